@@ -1,0 +1,86 @@
+"""The error tree of the tool: what a user can do wrong, each with a slug and an exit code.
+
+In: nothing. Out: exception classes that the command line turns into one clear line on stderr.
+
+    BottleneckError            2   anything we can explain to the user
+    +-- UsageError             2   the command line does not make sense
+    +-- InputError             2   a file or folder cannot be read as what it should be
+    |   +-- NotATraceError     2   the file is not a Kineto trace
+    |   +-- RunFolderError     2   the folder is not a run folder, or of another format number
+    +-- UndeterminedError      3   the evidence does not allow a verdict
+    +-- ScriptError            4   the user's script itself failed
+
+`ValueError` is for misuse of our Python API; `assert` is for our own bugs.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BottleneckError",
+    "InputError",
+    "NotATraceError",
+    "RunFolderError",
+    "ScriptError",
+    "UndeterminedError",
+    "UsageError",
+]
+
+
+class BottleneckError(Exception):
+    """Base of every error that is the user's to solve; carries what to do about it.
+
+    Args:
+        message: what is wrong and where.
+        remedy: what to do about it, one sentence; shown after the message.
+    """
+
+    slug: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class UsageError(BottleneckError):
+    """The command line does not make sense."""
+
+    slug = "usage"
+
+
+class InputError(BottleneckError):
+    """A file or folder cannot be read as what it should be."""
+
+    slug = "bad-input"
+
+
+class NotATraceError(InputError):
+    """The file is not a Kineto (Chrome JSON) trace."""
+
+    slug = "not-a-trace"
+
+
+class RunFolderError(InputError):
+    """The folder is not a run folder, is incomplete, or has a format number we do not read."""
+
+    slug = "bad-run-folder"
+
+
+class UndeterminedError(BottleneckError):
+    """The evidence does not allow a verdict."""
+
+    slug = "undetermined"
+    exit_code = 3
+
+
+class ScriptError(BottleneckError):
+    """The user's script itself failed; its own traceback has been shown."""
+
+    slug = "script-failed"
+    exit_code = 4

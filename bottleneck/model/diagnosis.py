@@ -1,0 +1,183 @@
+"""The diagnosis: diagnosis.json, the contract that every report is rendered from.
+
+In: nothing. Out: frozen structs, fully resolved (texts included). `SCHEMA` is raised when a field
+changes meaning or goes away; adding a field does not raise it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .codes import BottleneckClass, Part, WhatIf
+from .finding import Finding
+from .fix import Suggestion
+from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
+
+__all__ = [
+    "SCHEMA",
+    "BudgetLine",
+    "Capture",
+    "Cause",
+    "Diagnosis",
+    "KernelRow",
+    "RankRow",
+    "SettingRow",
+    "StepSummary",
+    "Verdict",
+    "WhatIfResult",
+]
+
+SCHEMA = 1
+
+Confidence = Literal["high", "medium", "low", "none"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer."""
+
+    bottleneck_class: BottleneckClass = msgspec.field(name="class")
+    confidence: Confidence
+    headline: str
+    """One sentence with the price in ms and %."""
+    also: tuple[BottleneckClass, ...] = ()
+    """Classes whose cost is within the noise of the first."""
+    reason: str = ""
+    """Why this confidence; for `undetermined`, why no verdict is possible."""
+    remedy: str = ""
+    """For `undetermined`: what to do to get a verdict."""
+
+
+class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The step time that everything is measured against."""
+
+    true_ms: float | None
+    true_ci_ms: tuple[float, float] | None = None
+    """95 % interval of the median."""
+    profiled_ms: float | None = None
+    count: int = 0
+    """Steps behind `true_ms`."""
+    true_is: Literal["measured", "given", "profiled"] = "measured"
+    """profiled: no unprofiled window exists, so the figure is inflated."""
+    spread_ms: float | None = None
+    """Median absolute deviation of the baseline step times, times 1.4826."""
+    step_signal: str = ""
+
+
+class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the step budget; the lines sum to the true step time."""
+
+    part: Part
+    ms: float
+    share: float
+    detail: str = ""
+
+
+class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of the replay."""
+
+    question: WhatIf
+    step_ms: float
+    """Predicted true step time."""
+    saves_ms: float
+    basis: str
+    bound: bool = False
+    """True: an upper bound of the gain, not an estimate of it."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """One class with its price, in order of cost; the second is priced with the first removed."""
+
+    bottleneck_class: BottleneckClass = msgspec.field(name="class")
+    code: str
+    cost_ms: float
+    share: float
+    predicted_ms: float
+    """The step without this cause alone."""
+    after_previous_ms: float | None = None
+    """Cost once the causes above it are already gone."""
+    headline: str = ""
+    sites: tuple[SourceSite, ...] = ()
+    negligible: bool = False
+    """Below 2 % of the step: listed, never headlined."""
+
+
+class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Device time by kernel (or operator time on CPU), per step."""
+
+    name: str
+    part: Part
+    count: float
+    ms: float
+    share: float
+
+
+class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One switch of the acceleration state."""
+
+    name: str
+    state: Literal["on", "off", "partly", "not applicable", "unknown"]
+    value: str = ""
+    seen_by: str = ""
+
+
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank beside the others."""
+
+    rank: int
+    step_ms: float | None
+    busy_share: float | None = None
+    waits_for_others_ms: float | None = None
+    path: str = ""
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the figures can be trusted, and what taking them cost."""
+
+    quality: Literal["good", "fair", "poor"]
+    problems: tuple[str, ...] = ()
+    """What is missing or doubtful, each with what to do."""
+    replay_error: float | None = None
+    """|replayed - profiled| / profiled of the traced window; None when there was no replay."""
+    dispatch_scale: float | None = None
+    """Factor on host work that brings the replay from the profiled to the true step time."""
+    inflation: float | None = None
+    """Profiled over true step time."""
+    launches: int | None = None
+    kernels: int | None = None
+    missing_kernels: int | None = None
+    overhead: dict[str, float] = {}
+    """Measured: hook_us_per_step, profiler_stop_ms, total_seconds, ... and after_trace_ratio."""
+    artefacts: dict[str, str] = {}
+    """Artefact -> "ok", or "absent: why", or "failed: why"."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a report shows."""
+
+    schema: int = SCHEMA
+    tool_version: str = ""
+    created: str = ""
+    title: str = ""
+    """Script or trace name."""
+    command: tuple[str, ...] = ()
+    verdict: Verdict
+    step: StepSummary
+    budget: tuple[BudgetLine, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    what_ifs: tuple[WhatIfResult, ...] = ()
+    kernels: tuple[KernelRow, ...] = ()
+    phases_ms: dict[str, float] = {}
+    """Median host time per phase of the baseline window (exclusive)."""
+    settings: dict[str, JsonValue] = {}
+    acceleration: tuple[SettingRow, ...] = ()
+    device: DeviceFacts | None = None
+    host: HostFacts = HostFacts()
+    ranks: tuple[RankRow, ...] = ()
+    capture: Capture
+    outcome: str = ""
+    """How the script ended, when that matters to the reader."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,362 @@
+"""What one captured run says of itself: the content of run.json, loader.json and compile.json.
+
+In: JSON bytes. Out: frozen structs. This file is the contract between the harness, which writes a
+run folder in the user's process, and everything that reads one later, perhaps on another machine.
+A measurement that was not taken is `None` or missing from its mapping, never zero; why it is
+missing stands in `Run.artefacts` or in the window's `reason`.
+
+Clocks: every `_ns` time point is `time.perf_counter_ns()` of the captured process, which on Linux
+is CLOCK_MONOTONIC and therefore comparable across the processes of one machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "RUN_FORMAT",
+    "Artefact",
+    "BatchFacts",
+    "CompileEvent",
+    "CompileFacts",
+    "Counters",
+    "DeviceFacts",
+    "GraphBreak",
+    "HostFacts",
+    "JsonValue",
+    "LoaderFacts",
+    "OptimizerFacts",
+    "Overhead",
+    "Production",
+    "Recompile",
+    "Run",
+    "ScriptOutcome",
+    "SiteTime",
+    "SourceSite",
+    "StepTable",
+    "Window",
+]
+
+RUN_FORMAT = 1
+"""Format number of a run folder. Raise it when a reader of the old number would misread the new."""
+
+JsonValue: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Base of every stored struct: frozen, keyword-only, unknown fields ignored on reading."""
+
+
+class SourceSite(_Record):
+    """A line of the user's program: the first frame outside site-packages and the stdlib."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+class Artefact(_Record):
+    """State of one thing the capture was to produce; `reason` says why it is absent or failed."""
+
+    status: Literal["ok", "absent", "failed"]
+    path: str | None = None
+    """Relative to the run folder."""
+    reason: str | None = None
+    bytes: int | None = None
+
+
+class StepTable(_Record):
+    """Per-step measurements of one window, as columns of equal length n (one entry per step).
+
+    A step runs from cut to cut (see the step rule of the harness). Lists that were not measured
+    are empty, except `phases_ms`, which simply lacks the phase.
+    """
+
+    index: list[int] = []
+    """Step number counted from the start of the program."""
+    start_ns: list[int] = []
+    wall_ms: list[float] = []
+    """Host time from this cut to the next, no synchronisation of ours inside."""
+    device_ms: list[float | None] = []
+    """Device time between CUDA events recorded at the two cuts (GPU runs only)."""
+    phases_ms: dict[str, list[float]] = {}
+    """Host time inside each phase: data, h2d, forward, backward, optimizer, zero_grad, and user
+    labels. Phases are exclusive: a nested one is subtracted from the one around it."""
+    batch_bytes: list[int] = []
+    """Bytes of the tensors in the batches fetched in this step; 0 where none was seen."""
+    batch_elements: list[int] = []
+    validation: list[bool] = []
+    """The step contains evaluation forwards (grad off); leave it out of medians."""
+    compiled: list[bool] = []
+    """The step contains a compilation (dynamo / inductor)."""
+    micro_steps: list[int] = []
+    """Backward passes in the step."""
+    minor_faults: list[int] = []
+    user_cpu_ms: list[float] = []
+    """getrusage user time of the whole process, all threads."""
+    system_cpu_ms: list[float] = []
+    gc_ms: list[float] = []
+    """Time in Python's garbage collector."""
+
+
+class Counters(_Record):
+    """Process-wide counters read at one instant: allocator statistics and getrusage."""
+
+    allocator: dict[str, int] = {}
+    """Selected keys of torch.cuda.memory_stats: num_alloc_retries, num_ooms, num_device_alloc,
+    num_device_free, num_sync_all_streams, allocated_bytes.all.{current,peak}, reserved_bytes.all.
+    {current,peak}, active_bytes.all.{current,peak}, inactive_split_bytes.all.{current,peak},
+    allocation.all.allocated, segment.all.{current,allocated,freed}."""
+    rusage: dict[str, float] = {}
+    """ru_utime, ru_stime (s), ru_minflt, ru_majflt, ru_nvcsw, ru_nivcsw, ru_maxrss (kB)."""
+    rss_bytes: int | None = None
+
+
+class Window(_Record):
+    """One stretch of steps with one set of things attached."""
+
+    name: Literal["warm-up", "baseline", "trace", "memory"]
+    status: Literal["ok", "short", "absent", "failed"]
+    """short: fewer steps than planned (the script ended, Ctrl-C, time limit)."""
+    reason: str | None = None
+    planned_steps: int = 0
+    steps: StepTable = StepTable()
+    before: Counters | None = None
+    after: Counters | None = None
+    settled: bool | None = None
+    """Warm-up only: step times had settled when it ended (False: it ended at its cap)."""
+
+
+class DeviceFacts(_Record):
+    """One accelerator (or none: kind "cpu")."""
+
+    kind: Literal["cuda", "rocm", "mps", "xpu", "cpu"]
+    index: int = 0
+    name: str = ""
+    total_bytes: int | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    driver: str | None = None
+    memory_fraction_cap: float | None = None
+
+
+class HostFacts(_Record):
+    """The machine and the versions."""
+
+    os: str = ""
+    cpu: str = ""
+    cores: int | None = None
+    """Cores this process may use (affinity and cgroup)."""
+    memory_bytes: int | None = None
+    load_average: list[float] = []
+    python: str = ""
+    torch: str = ""
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    packages: dict[str, str] = {}
+    """Versions of lightning, transformers, accelerate, deepspeed, ... if imported."""
+
+
+class OptimizerFacts(_Record):
+    """One optimizer as constructed."""
+
+    cls: str
+    module: str = ""
+    flavour: Literal["fused", "foreach", "for-loop", "unknown"] = "unknown"
+    """What step() really takes: torch chooses foreach by default for CUDA parameters."""
+    parameters: int = 0
+    parameter_bytes: int = 0
+    capturable: bool | None = None
+    compiled: bool = False
+    site: SourceSite | None = None
+
+
+class SiteTime(_Record):
+    """A user line and how often it was seen, for phases or host samples."""
+
+    site: SourceSite
+    phase: str
+    count: int = 0
+    total_ms: float | None = None
+
+
+class Overhead(_Record):
+    """What the capture itself cost, measured."""
+
+    hook_us_per_step: float | None = None
+    profiler_start_ms: float | None = None
+    profiler_stop_ms: float | None = None
+    trace_export_ms: float | None = None
+    memory_dump_ms: float | None = None
+    total_seconds: float | None = None
+    """Wall time that the harness added in all: captures, exports, its own start-up."""
+
+
+class ScriptOutcome(_Record):
+    """How the user's script ended."""
+
+    how: Literal["stopped", "finished", "raised", "exited", "interrupted", "killed", "running"]
+    """stopped: by us, all windows done. finished: it ended by itself. running: --run-to-end."""
+    exit_code: int | None = None
+    exception: str | None = None
+    """Type and message; the traceback has gone to stderr as python shows it."""
+    out_of_memory: bool = False
+    diverted_saves: list[str] = []
+    """Paths that the script tried to save to after the stop; kept under the run folder instead."""
+    notes: list[str] = []
+
+
+class Run(_Record):
+    """run.json: one process (rank) of one captured run."""
+
+    format: int = RUN_FORMAT
+    tool_version: str = ""
+    created: str = ""
+    """ISO 8601, UTC."""
+    command: list[str] = []
+    """sys.argv of the script as run, first the script path as typed (or -m module)."""
+    cwd: str = ""
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    pid: int = 0
+    host: HostFacts = HostFacts()
+    devices: list[DeviceFacts] = []
+    """Devices this process used; a CPU run has one entry of kind "cpu"."""
+    step_signal: str = ""
+    """What a step is: "optimizer", "optimizer+fetch", "zero_grad", "backward", "api", "none"."""
+    step_period: int = 1
+    windows: list[Window] = []
+    settings: dict[str, JsonValue] = {}
+    """Settings in force, read when the trace window ended; keys in harness/settings.py."""
+    optimizers: list[OptimizerFacts] = []
+    sites: list[SiteTime] = []
+    """User lines of fetch, forward, backward, optimizer.step, zero_grad, as seen while learning."""
+    dispatch_ns: float | None = None
+    """CPU runs: fixed host cost of one small eager operator, timed on the spot (median)."""
+    pinned_gbps: float | None = None
+    """GPU runs: measured bandwidth of a pinned host-to-device copy, GB/s (1e9)."""
+    pageable_gbps: float | None = None
+    matmul_tflops: dict[str, float] = {}
+    """GPU runs: measured dense matmul rate by dtype: fp32, tf32, bf16, fp16; empty if not run."""
+    artefacts: dict[str, Artefact] = {}
+    """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
+    overhead: Overhead = Overhead()
+    outcome: ScriptOutcome = ScriptOutcome(how="running")
+    warnings: list[str] = []
+
+    def window(self, name: str) -> Window | None:
+        """Return the window of that name, or None when the capture never reached it."""
+        return next((w for w in self.windows if w.name == name), None)
+
+
+class Production(_Record):
+    """Cost of producing one batch, measured where it is produced."""
+
+    where: Literal["workers", "main"]
+    batches: int = 0
+    fetch_ms: list[float] = []
+    """Per batch: dataset[...] calls (samples), at most the last 512."""
+    collate_ms: list[float] = []
+    busy_share: float | None = None
+    """Share of the workers' time spent producing."""
+    ready_ns: list[int] = []
+    """When each batch was produced, for replay on the recorded arrival times."""
+    sites: list[SiteTime] = []
+
+
+class BatchFacts(_Record):
+    """A typical batch as the loader handed it over."""
+
+    bytes: int = 0
+    tensors: list[str] = []
+    """Like "float32[64, 3, 224, 224]"."""
+    device: str = "cpu"
+    pinned: bool | None = None
+    distinct_shapes: int | None = None
+    padding_share: float | None = None
+
+
+class LoaderFacts(_Record):
+    """One DataLoader as really constructed (loader.json is a list of these)."""
+
+    id: int
+    cls: str
+    site: SourceSite | None = None
+    dataset: str = ""
+    iterable: bool = False
+    length: int | None = None
+    batch_size: int | None = None
+    num_workers: int = 0
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    prefetch_factor: int | None = None
+    drop_last: bool | None = None
+    shuffle: bool | None = None
+    start_method: str | None = None
+    role: Literal["train", "eval", "unknown"] = "unknown"
+    fetches: int = 0
+    iterators: int = 0
+    """How many times it was iterated (epochs, for a training loader)."""
+    startup_ms: list[float] = []
+    """Per iterator: creation to the first batch handed over."""
+    wait_ms: list[float] = []
+    """Baseline window, per fetch: host time blocked in __next__."""
+    wait_step: list[int] = []
+    """Step index of each entry of `wait_ms`."""
+    production: Production | None = None
+    batch: BatchFacts | None = None
+    duplicated_samples_share: float | None = None
+
+
+class GraphBreak(_Record):
+    """One place where dynamo broke the graph (compile.json)."""
+
+    reason: str
+    site: SourceSite | None = None
+    hint: str = ""
+    hits: int | None = None
+    """Times reported while compiling; executions per step come from the trace."""
+
+
+class Recompile(_Record):
+    """A frame compiled again because a guard failed."""
+
+    frame: str
+    site: SourceSite | None = None
+    guard: str = ""
+    count: int = 1
+    steps: list[int] = []
+
+
+class CompileEvent(_Record):
+    """One compilation."""
+
+    frame: str
+    compile_id: str = ""
+    site: SourceSite | None = None
+    start_ns: int | None = None
+    seconds: float | None = None
+    step: int | None = None
+    fail: str | None = None
+    recompile_reason: str | None = None
+
+
+class CompileFacts(_Record):
+    """compile.json; all zero and empty when nothing was compiled, absent when not measured."""
+
+    used: bool = False
+    unique_graphs: int = 0
+    calls_captured: int = 0
+    breaks: list[GraphBreak] = []
+    recompiles: list[Recompile] = []
+    compiles: list[CompileEvent] = []
+    limit_hit: list[str] = []
+    cudagraph_skips: list[str] = []
+    compiled_modules: list[str] = []
+    mode: str | None = None
+    counters: dict[str, dict[str, int]] = {}
+    """torch._dynamo.utils.counters, verbatim."""

@@ -1,0 +1,69 @@
+"""What the timeline says about one rank: the common result of the GPU and the CPU reading.
+
+In: nothing. Out: `Timeline`, read by analyzers and composed into the diagnosis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..model.codes import Part, WhatIf
+from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
+from ..model.run import JsonValue, SourceSite
+
+__all__ = ["HostSpan", "Timeline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpan:
+    """Host time that kept the step waiting, attributed: one row per (part, what, site)."""
+
+    part: Part
+    what: str
+    """API call, operator or label, as in "cudaMemcpyAsync" or "aten::item"."""
+    exposed_ms: float
+    """Per step: device idle (GPU) or step time (CPU) that it explains."""
+    called_ms: float
+    """Per step: time spent in it, exposed or not."""
+    count: float
+    """Per step."""
+    site: SourceSite | None = None
+    label: str = ""
+    """Innermost phase or user label around it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Budget and what-if answers of one rank, all in milliseconds of the *true* step.
+
+    Invariant: the `ms` of `budget` add up to `true_ms` (to rounding).
+    """
+
+    kind: Literal["gpu", "cpu"]
+    true_ms: float
+    profiled_ms: float | None
+    steps: int
+    """Whole traced steps behind these figures."""
+    budget: tuple[BudgetLine, ...]
+    what_ifs: dict[WhatIf, WhatIfResult]
+    kernels: tuple[KernelRow, ...] = ()
+    spans: tuple[HostSpan, ...] = ()
+    """By exposed time, largest first."""
+    replay_error: float | None = None
+    dispatch_scale: float | None = None
+    usable_what_ifs: bool = True
+    """False when the replay's error forbids predictions (above 10 %)."""
+    problems: tuple[str, ...] = ()
+    """Doubts about the capture, each with what to do."""
+    context: dict[str, JsonValue] = field(default_factory=dict)
+    """Keys of model/context.py that only the timeline can fill."""
+    launches: int | None = None
+    device_activities: int | None = None
+    missing_activities: int | None = None
+    after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
+    """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
+
+    def part_ms(self, *parts: Part) -> float:
+        """Return the sum of the budget lines of these parts, ms per step."""
+        return sum(line.ms for line in self.budget if line.part in parts)
