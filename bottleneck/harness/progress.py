@@ -1,0 +1,106 @@
+"""The progress line on stderr: which window, step n of m, step time.
+
+In: windows and steps as they happen. Out: text on stderr only; stdout belongs to the script.
+On a terminal one line is rewritten in place; elsewhere a plain line now and then.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+__all__ = ["Progress"]
+
+REWRITE_SECONDS = 0.1
+"""Ten times a second is as fast as one reads, and costs nothing beside a step."""
+PLAIN_SECONDS = 10.0
+
+
+class Progress:
+    """Says how far the capture is."""
+
+    def __init__(
+        self, *, quiet: bool = False, stream: TextIO | None = None, rank: int = 0
+    ) -> None:
+        """Choose the stream and the style.
+
+        Args:
+            quiet: say nothing at all.
+            stream: standard error unless given.
+            rank: only rank 0 speaks.
+        """
+        # A private handle: the script may replace or close sys.stderr.
+        self._stream = stream if stream is not None else sys.__stderr__
+        self._quiet = quiet or rank != 0 or self._stream is None
+        self._terminal = not self._quiet and self._is_terminal()
+        self._window = ""
+        self._planned = 0
+        self._last = 0.0
+        self._dirty = False
+
+    def window(self, name: str, planned: int | None) -> None:
+        """Begin a window of `planned` steps (None or 0: not known)."""
+        self._window, self._planned = name, planned or 0
+        self._last = time.monotonic() if self._terminal else 0.0
+        if self._terminal:
+            self._rewrite(name)
+        elif not self._quiet:
+            self._line(f"{name} window" + (f", {planned} steps" if planned else ""))
+            self._last = time.monotonic()
+
+    def step(self, number: int, ms: float | None = None) -> None:
+        """Say that step `number` of the current window is done and took `ms`."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if now - self._last < (REWRITE_SECONDS if self._terminal else PLAIN_SECONDS):
+            return
+        self._last = now
+        text = f"{self._window}: step {number}"
+        if self._planned:
+            text += f" of {self._planned}"
+        if ms is not None:
+            text += f", {ms:.3g} ms" if ms < 1000 else f", {ms / 1000:.3g} s"
+        if self._terminal:
+            self._rewrite(text)
+        else:
+            self._line(text)
+
+    def note(self, text: str) -> None:
+        """Say something once, on a line of its own."""
+        if not self._quiet:
+            self.clear()
+            self._line(text)
+
+    def clear(self) -> None:
+        """Take the rewritten line away, so that what follows starts clean."""
+        if self._dirty:
+            self._dirty = False
+            self._write("\r\x1b[K")
+
+    def _rewrite(self, text: str) -> None:
+        # The cursor goes back to the margin, so that a print of the script's starts there.
+        self._dirty = True
+        self._write(f"\r\x1b[Kbottleneck: {text}\r")
+
+    def _line(self, text: str) -> None:
+        self._write(f"bottleneck: {text}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            assert self._stream is not None
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # Closed or full: progress is not worth an error in someone else's program.
+            self._quiet = True
+
+    def _is_terminal(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except ValueError:
+            return False

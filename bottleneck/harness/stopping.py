@@ -1,0 +1,206 @@
+"""Stopping someone else's program in the middle without harming it.
+
+In: wishes to stop (all windows done, Ctrl-C). Out: `StopRun`, raised on the training thread at a
+safe point: outside every optimizer, backward and `record_function` of torch.
+
+`StopRun` derives from BaseException: `finally`, `with` and `atexit` of the script run, and
+`except Exception` does not see it. A script that swallows it anyway meets it again at its next
+safe point; one that goes on swallowing, or hangs while unwinding, is ended by a watchdog.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+__all__ = ["StopRun", "Stopper"]
+
+MAX_RAISES = 10
+"""A `finally` that evaluates, or an epoch loop with a bare `except`, meets a few stops on its way
+out; a loop that swallows every batch's stop meets one per batch and would never end."""
+GRACE_SECONDS = 60.0
+"""From the first raise to the end of the process: time for `finally` blocks and process groups."""
+PATIENCE_SECONDS = 5.0
+"""After Ctrl-C: how long to wait for a safe point before stopping wherever the program stands."""
+
+
+class StopRun(BaseException):
+    """The capture is complete, or the user asked to stop: unwind and leave."""
+
+
+class Stopper:
+    """Decides when and how the script is stopped. One per process."""
+
+    def __init__(
+        self,
+        *,
+        max_raises: int = MAX_RAISES,
+        grace_seconds: float = GRACE_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.reason: str | None = None
+        """Why the script is to stop: "done", "interrupted"; None while it is not."""
+        self.raises = 0
+        """Times that StopRun was raised."""
+        self.safe_points = 0
+        self._max_raises = max_raises
+        self._grace_seconds = grace_seconds
+        self._patience_seconds = patience_seconds
+        self._pid = os.getpid()
+        self._wake: signal.Signals | int | None = None
+        self._before_raise: list[Callable[[], None]] = []
+        self._last_resort: Callable[[str], NoReturn] | None = None
+        self._released = threading.Event()
+
+    @property
+    def requested(self) -> bool:
+        """A stop is wanted, raised or not yet."""
+        return self.reason is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Ctrl-C asked for it: whatever window is open is cut short."""
+        return self.reason == "interrupted"
+
+    @property
+    def under_way(self) -> bool:
+        """StopRun has been raised at least once: the program is unwinding."""
+        return self.raises > 0
+
+    def before_raise(self, call: Callable[[], None]) -> None:
+        """Run `call` once, just before the first raise (divert saves, say so)."""
+        self._before_raise.append(call)
+
+    def last_resort(self, call: Callable[[str], NoReturn]) -> None:
+        """Set what ends the process when unwinding does not: gets the reason, must not return."""
+        self._last_resort = call
+
+    def request(self) -> None:
+        """Ask for a stop at the next safe point; the capture is complete."""
+        if self.reason is None:
+            self.reason = "done"
+
+    def safe_point(self) -> None:
+        """Stop here if a stop was asked for; call it on the training thread only.
+
+        Raises:
+            StopRun: a stop was asked for.
+        """
+        self.safe_points += 1
+        if self.reason is None or os.getpid() != self._pid or self._released.is_set():
+            return
+        self._raise()
+
+    def release(self) -> None:
+        """The program has left: raise no more and call the watchdog off."""
+        self._released.set()
+
+    # -- Ctrl-C ------------------------------------------------------------------------------
+
+    def install_signals(self) -> None:
+        """Take over Ctrl-C if python's own handler is in place; main thread only."""
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._on_sigint)
+        # A real signal is needed to wake a main thread that waits in join(); a real-time one,
+        # since scripts and schedulers use SIGUSR1 and SIGUSR2 for themselves.
+        candidate = getattr(signal, "SIGRTMAX", None)
+        number = candidate - 3 if candidate is not None else signal.SIGUSR2
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, self._on_wake)
+            self._wake = number
+
+    def uninstall_signals(self) -> None:
+        """Put the handlers back that `install_signals` replaced; main thread only."""
+        if signal.getsignal(signal.SIGINT) == self._on_sigint:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._wake is not None and signal.getsignal(self._wake) == self._on_wake:
+            signal.signal(self._wake, signal.SIG_DFL)
+        self._wake = None
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the first stops the capture and the script, the second kills at once.
+
+        Raises:
+            KeyboardInterrupt: nothing has been captured yet, so python's own behaviour is right.
+        """
+        if os.getpid() != self._pid or (self.reason is None and self.safe_points == 0):
+            raise KeyboardInterrupt
+        if self.interrupted or self.under_way:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+        self.reason = "interrupted"
+        print(  # noqa: T201 - stderr is where we speak to the user
+            "\nbottleneck: stopping at the next safe point; Ctrl-C again ends it at once.",
+            file=sys.stderr,
+            flush=True,
+        )
+        self._start_thread(self._lose_patience)
+
+    def _on_sigint(self, _signum: int, _frame: FrameType | None) -> None:
+        self.interrupt()
+
+    def _on_wake(self, _signum: int, _frame: FrameType | None) -> None:
+        # In a forked child, or after the program has left, a late signal means nothing.
+        if self.reason is not None and os.getpid() == self._pid and not self._released.is_set():
+            self._raise()
+
+    # -- raising -----------------------------------------------------------------------------
+
+    def _raise(self) -> NoReturn:
+        first = self.raises == 0
+        self.raises += 1
+        if first:
+            for call in self._before_raise:
+                call()
+            self._start_thread(self._watch)
+        if self.raises > self._max_raises:
+            self._end("the script swallowed every stop")
+        if threading.current_thread() is not threading.main_thread():
+            self._leave_from_thread()
+        raise StopRun
+
+    def _leave_from_thread(self) -> None:
+        """Let the raise end this thread in silence, and stop the main thread as well."""
+        previous = threading.excepthook
+
+        def silent(args: threading.ExceptHookArgs) -> None:
+            if not issubclass(args.exc_type, StopRun):
+                previous(args)
+
+        threading.excepthook = silent
+        main = threading.main_thread().ident
+        if self._wake is not None and main is not None and self.raises == 1:
+            signal.pthread_kill(main, self._wake)
+
+    def _lose_patience(self) -> None:
+        time.sleep(self._patience_seconds)
+        main = threading.main_thread().ident
+        if (
+            not self.under_way
+            and self._wake is not None
+            and main is not None
+            and not self._released.is_set()
+        ):
+            signal.pthread_kill(main, self._wake)
+
+    def _watch(self) -> None:
+        if not self._released.wait(self._grace_seconds):
+            self._end("the script did not leave within the grace time after the stop")
+
+    def _end(self, reason: str) -> NoReturn:
+        if self._last_resort is not None:
+            self._last_resort(reason)
+        os._exit(0)
+
+    @staticmethod
+    def _start_thread(target: Callable[[], None]) -> None:
+        threading.Thread(target=target, name="bottleneck-watchdog", daemon=True).start()

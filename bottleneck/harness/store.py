@@ -1,0 +1,196 @@
+"""The run folder while it is being written: under a temporary name, renamed when whole.
+
+In: facts of the run as they become known. Out: run.json and its neighbours, always complete on
+disk, so that a process killed at any moment leaves what was known at the last window's end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ..model.run import Artefact, Run
+
+if TYPE_CHECKING:
+    from ..model.run import ScriptOutcome
+
+__all__ = ["Store", "partial_name", "publish", "write_atomically"]
+
+
+def partial_name(folder: Path) -> Path:
+    """Return the temporary name under which `folder` is written."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is either the old one or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+class Store:
+    """Writes one run folder; every method is safe to call from any thread.
+
+    Only the process that made the store writes: a forked child that inherits it is ignored, so
+    that it cannot finish its parent's folder.
+    """
+
+    def __init__(self, folder: Path | str, *, run: Run | None = None) -> None:
+        """Create the folder under its temporary name and write the first run.json.
+
+        Args:
+            folder: the final run folder; its parents are created.
+            run: what is known already.
+
+        Raises:
+            OSError: the place cannot be written.
+        """
+        self.folder = Path(folder).absolute()
+        self.working = partial_name(self.folder)
+        """Where files go until `finish`."""
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._run = run if run is not None else Run(pid=self._pid)
+        self._finished = False
+        self.working.mkdir(parents=True, exist_ok=True)
+        self._write()
+
+    @property
+    def run(self) -> Run:
+        """The run as recorded so far."""
+        return self._run
+
+    @property
+    def finished(self) -> bool:
+        """True once the folder bears its final name."""
+        return self._finished
+
+    def path(self, kind: str) -> Path:
+        """Return where an artefact of this kind goes; its folder exists afterwards.
+
+        Args:
+            kind: "trace" and "memory" give a new file name per call (torch-tb-profiler's
+                `<host>_<pid>.<ns>.pt.trace.json.gz`, `<host>_<pid>.<ns>.snapshot.pickle`);
+                "diverted" a folder; any other name `<kind>.json`.
+        """
+        base = self.folder if self._finished else self.working
+        if kind == "diverted":
+            target = base / kind
+            target.mkdir(exist_ok=True)
+            return target
+        stem = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
+        if kind == "trace":
+            target = base / "trace" / f"{stem}.pt.trace.json.gz"
+        elif kind == "memory":
+            target = base / "memory" / f"{stem}.snapshot.pickle"
+        else:
+            target = base / f"{kind}.json"
+        target.parent.mkdir(exist_ok=True)
+        return target
+
+    def write_trace_path(self) -> Path:
+        """Return a new trace file name (`path("trace")`)."""
+        return self.path("trace")
+
+    def artefact(
+        self,
+        name: str,
+        status: Literal["ok", "absent", "failed"],
+        *,
+        path: Path | str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """State what became of one artefact; the last statement counts.
+
+        Args:
+            name: "trace", "memory", "compile", "loader", or the name of a failed piece.
+            status: ok, absent or failed.
+            path: the file, inside the working folder.
+            reason: why it is absent or failed.
+        """
+        relative, size = None, None
+        if path is not None:
+            file = Path(path)
+            size = file.stat().st_size if file.is_file() else None
+            relative = (
+                file.relative_to(self.working).as_posix()
+                if file.is_relative_to(self.working)
+                else file.as_posix()
+            )
+        with self._lock:
+            entry = Artefact(status=status, path=relative, reason=reason, bytes=size)
+            self.update(artefacts={**self._run.artefacts, name: entry})
+
+    def update(self, **fields: Any) -> None:
+        """Replace fields of the run and rewrite run.json.
+
+        Raises:
+            TypeError: not a field of `Run`.
+        """
+        with self._lock:
+            self._run = msgspec.structs.replace(self._run, **fields)
+            self._write()
+
+    def warn(self, text: str) -> None:
+        """Add a warning for the report, once."""
+        with self._lock:
+            if text not in self._run.warnings:
+                self.update(warnings=[*self._run.warnings, text])
+
+    def write_json(self, name: str, obj: object) -> Path:
+        """Write `<name>.json` (a msgspec struct or plain data) and mark the artefact ok."""
+        target = self.path(name)
+        if self._is_mine():
+            write_atomically(target, msgspec.json.format(msgspec.json.encode(obj)))
+            self.artefact(name, "ok", path=target)
+        return target
+
+    def finish(self, outcome: ScriptOutcome) -> Path:
+        """Record how the script ended and give the folder its final name. May be called twice.
+
+        Returns:
+            The run folder: the wished name, or that name with a number when it was taken.
+        """
+        with self._lock:
+            if not self._is_mine():
+                return self.folder
+            self.update(outcome=outcome)
+            if not self._finished:
+                self.folder = publish(self.working, self.folder)
+                self._finished = True
+            return self.folder
+
+    def _is_mine(self) -> bool:
+        return os.getpid() == self._pid
+
+    def _write(self) -> None:
+        if self._is_mine():
+            base = self.folder if self._finished else self.working
+            write_atomically(base / "run.json", msgspec.json.encode(self._run))
+
+
+def publish(working: Path, folder: Path) -> Path:
+    """Rename a whole folder to its final name; never replaces a folder that holds anything.
+
+    Returns:
+        The name it got: `folder`, or `folder` with "-2", "-3", ... appended.
+    """
+    target, number = folder, 1
+    while True:
+        try:
+            # On POSIX this replaces an empty folder and refuses any other.
+            working.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+            number += 1
+            target = folder.with_name(f"{folder.name}-{number}")
+        else:
+            return target
