@@ -16,7 +16,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "device.capability": "float: compute capability, 9.0 for Hopper",
     "device.total_bytes": "int",
     "host.cores": "int: cores this process may use",
-    "torch.version": "float: major.minor as 2.13 -> 2.13 compared by parts (see catalog.match)",
+    "torch.version": 'str: "2.13", compared part by part (as a float 2.10 would be 2.1)',
     "distributed.world_size": "int",
     "distributed.module": 'str: "ddp", "fsdp", "dp" or "none"',
     # step
@@ -39,6 +39,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "loader.bursty": "bool: production keeps up on average, yet fetches wait",
     "loader.duplicated": "bool: several workers yielded the same samples",
     "input.wait_share": "float",
+    "batch.padding_share": "float: padded elements over all elements of a typical batch",
     # copies and synchronisations
     "copies.pageable_blocking": "bool: host-to-device copies from pageable memory block the host",
     "copies.h2d_ms": "float: host-to-device copy time per step",
@@ -64,6 +65,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "compile.used": "bool",
     "compile.mode": "str",
     "compile.breaks": "int",
+    "compile.break_kinds": 'list[str]: among "item", "print", "branch", "unsupported", "disabled"',
     "compile.recompiles": "int: recompilations in steady state",
     "compile.cudagraph_skips": "int",
     "compile.dynamic_sizes": "bool: a recompile names a size that changed",

@@ -62,8 +62,13 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """The replay question whose answer is the prediction."""
     basis: str = ""
     """Where the predicted gain comes from, in words."""
+    what_if_bound: bool = False
+    """True: that answer is an upper bound for this fix, whatever the question itself is."""
     code: str = ""
     """Python that runs; placeholders in <angle brackets> are not allowed."""
+    fills: dict[str, str] = {}
+    """Text in `code` -> the same with `{key}` or `{min(key, key)}` of the context in it; used where
+    every key is known, so that the code always runs, filled or not."""
     undo: str = ""
     verify: str = ""
     can_try: bool = False
@@ -85,6 +90,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float | None = None
     """Predicted step time with the fix, ms."""
     saves_ms: float | None = None
+    bound: bool = False
+    """True: the prediction is the most that the fix can bring."""
     basis: str = ""
     how: str = ""
     """What to change, in words."""
@@ -98,3 +105,5 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
     """Conditions that could not be checked on this run."""
     sources: tuple[Source, ...] = ()
+    note: bool = False
+    """True: worth knowing, listed last, never with a prediction."""

@@ -49,7 +49,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Base of every stored struct: frozen, keyword-only, unknown fields ignored on reading."""
 
 
-class SourceSite(_Record):
+class SourceSite(_Record, frozen=True, kw_only=True):
     """A line of the user's program: the first frame outside site-packages and the stdlib."""
 
     file: str
@@ -57,7 +57,7 @@ class SourceSite(_Record):
     function: str = ""
 
 
-class Artefact(_Record):
+class Artefact(_Record, frozen=True, kw_only=True):
     """State of one thing the capture was to produce; `reason` says why it is absent or failed."""
 
     status: Literal["ok", "absent", "failed"]
@@ -67,7 +67,7 @@ class Artefact(_Record):
     bytes: int | None = None
 
 
-class StepTable(_Record):
+class StepTable(_Record, frozen=True, kw_only=True):
     """Per-step measurements of one window, as columns of equal length n (one entry per step).
 
     A step runs from cut to cut (see the step rule of the harness). Lists that were not measured
@@ -101,7 +101,7 @@ class StepTable(_Record):
     """Time in Python's garbage collector."""
 
 
-class Counters(_Record):
+class Counters(_Record, frozen=True, kw_only=True):
     """Process-wide counters read at one instant: allocator statistics and getrusage."""
 
     allocator: dict[str, int] = {}
@@ -114,7 +114,7 @@ class Counters(_Record):
     rss_bytes: int | None = None
 
 
-class Window(_Record):
+class Window(_Record, frozen=True, kw_only=True):
     """One stretch of steps with one set of things attached."""
 
     name: Literal["warm-up", "baseline", "trace", "memory"]
@@ -129,7 +129,7 @@ class Window(_Record):
     """Warm-up only: step times had settled when it ended (False: it ended at its cap)."""
 
 
-class DeviceFacts(_Record):
+class DeviceFacts(_Record, frozen=True, kw_only=True):
     """One accelerator (or none: kind "cpu")."""
 
     kind: Literal["cuda", "rocm", "mps", "xpu", "cpu"]
@@ -142,7 +142,7 @@ class DeviceFacts(_Record):
     memory_fraction_cap: float | None = None
 
 
-class HostFacts(_Record):
+class HostFacts(_Record, frozen=True, kw_only=True):
     """The machine and the versions."""
 
     os: str = ""
@@ -160,7 +160,7 @@ class HostFacts(_Record):
     """Versions of lightning, transformers, accelerate, deepspeed, ... if imported."""
 
 
-class OptimizerFacts(_Record):
+class OptimizerFacts(_Record, frozen=True, kw_only=True):
     """One optimizer as constructed."""
 
     cls: str
@@ -174,7 +174,7 @@ class OptimizerFacts(_Record):
     site: SourceSite | None = None
 
 
-class SiteTime(_Record):
+class SiteTime(_Record, frozen=True, kw_only=True):
     """A user line and how often it was seen, for phases or host samples."""
 
     site: SourceSite
@@ -183,7 +183,7 @@ class SiteTime(_Record):
     total_ms: float | None = None
 
 
-class Overhead(_Record):
+class Overhead(_Record, frozen=True, kw_only=True):
     """What the capture itself cost, measured."""
 
     hook_us_per_step: float | None = None
@@ -195,7 +195,7 @@ class Overhead(_Record):
     """Wall time that the harness added in all: captures, exports, its own start-up."""
 
 
-class ScriptOutcome(_Record):
+class ScriptOutcome(_Record, frozen=True, kw_only=True):
     """How the user's script ended."""
 
     how: Literal["stopped", "finished", "raised", "exited", "interrupted", "killed", "running"]
@@ -209,7 +209,7 @@ class ScriptOutcome(_Record):
     notes: list[str] = []
 
 
-class Run(_Record):
+class Run(_Record, frozen=True, kw_only=True):
     """run.json: one process (rank) of one captured run."""
 
     format: int = RUN_FORMAT
@@ -253,7 +253,7 @@ class Run(_Record):
         return next((w for w in self.windows if w.name == name), None)
 
 
-class Production(_Record):
+class Production(_Record, frozen=True, kw_only=True):
     """Cost of producing one batch, measured where it is produced."""
 
     where: Literal["workers", "main"]
@@ -268,7 +268,7 @@ class Production(_Record):
     sites: list[SiteTime] = []
 
 
-class BatchFacts(_Record):
+class BatchFacts(_Record, frozen=True, kw_only=True):
     """A typical batch as the loader handed it over."""
 
     bytes: int = 0
@@ -280,7 +280,7 @@ class BatchFacts(_Record):
     padding_share: float | None = None
 
 
-class LoaderFacts(_Record):
+class LoaderFacts(_Record, frozen=True, kw_only=True):
     """One DataLoader as really constructed (loader.json is a list of these)."""
 
     id: int
@@ -312,7 +312,7 @@ class LoaderFacts(_Record):
     duplicated_samples_share: float | None = None
 
 
-class GraphBreak(_Record):
+class GraphBreak(_Record, frozen=True, kw_only=True):
     """One place where dynamo broke the graph (compile.json)."""
 
     reason: str
@@ -322,7 +322,7 @@ class GraphBreak(_Record):
     """Times reported while compiling; executions per step come from the trace."""
 
 
-class Recompile(_Record):
+class Recompile(_Record, frozen=True, kw_only=True):
     """A frame compiled again because a guard failed."""
 
     frame: str
@@ -332,7 +332,7 @@ class Recompile(_Record):
     steps: list[int] = []
 
 
-class CompileEvent(_Record):
+class CompileEvent(_Record, frozen=True, kw_only=True):
     """One compilation."""
 
     frame: str
@@ -345,7 +345,7 @@ class CompileEvent(_Record):
     recompile_reason: str | None = None
 
 
-class CompileFacts(_Record):
+class CompileFacts(_Record, frozen=True, kw_only=True):
     """compile.json; all zero and empty when nothing was compiled, absent when not measured."""
 
     used: bool = False
