@@ -1,0 +1,60 @@
+"""`bottleneck analyze PATH...`: diagnose what already lies on disk.
+
+In: run folders, traces, or folders of traces, of one or many ranks. Out: the report on stdout and,
+with --out, diagnosis.json and report.md in a folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ..model.codes import BottleneckClass
+from ..reporters.base import FORMATS
+
+__all__ = ["command"]
+
+
+@click.command("analyze")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write diagnosis.json and report.md into this folder.",
+)
+@click.option(
+    "--true-step-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Step time measured without a profiler. A bare trace does not hold it, and profiled steps are"
+    " inflated.",
+)
+@click.option(
+    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    paths: tuple[Path, ...],
+    *,
+    out: Path | None,
+    true_step_ms: float | None,
+    format_: str,
+    verbose: bool,
+) -> None:
+    """Diagnose PATH...: run folders, Kineto traces (.json, .json.gz) or folders of them.
+
+    Several paths are taken as ranks of one run. Exit codes: 0 diagnosed, 2 bad usage or input,
+    3 undetermined.
+    """
+    from ..diagnose import diagnose_paths
+    from ..reporters.output import emit, render_for, save
+
+    diagnosis = diagnose_paths(list(paths), true_step_ms=true_step_ms)
+    if out is not None:
+        save(diagnosis, out)
+    emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))
+    if diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED:
+        ctx.exit(3)

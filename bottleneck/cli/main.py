@@ -1,0 +1,133 @@
+"""The `bottleneck` command: finds the verb, runs it, turns errors into one clear line and an exit code.
+
+In: command-line arguments. Out: an exit code.
+
+    0  diagnosed, or did what was asked
+    2  the command line or the input makes no sense
+    3  diagnosed as undetermined: the evidence does not allow a verdict
+    4  the user's script itself failed
+    1  a bug of ours, with its traceback
+    130  interrupted
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import traceback
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from .. import __version__
+from ..errors import BottleneckError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["cli", "main", "run"]
+
+ISSUES_HINT = (
+    "This is a bug in bottleneck, not in your script. Please report it with the traceback above,\n"
+    "the command you ran and the output of `bottleneck --version`."
+)
+
+VERBS: dict[str, str] = {
+    "diagnose": "Run a training script and say what its step is waiting on.",
+    "analyze": "Diagnose run folders, or anyone's profiler traces.",
+    "report": "Show the diagnosis of a run again, as text, Markdown or JSON.",
+    "catalog": "List, show and search the fixes.",
+    "explain": "Explain a finding (BN101) or a fix (FX101).",
+    "completion": "Print the completion script for bash, zsh or fish.",
+}
+"""Verb -> its line in `bottleneck --help`. Held here so that help imports no verb."""
+
+
+class LazyGroup(click.Group):
+    """A group whose verbs are modules of this package, imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order in which one meets them."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb's module and return its command."""
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        command = import_module(f".{cmd_name}", __package__).command
+        assert isinstance(command, click.Command), f"cli/{cmd_name}.py must offer `command`"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs without importing any of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; where there is none of that name, say what was probably meant."""
+        name = args[0] if args else ""
+        if name and name not in VERBS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, VERBS, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            if name.endswith(".py"):
+                hint = f" Did you mean `bottleneck diagnose {name}`?"
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="bottleneck")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    r"""Why is this PyTorch training slow?
+
+    \b
+    bottleneck diagnose train.py --epochs 1     run it and get the verdict
+    bottleneck analyze trace.json.gz            start from a profiler trace
+    bottleneck explain BN101                    what a finding means
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; nothing but a bug of ours shows a traceback."""
+    try:
+        result = cli.main(
+            args=None if argv is None else list(argv), prog_name="bottleneck", standalone_mode=False
+        )
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except BottleneckError as error:
+        _complain(f"Error: {error}")
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _complain("Interrupted.")
+        return 130
+    except Exception:  # noqa: BLE001 - the last line of defence: a bug of ours, shown whole
+        _complain(traceback.format_exc().rstrip())
+        _complain(ISSUES_HINT)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and leave with its exit code."""
+    sys.exit(run())
+
+
+def _complain(text: str) -> None:
+    if sys.stderr is not None:
+        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

@@ -1,0 +1,32 @@
+"""`bottleneck report RUN`: show a diagnosis again.
+
+In: a run folder or a diagnosis.json. Out: the report as text, Markdown or JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ..reporters.base import FORMATS
+
+__all__ = ["command"]
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
+)
+@click.option("--out", default="-", metavar="FILE", help="Write to FILE instead of standard output (-).")
+@click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
+def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
+    """Show the diagnosis of RUN, a run folder or a diagnosis.json."""
+    from ..reporters.json import load
+    from ..reporters.output import emit, render_for
+
+    diagnosis = load(run)
+    stream = sys.stdout if out == "-" else None
+    emit(render_for(diagnosis, format_, stream=stream, verbose=verbose), out=out)

@@ -1,0 +1,58 @@
+"""diagnosis.json: the contract that other programs read and every other report is rendered from.
+
+In: a diagnosis, or the path of a diagnosis.json or of the folder that holds it. Out: its text, or the
+diagnosis. The matching JSON Schema ships as `model/diagnosis.schema.json`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..errors import InputError
+from ..model.diagnosis import SCHEMA, Diagnosis
+
+__all__ = ["load", "render"]
+
+
+class _Head(msgspec.Struct):
+    """Only the number that says whether the rest can be read."""
+
+    schema: int
+
+
+def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
+    """Return the diagnosis as indented JSON; always the whole of it, so `verbose` changes nothing."""
+    del verbose
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
+
+
+def load(path: str | Path) -> Diagnosis:
+    """Read a diagnosis from a file, or from the diagnosis.json in a run folder.
+
+    Raises:
+        InputError: there is none, it is not one, or a newer version of the tool wrote it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        folder, path = path, path / "diagnosis.json"
+        if not path.exists():
+            raise InputError(
+                f"{folder} holds no diagnosis.json.",
+                remedy=f"Make one with: bottleneck analyze {folder} --out {folder}",
+            )
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
+    try:
+        schema = msgspec.json.decode(data, type=_Head).schema
+        if schema <= SCHEMA:
+            return msgspec.json.decode(data, type=Diagnosis)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a diagnosis.json: {error}.") from None
+    raise InputError(
+        f"{path} has schema {schema}; this version reads up to {SCHEMA}.",
+        remedy="Upgrade torch-bottleneck to the version that wrote it.",
+    )

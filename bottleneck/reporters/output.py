@@ -1,0 +1,159 @@
+"""The one owner of what reports are written to: standard output, a file, a run folder.
+
+In: text, or a diagnosis and a folder. Out: bytes on a stream, or files that are whole or not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from ..errors import InputError
+from .base import reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..model.diagnosis import Diagnosis
+
+__all__ = ["DIAGNOSIS_FILE", "REPORT_FILE", "Traits", "emit", "render_for", "save", "traits", "write_text"]
+
+DIAGNOSIS_FILE = "diagnosis.json"
+REPORT_FILE = "report.md"
+
+_MIN_WIDTH = 60
+_MAX_WIDTH = 100
+"""Wider lines are harder to read, and a report is pasted into tickets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What the stream that a report goes to can show."""
+
+    width: int = 80
+    color: bool = False
+    unicode: bool = True
+
+
+def traits(stream: TextIO | None, *, environ: Mapping[str, str] | None = None) -> Traits:
+    """Find out what `stream` can show.
+
+    Colour needs a terminal that is not dumb; `NO_COLOR` (any value, https://no-color.org) forbids it,
+    `FORCE_COLOR` asks for it elsewhere too. The width is the terminal's, or `COLUMNS`, else 80.
+    """
+    environ = os.environ if environ is None else environ
+    terminal = False
+    if stream is not None:
+        with contextlib.suppress(ValueError):  # a closed stream
+            terminal = stream.isatty()
+    color = (terminal and environ.get("TERM") != "dumb") or bool(environ.get("FORCE_COLOR"))
+    if environ.get("NO_COLOR"):
+        color = False
+    width = 80
+    columns = environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        width = int(columns)
+    elif terminal:
+        width = shutil.get_terminal_size((80, 24)).columns
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "")
+    return Traits(width=max(_MIN_WIDTH, min(width, _MAX_WIDTH)), color=color, unicode=encoding == "utf8")
+
+
+def render_for(
+    diagnosis: Diagnosis, name: str, *, stream: TextIO | None = None, verbose: bool = False
+) -> str:
+    """Render in the format `name`; the terminal format suits itself to `stream` (None: a plain file)."""
+    if name == "text":
+        from . import terminal
+
+        able = traits(stream) if stream is not None else Traits()
+        return terminal.render(
+            diagnosis, width=able.width, color=able.color, unicode=able.unicode, verbose=verbose
+        )
+    return reporter(name).render(diagnosis, verbose=verbose)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the whole new one.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                file.write(text)
+            # mkstemp makes the file private; a report is as readable as any other file of the user's.
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {path}: {error.strerror or error}.", remedy="Choose another place with --out."
+        ) from None
+
+
+def emit(text: str, *, out: str | Path | None = None) -> None:
+    """Print `text` (out None or "-"), or write it to the file `out` and say so on stderr.
+
+    A reader that goes away early (`| head`) or a closed stdout is not an error: the report was asked
+    for, and whoever asked has seen enough.
+    """
+    if out is not None and str(out) != "-":
+        write_text(Path(out), text)
+        if sys.stderr is not None:
+            sys.stderr.write(f"Wrote {out}\n")
+        return
+    stream = sys.stdout
+    if stream is None:
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    # A path or kernel name that the stream's encoding lacks must not cost the whole report.
+    printable = text.encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        stream.write(printable)
+        stream.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+    except ValueError:  # closed stream
+        return
+
+
+def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:
+    """Write diagnosis.json and report.md into `folder`, and return their paths.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    written = []
+    for name, kind in ((DIAGNOSIS_FILE, "json"), (REPORT_FILE, "md")):
+        path = folder / name
+        write_text(path, reporter(kind).render(diagnosis, verbose=True))
+        written.append(path)
+    return tuple(written)
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+def _umask() -> int:
+    """Read the process's umask; POSIX offers no way but to set it and set it back."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
