@@ -1,0 +1,21 @@
+"""Intervals, spreads and decisions about noisy times; numpy only, arrays in and numbers out."""
+
+from __future__ import annotations
+
+from .decide import Effect, weigh_effect
+from .interval import mean_interval, median_interval, ratio_interval
+from .spread import mad_spread, quantile_spread, trimmed_mean
+from .typical import TypicalStep, typical_step
+
+__all__ = [
+    "Effect",
+    "TypicalStep",
+    "mad_spread",
+    "mean_interval",
+    "median_interval",
+    "quantile_spread",
+    "ratio_interval",
+    "trimmed_mean",
+    "typical_step",
+    "weigh_effect",
+]

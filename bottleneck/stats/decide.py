@@ -1,0 +1,57 @@
+"""Is an effect larger than the noise it was measured in?
+
+In: the effect, the interval of what it is compared with, the smallest effect that matters.
+Out: `Effect`, an answer that may be "undecided" (pyperf's order: enough samples, then larger than
+the noise, then large enough to matter).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Effect", "weigh_effect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """The weight of one effect."""
+
+    decision: Literal["real", "negligible", "undecided"]
+    noise_ms: float
+    """Half width of the interval that the effect must exceed."""
+    ratio: float
+    """Effect over noise; infinite when there is no noise."""
+
+
+def weigh_effect(
+    effect_ms: float,
+    *,
+    step_ms: float,
+    interval_ms: tuple[float, float] | None,
+    relative_error: float = 0.0,
+    smallest_share: float = 0.02,
+) -> Effect:
+    """Weigh a saving against the noise of the step time and the error of the prediction.
+
+    Args:
+        effect_ms: predicted saving.
+        step_ms: step time that it is a saving of.
+        interval_ms: 95 % interval of that step time; None when it could not be told, in which case
+            no effect is more than "undecided" unless it is negligible.
+        relative_error: error of the prediction as a share of the step (of the replay).
+        smallest_share: below this share of the step nothing is worth a decision.
+
+    Returns:
+        "negligible" below the smallest share, "real" above the noise, otherwise "undecided".
+    """
+    half_width = (interval_ms[1] - interval_ms[0]) / 2.0 if interval_ms is not None else 0.0
+    noise = half_width + relative_error * step_ms
+    ratio = effect_ms / noise if noise > 0 else float("inf")
+    if effect_ms < smallest_share * step_ms:
+        decision: Literal["real", "negligible", "undecided"] = "negligible"
+    elif interval_ms is None or ratio < 1.0:
+        decision = "undecided"
+    else:
+        decision = "real"
+    return Effect(decision=decision, noise_ms=noise, ratio=ratio)
