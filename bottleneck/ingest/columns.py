@@ -1,0 +1,218 @@
+"""Gathers decoded events into the columns of a `Trace`.
+
+In: lists of decoded events, chunk by chunk, in file order. Out: one `Trace`, sorted by time.
+
+Each chunk is turned into small arrays at once, so that the decoded events of one chunk only are
+alive at any time; a table costs about 100 bytes per event.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..model.trace import NONE, Trace, TraceMeta
+from .events import Event, Metadata, Number, XEvent, as_int
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["Columns"]
+
+_DTYPES: dict[str, DTypeLike] = {
+    "ts_ns": np.int64,
+    "dur_ns": np.int64,
+    "name": np.int32,
+    "cat": np.int16,
+    "pid": np.int16,
+    "tid": np.int32,
+    "correlation": np.int64,
+    "external_id": np.int64,
+    "stream": np.int64,
+    "device": np.int32,
+    "bytes": np.int64,
+    "sequence": np.int64,
+    "fwd_thread": np.int64,
+    "graph_node": np.int64,
+    "wait_stream": np.int64,
+    "wait_correlation": np.int64,
+}
+
+_FLOAT_IS_COARSE_US = 2.0**50
+"""From here on neighbouring float64 values lie a quarter microsecond apart."""
+
+
+class _Codes(dict["int | str", int]):
+    """Dictionary coding: the code of a value, made on first sight; 5 and "5" are one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._by_text: dict[str, int] = {}
+
+    def __missing__(self, value: int | str) -> int:
+        text = str(value)
+        code = self._by_text.get(text)
+        if code is None:
+            code = self._by_text[text] = len(self.texts)
+            self.texts.append(text)
+        self[value] = code
+        return code
+
+
+def _ints(values: Sequence[Number]) -> NDArray[np.int64]:
+    try:
+        return np.fromiter(values, np.int64, len(values))  # type: ignore[arg-type]
+    except (ValueError, TypeError, OverflowError):
+        return np.fromiter((as_int(v) for v in values), np.int64, len(values))
+
+
+def _to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Convert microseconds to nanoseconds; whole and fraction apart, or 1 ns in four goes wrong."""
+    whole = np.floor(us)
+    out = whole.astype(np.int64)
+    out *= 1000
+    us = us - whole
+    us *= 1000.0
+    out += np.rint(us, out=us).astype(np.int64)
+    return out
+
+
+def _exact_ns(us: Decimal | float) -> int:
+    return round(Decimal(us) * 1000)
+
+
+class Columns:
+    """Collects events; `build` makes the trace."""
+
+    def __init__(self) -> None:
+        self._names = _Codes()
+        self._cats = _Codes()
+        self._pids = _Codes()
+        self._tids = _Codes()
+        self._parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _DTYPES}
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.process_names: dict[str, str] = {}
+        self.rows = 0
+        self._whole_us_only = True
+
+    def add(self, events: Sequence[Event], *, exact: bool) -> bool:
+        """Take the events of one chunk.
+
+        Args:
+            events: decoded events; those without fields are passed over.
+            exact: their `ts` holds all digits of the file.
+
+        Returns:
+            False, with nothing taken, when the time stamps lose digits as floats: decode the chunk
+            again with exact time stamps.
+        """
+        rows = [e for e in events if isinstance(e, XEvent)]
+        if exact:
+            ts_ns = np.fromiter((_exact_ns(e.ts) for e in rows), np.int64, len(rows))
+        else:
+            ts_us = np.fromiter([e.ts for e in rows], np.float64, len(rows))
+            fractional = bool((np.floor(ts_us) != ts_us).any())
+            if fractional and float(ts_us.max()) > _FLOAT_IS_COARSE_US:
+                return False
+            self._whole_us_only = self._whole_us_only and not fractional
+            ts_ns = _to_ns(ts_us)
+        if len(rows) < len(events):
+            for event in events:
+                if isinstance(event, Metadata):
+                    self._add_metadata(event)
+        if rows:
+            self._add_rows(rows, ts_ns)
+        return True
+
+    def _add_rows(self, rows: list[XEvent], ts_ns: NDArray[np.int64]) -> None:
+        n = len(rows)
+        names, cats, pids, tids = self._names, self._cats, self._pids, self._tids
+        args = [e.args for e in rows]
+        external_id = _ints([a.external_id for a in args])
+        if any(a.old_external_id != NONE for a in args):
+            old = _ints([a.old_external_id for a in args])
+            external_id = np.where(external_id == NONE, old, external_id)
+        chunk: dict[str, NDArray[np.generic]] = {
+            "ts_ns": ts_ns,
+            "dur_ns": np.maximum(_to_ns(np.fromiter([e.dur for e in rows], np.float64, n)), 0),
+            "name": np.fromiter([names[e.name] for e in rows], np.int32, n),
+            "cat": np.fromiter([cats[e.cat] for e in rows], np.int16, n),
+            "pid": np.fromiter([pids[e.pid] for e in rows], np.int16, n),
+            "tid": np.fromiter([tids[e.tid] for e in rows], np.int32, n),
+            "external_id": external_id,
+            "correlation": _ints([a.correlation for a in args]),
+            "stream": _ints([a.stream for a in args]),
+            "device": _ints([a.device for a in args]),
+            "bytes": _ints([a.bytes for a in args]),
+            "sequence": _ints([a.sequence for a in args]),
+            "fwd_thread": _ints([a.fwd_thread for a in args]),
+            "graph_node": _ints([a.graph_node for a in args]),
+            "wait_stream": _ints([a.wait_stream for a in args]),
+            "wait_correlation": _ints([a.wait_correlation for a in args]),
+        }
+        device = chunk["device"]
+        chunk["device"] = np.where(abs(device) < 2**31, device, NONE)  # type: ignore[operator]
+        for column, part in chunk.items():
+            self._parts[column].append(part.astype(_DTYPES[column], copy=False))
+        self.rows += n
+
+    def _add_metadata(self, event: Metadata) -> None:
+        value = event.args.get("name")
+        if not isinstance(value, str):
+            return
+        if event.name == "process_name":
+            self.process_names[str(event.pid)] = value
+        elif event.name == "thread_name":
+            self.thread_names[str(event.pid), str(event.tid)] = value
+
+    def _joined(self, column: str) -> NDArray[np.generic]:
+        parts = self._parts.pop(column)
+        if not parts:
+            return np.zeros(0, dtype=_DTYPES[column])
+        return np.concatenate(parts)
+
+    def build(self, meta: TraceMeta) -> Trace:
+        """Return the trace; the collection is used up.
+
+        Rows come sorted by (start, longest first), ties in file order.
+        """
+        ts_ns = self._joined("ts_ns").astype(np.int64, copy=False)
+        dur_ns = self._joined("dur_ns").astype(np.int64, copy=False)
+        order = _time_order(ts_ns, dur_ns)
+        columns: dict[str, NDArray[np.generic]] = {"ts_ns": ts_ns[order], "dur_ns": dur_ns[order]}
+        del ts_ns, dur_ns
+        for column in list(self._parts):
+            columns[column] = self._joined(column)[order]
+        return Trace(
+            **columns,  # type: ignore[arg-type]
+            names=self._names.texts,
+            cats=self._cats.texts,
+            pids=self._pids.texts,
+            tids=self._tids.texts,
+            meta=meta,
+        )
+
+    @property
+    def clock_resolution_ns(self) -> int:
+        """1000 when every time stamp is a whole microsecond (before torch 2.4), else 1."""
+        return 1000 if self.rows and self._whole_us_only else 1
+
+
+def _time_order(ts_ns: NDArray[np.int64], dur_ns: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the stable order by (start, -duration); duration matters among equal starts only."""
+    order = np.argsort(ts_ns, kind="stable")
+    ts = ts_ns[order]
+    same = ts[1:] == ts[:-1]
+    if same.any():
+        tied = np.zeros(len(ts), dtype=bool)
+        tied[1:] = same
+        tied[:-1] |= same
+        where = np.flatnonzero(tied)
+        rows = order[where]
+        order[where] = rows[np.lexsort((rows, -dur_ns[rows], ts_ns[rows]))]
+    return order

@@ -1,0 +1,191 @@
+"""Reads a Kineto (Chrome JSON) trace file into columns.
+
+In: the path of a .json or .json.gz file, from any version of torch or edited by any tool. Out: a
+`Trace`. A file that was cut off gives every whole event before the cut and says so.
+
+The array of events is decoded in pieces of half a megabyte into typed structs (msgspec), which is
+faster than decoding it whole and keeps memory at the size of the columns. A piece that does not
+decode is mended, or read event by event; the rest of the file stays on the fast path.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import NotATraceError
+from ..model.trace import Trace, TraceMeta
+from .columns import Columns
+from .event_array import EventArray
+from .events import Event, event_types
+from .header import read_header
+from .repair import mend, scan
+from .sources import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["read_trace"]
+
+_WINDOW_BYTES = 512 * 1024
+_LONGEST_EVENT_BYTES = 64 * 1024 * 1024
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Hold the collector off: it would walk the decoded events again and again, to no end."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _Reader:
+    """State of reading one file."""
+
+    def __init__(self, array: EventArray) -> None:
+        self._array = array
+        self._use_decoder(exact=False)
+        self.columns = Columns()
+        self.understood = 0
+        self.lost = 0
+        self.mended = 0
+        self.truncated = False
+        self.trailer = b""
+
+    def _use_decoder(self, *, exact: bool) -> None:
+        types = event_types(exact=exact)
+        self._exact = exact
+        self._many: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[types])  # type: ignore[valid-type]
+        self._one: msgspec.json.Decoder[Event] = msgspec.json.Decoder(types)
+
+    def read(self) -> None:
+        """Go through the whole array."""
+        array = self._array
+        while True:
+            array.fill()
+            comma = array.boundary()
+            if comma is not None:
+                if self._take_piece(comma):
+                    array.use(comma)
+                    continue
+                array.keep(comma)
+            if self._take_one_by_one():
+                return
+
+    def _take_piece(self, comma: int) -> bool:
+        """Take the events before `comma` at once; False when they do not decode."""
+        with self._array.piece(comma) as piece:
+            try:
+                events = self._many.decode(piece)
+            except ValueError:
+                data = mend(bytes(piece))
+                try:
+                    events = self._many.decode(data)
+                except ValueError:
+                    return False
+                self.mended += 1
+            if not self.columns.add(events, exact=self._exact):
+                self._use_decoder(exact=True)
+                return self._take_piece(comma)
+        self.understood += len(events)
+        return True
+
+    def _take_one_by_one(self) -> bool:
+        """Take the events in the window singly; True when there are no more."""
+        array = self._array
+        window = array.window()
+        split = len(window) if array.ended else window.rfind(b"}") + 1
+        data = mend(window[:split])
+        found = scan(data, self._one.decode)
+        if not self.columns.add(found.events, exact=self._exact):
+            self._use_decoder(exact=True)
+            return self._take_one_by_one()
+        self.understood += len(found.events)
+        self.lost += found.lost
+        rest = data[found.rest :] + window[split:]
+        if found.closed:
+            self.trailer = array.trailer(rest)
+            return True
+        if found.events or found.lost:
+            array.replace(rest)
+        elif array.ended or len(window) > _LONGEST_EVENT_BYTES:
+            self.truncated = True
+            return True
+        else:
+            array.grow()
+        return False
+
+
+def read_trace(
+    path: str | os.PathLike[str], *, window_bytes: int = _WINDOW_BYTES
+) -> Trace:
+    """Read a trace file.
+
+    Args:
+        path: a .json file, or one compressed with gzip, whatever its name.
+        window_bytes: how much is decoded at a time; changes speed and memory, never the result.
+
+    Returns:
+        Columns of all complete events, sorted by (start, longest first), in ns from `meta.base_ns`.
+
+    Raises:
+        NotATraceError: the file is something else.
+        InputError: the file does not exist or cannot be read.
+    """
+    name = os.fspath(path)
+    source = open_source(name)
+    try:
+        with _no_garbage_collection():
+            array = EventArray(source, path=name, window_bytes=window_bytes)
+            reader = _Reader(array)
+            reader.read()
+            columns = reader.columns
+            header = read_header(array.header, reader.trailer)
+            truncated = reader.truncated
+            if not reader.understood and reader.lost:
+                raise NotATraceError(
+                    f"{name} is a JSON list, but not of trace events.",
+                    remedy="Give what torch.profiler's export_chrome_trace wrote.",
+                )
+            meta = TraceMeta(
+                path=name,
+                base_ns=header.base_ns,
+                torch_version=header.torch_version,
+                device_properties=header.device_properties,
+                distributed=header.distributed,
+                thread_names=columns.thread_names,
+                process_names=columns.process_names,
+                truncated=truncated,
+                warnings=_warnings(reader, source.damaged),
+                layout="kineto" if array.kineto else "json",
+                clock_resolution_ns=columns.clock_resolution_ns,
+            )
+            return columns.build(meta)
+    finally:
+        source.close()
+
+
+def _warnings(reader: _Reader, damaged: str) -> tuple[str, ...]:
+    """Say what was wrong with the file, for the report's capture section."""
+    out: list[str] = []
+    if reader.truncated:
+        why = f" ({damaged})" if damaged else ""
+        out.append(
+            f"The file was cut off{why}: the {reader.columns.rows} whole events before the cut are"
+            " used, later ones are missing."
+        )
+    if reader.lost:
+        out.append(f"{reader.lost} events of the file could not be understood and are left out.")
+    if reader.mended:
+        out.append("The file is not valid JSON (unescaped quotes, NaN or broken text); mended.")
+    if not reader.columns.rows:
+        out.append("The file holds no complete events.")
+    return tuple(out)

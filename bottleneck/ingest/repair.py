@@ -1,0 +1,114 @@
+"""What to do with a piece of a trace that does not decode: mend it, else take it event by event.
+
+In: bytes of a few hundred kilobytes. Out: mended bytes, or whole events and what is left.
+
+Known ways in which profilers write invalid JSON: torch 2.13 does not escape `"` in names; user
+metadata adds bare NaN; some tools write bytes that are not UTF-8 or raw control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from .events import Event, coerce_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Scan", "mend", "scan"]
+
+_NAME = re.compile(rb'("name"\s*:\s*")([^\n]*?)("\s*,\s*"(?:pid|ph|cat)"\s*:)')
+_INNER_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
+_NOT_A_NUMBER = re.compile(rb"(?<=[:\[,])(\s*)(?:[+-]?(?:nan|inf(?:inity)?)|n/a)\b(?=\s*[,\]}])", re.I)
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)"\s*:)')
+_LONGEST_EVENT_BYTES = 64 * 1024 * 1024
+
+
+def mend(data: bytes) -> bytes:
+    """Return the piece with the known kinds of invalid JSON put right."""
+    data = data.decode("utf-8", errors="replace").encode()
+    data = _CONTROL.sub(b" ", data)
+    data = _NAME.sub(
+        lambda m: m[1] + _INNER_QUOTE.sub(rb'\1\\"', m[2]) + m[3] if b'"' in m[2] else m[0], data
+    )
+    return _NOT_A_NUMBER.sub(rb"\1null", data)
+
+
+class Scan(NamedTuple):
+    """Events found one by one."""
+
+    events: list[Event]
+    lost: int
+    """Events that could not be understood."""
+    rest: int
+    """Offset of what was not used: the start of an unfinished event."""
+    closed: bool
+    """The end of the event array was reached; `rest` is just after its bracket."""
+
+
+def scan(data: bytes, decode: Callable[[bytes], Event]) -> Scan:
+    """Read events one by one, by matching brackets, until the array ends or the data does.
+
+    Args:
+        data: bytes that start inside the event array, before or between events.
+        decode: strict decoder of one event; what it refuses is read forgivingly.
+    """
+    events: list[Event] = []
+    lost = 0
+    position = 0
+    while True:
+        start = position
+        while start < len(data) and data[start] in b" \t\r\n,":
+            start += 1
+        if start == len(data):
+            return Scan(events, lost, start, False)
+        if data[start] == 0x5D:
+            return Scan(events, lost, start + 1, True)
+        end = _event_end(data, start)
+        if end is None:
+            resync = _NEXT_EVENT.search(data, start)
+            if resync is None:
+                return Scan(events, lost, start, False)
+            lost += 1
+            position = resync.end()
+            continue
+        event = _decode_one(data[start:end], decode)
+        if event is None:
+            lost += 1
+        else:
+            events.append(event)
+        position = end
+
+
+def _event_end(data: bytes, start: int) -> int | None:
+    """Return where the object or value that begins at `start` ends; None when it does not."""
+    if data[start] not in b"{[":
+        comma = data.find(b",", start)
+        bracket = data.find(b"]", start)
+        ends = [i for i in (comma, bracket) if i >= 0]
+        return min(ends) if ends else None
+    depth = 0
+    for token in _TOKEN.finditer(data, start, start + _LONGEST_EVENT_BYTES):
+        first = data[token.start()]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    return None
+
+
+def _decode_one(data: bytes, decode: Callable[[bytes], Event]) -> Event | None:
+    try:
+        return decode(data)
+    except ValueError:
+        pass
+    try:
+        return coerce_event(json.loads(data))
+    except ValueError:
+        return None

@@ -1,0 +1,139 @@
+"""Opens a trace file whatever it is packed in, and gives its bytes piece by piece.
+
+In: a path. Out: a `Source` to read from, plain or inflated, that never raises at a cut: a damaged
+or truncated compressed stream ends early with `damaged` saying so. What is recognisably not JSON
+(a pickle, an archive, an empty file, a folder) is refused here with what it is.
+
+Inflating uses the fastest of isal, zlib-ng and the standard library that is installed; all three
+have the interface of `zlib.decompressobj`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import InputError, NotATraceError
+
+if TYPE_CHECKING:
+    from io import FileIO
+
+__all__ = ["Source", "open_source"]
+
+_GZIP = b"\x1f\x8b"
+_COMPRESSED_READ = 128 * 1024
+_INFLATERS = ("isal.isal_zlib", "zlib_ng.zlib_ng", "zlib")
+
+_FOREIGN: tuple[tuple[bytes, str, str], ...] = (
+    (b"PK\x03\x04", "a zip archive", "Unpack it and give the .json file inside."),
+    (b"BZh", "a bzip2 archive", "Unpack it first (bunzip2)."),
+    (b"\xfd7zXZ", "an xz archive", "Unpack it first (unxz)."),
+    (b"\x28\xb5\x2f\xfd", "a zstandard archive", "Unpack it first (unzstd)."),
+    (b"\x80\x02", "a Python pickle", "A memory snapshot is given beside its trace, not instead."),
+    (b"\x80\x03", "a Python pickle", "A memory snapshot is given beside its trace, not instead."),
+    (b"\x80\x04", "a Python pickle", "A memory snapshot is given beside its trace, not instead."),
+    (b"\x80\x05", "a Python pickle", "A memory snapshot is given beside its trace, not instead."),
+    (b"\x7fELF", "a program", ""),
+    (b"\x89PNG", "an image", ""),
+    (b"SQLite format 3", "an SQLite database", "Nsight Systems exports are not read."),
+)
+
+
+class _Inflater(Protocol):
+    """The part of `zlib.decompressobj` that is used here."""
+
+    eof: bool
+    unused_data: bytes
+    unconsumed_tail: bytes
+
+    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
+
+
+def _new_inflater() -> _Inflater:
+    for module in _INFLATERS:
+        try:
+            made: _Inflater = importlib.import_module(module).decompressobj(wbits=31)
+        except ImportError:
+            continue
+        return made
+    raise AssertionError("zlib is part of the standard library")
+
+
+class Source:
+    """Bytes of one trace file, inflated if need be.
+
+    Attributes:
+        damaged: why the stream ended before its end; empty while it has not.
+    """
+
+    def __init__(self, file: FileIO, *, compressed: bool) -> None:
+        self._file = file
+        self._inflater = _new_inflater() if compressed else None
+        self._pending = b""
+        self.damaged = ""
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill as much of `target` as one read gives; 0 at the end of the stream."""
+        if self._inflater is None:
+            return self._file.readinto(target) or 0
+        data = self._inflate(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def _inflate(self, size: int) -> bytes:
+        while self._inflater is not None and not self.damaged:
+            if self._inflater.eof:
+                rest = self._inflater.unused_data.lstrip(b"\0") or self._file.read(1) or b""
+                if not rest:
+                    return b""
+                self._inflater = _new_inflater()
+                self._pending = rest
+            data = self._pending or self._file.read(_COMPRESSED_READ) or b""
+            if not data:
+                self.damaged = "the compressed stream ends early"
+                return b""
+            try:
+                out = self._inflater.decompress(data, size)
+            except Exception as error:  # each inflater has an error class of its own
+                self.damaged = f"the compressed stream is damaged ({error})"
+                return b""
+            self._pending = self._inflater.unconsumed_tail
+            if out:
+                return out
+        return b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def open_source(path: str | os.PathLike[str]) -> Source:
+    """Open a trace file.
+
+    Raises:
+        NotATraceError: the file is empty, a folder, or of a recognised foreign kind.
+        InputError: the file does not exist or cannot be read.
+    """
+    name = os.fspath(path)
+    if Path(name).is_dir():
+        raise NotATraceError(f"{name} is a folder.", remedy="Give a trace file or a run folder.")
+    try:
+        file = open(name, "rb", buffering=0)  # noqa: SIM115 - closed by Source.close
+    except FileNotFoundError:
+        raise InputError(f"{name} does not exist.", remedy="Check the path.") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}.") from None
+    magic = file.read(16) or b""
+    if not magic:
+        file.close()
+        raise NotATraceError(
+            f"{name} is empty.", remedy="The profiler was probably killed while writing it."
+        )
+    for prefix, what, remedy in _FOREIGN:
+        if magic.startswith(prefix):
+            file.close()
+            raise NotATraceError(f"{name} is {what}, not a Kineto trace.", remedy=remedy)
+    file.seek(0)
+    return Source(file, compressed=magic.startswith(_GZIP))
