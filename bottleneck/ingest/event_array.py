@@ -149,7 +149,7 @@ class EventArray:
 
 def _not_a_trace(path: str, text: bytes, *, whole: bool) -> NotATraceError:
     if _OBJECT.match(text):
-        what = "is JSON, but has no list of trace events (\"traceEvents\")"
+        what = 'is JSON, but has no list of trace events ("traceEvents")'
         if not whole:
             what += " near its start"
         return NotATraceError(

@@ -49,9 +49,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     fwd_thread: Number = msgspec.field(default=NONE, name="Fwd thread id")
     graph_node: Number = msgspec.field(default=NONE, name="graph node id")
     wait_stream: Number = msgspec.field(default=NONE, name="wait_on_stream")
-    wait_correlation: Number = msgspec.field(
-        default=NONE, name="wait_on_cuda_event_record_corr_id"
-    )
+    wait_correlation: Number = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
 
 
 _NO_ARGS = Args()

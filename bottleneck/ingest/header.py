@@ -14,7 +14,7 @@ from typing import NamedTuple
 __all__ = ["Header", "read_header"]
 
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*"?(-?\d+)')
-_VERSION = re.compile(r'"(?:torch_version|pytorch_version|PyTorch version)"\s*:\s*"([^"]+)"', re.I)
+_VERSION = re.compile(r'"(?:torch_version|pytorch_version|PyTorch version)"\s*:\s*"([^"]+)"', re.IGNORECASE)
 
 
 class Header(NamedTuple):

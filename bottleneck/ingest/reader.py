@@ -124,9 +124,7 @@ class _Reader:
         return False
 
 
-def read_trace(
-    path: str | os.PathLike[str], *, window_bytes: int = _WINDOW_BYTES
-) -> Trace:
+def read_trace(path: str | os.PathLike[str], *, window_bytes: int = _WINDOW_BYTES) -> Trace:
     """Read a trace file.
 
     Args:

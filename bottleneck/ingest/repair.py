@@ -21,7 +21,9 @@ __all__ = ["Scan", "mend", "scan"]
 
 _NAME = re.compile(rb'("name"\s*:\s*")([^\n]*?)("\s*,\s*"(?:pid|ph|cat)"\s*:)')
 _INNER_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
-_NOT_A_NUMBER = re.compile(rb"(?<=[:\[,])(\s*)(?:[+-]?(?:nan|inf(?:inity)?)|n/a)\b(?=\s*[,\]}])", re.I)
+_NOT_A_NUMBER = re.compile(
+    rb"(?<=[:\[,])(\s*)(?:[+-]?(?:nan|inf(?:inity)?)|n/a)\b(?=\s*[,\]}])", re.IGNORECASE
+)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)"\s*:)')

@@ -19,10 +19,13 @@ from ..errors import InputError, NotATraceError
 
 if TYPE_CHECKING:
     from io import FileIO
+    from types import ModuleType
 
 __all__ = ["Source", "open_source"]
 
 _GZIP = b"\x1f\x8b"
+_GZIP_FORMAT = 31
+"""`wbits` of zlib for a stream with a gzip header."""
 _COMPRESSED_READ = 128 * 1024
 _INFLATERS = ("isal.isal_zlib", "zlib_ng.zlib_ng", "zlib")
 
@@ -51,13 +54,12 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
 
 
-def _new_inflater() -> _Inflater:
-    for module in _INFLATERS:
+def _inflating() -> ModuleType:
+    for name in _INFLATERS:
         try:
-            made: _Inflater = importlib.import_module(module).decompressobj(wbits=31)
+            return importlib.import_module(name)
         except ImportError:
             continue
-        return made
     raise AssertionError("zlib is part of the standard library")
 
 
@@ -70,9 +72,14 @@ class Source:
 
     def __init__(self, file: FileIO, *, compressed: bool) -> None:
         self._file = file
-        self._inflater = _new_inflater() if compressed else None
+        self._zlib = _inflating()
+        self._inflater = self._new_inflater() if compressed else None
         self._pending = b""
         self.damaged = ""
+
+    def _new_inflater(self) -> _Inflater:
+        made: _Inflater = self._zlib.decompressobj(wbits=_GZIP_FORMAT)
+        return made
 
     def readinto(self, target: memoryview) -> int:
         """Fill as much of `target` as one read gives; 0 at the end of the stream."""
@@ -96,7 +103,7 @@ class Source:
                 return b""
             try:
                 out = self._inflater.decompress(data, size)
-            except Exception as error:  # each inflater has an error class of its own
+            except self._zlib.error as error:
                 self.damaged = f"the compressed stream is damaged ({error})"
                 return b""
             self._pending = self._inflater.unconsumed_tail
@@ -120,7 +127,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if Path(name).is_dir():
         raise NotATraceError(f"{name} is a folder.", remedy="Give a trace file or a run folder.")
     try:
-        file = open(name, "rb", buffering=0)  # noqa: SIM115 - closed by Source.close
+        file = Path(name).open("rb", buffering=0)
     except FileNotFoundError:
         raise InputError(f"{name} does not exist.", remedy="Check the path.") from None
     except OSError as error:
@@ -128,9 +135,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     magic = file.read(16) or b""
     if not magic:
         file.close()
-        raise NotATraceError(
-            f"{name} is empty.", remedy="The profiler was probably killed while writing it."
-        )
+        raise NotATraceError(f"{name} is empty.", remedy="The profiler was probably killed while writing it.")
     for prefix, what, remedy in _FOREIGN:
         if magic.startswith(prefix):
             file.close()

@@ -205,9 +205,7 @@ def _between(
     )
 
 
-def _from_repeats(
-    trace: Trace, kind: NDArray[np.int8], threads: tuple[tuple[int, int], ...]
-) -> Steps | None:
+def _from_repeats(trace: Trace, kind: NDArray[np.int8], threads: tuple[tuple[int, int], ...]) -> Steps | None:
     if not threads:
         return None
     rows, names = _work_sequence(trace, kind, threads)
@@ -252,16 +250,12 @@ def _widest_gap(gaps: NDArray[np.int64], period: int) -> int:
     return int(np.argmax(typical))
 
 
-def _whole_window(
-    trace: Trace, kind: NDArray[np.int8], threads: tuple[tuple[int, int], ...]
-) -> Steps:
+def _whole_window(trace: Trace, kind: NDArray[np.int8], threads: tuple[tuple[int, int], ...]) -> Steps:
     host = np.isin(kind, (Kind.OP, Kind.ANNOTATION, *HOST_CALL_KINDS))
     rows = np.flatnonzero(host)
     if not len(rows):
         rows = np.flatnonzero(np.isin(kind, DEVICE_KINDS))
-    bounds = (
-        (int(trace.ts_ns[rows[0]]), int(trace.end_ns[rows].max())) if len(rows) else (0, 0)
-    )
+    bounds = (int(trace.ts_ns[rows[0]]), int(trace.end_ns[rows].max())) if len(rows) else (0, 0)
     count = 1 if len(rows) else 0
     return Steps(
         start_ns=np.full(count, bounds[0], dtype=np.int64),

@@ -1,0 +1,114 @@
+"""Finds traces and snapshots that no run.json describes, and tells which rank each is.
+
+In: a file or a folder. Out: files worth reading, and a `Rank` for each. The rank comes from the
+trace's own `distributedInfo`, else from the file's name, else from the order of names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, NotATraceError
+from .event_array import EventArray
+from .header import read_header
+from .rank import Rank
+from .sources import open_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["bare_files", "bare_ranks"]
+
+_TENSORBOARD_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
+_RANK_IN_NAME = re.compile(r"rank[_\-. ]?(\d+)", re.IGNORECASE)
+_TRACE_SUFFIXES = (".json", ".json.gz")
+_SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
+_DEEPEST = 3
+_PEEK_BYTES = 64 * 1024
+
+
+def bare_files(place: Path, problems: list[str]) -> list[Path]:
+    """Return the traces (and snapshots) that a path stands for.
+
+    Files named as torch.profiler's TensorBoard handler names them are taken if there are any, of
+    several spans of one worker the last; else every JSON file that is a trace.
+
+    Raises:
+        NotATraceError: a folder without traces.
+    """
+    if not place.is_dir():
+        return [place]
+    files = [p for p in sorted(place.rglob("*")) if p.is_file() and _depth(p, place) <= _DEEPEST]
+    snapshots = [p for p in files if p.name.endswith(_SNAPSHOT_SUFFIXES)]
+    traces = [p for p in files if p.name.endswith(_TRACE_SUFFIXES)]
+    named = [p for p in traces if _TENSORBOARD_NAME.fullmatch(p.name)]
+    found = _last_spans(named, problems) if named else [p for p in traces if _is_trace(p)]
+    if not found and not snapshots:
+        raise NotATraceError(
+            f"{place} holds neither a run (run.json) nor a trace (*.json, *.json.gz).",
+            remedy="Give a run folder, a trace file, or the folder that traces were written to.",
+        )
+    return found + snapshots
+
+
+def _depth(path: Path, root: Path) -> int:
+    return len(path.relative_to(root).parts)
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        _peek(path)
+    except InputError:
+        return False
+    return True
+
+
+def _last_spans(files: list[Path], problems: list[str]) -> list[Path]:
+    """Keep the last span of each worker."""
+    last: dict[tuple[Path, str], tuple[int, Path]] = {}
+    for file in files:
+        match = _TENSORBOARD_NAME.fullmatch(file.name)
+        assert match is not None
+        key = (file.parent, match["worker"])
+        span = int(match["span"] or 0)
+        if key not in last or span > last[key][0]:
+            last[key] = (span, file)
+    if len(last) < len(files):
+        problems.append(f"Of {len(files)} trace files the last of each of {len(last)} workers is used.")
+    return [file for _, file in last.values()]
+
+
+def _peek(path: Path) -> int | None:
+    """Return the rank that a trace file states near its start, or None.
+
+    Raises:
+        InputError: it is no trace.
+    """
+    source = open_source(path)
+    try:
+        array = EventArray(source, path=str(path), window_bytes=_PEEK_BYTES)
+    finally:
+        source.close()
+    stated = (read_header(array.header, b"").distributed or {}).get("rank")
+    return stated if isinstance(stated, int) else None
+
+
+def bare_ranks(files: list[Path]) -> list[Rank]:
+    """Make a rank of each file.
+
+    Raises:
+        InputError: a file does not exist or is neither a trace nor a snapshot.
+    """
+    ranks: list[Rank] = []
+    for order, file in enumerate(files):
+        if file.name.endswith(_SNAPSHOT_SUFFIXES):
+            named = _RANK_IN_NAME.search(file.name)
+            number = int(named[1]) if named else order
+            ranks.append(Rank(rank=number, snapshot_path=file))
+            continue
+        stated = _peek(file)
+        named = _RANK_IN_NAME.search(file.name)
+        number = stated if stated is not None else int(named[1]) if named else order
+        ranks.append(Rank(rank=number, trace_path=file))
+    return ranks

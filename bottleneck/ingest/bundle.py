@@ -1,0 +1,157 @@
+"""Everything that belongs to one capture, whatever the user points at.
+
+In: one or several paths: a run folder (of one process or several ranks), one left by a killed run,
+a bare trace, a folder of traces, a memory snapshot. Out: a `Bundle` with one `Rank` per process.
+Traces are read when first asked for; everything else is small and read at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, RunFolderError
+from .bare import bare_files, bare_ranks
+from .rank import Rank
+from .run_folder import PARTIAL_SUFFIX, is_partial, read_rank
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Bundle", "Rank", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """One capture: its ranks, in order of rank, at least one."""
+
+    paths: tuple[Path, ...]
+    """As given."""
+    ranks: tuple[Rank, ...]
+    folder: Path | None = None
+    """The run folder, where diagnosis.json belongs; None for bare traces."""
+    partial: bool = False
+    """Some process was killed before it could finish its folder."""
+    problems: tuple[str, ...] = ()
+    """Doubts about the whole, each one sentence; those of one rank are in `Rank.problems`."""
+
+    @property
+    def title(self) -> str:
+        """A short name for reports: the script, or the trace file."""
+        first = self.ranks[0]
+        if first.run is not None and first.run.command:
+            return Path(first.run.command[0]).name
+        return (first.trace_path or first.snapshot_path or self.paths[0]).name
+
+
+def load(*paths: str | os.PathLike[str]) -> Bundle:
+    """Gather what belongs together.
+
+    Args:
+        paths: one thing, or several that are ranks of the same run.
+
+    Raises:
+        InputError: a path does not exist, or holds nothing that can be analysed.
+        NotATraceError: a file is neither a trace nor a memory snapshot.
+        RunFolderError: a run folder is incomplete or of a newer format.
+    """
+    if not paths:
+        raise ValueError("at least one path is needed")
+    given = tuple(Path(p) for p in paths)
+    problems: list[str] = []
+    ranks: list[Rank] = []
+    files: list[Path] = []
+    folder: Path | None = None
+    for path in given:
+        place = _existing(path)
+        processes = _process_folders(place) if place.is_dir() else []
+        if processes:
+            ranks.extend(_read_processes(processes, problems))
+            folder = folder or place
+        else:
+            files.extend(bare_files(place, problems))
+    ranks.extend(bare_ranks(files))
+    ranks = _numbered(_with_snapshots(ranks, problems), problems)
+    return Bundle(
+        paths=given,
+        ranks=tuple(ranks),
+        folder=folder,
+        partial=any(r.folder is not None and is_partial(r.folder) for r in ranks),
+        problems=tuple(problems),
+    )
+
+
+def _existing(path: Path) -> Path:
+    """Return the path, or the temporary folder that a killed run left in its place."""
+    if path.name == "run.json" and path.is_file():
+        return path.parent
+    if path.exists():
+        return path
+    left = path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
+    if left.is_dir():
+        return left
+    raise InputError(f"{path} does not exist.", remedy="Check the path.")
+
+
+def _process_folders(folder: Path) -> list[Path]:
+    """Return the folders that hold a run.json: this one, or its ranks' sub-folders.
+
+    A rank that was killed left `.rankN.partial`; it counts unless rankN is there as well.
+    """
+    if (folder / "run.json").is_file():
+        return [folder]
+    found = {p.name: p for p in sorted(folder.glob("rank*")) if (p / "run.json").is_file()}
+    for left in sorted(folder.glob(f".rank*{PARTIAL_SUFFIX}")):
+        name = left.name[1 : -len(PARTIAL_SUFFIX)]
+        if (left / "run.json").is_file():
+            found.setdefault(name, left)
+    return list(found.values())
+
+
+def _read_processes(folders: list[Path], problems: list[str]) -> list[Rank]:
+    """Read each rank; a broken one is a problem as long as another can be read."""
+    ranks: list[Rank] = []
+    failure: RunFolderError | None = None
+    for folder in folders:
+        try:
+            ranks.append(read_rank(folder))
+        except RunFolderError as error:
+            failure = error
+            problems.append(f"{folder.name} is left out: {error}")
+    if not ranks and failure is not None:
+        raise failure
+    return ranks
+
+
+def _with_snapshots(ranks: list[Rank], problems: list[str]) -> list[Rank]:
+    """Give each lone memory snapshot to the trace it belongs to, by name or because there is one."""
+    alone = [r for r in ranks if r.run is None and r.trace_path is None]
+    others = [r for r in ranks if r.run is not None or r.trace_path is not None]
+    if not others:
+        return ranks
+    for lone in alone:
+        snapshot = lone.snapshot_path
+        assert snapshot is not None
+        stem = snapshot.name.partition(".")[0]
+        mates = [r for r in others if r.trace_path and r.trace_path.name.startswith(f"{stem}.")]
+        mates = mates or (others if len(others) == 1 else [])
+        if len(mates) == 1 and mates[0].snapshot_path is None:
+            i = others.index(mates[0])
+            others[i] = dataclasses.replace(mates[0], snapshot_path=snapshot)
+        else:
+            problems.append(f"{snapshot.name} belongs to no trace here and is left out.")
+    return others
+
+
+def _numbered(ranks: list[Rank], problems: list[str]) -> list[Rank]:
+    """Return the ranks in order; equal numbers are replaced by the order in which they came."""
+    numbers = [r.rank for r in ranks]
+    if len(set(numbers)) < len(numbers):
+        problems.append("Several inputs claim the same rank; they are numbered in the order given.")
+        return [dataclasses.replace(r, rank=i) for i, r in enumerate(ranks)]
+    world = max((r.run.world_size for r in ranks if r.run is not None), default=1)
+    if len(ranks) < world:
+        problems.append(f"{len(ranks)} of {world} ranks are here; the others are not analysed.")
+    return sorted(ranks, key=lambda r: r.rank)

@@ -1,0 +1,67 @@
+"""What is known of one process of a capture.
+
+In: facts and paths. Out: `Rank`, whose trace is read when first asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .reader import read_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model.run import CompileFacts, LoaderFacts, Run
+    from ..model.trace import Trace
+
+__all__ = ["Rank"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One process: its run record, its side files, and where its trace lies."""
+
+    rank: int
+    run: Run | None = None
+    """None for a bare trace."""
+    loaders: tuple[LoaderFacts, ...] | None = None
+    """None: not measured; empty: no loader was seen."""
+    compile: CompileFacts | None = None
+    trace_path: Path | None = None
+    snapshot_path: Path | None = None
+    folder: Path | None = None
+    """The folder of run.json; None for a bare trace."""
+    problems: tuple[str, ...] = ()
+    """What is missing or broken, each one sentence."""
+
+    @property
+    def trace(self) -> Trace | None:
+        """The columns of the trace; None when there is none.
+
+        Raises:
+            InputError: a bare trace cannot be read. Inside a run folder that is a problem only
+                (`trace_problem`), since the run record still tells much.
+        """
+        trace, error = self._reading
+        if error is not None and self.run is None:
+            raise error
+        return trace
+
+    @property
+    def trace_problem(self) -> str:
+        """Why the trace of a run folder could not be read; empty when it could. Reads it."""
+        error = self._reading[1]
+        return "" if error is None else str(error)
+
+    @cached_property
+    def _reading(self) -> tuple[Trace | None, InputError | None]:
+        if self.trace_path is None:
+            return None, None
+        try:
+            return read_trace(self.trace_path), None
+        except InputError as error:
+            return None, error

@@ -1,0 +1,128 @@
+"""Reads one process's part of a run folder: run.json and what lies beside it.
+
+In: a folder that holds run.json. Out: a `Rank`. A newer format is refused with the version that
+wrote it; a broken side file only becomes a problem, since the rest can still be analysed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from ..errors import RunFolderError
+from ..model.run import RUN_FORMAT, CompileFacts, LoaderFacts, Run
+from .rank import Rank
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["PARTIAL_SUFFIX", "is_partial", "read_rank", "read_run"]
+
+PARTIAL_SUFFIX = ".partial"
+"""A folder is written as `.NAME.partial` and renamed to `NAME` when whole."""
+
+_T = TypeVar("_T")
+
+
+class _Stamp(msgspec.Struct):
+    """The part of run.json that every version of the tool can read."""
+
+    format: int
+    tool_version: str = ""
+
+
+def is_partial(folder: Path) -> bool:
+    """Return whether the folder still bears its temporary name: its process was killed."""
+    return folder.name.endswith(PARTIAL_SUFFIX)
+
+
+def read_run(file: Path) -> Run:
+    """Read run.json.
+
+    Raises:
+        RunFolderError: unreadable, cut off, not ours, or of a newer format.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise RunFolderError(f"{file} cannot be read: {error.strerror}.") from None
+    try:
+        stamp = msgspec.json.decode(data, type=_Stamp)
+    except msgspec.ValidationError:
+        raise RunFolderError(
+            f"{file} has no format number: it was not written by bottleneck.",
+            remedy="Give a run folder, a trace file or a folder of traces.",
+        ) from None
+    except ValueError:
+        raise RunFolderError(
+            f"{file} is empty, cut off or not JSON ({len(data)} bytes).",
+            remedy="Run diagnose again; a trace in this folder can still be analysed by itself.",
+        ) from None
+    if stamp.format > RUN_FORMAT:
+        writer = f" by bottleneck {stamp.tool_version}" if stamp.tool_version else ""
+        wanted = stamp.tool_version or "a newer version"
+        raise RunFolderError(
+            f"{file} has format {stamp.format}, written{writer};"
+            f" this version reads formats up to {RUN_FORMAT}.",
+            remedy=f"Use bottleneck {wanted} or later to read it.",
+        )
+    try:
+        return msgspec.json.decode(data, type=Run)
+    except msgspec.ValidationError as error:
+        raise RunFolderError(f"{file} does not hold what format {stamp.format} says: {error}.") from None
+
+
+def _side_file(file: Path, kind: type[_T], problems: list[str]) -> _T | None:
+    if not file.is_file():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, ValueError) as error:
+        problems.append(f"{file.name} cannot be read ({error}).")
+        return None
+
+
+def _artefact(folder: Path, run: Run, kind: str, pattern: str, problems: list[str]) -> Path | None:
+    """Return the file of an artefact: the one that run.json names, else the newest that is there."""
+    stated = run.artefacts.get(kind)
+    if stated is not None and stated.status != "ok":
+        state = "is absent" if stated.status == "absent" else "failed"
+        problems.append(f"The {kind} artefact {state}: {stated.reason or 'no reason given'}.")
+    if stated is not None and stated.path is not None and (folder / stated.path).is_file():
+        return folder / stated.path
+    there = sorted((folder / kind).glob(pattern), key=lambda p: (p.stat().st_mtime_ns, p.name))
+    if there:
+        return there[-1]
+    if stated is not None and stated.status == "ok":
+        problems.append(f"run.json names {stated.path} as its {kind} artefact; it is not there.")
+    return None
+
+
+def read_rank(folder: Path) -> Rank:
+    """Read the run folder of one process.
+
+    Raises:
+        RunFolderError: as `read_run`.
+    """
+    run = read_run(folder / "run.json")
+    problems: list[str] = []
+    if is_partial(folder):
+        problems.append(
+            "The process ended before its run folder was finished (killed, or still running);"
+            " what was captured until then is used."
+        )
+    loaders = _side_file(folder / "loader.json", list[LoaderFacts], problems)
+    compiled = _side_file(folder / "compile.json", CompileFacts, problems)
+    trace = _artefact(folder, run, "trace", "*.json*", problems)
+    snapshot = _artefact(folder, run, "memory", "*.pickle", problems)
+    return Rank(
+        rank=run.rank,
+        run=run,
+        loaders=None if loaders is None else tuple(loaders),
+        compile=compiled,
+        trace_path=trace,
+        snapshot_path=snapshot,
+        folder=folder,
+        problems=tuple(problems),
+    )
