@@ -66,7 +66,7 @@ class _Codes(dict["int | str", int]):
 
 def _ints(values: Sequence[Number]) -> NDArray[np.int64]:
     try:
-        return np.fromiter(values, np.int64, len(values))  # type: ignore[arg-type]
+        return np.fromiter(values, np.int64, len(values))
     except (ValueError, TypeError, OverflowError):
         return np.fromiter((as_int(v) for v in values), np.int64, len(values))
 
@@ -189,7 +189,7 @@ class Columns:
         for column in list(self._parts):
             columns[column] = self._joined(column)[order]
         return Trace(
-            **columns,  # type: ignore[arg-type]
+            **columns,
             names=self._names.texts,
             cats=self._cats.texts,
             pids=self._pids.texts,

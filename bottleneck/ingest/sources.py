@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import importlib
 import os
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import InputError, NotATraceError
 
 if TYPE_CHECKING:
-    from io import FileIO
     from types import ModuleType
 
 __all__ = ["Source", "open_source"]
@@ -95,7 +95,7 @@ class Source:
                 rest = self._inflater.unused_data.lstrip(b"\0") or self._file.read(1) or b""
                 if not rest:
                     return b""
-                self._inflater = _new_inflater()
+                self._inflater = self._new_inflater()
                 self._pending = rest
             data = self._pending or self._file.read(_COMPRESSED_READ) or b""
             if not data:
@@ -127,7 +127,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if Path(name).is_dir():
         raise NotATraceError(f"{name} is a folder.", remedy="Give a trace file or a run folder.")
     try:
-        file = Path(name).open("rb", buffering=0)
+        file = FileIO(name)
     except FileNotFoundError:
         raise InputError(f"{name} does not exist.", remedy="Check the path.") from None
     except OSError as error:
