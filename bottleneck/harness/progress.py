@@ -35,22 +35,29 @@ class Progress:
         """
         # A private handle: the script may replace or close sys.stderr.
         self._stream = stream if stream is not None else sys.__stderr__
-        self._quiet = quiet or rank != 0 or self._stream is None
-        self._terminal = not self._quiet and self._is_terminal()
+        self._wanted = not quiet and self._stream is not None
+        self._quiet = not self._wanted or rank != 0
+        self._terminal = self._wanted and self._is_terminal()
         self._window = ""
         self._planned = 0
         self._last = 0.0
         self._dirty = False
 
+    def speak_for(self, rank: int) -> None:
+        """The rank became known only now: speak if it is 0."""
+        self._quiet = not self._wanted or rank != 0
+
     def window(self, name: str, planned: int | None) -> None:
         """Begin a window of `planned` steps (None or 0: not known)."""
         self._window, self._planned = name, planned or 0
-        self._last = time.monotonic() if self._terminal else 0.0
+        self._last = time.monotonic()
+        if self._quiet:
+            return
+        text = f"{name} window" + (f", {planned} steps" if planned else "")
         if self._terminal:
-            self._rewrite(name)
-        elif not self._quiet:
-            self._line(f"{name} window" + (f", {planned} steps" if planned else ""))
-            self._last = time.monotonic()
+            self._rewrite(text)
+        else:
+            self._line(text)
 
     def step(self, number: int, ms: float | None = None) -> None:
         """Say that step `number` of the current window is done and took `ms`."""
@@ -97,7 +104,7 @@ class Progress:
             self._stream.flush()
         except (OSError, ValueError):
             # Closed or full: progress is not worth an error in someone else's program.
-            self._quiet = True
+            self._quiet, self._wanted = True, False
 
     def _is_terminal(self) -> bool:
         try:

@@ -30,6 +30,8 @@ GRACE_SECONDS = 60.0
 """From the first raise to the end of the process: time for `finally` blocks and process groups."""
 PATIENCE_SECONDS = 5.0
 """After Ctrl-C: how long to wait for a safe point before stopping wherever the program stands."""
+SAME_PRESS_SECONDS = 0.25
+"""One Ctrl-C may arrive twice: from the terminal and handed on by our parent process."""
 
 
 class StopRun(BaseException):
@@ -57,8 +59,11 @@ class Stopper:
         self._pid = os.getpid()
         self._wake: signal.Signals | int | None = None
         self._before_raise: list[Callable[[], None]] = []
+        self._at_first_safe_point: Callable[[], None] | None = None
         self._last_resort: Callable[[str], NoReturn] | None = None
-        self._released = threading.Event()
+        self._released = False
+        self._gone = threading.Event()
+        self._pressed = 0.0
 
     @property
     def requested(self) -> bool:
@@ -79,6 +84,10 @@ class Stopper:
         """Run `call` once, just before the first raise (divert saves, say so)."""
         self._before_raise.append(call)
 
+    def at_first_safe_point(self, call: Callable[[], None]) -> None:
+        """Run `call` once, when training has begun."""
+        self._at_first_safe_point = call
+
     def last_resort(self, call: Callable[[str], NoReturn]) -> None:
         """Set what ends the process when unwinding does not: gets the reason, must not return."""
         self._last_resort = call
@@ -95,13 +104,20 @@ class Stopper:
             StopRun: a stop was asked for.
         """
         self.safe_points += 1
-        if self.reason is None or os.getpid() != self._pid or self._released.is_set():
+        if self.safe_points == 1 and self._at_first_safe_point is not None:
+            self._at_first_safe_point()
+        if self.reason is None or os.getpid() != self._pid or self._released:
             return
         self._raise()
 
     def release(self) -> None:
-        """The program has left: raise no more and call the watchdog off."""
-        self._released.set()
+        """The program has left its own code: raise no more. The watchdog stays on guard."""
+        self._released = True
+
+    def stand_down(self) -> None:
+        """The process is not going to end because of us: call the watchdog off too."""
+        self._released = True
+        self._gone.set()
 
     # -- Ctrl-C ------------------------------------------------------------------------------
 
@@ -131,8 +147,16 @@ class Stopper:
         Raises:
             KeyboardInterrupt: nothing has been captured yet, so python's own behaviour is right.
         """
-        if os.getpid() != self._pid or (self.reason is None and self.safe_points == 0):
+        if (
+            os.getpid() != self._pid
+            or self._released
+            or (self.reason is None and self.safe_points == 0)
+        ):
             raise KeyboardInterrupt
+        now = time.monotonic()
+        again, self._pressed = now - self._pressed < SAME_PRESS_SECONDS, now
+        if again:
+            return
         if self.interrupted or self.under_way:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
@@ -150,7 +174,7 @@ class Stopper:
 
     def _on_wake(self, _signum: int, _frame: FrameType | None) -> None:
         # In a forked child, or after the program has left, a late signal means nothing.
-        if self.reason is not None and os.getpid() == self._pid and not self._released.is_set():
+        if self.reason is not None and os.getpid() == self._pid and not self._released:
             self._raise()
 
     # -- raising -----------------------------------------------------------------------------
@@ -188,12 +212,12 @@ class Stopper:
             not self.under_way
             and self._wake is not None
             and main is not None
-            and not self._released.is_set()
+            and not self._released
         ):
             signal.pthread_kill(main, self._wake)
 
     def _watch(self) -> None:
-        if not self._released.wait(self._grace_seconds):
+        if not self._gone.wait(self._grace_seconds):
             self._end("the script did not leave within the grace time after the stop")
 
     def _end(self, reason: str) -> NoReturn:

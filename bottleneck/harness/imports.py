@@ -1,0 +1,72 @@
+"""Being told when the script has imported torch, instead of importing it first.
+
+Scripts set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, allocator settings and the like before their
+`import torch`; a harness that imports torch earlier would silently void those lines.
+
+In: a callback. Out: the callback is called once, right after torch's own module body has run.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+__all__ = ["ImportWatch"]
+
+
+class ImportWatch(MetaPathFinder):
+    """Calls back after the first successful import of one top-level module."""
+
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self._name = name
+        self._callback = callback
+        self._searching = False
+
+    def install(self) -> None:
+        """Watch from now on; calls back at once if the module is there already."""
+        if self._name in sys.modules:
+            self._callback()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def uninstall(self) -> None:
+        """Stop watching. May be called at any time."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find the module as the others would, and have its loader call us afterwards."""
+        del path, target
+        if fullname != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
+        loader = spec.loader if spec is not None else None
+        if loader is None or not hasattr(loader, "__dict__"):
+            return spec
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            # On the instance, and only until it has run: the module keeps its plain loader.
+            del loader.__dict__["exec_module"]
+            original(module)
+            self.uninstall()
+            self._callback()
+
+        loader.__dict__["exec_module"] = exec_module
+        return spec

@@ -1,0 +1,280 @@
+"""One captured process: store, stopper, progress, saves and the agent, put together and taken apart.
+
+In: a plan and where this process stands among its fellows. Out: a process folder. The runner makes
+one session for the script's process, `children` one for each process that the script starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from .. import __version__
+from ..model.run import Run, ScriptOutcome
+from .imports import ImportWatch
+from .progress import Progress
+from .saves import SaveGuard
+from .stopping import Stopper, StopRun
+from .store import Store
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from .agent import Agent
+    from .plan import Plan
+
+__all__ = ["Session", "current"]
+
+TERMINATED = 128 + signal.SIGTERM
+END_SECONDS = 20.0
+"""How long the last flush may take before the process is ended regardless."""
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """Return the session of this process; in a forked child, its parent's."""
+    return _current
+
+
+class Session:
+    """Everything of ours that lives in one process of the user's program."""
+
+    def __init__(self, plan: Plan, *, child: bool = False) -> None:
+        """Create the process folder.
+
+        Args:
+            plan: `plan.out` is the folder that holds one folder per process.
+            child: the script itself started this process; its rank shows only later.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self.plan = plan
+        self.pid = os.getpid()
+        self._child = child
+        rank, world_size, local_rank = _ranks_from_environment()
+        name = f"rank{rank}" if world_size > 1 else "main"
+        self.store = Store(
+            Path(plan.out) / (f"child-{self.pid}" if child else name),
+            run=Run(
+                tool_version=__version__,
+                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                command=[plan.script or f"-m {plan.module}", *plan.args],
+                cwd=str(Path.cwd()),
+                rank=rank,
+                world_size=world_size,
+                local_rank=local_rank,
+                pid=self.pid,
+            ),
+        )
+        self.stopper = Stopper()
+        self.progress = Progress(quiet=plan.quiet, rank=rank if not child else 1)
+        self.saves = SaveGuard(self.store)
+        self.agent: Agent | None = None
+        self._notes: list[str] = []
+        self._watch = ImportWatch("torch", self._on_torch)
+        self._sigterm: signal.Handlers | None = None
+        self._closed = False
+
+    def arm(self) -> None:
+        """Take over signals and wait for the script to import torch."""
+        global _current  # noqa: PLW0603 - one session per process is the meaning of it
+        _current = self
+        self.stopper.before_raise(self._before_stop)
+        self.stopper.last_resort(self._end_now)
+        self.stopper.at_first_safe_point(self._read_ranks)
+        self.stopper.install_signals()
+        if not self._child and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._sigterm = signal.SIG_DFL
+        os.register_at_fork(after_in_child=self._restore_signals)
+        self._watch.install()
+
+    def note(self, text: str) -> None:
+        """Add a sentence to the outcome."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def abandon(self) -> None:
+        """In a forked child: take the parent's hooks out and write nothing."""
+        self._watch.uninstall()
+        self.stopper.stand_down()
+        self._closed = True
+        if self.agent is not None:
+            with contextlib.suppress(Exception):
+                self.agent.uninstall()
+
+    def close(self, error: BaseException | None) -> None:
+        """The script has ended: export what there is and give the folder its name. Once.
+
+        Args:
+            error: what left the script, if anything did; a stop of ours is not an error.
+        """
+        if self._closed or os.getpid() != self.pid:
+            return
+        self._closed = True
+        self.stopper.release()
+        self._watch.uninstall()
+        if self.agent is not None:
+            # The agent guards each artefact; this is for a fault in the agent itself.
+            try:
+                self._read_ranks()
+                self.agent.finish()
+                self.agent.uninstall()
+            except Exception:
+                self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
+        self._read_machine()
+        self.progress.clear()
+        # A full disk, or a folder taken away meanwhile, must not turn into the script's failure.
+        with contextlib.suppress(OSError):
+            self.store.finish(self._outcome(error))
+
+    def amend(self) -> None:
+        """Record what the script's exit functions tried to save; after `close`, before the end."""
+        with contextlib.suppress(OSError):
+            self.store.update(outcome=self._outcome(None))
+
+    # -- what happens during the run ------------------------------------------------------------
+
+    def _on_torch(self) -> None:
+        """Torch is there: put the hooks in. Whatever fails, the script goes on."""
+        from . import children
+
+        try:
+            children.install(self.plan)
+            from .agent import Agent
+
+            self.agent = Agent(self.plan, self.store, self.stopper, self.progress)
+            self.agent.install()
+        except Exception:
+            reason = traceback.format_exc(limit=-3)
+            self.store.artefact("harness", "failed", reason=reason)
+            self.progress.note(
+                "the hooks could not be put in, so nothing is measured: "
+                + reason.strip().rsplit("\n", 1)[-1]
+            )
+
+    def _before_stop(self) -> None:
+        self.saves.install()
+        self._read_ranks()
+
+    def _read_ranks(self) -> None:
+        """Ask torch.distributed who we are, which a script's own children only know by now."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return
+        if distributed.is_initialized():
+            rank = int(distributed.get_rank())
+            self.store.update(rank=rank, world_size=int(distributed.get_world_size()))
+            self.progress.speak_for(rank)
+
+    def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
+        if not self.stopper.under_way:
+            self.note("the script was terminated (SIGTERM)")
+            raise SystemExit(TERMINATED)
+
+    def _restore_signals(self) -> None:
+        """In a forked child: a worker that is terminated must die as it would without us."""
+        self.stopper.uninstall_signals()
+        if self._sigterm is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, self._sigterm)
+
+    def _end_now(self, reason: str) -> NoReturn:
+        """Last resort of the stopper: keep what there is, then end the process."""
+        import threading
+
+        timer = threading.Timer(END_SECONDS, os._exit, args=(0,))
+        timer.daemon = True
+        timer.start()
+        self.note(f"{reason}; the process was ended")
+        self.close(None)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0)
+
+    # -- what is known at the end ---------------------------------------------------------------
+
+    def _read_machine(self) -> None:
+        """Record machine and devices if no window has; torch must have been used for it."""
+        run = self.store.run
+        if "torch" not in sys.modules or (run.devices and run.host.torch):
+            return
+        with contextlib.suppress(Exception):
+            from .devices import read_devices, read_host
+
+            self.store.update(host=read_host(), devices=run.devices or read_devices())
+
+    def _outcome(self, error: BaseException | None) -> ScriptOutcome:
+        notes = [*self._notes, *self.saves.notes]
+        diverted = self.saves.diverted
+        if self.stopper.under_way or isinstance(error, StopRun):
+            how = "interrupted" if self.stopper.interrupted else "stopped"
+            return ScriptOutcome(how=how, exit_code=0, diverted_saves=diverted, notes=notes)  # type: ignore[arg-type]
+        if error is None:
+            return ScriptOutcome(how="finished", exit_code=0, notes=notes)
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            how = "killed" if code == TERMINATED and self._notes else "exited"
+            message = error.code if isinstance(error.code, str) else None
+            return ScriptOutcome(
+                how="finished" if code == 0 else how,  # type: ignore[arg-type]
+                exit_code=code,
+                exception=f"SystemExit: {message}" if message else None,
+                notes=notes,
+            )
+        if isinstance(error, KeyboardInterrupt):
+            return ScriptOutcome(how="interrupted", exit_code=128 + signal.SIGINT, notes=notes)
+        return ScriptOutcome(
+            how="raised",
+            exit_code=1,
+            exception=_one_line(error),
+            out_of_memory=is_out_of_memory(error),
+            notes=notes,
+        )
+
+
+def exit_code(error: SystemExit) -> int:
+    """Return the exit code that python makes of a SystemExit."""
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an exception means that memory ran out, on the device or on the host."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # RuntimeError is what torch's CPU allocator and cuBLAS raise.
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in (
+            "out of memory",
+            "can't allocate memory",
+            "not enough memory",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        )
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _ranks_from_environment() -> tuple[int, int, int]:
+    """Return (rank, world size, local rank) as torchrun sets them; (0, 1, 0) without it."""
+    try:
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = int(os.environ["RANK"])
+        return rank, world_size, int(os.environ.get("LOCAL_RANK", str(rank)))
+    except (KeyError, ValueError):
+        return 0, 1, 0
