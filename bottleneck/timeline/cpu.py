@@ -1,0 +1,230 @@
+"""The CPU reading: one lane, true phase times from the baseline, the trace dividing them.
+
+In: a trace with its steps (or none), the run's facts. Out: `Timeline`, the same result type as the
+GPU reading, so that analyzers serve both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run
+from ..model.trace import Trace
+from .cpu_baseline import Baseline, read_baseline
+from .cpu_budget import CpuBudget, compose, count_seams
+from .cpu_describe import describe_context, describe_kernels, describe_spans
+from .cpu_pools import Pool, Pools, calibrate, split, undivided
+from .cpu_segments import PHASES, Segments, read_segments
+from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
+from .result import Timeline
+from .steps import Steps
+
+__all__ = ["read_cpu"]
+
+_MISFIT = 0.25
+"""Stretch of the trace, as a share of the step, from which its division is doubted."""
+
+
+def _profile(
+    trace: Trace | None, steps: Steps | None, run: Run | None, baseline: Baseline | None
+) -> tuple[Segments, Pools] | None:
+    if trace is None or steps is None or len(steps) == 0:
+        return None
+    labels = dict.fromkeys((*PHASES, *(baseline.phases_ms if baseline is not None else ())))
+    segments = read_segments(
+        trace,
+        start_ns=steps.start_ns,
+        end_ns=steps.end_ns,
+        thread=steps.thread,
+        labels=tuple(labels),
+    )
+    if len(segments.row) == 0:
+        return None
+    return segments, split(segments, dispatch_ns=run.dispatch_ns if run is not None else None)
+
+
+def _as_measured(pools: Pools, *, true_ms: float) -> Pools:
+    """Calibrate without a baseline: the profiled phases stand in, shrunk to the true step if given."""
+    profiled = pools.ms.sum(axis=1)
+    total = float(profiled.sum())
+    inflated = pools.pool_ms(Pool.OPS, Pool.PYTHON, Pool.SEAM)
+    spare = max(0.0, min(total - true_ms, inflated))
+    targets = profiled.copy()
+    if inflated > 0:
+        host = pools.ms[:, [Pool.OPS, Pool.PYTHON, Pool.SEAM]].sum(axis=1)
+        targets -= spare * host / inflated
+    targets *= true_ms / max(float(targets.sum()), 1e-12)
+    phases = {
+        name: float(targets[i]) for i, name in enumerate(pools.phases) if i and targets[i] > 0
+    }
+    return calibrate(pools, phases_ms=phases, outside_ms=float(targets[0]), compiling_ms=0.0)
+
+
+def _divide(
+    profile: tuple[Segments, Pools] | None, baseline: Baseline | None, true_ms: float
+) -> Pools:
+    if profile is None:
+        if baseline is None:
+            ms = np.zeros((1, len(Pool)))
+            ms[0, Pool.UNKNOWN] = true_ms
+            return Pools(phases=("",), ms=ms)
+        return undivided(
+            phases_ms=baseline.phases_ms,
+            outside_ms=baseline.outside_ms,
+            compiling_ms=baseline.compiling_ms,
+        )
+    if baseline is None:
+        return _as_measured(profile[1], true_ms=true_ms)
+    return calibrate(
+        profile[1],
+        phases_ms=baseline.phases_ms,
+        outside_ms=baseline.outside_ms,
+        compiling_ms=baseline.compiling_ms,
+    )
+
+
+def _settle(budget: CpuBudget, true_ms: float) -> CpuBudget:
+    """Make the parts add up to the true step to rounding: phases may overlap it by a hair."""
+    total = sum(budget.parts.values())
+    if total > 0:
+        factor = true_ms / total
+        for part in budget.parts:
+            budget.parts[part] *= factor
+    return budget
+
+
+def _problems(
+    pools: Pools, *, divided: bool, baseline: Baseline | None, steps: int
+) -> tuple[str, ...]:
+    out: list[str] = []
+    if not divided:
+        out.append(
+            "No trace: only the phases of the baseline window are known, so computing and dispatch "
+            "cannot be told apart. Run again and let the trace window finish."
+        )
+    elif steps < 2:
+        out.append(
+            "One traced step only: how it divides may not be typical. Use --steps 3 or more."
+        )
+    if baseline is None and divided:
+        out.append(
+            "No unprofiled window: the profiled step stands in, and dispatch looks larger than it is. "
+            "Capture with `bottleneck diagnose`, or give --true-step-ms."
+        )
+    if pools.misfit > _MISFIT:
+        out.append(
+            f"The traced steps differ from the timed ones by {pools.misfit:.0%} of the step beyond what "
+            "the profiler explains: steps vary, or the machine was busy. Use more --steps on a quiet machine."
+        )
+    return tuple(out)
+
+
+def read_cpu(
+    trace: Trace | None,
+    steps: Steps | None,
+    *,
+    true_ms: float,
+    run: Run | None = None,
+    kept: NDArray[np.bool_] | None = None,
+    loaders: Sequence[LoaderFacts] = (),
+    compile_facts: CompileFacts | None = None,
+) -> Timeline:
+    """Read one rank of a run without a GPU.
+
+    Args:
+        trace: columns, or None when no trace was captured.
+        steps: whole steps of that trace.
+        true_ms: the step time that the budget must add up to.
+        run: run.json, or None for a bare trace.
+        kept: which steps of the baseline window stand behind `true_ms`.
+        loaders: loader.json.
+        compile_facts: compile.json.
+    """
+    baseline = None
+    if run is not None and kept is not None:
+        baseline = read_baseline(run, kept=kept, true_ms=true_ms)
+    profile = _profile(trace, steps, run, baseline)
+    pools = _divide(profile, baseline, true_ms)
+    segments = profile[0] if profile is not None else None
+    threads = _threads(run)
+    budget = _settle(
+        compose(
+            pools,
+            baseline=baseline,
+            seams=count_seams(segments, compile_facts),
+            regions=segments.regions_per_step if segments is not None else 0.0,
+            threads=threads,
+        ),
+        true_ms,
+    )
+    wait_ms = baseline.phases_ms.get("data", 0.0) if baseline is not None else 0.0
+    supply = input_supply(loaders, wait_ms=wait_ms, true_ms=true_ms)
+    what_ifs = answer(
+        budget,
+        true_ms=true_ms,
+        baseline=baseline,
+        supply=supply,
+        optimizers=run.optimizers if run is not None else (),
+        compiled=bool(compile_facts and compile_facts.used)
+        or bool(segments is not None and segments.regions_per_step > 0),
+        cores=run.host.cores if run is not None else None,
+    )
+    profiled_ms = float(segments.step_ns.mean()) / 1e6 if segments is not None else None
+    traced = segments.steps if segments is not None else 0
+    return Timeline(
+        kind="cpu",
+        true_ms=true_ms,
+        profiled_ms=profiled_ms,
+        steps=traced,
+        budget=budget.lines(true_ms),
+        what_ifs=what_ifs,
+        kernels=describe_kernels(trace, segments, pools, true_ms=true_ms),
+        spans=describe_spans(trace, segments, pools, budget, baseline=baseline, run=run),
+        dispatch_scale=pools.scale,
+        problems=_problems(pools, divided=profile is not None, baseline=baseline, steps=traced),
+        context=_context(
+            trace=trace,
+            segments=segments,
+            pools=pools,
+            budget=budget,
+            baseline=baseline,
+            supply=supply,
+            true_ms=true_ms,
+        ),
+        launches=None,
+        after=remove_both(what_ifs, true_ms=true_ms),
+    )
+
+
+def _threads(run: Run | None) -> int:
+    value = run.settings.get("threads.intra_op") if run is not None else None
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _context(
+    *,
+    trace: Trace | None,
+    segments: Segments | None,
+    pools: Pools,
+    budget: CpuBudget,
+    baseline: Baseline | None,
+    supply: InputSupply | None,
+    true_ms: float,
+) -> dict[str, JsonValue]:
+    out = describe_context(trace, segments, pools, budget, true_ms=true_ms)
+    if supply is not None:
+        out["loader.production_ms"] = supply.production_ms / max(supply.batches_per_step, 1e-9)
+        if supply.needed_workers is not None:
+            out["loader.needed_workers"] = supply.needed_workers
+    if baseline is not None:
+        if baseline.faults is not None:
+            out["memory.faults_per_step"] = baseline.faults
+        if baseline.system_ms is not None and true_ms > 0:
+            out["memory.system_share"] = baseline.system_ms / true_ms
+        if baseline.gc_ms is not None:
+            out["gc.ms_per_step"] = baseline.gc_ms
+        out["step.micro_steps"] = baseline.micro_steps
+    return out

@@ -1,0 +1,66 @@
+"""Which unlabelled time prepares the next batch (CPU runs).
+
+In: segments. Out: a mask of the segments that belong to the input although no DataLoader label
+covers them: a transform between the fetch and the forward, or a hand-written `get_batch`.
+
+Position decides. Between a fetch and the forward that consumes it stands preparation. Where the
+script has no loader at all, the stretch before the forward is preparation if tensors are made in
+it, from the last scalar read onwards (what stands before that is logging of the previous step).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cpu_ops import OpClass
+from .cpu_segments import Segments
+
+__all__ = ["preparation"]
+
+_MAKES_TENSORS = (OpClass.MATH, OpClass.MEMORY)
+
+
+def _runs(labels: NDArray[np.int16]) -> list[tuple[int, int, int]]:
+    """Return maximal runs of equal labels as (first, last + 1, label)."""
+    if len(labels) == 0:
+        return []
+    edges = np.flatnonzero(np.diff(labels)) + 1
+    bounds = [0, *edges.tolist(), len(labels)]
+    return [(a, b, int(labels[a])) for a, b in pairwise(bounds)]
+
+
+def _neighbour(runs: list[tuple[int, int, int]], at: int, by: int, skip: set[int]) -> int:
+    """Return the label of the next run in direction `by` that is not in `skip`, cyclically."""
+    for distance in range(1, len(runs)):
+        label = runs[(at + by * distance) % len(runs)][2]
+        if label not in skip:
+            return label
+    return 0
+
+
+def preparation(segments: Segments) -> NDArray[np.bool_]:
+    """Return the mask of unlabelled segments that prepare a batch, bool[m]."""
+    mask = np.zeros(len(segments.row), dtype=np.bool_)
+    code = {name: i for i, name in enumerate(segments.phases)}
+    forward = code["forward"]
+    has_loader = bool((segments.phase == code["data"]).any())
+    skip = {0, code["h2d"], code["zero_grad"]}
+    makes = np.isin(segments.op_class, _MAKES_TENSORS)
+    for k in range(segments.steps):
+        first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
+        runs = _runs(segments.phase[first:last])
+        for at, (a, b, label) in enumerate(runs):
+            if label != 0 or _neighbour(runs, at, 1, skip) != forward:
+                continue
+            if has_loader:
+                if _neighbour(runs, at, -1, skip) == code["data"]:
+                    mask[first + a : first + b] = True
+                continue
+            reads = np.flatnonzero(segments.op_class[first + a : first + b] == OpClass.SYNC)
+            begin = first + a + (int(reads[-1]) + 1 if len(reads) else 0)
+            if makes[begin : first + b].any():
+                mask[begin : first + b] = True
+    return mask

@@ -1,0 +1,233 @@
+"""How each phase of a step divides, from the profiled trace to the true step (CPU runs).
+
+In: segments, the measured cost of one operator, the baseline's phase times. Out: `Pools`, a matrix
+of milliseconds per step, phase by pool, that adds up to the true step.
+
+The profiler adds its cost per operator, so that operators' fixed cost and the Python around them
+are inflated while the work inside long operators is not. Within each phase the inflated pools are
+therefore scaled until the phase takes the time that it took unprofiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.trace import NONE
+from .cpu_gaps import preparation
+from .cpu_ops import OpClass
+from .cpu_segments import Segments
+
+__all__ = ["INFLATED", "WORK", "Pool", "Pools", "calibrate", "split", "undivided"]
+
+
+class Pool(IntEnum):
+    """What a stretch of the training thread is spent on."""
+
+    INPUT = 0
+    MATH = 1
+    MEMORY = 2
+    GRAPH = 3
+    """Generated kernels of compiled graphs."""
+    OPS = 4
+    """Fixed cost of operators and of the autograd engine."""
+    PYTHON = 5
+    """Python between operators, in stretches too short to be work of its own."""
+    SEAM = 6
+    HOST = 7
+    """Python without operators for so long that it is work of its own."""
+    COMPILING = 8
+    UNKNOWN = 9
+    """Baseline time that no trace divides."""
+
+
+WORK = (Pool.MATH, Pool.MEMORY, Pool.GRAPH)
+INFLATED = (Pool.OPS, Pool.PYTHON, Pool.SEAM)
+"""Pools that carry the profiler's own cost."""
+
+_LONG_PYTHON_NS = 500_000
+"""A stretch without operators beyond which Python is work of its own and not dispatch: two orders
+of magnitude above the Python between two operators of an eager model (5 to 20 us)."""
+_DEFAULT_DISPATCH_NS = 2_000.0
+"""Fixed cost per operator where the run did not measure it (bare traces)."""
+_PROFILED_FACTOR = 2.0
+"""An operator's fixed cost while profiled over the same unprofiled: the step of 13 k operators
+that research/hooks.md measured went from 11.5 ms to 1.5 to 1.7 times that, of which the Python
+around the operators, which is less inflated, is about half."""
+_LEAST_SCALE = 0.2
+"""The profiler never multiplied host work by more than five; beyond, the trace does not fit."""
+
+_POOL_OF_CLASS = {
+    OpClass.PYTHON: Pool.PYTHON,
+    OpClass.BOOKKEEPING: Pool.OPS,
+    OpClass.MATH: Pool.MATH,
+    OpClass.MEMORY: Pool.MEMORY,
+    OpClass.GRAPH: Pool.GRAPH,
+    OpClass.SEAM: Pool.SEAM,
+    OpClass.AUTOGRAD: Pool.OPS,
+    OpClass.COMPILING: Pool.COMPILING,
+    OpClass.SYNC: Pool.OPS,
+    OpClass.PY_BACKWARD: Pool.PYTHON,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """ms[phase, pool] per step; `phases[0]` is "outside every phase"."""
+
+    phases: tuple[str, ...]
+    ms: NDArray[np.float64]
+    segment_pool: NDArray[np.int8] | None = None
+    """Pool of every segment, for naming what is in a pool; None without a trace."""
+    segment_work_ns: NDArray[np.float64] | None = None
+    """The part of each segment that is not fixed cost."""
+    scale: float | None = None
+    """Mean factor on the inflated pools that brings them to the true step."""
+    misfit: float = 0.0
+    """Share of the step that had to be stretched or shrunk beyond what the profiler explains."""
+    undescribed_ms: dict[str, float] = field(default_factory=dict)
+    """Baseline time of phases that the traced steps do not contain."""
+
+    def pool_ms(self, *pools: Pool, phases: tuple[str, ...] | None = None) -> float:
+        """Sum of some pools, over all phases or over the ones named."""
+        rows = [i for i, name in enumerate(self.phases) if phases is None or name in phases]
+        return float(self.ms[np.ix_(rows, [int(p) for p in pools])].sum())
+
+
+def split(segments: Segments, *, dispatch_ns: float | None) -> Pools:
+    """Divide the profiled steps into pools, mean ms per step."""
+    fixed_ns = _PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
+    table = np.zeros(max(OpClass) + 1, dtype=np.int8)
+    for op_class, default in _POOL_OF_CLASS.items():
+        table[op_class] = default
+    pool: NDArray[np.int8] = table[segments.op_class]
+    dur = segments.dur_ns.astype(np.float64)
+
+    # One fixed cost per operator, spread over the stretches in which it is innermost.
+    work = dur.copy()
+    covered = segments.row != NONE
+    if covered.any():
+        rows, inverse = np.unique(segments.row[covered], return_inverse=True)
+        own = np.bincount(inverse, weights=dur[covered], minlength=len(rows))
+        share = np.clip(1.0 - fixed_ns / np.maximum(own, 1.0), 0.0, 1.0)
+        work[covered] *= share[inverse]
+    is_work = np.isin(pool, WORK)
+    work[~is_work] = 0.0
+
+    long = dur >= _LONG_PYTHON_NS
+    pool[long & ((pool == Pool.PYTHON) | (segments.op_class == OpClass.PY_BACKWARD))] = Pool.HOST
+    # The engine itself never takes that long: it is freeing saved tensors, which is memory work.
+    freeing = long & (segments.op_class == OpClass.AUTOGRAD)
+    pool[freeing] = Pool.MEMORY
+    work[freeing] = dur[freeing]
+    code = {name: i for i, name in enumerate(segments.phases)}
+    pool[segments.phase == code.get("evaluation", NONE)] = Pool.HOST
+    pool[preparation(segments) | (segments.phase == code.get("data", NONE))] = Pool.INPUT
+    is_work = np.isin(pool, WORK)
+
+    steps = max(1, segments.steps)
+    width = len(Pool)
+    cell = segments.phase.astype(np.int64) * width + pool
+    size = len(segments.phases) * width
+    amount = np.where(is_work, work, dur)
+    flat = np.bincount(cell, weights=amount, minlength=size)
+    fixed_cell = segments.phase.astype(np.int64) * width + Pool.OPS
+    flat += np.bincount(fixed_cell, weights=dur - amount, minlength=size)
+    return Pools(
+        phases=segments.phases,
+        ms=flat.reshape(len(segments.phases), width) / steps / 1e6,
+        segment_pool=pool,
+        segment_work_ns=work,
+    )
+
+
+def _fit(row: NDArray[np.float64], target_ms: float) -> tuple[NDArray[np.float64], float, float]:
+    """Scale one phase to its true time; returns (row, scale of the inflated pools, stretch)."""
+    inflated = [int(p) for p in INFLATED]
+    host = float(row[inflated].sum())
+    rest = float(row.sum()) - host
+    scale = 1.0
+    if host > 0:
+        scale = float(np.clip((target_ms - rest) / host, _LEAST_SCALE, 1.0))
+    fitted = row.copy()
+    fitted[inflated] *= scale
+    total = float(fitted.sum())
+    stretch = target_ms / total if total > 0 else 1.0
+    return fitted * stretch, scale, stretch
+
+
+def calibrate(
+    profiled: Pools, *, phases_ms: Mapping[str, float], outside_ms: float, compiling_ms: float
+) -> Pools:
+    """Bring the profiled division to the baseline's phase times.
+
+    Args:
+        profiled: result of `split`.
+        phases_ms: true exclusive time of each phase.
+        outside_ms: true time outside every phase.
+        compiling_ms: true time spent compiling in the baseline window; stands beside the phases.
+    """
+    ms = np.zeros_like(profiled.ms)
+    scales: list[tuple[float, float]] = []
+    misfit = 0.0
+    undescribed: dict[str, float] = {}
+    for i, name in enumerate(profiled.phases):
+        target = outside_ms if i == 0 else phases_ms.get(name, 0.0)
+        row = profiled.ms[i]
+        if target <= 0:
+            continue
+        if row.sum() <= 0:
+            # In the baseline but not in the traced steps, as work done every so many steps is.
+            pool = {"data": Pool.INPUT, "": Pool.HOST, "evaluation": Pool.HOST}.get(name)
+            ms[i, pool if pool is not None else Pool.UNKNOWN] += target
+            undescribed[name] = target
+            continue
+        fitted, scale, stretch = _fit(row, target)
+        surplus = target - target / stretch if stretch > 1.25 else 0.0
+        if i == 0 and surplus > 0:
+            # More time outside the phases than the trace has there: work of the loop itself that
+            # the traced steps happened to lack (a checkpoint every N steps), not slower operators.
+            fitted *= 1.0 / stretch
+            fitted[Pool.HOST] += surplus
+            undescribed[name] = surplus
+        else:
+            misfit += abs(target - target / stretch)
+        ms[i] = fitted
+        scales.append((scale * stretch, float(row[[int(p) for p in INFLATED]].sum())))
+    missing = set(phases_ms) - set(profiled.phases)
+    for name in missing:
+        undescribed[name] = phases_ms[name]
+    ms[0, Pool.UNKNOWN] += sum(phases_ms[name] for name in missing)
+    ms[0, Pool.COMPILING] += compiling_ms
+    total = ms.sum()
+    weight = sum(w for _, w in scales)
+    return Pools(
+        phases=profiled.phases,
+        ms=ms,
+        segment_pool=profiled.segment_pool,
+        segment_work_ns=profiled.segment_work_ns,
+        scale=sum(s * w for s, w in scales) / weight if weight > 0 else None,
+        misfit=float(misfit / total) if total > 0 else 0.0,
+        undescribed_ms=undescribed,
+    )
+
+
+def undivided(*, phases_ms: Mapping[str, float], outside_ms: float, compiling_ms: float) -> Pools:
+    """What the baseline alone can tell, when there is no trace: input and the loop's own work."""
+    phases = ("", *phases_ms)
+    ms = np.zeros((len(phases), len(Pool)))
+    for i, name in enumerate(phases):
+        if name == "":
+            ms[i, Pool.HOST] = outside_ms
+        elif name == "data":
+            ms[i, Pool.INPUT] = phases_ms[name]
+        elif name == "evaluation":
+            ms[i, Pool.HOST] = phases_ms[name]
+        else:
+            ms[i, Pool.UNKNOWN] = phases_ms[name]
+    ms[0, Pool.COMPILING] += compiling_ms
+    return Pools(phases=phases, ms=ms, undescribed_ms={})

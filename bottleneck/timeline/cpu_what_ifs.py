@@ -1,0 +1,231 @@
+"""What the step would take without one cause (CPU runs).
+
+In: the budget and what is known of loaders, optimizers and cores. Out: `WhatIfResult`s. One lane
+runs everything, so removing a part saves that part; only the input can overlap with the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..model.codes import Part, WhatIf
+from ..model.diagnosis import WhatIfResult
+from ..model.run import LoaderFacts, OptimizerFacts
+from .cpu_baseline import Baseline
+from .cpu_budget import CpuBudget
+
+__all__ = ["InputSupply", "answer", "input_supply", "remove_both"]
+
+_FUSED_TRAFFIC = {
+    # Tensor passes of the fused kernel over those of the for-loop of operators: Adam's loop makes
+    # about 20 passes (mul_ 2, lerp_ 3, mul_ 2, addcmul_ 3, sqrt 2, div 2, add_ 2, addcdiv_ 4), the
+    # fused kernel reads p, g, m, v and writes p, m, v.
+    "Adam": 7 / 20,
+    "AdamW": 7 / 20,
+    "Adagrad": 5 / 11,
+    "SGD": 5 / 8,
+}
+_FUSED_DISPATCH_LEFT = 0.15
+"""Share of the optimizer's dispatch that stays: collecting parameters, state and gradients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSupply:
+    """What producing the input of one step costs, and who does it."""
+
+    production_ms: float
+    """Serial time to produce the batches of one step."""
+    batches_per_step: float
+    workers: int
+    where: str
+    wait_ms: float
+    """Of the step: waiting in the loader."""
+    needed_workers: int | None = None
+    """Workers whose supply keeps up with the step without its wait."""
+
+
+def input_supply(
+    loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float
+) -> InputSupply | None:
+    """Join the training loader's production cost with the step."""
+    training = [loader for loader in loaders if loader.role == "train"] or [
+        loader for loader in loaders if loader.role != "eval"
+    ]
+    if not training:
+        return None
+    loader = max(training, key=lambda item: item.fetches)
+    steps = len(set(loader.wait_step))
+    per_step = len(loader.wait_ms) / steps if steps else 1.0
+    made = loader.production
+    if made is not None and made.fetch_ms:
+        one = sum(made.fetch_ms) / len(made.fetch_ms)
+        if made.collate_ms:
+            one += sum(made.collate_ms) / len(made.collate_ms)
+        production = one * per_step
+    elif loader.num_workers == 0:
+        production = wait_ms
+    else:
+        return None
+    rest = max(true_ms - wait_ms, 1e-6)
+    return InputSupply(
+        production_ms=production,
+        batches_per_step=per_step,
+        workers=loader.num_workers,
+        where="workers" if loader.num_workers else "main",
+        wait_ms=wait_ms,
+        needed_workers=max(1, math.ceil(production / rest)),
+    )
+
+
+def _input_workers(
+    supply: InputSupply, *, true_ms: float, baseline: Baseline | None, cores: int | None
+) -> WhatIfResult | None:
+    if supply.needed_workers is None or not cores:
+        return None
+    # More workers than cores only pay while they sleep on a disk, which is not assumed.
+    workers = min(supply.needed_workers, cores)
+    if workers <= supply.workers:
+        return None
+    rest = max(0.0, true_ms - supply.wait_ms)
+    cpu_rest, cpu_production = rest, supply.production_ms
+    if baseline is not None and baseline.user_ms is not None and baseline.system_ms is not None:
+        cpu = baseline.user_ms + baseline.system_ms
+        if supply.where == "main":
+            cpu_rest = min(cpu, rest * cores)
+            cpu_production = min(supply.production_ms, max(0.0, cpu - rest))
+        else:
+            cpu_rest = cpu
+    shared = (cpu_rest + cpu_production) / cores
+    step = max(rest, supply.production_ms / workers, shared)
+    step = min(step, true_ms)
+    basis = (
+        f"{supply.production_ms:.2f} ms of production per step spread over {workers} workers, beside "
+        f"{rest:.2f} ms of everything else, on {cores} cores"
+    )
+    tight = shared > 0.8 * step
+    if tight:
+        basis += "; production and training share the cores, so this is the most it can give"
+    return WhatIfResult(
+        question=WhatIf.INPUT_WORKERS,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=basis,
+        bound=tight,
+    )
+
+
+def _optimizer_fused(
+    budget: CpuBudget, optimizers: Sequence[OptimizerFacts]
+) -> tuple[float, str] | None:
+    able = [
+        o for o in optimizers if o.cls in _FUSED_TRAFFIC and o.flavour != "fused" and not o.compiled
+    ]
+    if not able or len(able) != len(optimizers):
+        return None
+    left = sum(_FUSED_TRAFFIC[o.cls] for o in able) / len(able)
+    saves = budget.parts[Part.OPTIMIZER] * (1.0 - left)
+    saves += budget.optimizer_dispatch_ms * (1.0 - _FUSED_DISPATCH_LEFT)
+    return saves, (
+        f"the optimizer's operators become one: {budget.optimizer_dispatch_ms:.2f} ms of dispatch goes "
+        f"but for {_FUSED_DISPATCH_LEFT:.0%}, memory traffic falls to {left:.0%} (tensor passes counted)"
+    )
+
+
+def answer(
+    budget: CpuBudget,
+    *,
+    true_ms: float,
+    baseline: Baseline | None,
+    supply: InputSupply | None,
+    optimizers: Sequence[OptimizerFacts],
+    compiled: bool,
+    cores: int | None,
+) -> dict[WhatIf, WhatIfResult]:
+    """Answer every question that the budget can answer."""
+    out: dict[WhatIf, WhatIfResult] = {}
+
+    def ask(question: WhatIf, saves: float, basis: str, *, bound: bool = False) -> None:
+        saves = min(max(saves, 0.0), true_ms)
+        if saves > 0:
+            out[question] = WhatIfResult(
+                question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
+            )
+
+    parts = budget.parts
+    ask(
+        WhatIf.INPUT_READY,
+        parts[Part.INPUT],
+        "one lane: the step without the time in which the training thread waits for or makes its input",
+    )
+    if supply is not None:
+        workers = _input_workers(supply, true_ms=true_ms, baseline=baseline, cores=cores)
+        if workers is not None and workers.saves_ms > 0:
+            out[WhatIf.INPUT_WORKERS] = workers
+    ask(
+        WhatIf.ALLOCATOR_FREE,
+        budget.faults_ms,
+        "system time per step of the baseline window, as far as page faults explain it; the pages' "
+        "cold caches come on top",
+    )
+    ask(
+        WhatIf.DISPATCH_FREE,
+        parts[Part.DISPATCH],
+        "every operator's fixed cost and the Python between operators gone",
+        bound=True,
+    )
+    if not compiled:
+        ask(
+            WhatIf.COMPILED,
+            budget.training_dispatch_ms,
+            "dispatch of forward and backward gone; fused element-wise work would come on top, guards off",
+            bound=True,
+        )
+    fused = _optimizer_fused(budget, optimizers)
+    if fused is not None:
+        ask(WhatIf.OPTIMIZER_FUSED, fused[0], fused[1])
+    ask(
+        WhatIf.SEAMS_GONE,
+        budget.seams_ms,
+        f"{budget.seams_per_step:.1f} seams per step at the mean cost of entering and leaving compiled "
+        "code, with the Python between; what fusing across them would give comes on top",
+    )
+    ask(
+        WhatIf.NO_COMPILE,
+        parts[Part.COMPILE],
+        "baseline: mean step less mean step without a compilation in it",
+    )
+    host = parts[Part.HOST] - budget.collector_ms
+    ask(WhatIf.HOST_WORK_GONE, host, "one lane: Python outside operators and phases gone")
+    ask(
+        WhatIf.GC_FREE,
+        budget.collector_ms,
+        "collector time measured by gc.callbacks in the baseline",
+    )
+    return out
+
+
+def remove_both(
+    what_ifs: dict[WhatIf, WhatIfResult], *, true_ms: float
+) -> dict[tuple[WhatIf, WhatIf], float]:
+    """Step with two causes gone: on one lane disjoint savings add up.
+
+    Pairs that remove the same time (all dispatch, and the optimizer's) are left out.
+    """
+    disjoint = (
+        WhatIf.INPUT_READY,
+        WhatIf.ALLOCATOR_FREE,
+        WhatIf.DISPATCH_FREE,
+        WhatIf.SEAMS_GONE,
+        WhatIf.NO_COMPILE,
+        WhatIf.HOST_WORK_GONE,
+        WhatIf.GC_FREE,
+    )
+    asked = [question for question in disjoint if question in what_ifs]
+    return {
+        (first, then): max(0.0, true_ms - what_ifs[first].saves_ms - what_ifs[then].saves_ms)
+        for first in asked
+        for then in asked
+        if first is not then
+    }
