@@ -9,12 +9,12 @@ alive at any time; a table costs about 100 bytes per event.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..model.trace import NONE, Trace, TraceMeta
-from .events import Event, Metadata, Number, XEvent, as_int
+from .events import Event, Metadata, Number, XEvent, XEventExact, as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,8 @@ _DTYPES: dict[str, DTypeLike] = {
     "wait_stream": np.int64,
     "wait_correlation": np.int64,
 }
+
+_COMPLETE = frozenset((XEvent, XEventExact))
 
 _FLOAT_IS_COARSE_US = 2.0**50
 """From here on neighbouring float64 values lie a quarter microsecond apart."""
@@ -71,6 +73,18 @@ def _ints(values: Sequence[Number]) -> NDArray[np.int64]:
         return np.fromiter((as_int(v) for v in values), np.int64, len(values))
 
 
+def _compact(part: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Return the same values in less memory, until they are joined: nothing if all are NONE."""
+    if part.dtype != np.int64:
+        return part
+    low, high = int(part.min()), int(part.max())
+    if low == high == NONE:
+        return np.broadcast_to(np.asarray(NONE, dtype=dtype), part.shape)
+    if -(2**31) < low and high < 2**31:
+        return part.astype(np.int32)
+    return part
+
+
 def _to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
     """Convert microseconds to nanoseconds; whole and fraction apart, or 1 ns in four goes wrong."""
     whole = np.floor(us)
@@ -94,7 +108,7 @@ class Columns:
         self._cats = _Codes()
         self._pids = _Codes()
         self._tids = _Codes()
-        self._parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _DTYPES}
+        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _DTYPES}
         self.thread_names: dict[tuple[str, str], str] = {}
         self.process_names: dict[str, str] = {}
         self.rows = 0
@@ -111,7 +125,7 @@ class Columns:
             False, with nothing taken, when the time stamps lose digits as floats: decode the chunk
             again with exact time stamps.
         """
-        rows = [e for e in events if isinstance(e, XEvent)]
+        rows: list[XEvent] = [e for e in events if type(e) in _COMPLETE]  # type: ignore[misc]
         if exact:
             ts_ns = np.fromiter((_exact_ns(e.ts) for e in rows), np.int64, len(rows))
         else:
@@ -134,10 +148,9 @@ class Columns:
         names, cats, pids, tids = self._names, self._cats, self._pids, self._tids
         args = [e.args for e in rows]
         external_id = _ints([a.external_id for a in args])
-        if any(a.old_external_id != NONE for a in args):
-            old = _ints([a.old_external_id for a in args])
-            external_id = np.where(external_id == NONE, old, external_id)
-        chunk: dict[str, NDArray[np.generic]] = {
+        if (unset := external_id == NONE).any():
+            external_id[unset] = _ints([a.old_external_id for a in args])[unset]
+        chunk: dict[str, NDArray[Any]] = {
             "ts_ns": ts_ns,
             "dur_ns": np.maximum(_to_ns(np.fromiter([e.dur for e in rows], np.float64, n)), 0),
             "name": np.fromiter([names[e.name] for e in rows], np.int32, n),
@@ -156,9 +169,9 @@ class Columns:
             "wait_correlation": _ints([a.wait_correlation for a in args]),
         }
         device = chunk["device"]
-        chunk["device"] = np.where(abs(device) < 2**31, device, NONE)  # type: ignore[operator]
+        chunk["device"] = np.where(abs(device) < 2**31, device, NONE)
         for column, part in chunk.items():
-            self._parts[column].append(part.astype(_DTYPES[column], copy=False))
+            self._parts[column].append(_compact(part, _DTYPES[column]))
         self.rows += n
 
     def _add_metadata(self, event: Metadata) -> None:
@@ -170,24 +183,26 @@ class Columns:
         elif event.name == "thread_name":
             self.thread_names[str(event.pid), str(event.tid)] = value
 
-    def _joined(self, column: str) -> NDArray[np.generic]:
+    def _joined(self, column: str, order: NDArray[np.intp] | None = None) -> NDArray[Any]:
         parts = self._parts.pop(column)
-        if not parts:
-            return np.zeros(0, dtype=_DTYPES[column])
-        return np.concatenate(parts)
+        dtype = _DTYPES[column]
+        if all(part.strides == (0,) for part in parts):
+            # Absent from the whole file, as most columns are from most files: costs no memory.
+            return np.broadcast_to(np.asarray(NONE, dtype=dtype), (self.rows,))
+        joined = np.concatenate(parts, dtype=dtype, casting="same_kind")
+        return joined if order is None else joined[order]
 
     def build(self, meta: TraceMeta) -> Trace:
         """Return the trace; the collection is used up.
 
         Rows come sorted by (start, longest first), ties in file order.
         """
-        ts_ns = self._joined("ts_ns").astype(np.int64, copy=False)
-        dur_ns = self._joined("dur_ns").astype(np.int64, copy=False)
+        ts_ns, dur_ns = self._joined("ts_ns"), self._joined("dur_ns")
         order = _time_order(ts_ns, dur_ns)
-        columns: dict[str, NDArray[np.generic]] = {"ts_ns": ts_ns[order], "dur_ns": dur_ns[order]}
+        columns: dict[str, NDArray[Any]] = {"ts_ns": ts_ns[order], "dur_ns": dur_ns[order]}
         del ts_ns, dur_ns
         for column in list(self._parts):
-            columns[column] = self._joined(column)[order]
+            columns[column] = self._joined(column, order)
         return Trace(
             **columns,
             names=self._names.texts,
