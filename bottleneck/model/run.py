@@ -117,7 +117,8 @@ class Counters(_Record, frozen=True, kw_only=True):
 class Window(_Record, frozen=True, kw_only=True):
     """One stretch of steps with one set of things attached."""
 
-    name: Literal["warm-up", "baseline", "trace", "memory"]
+    name: Literal["warm-up", "baseline", "trace", "memory", "after"]
+    """after: a few steps with nothing attached once more, to see what the captures left behind."""
     status: Literal["ok", "short", "absent", "failed"]
     """short: fewer steps than planned (the script ended, Ctrl-C, time limit)."""
     reason: str | None = None
@@ -191,6 +192,8 @@ class Overhead(_Record, frozen=True, kw_only=True):
     profiler_stop_ms: float | None = None
     trace_export_ms: float | None = None
     memory_dump_ms: float | None = None
+    after_trace_ratio: float | None = None
+    """Median step after all captures over the baseline's: how far they still disturb."""
     total_seconds: float | None = None
     """Wall time that the harness added in all: captures, exports, its own start-up."""
 

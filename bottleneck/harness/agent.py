@@ -1,0 +1,466 @@
+"""The agent: turns what the hooks see into steps, phases and windows of one process.
+
+In: a plan, and where to put facts; then every event of the training thread. Out: a run folder with
+windows, trace and memory snapshot; a stop request once all of it is captured.
+
+Between two cuts an event costs a few microseconds and allocates next to nothing; everything dear
+(profiler, counters, files) happens at cuts where a window changes, outside every step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import weakref
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+from . import horizon, optimizers, probes, torch_private
+from .batches import measure
+from .capture import Capture
+from .compiler import CompileWatch
+from .counters import GarbageClock
+from .devices import read_devices, read_host
+from .hooks import Hooks
+from .loader import LoaderWatch
+from .phases import PhaseClock
+from .settings import Seen, read_settings
+from .sites import SiteBook
+from .steps import StepRule
+from .table import Row
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .progress import Progress
+    from .stopping import Stopper
+    from .store import Store
+
+__all__ = ["Agent", "active"]
+
+LEARNING_EVENTS = 200
+"""User lines and settings are looked at for so many events of each kind, then never again."""
+
+_active: weakref.ref[Agent] | None = None
+
+
+def active() -> Agent | None:
+    """Return the agent that watches this process, if there is one."""
+    return _active() if _active is not None else None
+
+
+class Agent:
+    """Observer of the hooks; see `hooks.Observer` for when its methods are called."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        stopper: Stopper,
+        progress: Progress,
+        *,
+        rule: StepRule | None = None,
+    ) -> None:
+        self.rule = rule if rule is not None else StepRule()
+        self.clock = PhaseClock()
+        self._plan = plan
+        self._store = store
+        self._stopper = stopper
+        self._hooks = Hooks(self)
+        self._live = False
+        self._thread: int | None = None
+        self._started_ns = perf_counter_ns()
+        self._loader_watch = LoaderWatch(store)
+        self._compile_watch = CompileWatch(store)
+        self._garbage = GarbageClock()
+        self._seen = Seen()
+        self._sites = SiteBook()
+        self._looked = 0
+        self._optimizers = optimizers.OptimizerBook()
+        self._horizon = horizon.Horizon()
+        self._ranges: list[Any] = []
+        self._generation = 0
+        self._steps = 0
+        self._start_ns: int | None = None
+        self._last_update_ns = 0
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._micro_steps = 0
+        self._evaluations = 0
+        self._evaluation_history: list[int] = []
+        self._batch_bytes = 0
+        self._batch_elements = 0
+        self._facts_read = False
+        self.capture = Capture(
+            plan,
+            store,
+            progress,
+            horizon=self._horizon,
+            found_sync=lambda: self._sites.note("synchronisation"),
+            at_trace_end=self._read_facts,
+        )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put every hook in; from now on the script is observed."""
+        global _active
+        _active = weakref.ref(self)
+        self._live = True
+        self._hooks.install()
+        self._loader_watch.install()
+        self._compile_watch.install()
+        self._garbage.install()
+        # A forked data-loader worker has its parent's thread identity; it must not cut steps.
+        os.register_at_fork(after_in_child=_deafen(weakref.ref(self)))
+
+    def uninstall(self) -> None:
+        """Take every hook out again. May be called more than once."""
+        global _active
+        self._live = False
+        self._garbage.uninstall()
+        self._compile_watch.uninstall()
+        self._loader_watch.uninstall()
+        self._hooks.uninstall()
+        if active() is self:
+            _active = None
+
+    def finish(self) -> None:
+        """The script has ended or was stopped: keep what there is. Never raises."""
+        if not self._facts_read or not self.capture.done:
+            self._guarded("capture", self._finish_capture)
+            self._guarded("facts", self._read_facts)
+        self._guarded("loader", self._loader_watch.write)
+        self._guarded("compile", self._compile_watch.write)
+        self._guarded("facts", self._write_summary)
+
+    def _finish_capture(self) -> None:
+        last = None
+        if self.rule.pending and self._start_ns is not None:
+            # The last step is whole, though nothing came after it to cut at.
+            last = self._row(max(self._last_update_ns, self._start_ns + 1))
+        reason = "interrupted" if self._stopper.interrupted else "the script ended"
+        self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
+
+    def _guarded(self, artefact: str, call: Any) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - one per artefact; the script's end must be its own
+            with contextlib.suppress(Exception):
+                self._store.artefact(artefact, "failed", reason=f"{type(error).__name__}: {error}")
+
+    # -- who asks ------------------------------------------------------------------------------
+
+    def mine(self) -> bool:
+        """See `Observer`."""
+        return self._live and (self._thread is None or self._thread == get_ident())
+
+    def own_profiler_busy(self) -> bool:
+        """See `Observer`."""
+        return self.capture.own_profiler_busy
+
+    def foreign_profiler(self, *, active: bool) -> None:
+        """See `Observer`."""
+        if self._live:
+            self.capture.foreign_profiler(active=active)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def begin_fetch(self) -> None:
+        """See `Observer`."""
+        self._start()
+        if self.rule.in_optimizer:
+            self._recover()
+        if self.rule.fetch():
+            self._cut()
+        if not self.rule.inside:
+            self._stopper.safe_point()
+        self._look("data")
+        self.clock.enter("data")
+
+    def end_fetch(self, iterator: object, batch: object) -> None:
+        """See `Observer`."""
+        wait_ns = self.clock.leave()
+        if batch is None or self.capture.done:
+            return
+        count, elements = measure(batch)
+        self._batch_bytes += count
+        self._batch_elements += elements
+        self._horizon.fetched(iterator)
+        self._loader_watch.fetched(
+            iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name
+        )
+
+    def begin_forward(self, module: torch.nn.Module) -> str | None:
+        """See `Observer`."""
+        rule = self.rule
+        if not self.mine() or rule.in_backward:
+            return None
+        self._start()
+        if not rule.inside:
+            if rule.forward():
+                self._cut()
+            self._stopper.safe_point()
+        label = "forward"
+        if torch.is_grad_enabled() or torch_private.is_traced_module(module):
+            if self._looked < LEARNING_EVENTS:
+                self._look("forward")
+                self._seen.root_forward(module)
+        else:
+            label = "evaluation"
+            self._evaluations += 1
+        self.clock.enter(label)
+        return label
+
+    def begin_backward(self) -> None:
+        """See `Observer`."""
+        if self._thread is None:
+            self._thread = get_ident()
+        self._start()
+        rule = self.rule
+        if not rule.inside:
+            if rule.backward():
+                self._cut()
+            self._stopper.safe_point()
+        self._look("backward")
+        rule.backward_begin()
+        self.clock.enter("backward")
+
+    def end_backward(self) -> None:
+        """See `Observer`."""
+        self.clock.leave()
+        self.rule.backward_end()
+        if not self.rule.in_backward:
+            self._micro_steps += 1
+            if self.rule.pending:
+                self._last_update_ns = perf_counter_ns()
+
+    def begin_optimizer(self, optimizer: object) -> None:
+        """See `Observer`."""
+        if not self._live:
+            return
+        if self._thread is None:
+            self._thread = get_ident()
+        elif self._thread != get_ident():
+            self.rule.foreign_update()
+            return
+        self._start()
+        self._look("optimizer")
+        outermost = not self.rule.in_optimizer
+        self.rule.optimizer_begin()
+        if outermost and autograd_profiler._is_profiler_enabled:
+            label = torch_private.record_function("optimizer")
+            label.__enter__()
+            self._ranges.append(label)
+        self.clock.enter("optimizer")
+
+    def end_optimizer(self, optimizer: object) -> None:
+        """See `Observer`."""
+        if not self.mine():
+            return
+        self.clock.leave()
+        self.rule.optimizer_end(id(optimizer))
+        if self._ranges and not self.rule.in_optimizer:
+            self._ranges.pop().__exit__(None, None, None)
+        self._last_update_ns = perf_counter_ns()
+
+    def begin_scaler(self, scaler: object) -> None:
+        """See `Observer`."""
+        self._seen.grad_scaler(scaler)
+        self.rule.scaler_begin()
+        self.clock.enter("optimizer")
+
+    def end_scaler(self, optimizer: object) -> None:
+        """See `Observer`."""
+        self.clock.leave()
+        self.rule.scaler_end(id(optimizer))
+        self._last_update_ns = perf_counter_ns()
+
+    def begin_zero_grad(self, *, set_to_none: bool) -> None:
+        """See `Observer`."""
+        self._start()
+        if self.rule.in_optimizer:
+            self._recover()
+        inside = self.rule.inside
+        if self.rule.zero_grad():
+            self._cut()
+        if not inside:
+            self._stopper.safe_point()
+        self._seen.zero_grad(set_to_none)
+        self._look("zero_grad")
+        self.clock.enter("zero_grad")
+
+    def begin_copy(self) -> None:
+        """See `Observer`."""
+        self._sites.note("h2d")
+        self.clock.enter("h2d")
+
+    def end_phase(self) -> None:
+        """See `Observer`."""
+        self.clock.leave()
+
+    def built_optimizer(self, optimizer: object) -> None:
+        """See `Observer`."""
+        if self._live:
+            self.rule.optimizer_built = True
+            self._optimizers.built(optimizer)
+
+    def _look(self, phase: str) -> None:
+        """Note the user's line, while learning only."""
+        if self._looked < LEARNING_EVENTS:
+            self._looked += 1
+            self._sites.note(phase)
+
+    def _recover(self) -> None:
+        """An exception may have left an optimizer step, whose hook for the end then never runs."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_name == "wrapper" and "optim" in frame.f_code.co_filename:
+                return
+            if frame.f_code.co_filename.endswith("grad_scaler.py"):
+                return
+            frame = frame.f_back  # type: ignore[assignment]
+        self.rule.optimizer_escaped()
+        self.clock.close_to(0)
+        while self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._start_ns is None:
+            self._begin_step(perf_counter_ns())
+
+    def _begin_step(self, now_ns: int) -> None:
+        self._start_ns = now_ns
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._garbage.total_ns = 0
+        self._micro_steps = self._evaluations = 0
+        self._batch_bytes = self._batch_elements = 0
+
+    def _row(self, now_ns: int) -> Row:
+        """Return the step that ends at `now_ns`."""
+        assert self._start_ns is not None
+        usage, before = resource.getrusage(resource.RUSAGE_SELF), self._usage
+        return Row(
+            index=self._steps,
+            start_ns=self._start_ns,
+            wall_ms=(now_ns - self._start_ns) / 1e6,
+            phases_ns=self.clock.take(now_ns),
+            batch_bytes=self._batch_bytes,
+            batch_elements=self._batch_elements,
+            validation=self._is_validation(),
+            compiled=self._compile_watch.at_cut(self._steps),
+            micro_steps=self._micro_steps,
+            minor_faults=usage.ru_minflt - before.ru_minflt,
+            user_cpu_ms=(usage.ru_utime - before.ru_utime) * 1e3,
+            system_cpu_ms=(usage.ru_stime - before.ru_stime) * 1e3,
+            gc_ms=self._garbage.total_ns / 1e6,
+        )
+
+    def _is_validation(self) -> bool:
+        """More evaluation forwards than steps usually have.
+
+        A teacher or an encoder without gradients runs in every step and is part of it.
+        """
+        history = self._evaluation_history
+        usual = sorted(history)[len(history) // 2] if history else 0
+        history.append(self._evaluations)
+        del history[:-16]
+        return self._evaluations > 2 * usual
+
+    def _cut(self) -> None:
+        """A step ends and the next begins, here."""
+        now = perf_counter_ns()
+        if self.capture.done:
+            return
+        row = self._row(now)
+        if self.rule.generation != self._generation:
+            if self._generation:
+                self.capture.restart()
+            self._generation = self.rule.generation
+        self._horizon.at_cut()
+        changed = self.capture.cut(row, learned=self.rule.learned)
+        self._steps += 1
+        if changed:
+            self._on_window()
+        self._begin_step(perf_counter_ns() if changed else now)
+
+    def end_step(self) -> None:
+        """The program marks the end of a step itself (`Harness.step`)."""
+        self._cut()
+
+    def begin_step(self) -> None:
+        """The program marks its first step's beginning itself (`Harness.step`)."""
+        if self._thread is None:
+            self._thread = get_ident()
+        self._start()
+
+    def _on_window(self) -> None:
+        """A window has changed; nothing is measured while this runs."""
+        stage = self.capture.stage
+        if stage in ("trace", "probe") and torch_private.device_kind() != "cpu":
+            self._hooks.label_copies()
+        else:
+            self._hooks.unlabel_copies()
+        if stage == "done":
+            self._all_captured()
+
+    def _all_captured(self) -> None:
+        self._guarded("probes", self._probe_machine)
+        self._write_summary()
+        if self._plan.run_to_end:
+            self.uninstall()
+        else:
+            self._stopper.request()
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def _read_facts(self) -> None:
+        """Record what is in force now: settings, optimizers, machine; the trace window has ended."""
+        self._facts_read = True
+        self._store.update(
+            settings=read_settings(self._seen),
+            optimizers=self._optimizers.facts(),
+            host=read_host(),
+            devices=read_devices(),
+        )
+        self._seen.release()
+
+    def _probe_machine(self) -> None:
+        """Time a small operator, or the copies and matmuls, on this machine."""
+        if torch_private.profiler_running():
+            return
+        if torch_private.device_kind() == "cpu":
+            self._store.update(dispatch_ns=probes.dispatch_ns())
+            return
+        pinned, pageable = probes.copy_gbps()
+        self._store.update(pinned_gbps=pinned, pageable_gbps=pageable)
+        self._store.update(matmul_tflops=probes.matmul_tflops())
+
+    def _write_summary(self) -> None:
+        import msgspec
+
+        self._store.update(
+            step_signal=self.rule.description,
+            step_period=self.rule.period,
+            sites=self._sites.entries(),
+            overhead=msgspec.structs.replace(
+                self.capture.overhead, total_seconds=self.capture.spent_ms / 1e3
+            ),
+        )
+
+
+def _deafen(agent: weakref.ref[Agent]) -> Any:
+    """Return what a forked child does with its parent's agent; a weak one, as it cannot be removed."""
+
+    def deafen() -> None:
+        watched = agent()
+        if watched is not None:
+            watched._live = False
+
+    return deafen

@@ -1,0 +1,375 @@
+"""What is replaced in torch while a script runs under us, and how it is put back.
+
+In: an observer whose methods are called at each event. Out: nothing; `uninstall` restores every
+attribute on the object it was replaced on.
+
+Neutral to torch.compile (graphs, breaks, recompiles are those of a run without us), because each
+wrapper asks `is_compiling()` first, which dynamo folds to a constant, and is marked as code that
+dynamo skips. Global module hooks, torch-function modes or a wrapped `profile_hook_step` are not
+neutral and are not used. Costs without a profiler, per call: nested module 0.4 us, root module
+3 us, optimizer step 5 us, backward 3 us, zero_grad 2 us, fetch 2 us.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.optim import optimizer as optim_module
+from torch.utils.data import dataloader as loader_module
+
+from . import torch_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Hooks", "Observer"]
+
+_is_compiling = torch.compiler.is_compiling
+
+
+class Observer(Protocol):
+    """What the hooks report to. `begin_*` may raise StopRun; a True result means "label this"."""
+
+    def mine(self) -> bool:
+        """Whether the calling thread is the training thread (or none is known yet)."""
+
+    def begin_fetch(self) -> None:
+        """A batch is about to be fetched."""
+
+    def end_fetch(self, iterator: object, batch: object) -> None:
+        """It is here; None when the fetch raised (StopIteration)."""
+
+    def begin_forward(self, module: torch.nn.Module) -> str | None:
+        """A root module is about to be called; returns the label, or None for no phase."""
+
+    def begin_backward(self) -> None:
+        """The autograd engine is about to run, for real."""
+
+    def end_backward(self) -> None:
+        """It has returned or raised."""
+
+    def begin_optimizer(self, optimizer: object) -> None:
+        """An optimizer step begins."""
+
+    def end_optimizer(self, optimizer: object) -> None:
+        """It has ended."""
+
+    def begin_scaler(self, scaler: object) -> None:
+        """A GradScaler step begins."""
+
+    def end_scaler(self, optimizer: object) -> None:
+        """It has ended or raised."""
+
+    def begin_zero_grad(self, *, set_to_none: bool) -> None:
+        """Gradients are about to be cleared."""
+
+    def end_phase(self) -> None:
+        """A forward or zero_grad has ended."""
+
+    def built_optimizer(self, optimizer: object) -> None:
+        """An optimizer was constructed."""
+
+    def foreign_profiler(self, *, active: bool) -> None:
+        """The script's own profiler begins or ends."""
+
+    def own_profiler_busy(self) -> bool:
+        """The profiler that begins or ends now is ours."""
+
+    def begin_copy(self) -> None:
+        """A copy from host to device begins."""
+
+
+class _Local(threading.local):
+    depth = 0
+
+
+class Hooks:
+    """The set of replacements; one per process."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._replaced: list[tuple[Any, str, Any, Any, bool]] = []
+        self._handles: list[Any] = []
+        self._copies: list[tuple[Any, str, Any, Any, bool]] = []
+        self._local = _Local()
+
+    # -- installing ----------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put everything in. What this torch does not have is left out."""
+        self._replace(torch.nn.Module, "__call__", self._module_call)
+        owner = torch_private.engine_owner()
+        if owner is not None:
+            self._replace(*owner, self._run_backward)
+        self._replace(loader_module._BaseDataLoaderIter, "__next__", self._next)
+        self._replace(loader_module.DataLoader, "__iter__", self._iter)
+        self._replace(optim_module.Optimizer, "zero_grad", self._zero_grad)
+        self._replace(optim_module.Optimizer, "__init__", self._optimizer_init)
+        scaler = getattr(torch.amp, "GradScaler", None)
+        if scaler is not None:
+            self._replace(scaler, "step", self._scaler_step)
+        session = autograd_profiler.profile
+        if hasattr(session, "_prepare_trace"):
+            self._replace(session, "_prepare_trace", self._prepare_trace)
+            self._replace(session, "__exit__", self._profile_exit)
+        self._handles = [
+            optim_module.register_optimizer_step_pre_hook(self._step_hook(begin=True)),
+            optim_module.register_optimizer_step_post_hook(self._step_hook(begin=False)),
+        ]
+
+    def uninstall(self) -> None:
+        """Put everything back that is still ours; what the script has replaced since stays its."""
+        self.unlabel_copies()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        _restore(self._replaced)
+
+    def label_copies(self) -> None:
+        """Report host-to-device copies from now on: for the trace window of GPU runs only.
+
+        Replacing `Tensor.to` is neutral to torch.compile, but it changes the identity of
+        `torch.Tensor.to`, by which tensor subclasses dispatch, and costs 0.4 us on every call.
+        """
+        for name in ("to", "cuda"):
+            self._replace(torch.Tensor, name, self._copy, into=self._copies)
+
+    def unlabel_copies(self) -> None:
+        """Stop reporting copies."""
+        _restore(self._copies)
+
+    def _replace(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *,
+        into: list[tuple[Any, str, Any, Any, bool]] | None = None,
+    ) -> None:
+        own = name in vars(owner)
+        original = vars(owner)[name] if own else getattr(owner, name)
+        ours = make(original)
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            value = getattr(original, attribute, None)
+            if value is not None:
+                setattr(ours, attribute, value)
+        # accelerate reads the signature of zero_grad to see whether set_to_none may be passed.
+        ours.__wrapped__ = original  # type: ignore[attr-defined]
+        if hasattr(ours, "__code__"):
+            torch_private.mark_skip(ours.__code__)
+        setattr(owner, name, ours)
+        (self._replaced if into is None else into).append((owner, name, original, ours, own))
+
+    # -- the wrappers --------------------------------------------------------------------------
+
+    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        local, observer = self._local, self._observer
+        range_of = torch_private.record_function
+
+        def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # is_compiling() must come first: dynamo would guard on the thread-local.
+            if _is_compiling() or local.depth:
+                return original(self, *args, **kwargs)
+            label = observer.begin_forward(self)
+            if label is None:
+                return original(self, *args, **kwargs)
+            local.depth = 1
+            try:
+                if autograd_profiler._is_profiler_enabled:
+                    with range_of(label):
+                        return original(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
+            finally:
+                local.depth = 0
+                observer.end_phase()
+
+        return __call__
+
+    def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+        range_of = torch_private.record_function
+        is_real_loss = torch_private.is_real_loss
+
+        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or not is_real_loss(t_outputs) or not observer.mine():
+                return original(t_outputs, *args, **kwargs)
+            observer.begin_backward()
+            try:
+                if autograd_profiler._is_profiler_enabled:
+                    with range_of("backward"):
+                        return original(t_outputs, *args, **kwargs)
+                return original(t_outputs, *args, **kwargs)
+            finally:
+                observer.end_backward()
+
+        return _engine_run_backward
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+        range_of = torch_private.record_function
+
+        def __next__(self: Any) -> Any:
+            if not observer.mine():
+                return original(self)
+            observer.begin_fetch()
+            batch = None
+            try:
+                if autograd_profiler._is_profiler_enabled:
+                    with range_of("data"):
+                        batch = original(self)
+                else:
+                    batch = original(self)
+            finally:
+                observer.end_fetch(self, batch)
+            return batch
+
+        return __next__
+
+    def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+        range_of = torch_private.record_function
+
+        def __iter__(self: Any) -> Any:
+            # Starting workers is part of waiting for data, though no batch comes of it.
+            if not observer.mine():
+                return original(self)
+            observer.begin_fetch()
+            try:
+                with range_of("data"):
+                    return original(self)
+            finally:
+                observer.end_phase()
+
+        return __iter__
+
+    def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+        range_of = torch_private.record_function
+        inner = torch_private.undisabled(original)
+
+        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not observer.mine():
+                return inner(self, *args, **kwargs)
+            set_to_none = kwargs.get("set_to_none", args[0] if args else True)
+            observer.begin_zero_grad(set_to_none=bool(set_to_none))
+            try:
+                if autograd_profiler._is_profiler_enabled:
+                    with range_of("zero_grad"):
+                        return inner(self, *args, **kwargs)
+                return inner(self, *args, **kwargs)
+            finally:
+                observer.end_phase()
+
+        torch_private.mark_skip(zero_grad.__code__)
+        return torch_private.disable_dynamo(zero_grad)
+
+    def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not _is_compiling():
+                observer.built_optimizer(self)
+
+        return __init__
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+        range_of = torch_private.record_function
+
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or not observer.mine():
+                return original(self, optimizer, *args, **kwargs)
+            observer.begin_scaler(self)
+            try:
+                if autograd_profiler._is_profiler_enabled:
+                    with range_of("optimizer"):
+                        return original(self, optimizer, *args, **kwargs)
+                return original(self, optimizer, *args, **kwargs)
+            finally:
+                observer.end_scaler(optimizer)
+
+        return step
+
+    def _step_hook(self, *, begin: bool) -> Callable[..., None]:
+        observer = self._observer
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+            if _is_compiling():
+                return
+            observer.begin_optimizer(optimizer)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+            if _is_compiling():
+                return
+            observer.end_optimizer(optimizer)
+
+        hook = before if begin else after
+        torch_private.mark_skip(hook.__code__)
+        return hook
+
+    def _prepare_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+
+        def _prepare_trace(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not observer.own_profiler_busy():
+                observer.foreign_profiler(active=True)
+            return original(self, *args, **kwargs)
+
+        return _prepare_trace
+
+    def _profile_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+
+        def __exit__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                if not observer.own_profiler_busy():
+                    observer.foreign_profiler(active=False)
+
+        return __exit__
+
+    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        observer = self._observer
+        range_of = torch_private.record_function
+
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or self.device.type != "cpu" or not _to_device(args, kwargs):
+                return original(self, *args, **kwargs)
+            if not observer.mine():
+                return original(self, *args, **kwargs)
+            observer.begin_copy()
+            try:
+                with range_of("h2d"):
+                    return original(self, *args, **kwargs)
+            finally:
+                observer.end_phase()
+
+        return copy
+
+
+def _to_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the arguments of `Tensor.to` (or `.cuda`) name another device than the CPU."""
+    target = kwargs.get("device", args[0] if args else "cuda")
+    if isinstance(target, torch.dtype):
+        return False
+    if isinstance(target, torch.Tensor):
+        target = target.device
+    if isinstance(target, torch.device):
+        return target.type != "cpu"
+    return isinstance(target, int) or (isinstance(target, str) and not target.startswith("cpu"))
+
+
+def _restore(replaced: list[tuple[Any, str, Any, Any, bool]]) -> None:
+    while replaced:
+        owner, name, original, ours, own = replaced.pop()
+        if vars(owner).get(name) is not ours:
+            continue
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)

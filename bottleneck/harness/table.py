@@ -1,0 +1,57 @@
+"""Rows of per-step measurements, and the columns that run.json holds.
+
+In: one `Row` per step. Out: `StepTable`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..model.run import StepTable
+
+__all__ = ["Row", "as_table", "counted_ms"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """One step, from cut to cut."""
+
+    index: int
+    start_ns: int
+    wall_ms: float
+    phases_ns: dict[str, int] = field(default_factory=dict)
+    batch_bytes: int = 0
+    batch_elements: int = 0
+    validation: bool = False
+    compiled: bool = False
+    micro_steps: int = 0
+    minor_faults: int = 0
+    user_cpu_ms: float = 0.0
+    system_cpu_ms: float = 0.0
+    gc_ms: float = 0.0
+
+
+def counted_ms(rows: list[Row]) -> list[float]:
+    """Return the step times that medians are made of: no validation and no compilation inside."""
+    return [row.wall_ms for row in rows if not (row.validation or row.compiled)]
+
+
+def as_table(rows: list[Row], *, device_ms: list[float | None] | None = None) -> StepTable:
+    """Turn rows into columns; a phase that occurs in some step is 0 in the others."""
+    names = dict.fromkeys(name for row in rows for name in row.phases_ns)
+    return StepTable(
+        index=[row.index for row in rows],
+        start_ns=[row.start_ns for row in rows],
+        wall_ms=[row.wall_ms for row in rows],
+        device_ms=device_ms or [],
+        phases_ms={n: [row.phases_ns.get(n, 0) / 1e6 for row in rows] for n in names},
+        batch_bytes=[row.batch_bytes for row in rows],
+        batch_elements=[row.batch_elements for row in rows],
+        validation=[row.validation for row in rows],
+        compiled=[row.compiled for row in rows],
+        micro_steps=[row.micro_steps for row in rows],
+        minor_faults=[row.minor_faults for row in rows],
+        user_cpu_ms=[row.user_cpu_ms for row in rows],
+        system_cpu_ms=[row.system_cpu_ms for row in rows],
+        gc_ms=[row.gc_ms for row in rows],
+    )

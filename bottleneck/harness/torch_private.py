@@ -1,0 +1,154 @@
+"""Every private corner of torch that the hooks and captures need, each tested for before use.
+
+In: nothing. Out: small functions that work on torch 2.6 to 2.15, or say that a thing is not there
+(None, False); the caller then records "not measured". No other file of the hooks and captures
+touches an underscore name of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+__all__ = [
+    "default_store",
+    "device_kind",
+    "engine_owner",
+    "experimental_config",
+    "is_real_loss",
+    "mark_skip",
+    "profiler_running",
+    "record_function",
+    "undisabled",
+]
+
+record_function = torch.profiler.record_function
+
+
+def mark_skip(code: CodeType) -> bool:
+    """Tell dynamo never to compile frames of this code; needs no `import torch._dynamo`.
+
+    Without it a wrapper that runs after a graph break becomes a compiled frame of its own
+    (2 more per backward), which the script's counters would show.
+
+    Returns:
+        Whether this torch offered a way.
+    """
+    eval_frame = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if eval_frame is None:
+        return False
+    try:
+        if hasattr(eval_frame, "set_code_exec_strategy"):
+            action = eval_frame._FrameAction
+            strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+            eval_frame.set_code_exec_strategy(code, strategy)
+        else:
+            eval_frame.skip_code(code)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def profiler_running() -> bool:
+    """Return whether some torch profiler records now, ours or the script's own."""
+    return bool(getattr(autograd_profiler, "_is_profiler_enabled", False))
+
+
+def engine_owner() -> tuple[Any, str] | None:
+    """Return (module, attribute) of the one function behind every backward, or None.
+
+    `Tensor.backward`, `autograd.backward`, `autograd.grad` and `torch.func.grad` all call
+    `torch.autograd._engine_run_backward` by that module attribute (2.6 to 2.15).
+    """
+    if callable(getattr(torch.autograd, "_engine_run_backward", None)):
+        return torch.autograd, "_engine_run_backward"
+    return None
+
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_real_loss(outputs: object) -> bool:
+    """Return whether these are outputs of a real backward, not of a graph being traced.
+
+    AOT tracing also runs through the autograd engine, with FakeTensor or FunctionalTensor
+    outputs, and on 2.6 to 2.11 `is_compiling()` is False there.
+    """
+    first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
+    kind = type(first)
+    if kind in _PLAIN_TENSORS:
+        return True
+    return isinstance(first, torch.Tensor) and not kind.__module__.startswith(
+        ("torch._subclasses", "torch._functorch", "torch.fx")
+    )
+
+
+def undisabled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what `torch._disable_dynamo` wrapped, so that wrapping again costs one layer only."""
+    return getattr(function, "__wrapped__", function)
+
+
+def disable_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function as torch wraps `Optimizer.zero_grad`: dynamo breaks, but looks no further."""
+    wrap = getattr(torch, "_disable_dynamo", None)
+    return wrap(function) if wrap is not None else function
+
+
+def experimental_config(wish: dict[str, bool]) -> Any:
+    """Return an `_ExperimentalConfig` with those wishes that this torch knows, or None."""
+    factory = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
+    if factory is None:
+        return None
+    kept: dict[str, bool] = {}
+    for name, value in wish.items():
+        with contextlib.suppress(TypeError):
+            factory(**{**kept, name: value})
+            kept[name] = value
+    return factory(**kept) if kept else None
+
+
+def device_kind() -> str:
+    """Return "cuda", "rocm" or "cpu": what this process has *used* so far, not what exists."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return "rocm" if torch.version.hip else "cuda"
+    return "cpu"
+
+
+def default_store() -> Any:
+    """Return the key-value store of the default process group, or None when there is none."""
+    try:
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized()):
+            return None
+        return dist.distributed_c10d._get_default_store()
+    except (ImportError, AttributeError, RuntimeError, ValueError):
+        return None
+
+
+def world() -> tuple[int, int]:
+    """Return (rank, world size): of the process group if there is one, else of the launcher."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+    except (ImportError, RuntimeError, ValueError):
+        pass
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+
+
+def is_traced_module(module: object) -> bool:
+    """Return whether a root module is a compiled graph: it runs with grad off, yet is training."""
+    return type(module).__name__ in {"GraphModule", "<lambda>", "GraphModuleImpl"}

@@ -1,0 +1,155 @@
+"""How long each window lasts: decided from the step times and from how many steps are left.
+
+In: rows of finished steps, the plan, perhaps the number of steps that are left. Out: whether the
+warm-up has settled, a `Schedule` of the windows after it, whether the baseline is long enough.
+Pure functions of numbers; nothing here touches torch or a clock.
+
+All limits serve one rule: a trace is worth more than a longer baseline. A script whose end is not
+known gets short windows, since test scripts of 20 to 50 steps are common.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median, stdev
+
+import msgspec
+
+from .plan import Plan
+from .table import Row, counted_ms
+
+__all__ = ["Schedule", "baseline_is_enough", "has_settled", "make_schedule", "warmup_is_over"]
+
+SLOW_MS = 2000.0
+"""Steps beyond this are too dear to wait for more than two alike."""
+WARMUP_CAP_UNKNOWN = 10
+WARMUP_CAP_PLENTY = 20
+WARMUP_CAP_MS = 30_000.0
+COMPILING_CAP = 15
+"""So many steps with a compilation each: it will not settle, and that is the finding."""
+PLENTY = 150
+"""Steps left in the epoch alone; a test script that breaks off after 50 is still possible."""
+BASELINE_MIN = 10
+BASELINE_UNKNOWN = 20
+BASELINE_PLENTY = 40
+BASELINE_MS = 20_000.0
+TARGET = 0.02
+"""Half-width of the 95 % interval of the mean, relative."""
+AFTER_STEPS = 5
+MEMORY_STEPS = 2
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of steps for the windows after the warm-up."""
+
+    baseline_min: int
+    baseline_max: int
+    baseline_ms: float
+    """Time limit of the baseline; infinite where ranks must count alike."""
+    traced: int
+    trace_warmup: int
+    """Steps that the profiler runs without recording first."""
+    memory: int
+    after: int
+
+
+def has_settled(times_ms: list[float]) -> bool:
+    """Compare the median of the last steps with that of as many before them.
+
+    Two to six steps a side, as many as there are. They may differ by 10 %, or by what the last
+    ones' own spread (median absolute deviation) explains: variable-length batches never settle to
+    10 %, and that is no reason to wait.
+    """
+    half = max(2, min(6, len(times_ms) // 2))
+    if len(times_ms) < 2 * half:
+        return bool(
+            len(times_ms) >= 2
+            and min(times_ms[-2:]) > SLOW_MS
+            and max(times_ms[-2:]) < 1.2 * min(times_ms[-2:])
+        )
+    recent, earlier = times_ms[-half:], times_ms[-2 * half : -half]
+    now, then = median(recent), median(earlier)
+    spread = 1.4826 * median(abs(t - now) for t in recent)
+    return abs(now - then) <= max(0.1 * now, 2.5 * spread * math.sqrt(2 / half))
+
+
+def warmup_is_over(rows: list[Row], *, plan: Plan, left: int | None) -> tuple[bool, bool]:
+    """Return (over, settled) for the steps seen since the step rule had learned the cycle.
+
+    Args:
+        rows: all steps so far, the first one of the program included (it holds start-up costs).
+        plan: a fixed `warmup` counts every step.
+        left: steps left if known.
+    """
+    times = counted_ms(rows[1:])
+    settled = has_settled(times) and not any(row.compiled for row in rows[-2:])
+    if plan.warmup is not None:
+        return len(rows) >= plan.warmup, settled
+    if settled:
+        return True, True
+    plenty = left is not None and left >= PLENTY
+    cap = WARMUP_CAP_PLENTY if plenty else WARMUP_CAP_UNKNOWN
+    compiling = sum(row.compiled for row in rows)
+    over = (
+        len(times) >= cap
+        or compiling >= COMPILING_CAP
+        or (sum(times) > WARMUP_CAP_MS and len(times) >= 2)
+    )
+    return over, False
+
+
+def make_schedule(
+    step_ms: float,
+    *,
+    plan: Plan,
+    left: int | None,
+    gpu: bool,
+    workers: int = 0,
+    ranks: int = 1,
+) -> Schedule:
+    """Divide the time limit among the windows.
+
+    Args:
+        step_ms: a typical step.
+        plan: wishes; an explicit `baseline_steps` is kept to.
+        left: steps left at least, if known; only `PLENTY` makes a difference.
+        gpu: a device is traced: the profiler needs a warm-up step, memory has a window.
+        workers: batches come in bursts of as many; the baseline must see several bursts.
+        ranks: with several, the baseline has one fixed length, the same everywhere.
+    """
+    step_ms = max(step_ms, 1e-3)
+    limit_ms = plan.max_seconds * 1000
+    share = min(BASELINE_MS, limit_ms / 3)
+    plenty = left is not None and left >= PLENTY
+    shortest = max(BASELINE_MIN, min(3 * workers, BASELINE_PLENTY))
+    longest = max(shortest, BASELINE_PLENTY if plenty else BASELINE_UNKNOWN)
+    longest = min(longest, max(1 if step_ms > share / 2 else 2, int(share / step_ms)))
+    if plan.baseline_steps is not None:
+        longest = shortest = max(1, plan.baseline_steps)
+    shortest = longest if ranks > 1 else min(shortest, longest)
+    return Schedule(
+        baseline_min=shortest,
+        baseline_max=longest,
+        baseline_ms=1e12 if ranks > 1 else share,
+        # While it records, a step may take twice its time.
+        traced=min(plan.steps, max(1, int(limit_ms / 3 / (2 * step_ms)))),
+        trace_warmup=1 if gpu or step_ms < SLOW_MS else 0,
+        memory=MEMORY_STEPS if gpu and plan.memory else 0,
+        after=max(1, min(AFTER_STEPS, int(limit_ms / 12 / step_ms))),
+    )
+
+
+def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
+    """Return whether the mean of these steps is known to `TARGET`, or a limit is reached.
+
+    The mean, since waits that recur every few steps (bursts of a data loader) hide from a median.
+    """
+    if len(rows) >= schedule.baseline_max + 10:
+        return True
+    times = counted_ms(rows)
+    count = len(times)
+    if count >= schedule.baseline_max or sum(row.wall_ms for row in rows) >= schedule.baseline_ms:
+        return True
+    if count < max(2, schedule.baseline_min) or count % 5:
+        return False
+    return 1.96 * stdev(times) / math.sqrt(count) <= TARGET * fmean(times)
