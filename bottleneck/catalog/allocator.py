@@ -1,0 +1,238 @@
+"""Fixes of memory allocation: calls to the driver or the operating system in the step's path.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import ON_CUDA, ON_GPU, docs, given, seen, source
+
+__all__ = ["FIXES"]
+
+_CUDA_NOTES = docs(
+    "notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf", "CUDA caching allocator"
+)
+_MALLOPT = source("https://man7.org/linux/man-pages/man3/mallopt.3.html", "mallopt(3)")
+_ON_CPU = given("device.kind", "==", "cpu", "training runs on the CPU")
+_NO_CALLS = "cudaMalloc, cudaFree and cuMemMap no longer appear in steady-state steps."
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX201",
+        family="allocator",
+        title="Let allocator segments grow (expandable_segments)",
+        addresses=("BN201",),
+        what_to_change="Set expandable_segments:True before torch is imported: segments then grow in place, so"
+        " changing sizes no longer force freeing and allocating whole blocks.",
+        when=(
+            ON_CUDA,
+            given("allocator.expandable_segments", "==", False, "expandable_segments is off"),
+            given("allocator.backend", "==", "native", "the native caching allocator is in use"),
+        ),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        basis="allocator calls free of charge",
+        may_break="Sharing CUDA tensors between processes needs torch 2.5 or newer; Linux only.",
+        code="""\
+import os
+
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before the first import of torch
+
+import torch""",
+        undo="Remove the variable.",
+        verify="num_alloc_retries stays 0; " + _NO_CALLS,
+        can_try=True,
+        sources=(_CUDA_NOTES,),
+    ),
+    Fix(
+        id="FX202",
+        family="allocator",
+        title="Use few distinct shapes",
+        addresses=("BN201",),
+        what_to_change="Pad lengths up to a multiple (64, 128) or bucket them: every new size can need a new block"
+        " from the driver, a repeated one is served from the cache.",
+        when=(given("step.varying_shapes", "==", True, "batch sizes differ between steps"),),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Padding is computed too; mask it in the loss.",
+        what_if=WhatIf.ALLOCATOR_FREE,
+        what_if_bound=True,
+        basis="allocator calls free of charge, before the cost of the added padding",
+        code="""\
+import torch.nn.functional as F
+
+
+def pad_to_multiple(tokens, multiple=64, value=0):
+    missing = -tokens.shape[1] % multiple
+    return F.pad(tokens, (0, missing), value=value)""",
+        undo="Remove the padding.",
+        verify=_NO_CALLS,
+        sources=(_CUDA_NOTES,),
+    ),
+    Fix(
+        id="FX203",
+        family="allocator",
+        title="Run the largest batch first",
+        addresses=("BN201",),
+        what_to_change="Before training, run one forward and backward with the largest shape that will occur: the"
+        " blocks it leaves in the cache serve every smaller one.",
+        when=(ON_GPU, given("step.varying_shapes", "==", True, "batch sizes differ between steps")),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        what_if_bound=True,
+        basis="allocator calls free of charge; the churn fades anyway as the largest sizes are met",
+        code="""\
+loss = loss_fn(model(largest_inputs), largest_targets)
+loss.backward()
+optimizer.zero_grad(set_to_none=True)""",
+        undo="Remove the extra step.",
+        verify="Steps of the first epoch are as fast as later ones.",
+        can_try=True,
+        sources=(
+            docs("notes/cuda.html#memory-management", "CUDA memory management"),
+            source(
+                "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+                "Tuning guide: preallocate memory in case of variable input length",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX204",
+        family="allocator",
+        title="Remove empty_cache() from the loop",
+        addresses=("BN202", "BN201"),
+        what_to_change="torch.cuda.empty_cache() waits for the device and gives every cached block back to the driver, which"
+        " the next step must ask for again. It does not make more memory available to PyTorch.",
+        when=(ON_GPU, *seen("allocator.empty_cache_per_step", ">", 0, "empty_cache() is called in the loop")),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        basis="allocator calls free of charge",
+        may_break="Other processes on the same GPU no longer get the cached memory between steps.",
+        code="""\
+for inputs, targets in loader:
+    optimizer.zero_grad(set_to_none=True)
+    loss_fn(model(inputs), targets).backward()
+    optimizer.step()
+    # no torch.cuda.empty_cache() here; once, after validation, is early enough""",
+        undo="Call it again.",
+        verify=_NO_CALLS,
+        can_try=True,
+        sources=(docs("generated/torch.cuda.memory.empty_cache.html", "torch.cuda.memory.empty_cache"),),
+    ),
+    Fix(
+        id="FX205",
+        family="allocator",
+        title="Keep freed memory in the process (malloc settings)",
+        addresses=("BN203",),
+        what_to_change="glibc maps each large tensor anew and unmaps it when freed, so the kernel zeroes the same"
+        " pages every step. Tell it to serve large blocks from the heap and not to trim it.",
+        when=(
+            _ON_CPU,
+            given("malloc.library", "==", "glibc", "glibc's malloc is in use"),
+        ),
+        conflicts=("FX206",),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        what_if_bound=True,
+        basis="the step without page faults and system time, the most that can be won",
+        may_break="The process keeps its peak memory until it ends.",
+        code="""\
+import ctypes
+
+libc = ctypes.CDLL("libc.so.6")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+libc.mallopt(M_MMAP_MAX, 0)  # no private mapping per large block
+libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # keep the top of the heap""",
+        undo="Remove the calls.",
+        verify="Minor page faults per step and system time fall.",
+        can_try=True,
+        sources=(_MALLOPT,),
+    ),
+    Fix(
+        id="FX206",
+        family="allocator",
+        title="Use jemalloc or tcmalloc",
+        addresses=("BN203",),
+        what_to_change="Start the script with a malloc that caches large blocks: install libjemalloc2 or"
+        " libtcmalloc-minimal4 and name the library in LD_PRELOAD.",
+        when=(_ON_CPU, given("malloc.library", "==", "glibc", "glibc's malloc is in use")),
+        conflicts=("FX205",),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        what_if_bound=True,
+        basis="the step without page faults and system time, the most that can be won",
+        may_break="More resident memory; extensions built against another malloc are rare but exist.",
+        code="""\
+import ctypes.util
+import os
+import subprocess
+import sys
+
+library = ctypes.util.find_library("jemalloc") or ctypes.util.find_library("tcmalloc_minimal")
+if library and "LD_PRELOAD" not in os.environ:
+    environment = dict(os.environ, LD_PRELOAD=library, MALLOC_CONF="dirty_decay_ms:-1,muzzy_decay_ms:-1")
+    sys.exit(subprocess.call([sys.executable, *sys.argv], env=environment))""",
+        undo="Start it without LD_PRELOAD.",
+        verify="Minor page faults per step and system time fall.",
+        can_try=True,
+        sources=(
+            source(
+                "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+                "Tuning guide: CPU specific optimizations, memory allocators",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX207",
+        family="allocator",
+        title="Reuse large temporaries",
+        addresses=("BN203", "BN201"),
+        what_to_change="Allocate a large buffer once and write into it (out=, in-place operators) where autograd"
+        " does not need the old value.",
+        when=(_ON_CPU,),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.ALLOCATOR_FREE,
+        what_if_bound=True,
+        basis="the step without page faults and system time, the most that can be won",
+        may_break="In-place changes of what backward needs raise an error; shared buffers alias.",
+        code="""\
+import torch
+
+buffer = torch.empty(4096, 1024)
+for _ in range(3):
+    with torch.no_grad():
+        torch.mul(weights, 0.5, out=buffer)  # no new 16 MB mapping each time
+        buffer.add_(1.0)""",
+        undo="Allocate anew in the loop.",
+        verify="Minor page faults per step fall.",
+        sources=(
+            docs(
+                "notes/autograd.html#in-place-operations-with-autograd", "In-place operations with autograd"
+            ),
+        ),
+    ),
+    Fix(
+        id="FX208",
+        family="allocator",
+        title="Back large tensors with huge pages",
+        addresses=("BN203",),
+        what_to_change="Set THP_MEM_ALLOC_ENABLE=1: torch then asks for transparent huge pages for CPU tensors of"
+        " 2 MB and more, so that one fault maps 2 MB instead of 4 kB.",
+        when=(_ON_CPU, given("torch.version", ">=", "2.1", "torch is new enough")),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        what_if_bound=True,
+        basis="the step without page faults and system time, the most that can be won",
+        may_break="Memory is rounded up to 2 MB per tensor; needs transparent huge pages set to madvise or always.",
+        code="""\
+import os
+
+os.environ["THP_MEM_ALLOC_ENABLE"] = "1"  # before the first import of torch
+
+import torch""",
+        undo="Remove the variable.",
+        verify="Minor page faults per step fall by a large factor.",
+        can_try=True,
+        sources=(
+            source(
+                "https://docs.kernel.org/admin-guide/mm/transhuge.html",
+                "Linux: transparent hugepage support",
+            ),
+        ),
+    ),
+)

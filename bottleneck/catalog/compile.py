@@ -1,0 +1,265 @@
+"""Fixes around torch.compile: recompilations, CUDA graphs, and compiling at all.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import ON_CUDA, ON_GPU, docs, given, recipe, seen
+
+__all__ = ["FIXES"]
+
+_TROUBLE = docs("torch.compiler_troubleshooting.html", "torch.compile troubleshooting")
+_DYNAMIC = docs("torch.compiler_dynamic_shapes.html", "Dynamic shapes")
+_GRAPH_TREES = docs("torch.compiler_cudagraph_trees.html", "CUDAGraph Trees")
+_COMPILE = docs("generated/torch.compile.html", "torch.compile")
+_COMPILED = given("compile.used", "==", True, "something is compiled")
+_STATIC = given("work.static_shapes", "==", True, "every step launches the same work")
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX407",
+        family="compile",
+        title="Compile once for all sizes (mark_dynamic, dynamic=True)",
+        addresses=("BN402",),
+        what_to_change="A size that changes makes a new graph each time it fails a guard. Mark that dimension as"
+        " dynamic, so that one graph serves all sizes.",
+        when=(given("compile.dynamic_sizes", "==", True, "a recompilation names a size that changed"),),
+        conflicts=("FX408", "FX412"),
+        what_if=WhatIf.NO_COMPILE,
+        basis="compile time per step gone",
+        may_break="Kernels for any size can be slower than for one; CUDA graphs are recorded per size.",
+        code="""\
+import torch
+
+compiled = torch.compile(model)  # or torch.compile(model, dynamic=True)
+torch._dynamo.mark_dynamic(inputs, 0)  # this dimension changes from step to step
+out = compiled(inputs)""",
+        undo="Remove mark_dynamic.",
+        verify="No recompilations after the first steps: TORCH_LOGS=recompiles stays silent.",
+        can_try=True,
+        sources=(_DYNAMIC,),
+    ),
+    Fix(
+        id="FX408",
+        family="compile",
+        title="Give the compiled model few distinct shapes",
+        addresses=("BN402",),
+        what_to_change="Pad or bucket to a few sizes, and drop the last partial batch: each size compiles once and"
+        " is then served from the cache.",
+        when=(given("compile.dynamic_sizes", "==", True, "a recompilation names a size that changed"),),
+        conflicts=("FX407",),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.NO_COMPILE,
+        what_if_bound=True,
+        basis="compile time per step gone, before the cost of the added padding",
+        may_break="Padding is computed too; mask it in the loss. drop_last leaves samples out.",
+        code="""\
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+
+def pad_to_multiple(tokens, multiple=64, value=0):
+    return F.pad(tokens, (0, -tokens.shape[1] % multiple), value=value)
+
+
+loader = DataLoader(dataset, batch_size=64, drop_last=True)""",
+        undo="Remove the padding.",
+        verify="As many compilations as sizes, none later.",
+        sources=(_DYNAMIC,),
+    ),
+    Fix(
+        id="FX409",
+        family="compile",
+        title="Keep what changes every step out of the guards",
+        addresses=("BN402",),
+        what_to_change="A Python number, a list length or a module attribute that changes is a guard that fails each"
+        " step. Pass step counters and rates as tensors, and do not write attributes inside forward.",
+        when=(given("compile.recompiles", ">", 0, "functions are compiled again"),),
+        unless=(given("compile.dynamic_sizes", "==", True, "the recompilations come from sizes"),),
+        what_if=WhatIf.NO_COMPILE,
+        basis="compile time per step gone",
+        code="""\
+import torch
+
+temperature = torch.tensor(1.0)  # was a float that changed each step
+
+
+@torch.compile(backend="eager")
+def scaled(x, temperature):
+    return x / temperature
+
+
+for _ in range(3):
+    out = scaled(x, temperature)
+    temperature.mul_(0.99)""",
+        undo="Not needed.",
+        verify="TORCH_LOGS=recompiles stays silent after the first steps.",
+        sources=(_TROUBLE,),
+    ),
+    Fix(
+        id="FX410",
+        family="compile",
+        title="Compile the sub-modules whose shapes are stable",
+        addresses=("BN402",),
+        what_to_change="Compile the repeated block instead of the whole model: the parts that change stay eager, and"
+        " one compilation serves all blocks.",
+        when=(given("compile.recompiles", ">", 0, "functions are compiled again"),),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.NO_COMPILE,
+        what_if_bound=True,
+        basis="compile time per step gone, before what the eager parts then cost",
+        may_break="No fusion across blocks.",
+        code="""\
+for block in model.blocks:
+    block.compile()""",
+        undo="torch.compile(model) as before.",
+        verify="No recompilations; step no slower.",
+        can_try=True,
+        sources=(
+            recipe("recipes/regional_compilation.html", "Reducing compile time with regional compilation"),
+        ),
+    ),
+    Fix(
+        id="FX411",
+        family="compile",
+        title="Raise the recompilation limit",
+        addresses=("BN402",),
+        note=True,
+        what_to_change="After 8 graphs for one function dynamo gives up and runs it eagerly for good. If the number"
+        " of variants is truly small, raise the limit; if it is not, remove their cause.",
+        when=(_COMPILED,),
+        code="""\
+import torch
+
+torch._dynamo.config.cache_size_limit = 32  # recompile_limit from torch 2.7 on, the old name still works""",
+        undo="Remove the line.",
+        verify="No message 'hit config.recompile_limit'.",
+        can_try=True,
+        sources=(_TROUBLE,),
+    ),
+    Fix(
+        id="FX412",
+        family="compile",
+        title='Replay the step as CUDA graphs (mode="reduce-overhead")',
+        addresses=("BN501", "BN403"),
+        what_to_change="With static shapes the launches of a compiled region can be recorded once and replayed as"
+        " one, so that the host no longer sets the pace.",
+        when=(
+            ON_CUDA,
+            _STATIC,
+            given("compile.mode", "!=", "reduce-overhead", "CUDA graphs are not asked for"),
+        ),
+        conflicts=("FX407", "FX414"),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.ONE_LAUNCH,
+        basis="one launch per step",
+        may_break="Outputs are overwritten by the next replay: clone what you keep; more memory; no sync inside.",
+        code="""\
+import torch
+
+compiled = torch.compile(model, mode="reduce-overhead")
+for inputs, targets in loader:
+    torch.compiler.cudagraph_mark_step_begin()
+    loss = loss_fn(compiled(inputs), targets)
+    loss.backward()""",
+        undo="Remove mode.",
+        verify="cudaGraphLaunch replaces the kernel launches; no 'skipping cudagraphs' message.",
+        can_try=True,
+        sources=(_GRAPH_TREES, _COMPILE),
+    ),
+    Fix(
+        id="FX413",
+        family="compile",
+        title="Remove what makes CUDA graphs be skipped",
+        addresses=("BN403",),
+        what_to_change="CUDA graphs were asked for and skipped. The usual reasons: a tensor on the CPU among the"
+        " inputs, an input changed in place, a shape that varies, an operator that waits for the device.",
+        when=(*seen("compile.cudagraph_skips", ">", 0, "CUDA graphs were skipped"),),
+        what_if=WhatIf.ONE_LAUNCH,
+        basis="one launch per step",
+        may_break="Buffers must be written in place only where the graph expects it.",
+        code="""\
+import torch
+
+position = torch.zeros((), device=device, dtype=torch.long)  # was torch.tensor(0) on the CPU
+state = state + 1  # was state += 1 on an input of the compiled function""",
+        undo="Not needed.",
+        verify="TORCH_LOGS=perf_hints no longer says 'skipping cudagraphs'.",
+        sources=(_GRAPH_TREES,),
+    ),
+    Fix(
+        id="FX414",
+        family="compile",
+        title="Compile the model",
+        addresses=("BN501", "BN306"),
+        what_to_change="torch.compile turns chains of small operators into few fused kernels and takes Python out of"
+        " the forward and backward pass. Keep a switch, and fall back if it does not compile.",
+        when=(given("compile.used", "==", False, "nothing is compiled yet"),),
+        conflicts=("FX412",),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.COMPILED,
+        basis="dispatch of the model's operators replaced by compiled calls",
+        may_break="Minutes of compiling at the start; rounding differs; each graph break gives some of it back.",
+        code="""\
+import os
+
+import torch
+
+if os.environ.get("COMPILE", "1") == "1":
+    model = torch.compile(model)""",
+        undo="COMPILE=0",
+        verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
+        can_try=True,
+        sources=(
+            _COMPILE,
+            recipe("intermediate/torch_compile_tutorial.html", "Introduction to torch.compile"),
+        ),
+    ),
+    Fix(
+        id="FX415",
+        family="compile",
+        title="Replace TorchScript by torch.compile",
+        addresses=("BN501", "BN306", "BN301"),
+        note=True,
+        what_to_change="TorchScript is deprecated and gets no new fusions; torch.compile took its place.",
+        when=seen("compile.torchscript", "==", True, "scripted modules were seen"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Scripted code relied on TorchScript's type rules.",
+        code="""\
+import torch
+
+model = torch.compile(model)  # was torch.jit.script(model)""",
+        undo="Script it again.",
+        verify="Launches per step do not rise.",
+        sources=(docs("jit.html", "TorchScript"),),
+    ),
+    Fix(
+        id="FX416",
+        family="compile",
+        title="Compile the optimizer step",
+        addresses=("BN502",),
+        what_to_change="Compiling opt.step() fuses the whole update into a few kernels, for optimizers without a"
+        " fused implementation too.",
+        when=(given("compile.used", "==", True, "torch.compile works here"), ON_GPU),
+        unless=(given("optimizer.flavour", "==", "fused", "the fused implementation is in use"),),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.OPTIMIZER_FUSED,
+        what_if_bound=True,
+        basis="the optimizer with one launch per group",
+        may_break="A learning rate kept as a Python float recompiles when it changes: make it a tensor.",
+        code="""\
+import torch
+
+optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3))
+compiled_step = torch.compile(optimizer.step)""",
+        undo="Call optimizer.step() directly.",
+        verify="The optimizer's launches per step fall; no recompilation when the rate changes.",
+        can_try=True,
+        sources=(
+            recipe("recipes/compiling_optimizer.html", "(beta) Compiling the optimizer with torch.compile"),
+        ),
+    ),
+)

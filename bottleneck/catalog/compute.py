@@ -1,0 +1,322 @@
+"""Fixes of the device's (or the CPU's) own work: kernels, layout, optimizer, batch.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import ON_CUDA, ON_GPU, docs, given, paper, recipe, seen, source
+
+__all__ = ["FIXES"]
+
+_SDPA = docs(
+    "generated/torch.nn.functional.scaled_dot_product_attention.html", "scaled_dot_product_attention"
+)
+_TUNING = recipe("recipes/recipes/tuning_guide.html", "PyTorch performance tuning guide")
+_OPTIM = docs("optim.html", "torch.optim: foreach and fused implementations")
+_NOT_PREDICTED = "not predicted: these kernels are not in the replay's questions"
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX306",
+        family="compute",
+        title="Use fused attention (scaled_dot_product_attention)",
+        addresses=("BN304",),
+        what_to_change="Replace matmul, softmax, matmul by one call: the fused kernels never write the L x L scores"
+        " to memory.",
+        when=(given("kernels.attention_unfused_share", ">", 0.0, "attention runs as separate kernels"),),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Sums in another order; attention weights are not returned; dropout draws differ.",
+        what_if=WhatIf.FUSED_ATTENTION,
+        basis="the kernels that read and write the score matrix taken away",
+        code="""\
+import torch.nn.functional as F
+
+# was: softmax(q @ k.transpose(-2, -1) / sqrt(d) + causal mask) @ v
+out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
+        undo="Write the three operations out again.",
+        verify="No softmax kernel over L x L scores remains; outputs agree to rounding.",
+        sources=(
+            _SDPA,
+            paper("2307.08691", "FlashAttention-2", "around 2x speedup compared to FlashAttention"),
+        ),
+    ),
+    Fix(
+        id="FX307",
+        family="compute",
+        title="Find out why attention does not use a fused backend",
+        addresses=("BN304",),
+        note=True,
+        what_to_change="scaled_dot_product_attention falls back to plain math when no fused backend accepts the"
+        " inputs: flash needs fp16 or bf16, no arbitrary attn_mask, and a head size it supports. Ask for the fused ones"
+        " only: the warnings then say what is in the way. Flash first, then cuDNN, then memory-efficient.",
+        when=(ON_GPU,),
+        code="""\
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+with sdpa_kernel([*fused, SDPBackend.MATH]):
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
+        undo="Remove the with statement.",
+        verify="Kernels named flash, fmha or cudnn attention appear in the trace.",
+        sources=(
+            docs("generated/torch.nn.attention.sdpa_kernel.html", "torch.nn.attention.sdpa_kernel"),
+            _SDPA,
+        ),
+    ),
+    Fix(
+        id="FX308",
+        family="compute",
+        title="Let cuDNN choose its convolution algorithms (benchmark)",
+        addresses=("BN308",),
+        what_to_change="With constant shapes, let cuDNN time its algorithms once and keep the fastest.",
+        when=(
+            ON_CUDA,
+            given("cudnn.benchmark", "==", False, "cudnn.benchmark is off"),
+            given("kernels.conv_share", ">", 0.02, "convolutions take a share of the step"),
+        ),
+        unless=(
+            given("step.varying_shapes", "==", True, "shapes change (every new one would be timed again)"),
+            given("cudnn.deterministic", "==", True, "deterministic algorithms are asked for"),
+        ),
+        may_break="The choice can differ from run to run, and with it the last bits; more workspace memory.",
+        basis="not predicted: only trying tells; `verify` measures it",
+        code="""\
+import torch
+
+torch.backends.cudnn.benchmark = True""",
+        undo="torch.backends.cudnn.benchmark = False",
+        verify="Convolution time falls after the first steps.",
+        can_try=True,
+        sources=(
+            docs("backends.html#torch.backends.cudnn.benchmark", "torch.backends.cudnn.benchmark"),
+            _TUNING,
+        ),
+    ),
+    Fix(
+        id="FX309",
+        family="compute",
+        title="Know the price of determinism",
+        addresses=("BN308", "BN301"),
+        note=True,
+        what_to_change="Deterministic algorithms are asked for: cuDNN may then not use its fastest ones. Keep them"
+        " for debugging, not for every run.",
+        when=seen("cudnn.deterministic", "==", True, "deterministic algorithms are asked for"),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Runs are no longer bitwise repeatable.",
+        code="""\
+import torch
+
+torch.backends.cudnn.deterministic = False
+torch.use_deterministic_algorithms(False)""",
+        undo="Switch them on again.",
+        verify="Step time falls; two runs differ in the last bits.",
+        can_try=True,
+        sources=(docs("notes/randomness.html", "Reproducibility"),),
+    ),
+    Fix(
+        id="FX310",
+        family="compute",
+        title="Use the channels_last memory format",
+        addresses=("BN307",),
+        what_to_change="Convolutions on tensor cores want NHWC. In NCHW each of them is wrapped in layout changes;"
+        " convert model and inputs once instead.",
+        when=(
+            given("kernels.conv_share", ">", 0.02, "convolutions take a share of the step"),
+            given("memory_format", "!=", "channels_last", "the model is not in channels_last"),
+        ),
+        may_break="Operators without an NHWC kernel convert back; view() on images must become reshape().",
+        what_if=WhatIf.CHANNELS_LAST,
+        basis="the layout-change kernels taken away",
+        code="""\
+import torch
+
+model = model.to(memory_format=torch.channels_last)
+images = images.to(memory_format=torch.channels_last)""",
+        undo="Remove both conversions.",
+        verify="Kernels like nchwToNhwc disappear.",
+        can_try=True,
+        sources=(
+            recipe(
+                "intermediate/memory_format_tutorial.html",
+                "Channels last memory format in PyTorch",
+                "over 22% gains with AMP on cuDNN convolutions",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX311",
+        family="compute",
+        title="Use the fused optimizer",
+        addresses=("BN305", "BN502"),
+        what_to_change="Pass fused=True: one kernel updates many parameters at once, instead of several kernels per"
+        " parameter or per operation.",
+        when=(
+            given("optimizer.can_fuse", "==", True, "the optimizer has a fused implementation"),
+            given("optimizer.flavour", "!=", "fused", "it is not used"),
+        ),
+        conflicts=("FX312",),
+        what_if=WhatIf.OPTIMIZER_FUSED,
+        basis="the optimizer with one launch per group",
+        may_break="Last bits may differ; parameters must be floating point and on one kind of device.",
+        code="""\
+import torch
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
+        undo="Remove fused=True.",
+        verify="The optimizer's launches per step fall to a few.",
+        can_try=True,
+        sources=(_OPTIM, source("", "Field report", "10-15 % of the optimizer step")),
+    ),
+    Fix(
+        id="FX312",
+        family="compute",
+        title="Use the foreach optimizer",
+        addresses=("BN305", "BN502"),
+        what_to_change="Pass foreach=True: each operation runs once over the whole list of parameters instead of"
+        " once per parameter. It is the default for CUDA parameters only.",
+        when=(given("optimizer.flavour", "==", "for-loop", "parameters are updated one by one"),),
+        unless=(given("optimizer.can_fuse", "==", True, "there is a fused implementation"),),
+        conflicts=("FX311",),
+        what_if=WhatIf.OPTIMIZER_FUSED,
+        what_if_bound=True,
+        basis="the optimizer with one launch per group, which foreach comes close to",
+        may_break="Peak memory grows by about the size of the parameters.",
+        code="""\
+import torch
+
+optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
+        undo="Remove foreach=True.",
+        verify="The optimizer's launches per step fall.",
+        can_try=True,
+        sources=(_OPTIM,),
+    ),
+    Fix(
+        id="FX313",
+        family="compute",
+        title="Set gradients to None instead of zero",
+        addresses=("BN309",),
+        what_to_change="zero_grad(set_to_none=False) fills every gradient with zeros and lets backward add to them;"
+        " None makes backward write them outright, and frees their memory for the forward pass.",
+        when=(given("zero_grad.set_to_none", "==", False, "gradients are filled with zeros"),),
+        what_if=WhatIf.ZERO_GRAD_FREE,
+        basis="the fill kernels taken away",
+        may_break="Code that reads p.grad between zero_grad and backward finds None.",
+        code="optimizer.zero_grad(set_to_none=True)",
+        undo="optimizer.zero_grad(set_to_none=False)",
+        verify="No fill or memset kernels inside zero_grad.",
+        can_try=True,
+        sources=(docs("generated/torch.optim.Optimizer.zero_grad.html", "Optimizer.zero_grad"), _TUNING),
+    ),
+    Fix(
+        id="FX314",
+        family="compute",
+        title="Use fused norm, rotary, activation and loss kernels",
+        addresses=("BN306",),
+        what_to_change="RMSNorm, RoPE, SwiGLU and the cross-entropy of a large vocabulary are memory-bound chains of"
+        " kernels. Fused ones (Liger, or torch.compile) read and write once; the fused linear cross-entropy never holds"
+        " the logits. Keep the residual sum in fp32.",
+        when=(
+            ON_GPU,
+            *seen("kernels.norm_share", ">=", 0.05, "norm, rotary and loss kernels take 5 % or more"),
+        ),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Sums in another order; the package must support your model.",
+        basis=_NOT_PREDICTED,
+        code="""\
+from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss, LigerRMSNorm
+
+norm = LigerRMSNorm(hidden_size=1024)
+loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)""",
+        undo="Use torch.nn.RMSNorm and F.cross_entropy again.",
+        verify="Memory-bound kernels' share falls, loss follows the old curve.",
+        sources=(
+            source(
+                "https://github.com/linkedin/Liger-Kernel",
+                "Liger-Kernel",
+                "20 % throughput, 60 % less memory",
+            ),
+            paper("2410.10989", "Liger Kernel: efficient Triton kernels for LLM training"),
+        ),
+    ),
+    Fix(
+        id="FX316",
+        family="compute",
+        title="Use a larger batch",
+        addresses=("BN501",),
+        what_to_change="Host time per step hardly depends on the batch. With memory to spare, a larger batch (and the"
+        " learning rate that goes with it) makes each launch do more work.",
+        when=(
+            ON_GPU,
+            *seen("allocator.headroom_share", ">=", 0.3, "a third of device memory is free at the peak"),
+        ),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Optimization changes: scale the learning rate, warm up, compare at equal samples seen.",
+        basis="not predicted: work per launch scales with the batch, time per sample falls until the device is busy",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=128, shuffle=True)
+for group in optimizer.param_groups:
+    group["lr"] *= 2  # linear scaling, with warm-up""",
+        undo="Restore both.",
+        verify="Samples per second rise; loss at the same number of samples is no worse.",
+        sources=(paper("1706.02677", "Accurate, large minibatch SGD"),),
+    ),
+    Fix(
+        id="FX317",
+        family="compute",
+        title="Reach the same loss in fewer steps",
+        addresses=("BN301",),
+        note=True,
+        what_to_change="When the device is busy with work that must be done, the schedule is what is left: a better"
+        " optimizer, warm-up and decay, or a smaller model reach the same quality in less time.",
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Everything about convergence: judge by time to the same loss.",
+        code="""\
+import torch
+
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=1000)""",
+        undo="Use the old schedule.",
+        verify="Time to the same validation loss falls.",
+        sources=(docs("optim.html#how-to-adjust-learning-rate", "How to adjust the learning rate"),),
+    ),
+    Fix(
+        id="FX318",
+        family="compute",
+        title="Extend the context after pre-training, not during it",
+        addresses=(),
+        note=True,
+        what_to_change="Long sequences cost most in pre-training. Train on short ones and extend the rotary embedding"
+        " (YaRN) with a short fine-tuning.",
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Quality at long range must be measured.",
+        code="""\
+rope_scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}""",
+        undo="Train at full length.",
+        verify="Perplexity over position on long documents.",
+        sources=(paper("2309.00071", "YaRN: efficient context window extension of large language models"),),
+    ),
+    Fix(
+        id="FX319",
+        family="compute",
+        title="Compile your own kernels with --use_fast_math",
+        addresses=("BN306", "BN301"),
+        note=True,
+        what_to_change="Kernels of your own extension take a large share: fast division, square root and"
+        " transcendental functions may be accurate enough.",
+        when=(ON_CUDA, *seen("kernels.custom_share", ">=", 0.2, "kernels of your own take a fifth or more")),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Denormals become zero and functions lose accuracy.",
+        code="""\
+from torch.utils.cpp_extension import CUDAExtension
+
+extension = CUDAExtension("kernels", ["kernels.cu"], extra_compile_args={"nvcc": ["-O3", "--use_fast_math"]})""",
+        undo="Remove the flag.",
+        verify="The kernels' own tests with their tolerances.",
+        sources=(source("https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/", "nvcc --use_fast_math"),),
+    ),
+)

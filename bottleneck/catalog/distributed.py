@@ -1,0 +1,219 @@
+"""Fixes of training on several devices: communication that the step waits for, ranks that wait.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import docs, given, recipe, seen, source
+
+__all__ = ["FIXES"]
+
+_RANKS = given("distributed.world_size", ">", 1, "several ranks train together")
+_DDP = given("distributed.module", "==", "ddp", "the model is in DistributedDataParallel")
+_FSDP = given("distributed.module", "==", "fsdp", "the model is sharded by FSDP")
+_DDP_DOCS = docs("generated/torch.nn.parallel.DistributedDataParallel.html", "DistributedDataParallel")
+_FSDP_DOCS = docs("distributed.fsdp.fully_shard.html", "torch.distributed.fsdp.fully_shard")
+_OVERLAPPED = "exposed communication overlapped with computing"
+_LESS_EXPOSED = "The line 'exposed communication' falls."
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX601",
+        family="distributed",
+        title="Overlap DDP's all-reduce with backward",
+        addresses=("BN801",),
+        what_to_change="Gradients are sent in buckets while backward still runs. Tune bucket_cap_mb (a last bucket"
+        " that is too large is not hidden), avoid a copy with gradient_as_bucket_view, and say static_graph if the"
+        " same parameters are used each step.",
+        when=(_RANKS, _DDP),
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        basis=_OVERLAPPED,
+        may_break="gradient_as_bucket_view: gradients must not be detached in place; static_graph must be true.",
+        code="""\
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True)""",
+        undo="Remove the arguments.",
+        verify=_LESS_EXPOSED,
+        can_try=True,
+        sources=(_DDP_DOCS, docs("notes/ddp.html", "DDP notes")),
+    ),
+    Fix(
+        id="FX602",
+        family="distributed",
+        title="Synchronise gradients once per optimizer step (no_sync)",
+        addresses=("BN801",),
+        what_to_change="With gradient accumulation, every backward sends all gradients. Only the last one before the"
+        " optimizer step needs to.",
+        when=(
+            _RANKS,
+            given("step.micro_steps", ">", 1, "gradients are accumulated over several backward passes"),
+            *seen("comm.collectives_per_micro_step", ">=", 1, "each of them communicates"),
+        ),
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        basis="exposed communication gone but for one backward pass",
+        may_break="Rounding of the sum differs; with FSDP unsharded gradients need memory.",
+        code="""\
+from contextlib import nullcontext
+
+for micro, (inputs, targets) in enumerate(micro_batches):
+    last = micro == len(micro_batches) - 1
+    with nullcontext() if last else ddp_model.no_sync():
+        (loss_fn(ddp_model(inputs), targets) / len(micro_batches)).backward()
+optimizer.step()""",
+        undo="Remove no_sync.",
+        verify="Collectives per optimizer step fall by the number of micro-steps.",
+        can_try=True,
+        sources=(
+            docs(
+                "generated/torch.nn.parallel.DistributedDataParallel.html"
+                "#torch.nn.parallel.DistributedDataParallel.no_sync",
+                "DistributedDataParallel.no_sync",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX603",
+        family="distributed",
+        title="Send gradients in bf16",
+        addresses=("BN801",),
+        what_to_change="A communication hook compresses each bucket to 16 bits before the all-reduce: half the bytes.",
+        when=(_RANKS, _DDP),
+        risk=Risk.CHANGES_NUMERICS,
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        basis=_OVERLAPPED,
+        may_break="Gradients lose mantissa bits before they are summed. Needs NCCL 2.9.6 or newer.",
+        code="""\
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+ddp_model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)""",
+        undo="Do not register the hook.",
+        verify="Bytes per all-reduce halve; loss follows the old curve.",
+        sources=(docs("ddp_comm_hooks.html", "DDP communication hooks"),),
+    ),
+    Fix(
+        id="FX604",
+        family="distributed",
+        title="Let FSDP gather the next block while this one computes",
+        addresses=("BN801",),
+        what_to_change="Prefetch: ask for the next blocks' parameters before they are needed, forward and backward.",
+        when=(_RANKS, _FSDP),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        basis=_OVERLAPPED,
+        may_break="Memory for one or two more gathered blocks.",
+        code="""\
+blocks = list(model.blocks)
+for block, following in zip(blocks, blocks[1:]):
+    block.set_modules_to_forward_prefetch([following])
+for block, preceding in zip(blocks[1:], blocks):
+    block.set_modules_to_backward_prefetch([preceding])""",
+        undo="Remove the calls.",
+        verify=_LESS_EXPOSED,
+        sources=(_FSDP_DOCS,),
+    ),
+    Fix(
+        id="FX605",
+        family="distributed",
+        title="Wrap each block in its own FSDP unit",
+        addresses=("BN801",),
+        what_to_change="One unit for the whole model gathers all parameters before the first layer runs: nothing"
+        " overlaps and nothing is saved. Shard each block, then the root.",
+        when=(_RANKS, _FSDP),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        basis=_OVERLAPPED,
+        may_break="Checkpoints keep their names, the optimizer must be built after sharding.",
+        code="""\
+from torch.distributed.fsdp import fully_shard
+
+for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)""",
+        undo="Shard the root only.",
+        verify="Many smaller all-gathers, hidden behind computing.",
+        sources=(_FSDP_DOCS, recipe("intermediate/FSDP_tutorial.html", "Getting started with fully_shard")),
+    ),
+    Fix(
+        id="FX606",
+        family="distributed",
+        title="Give every rank the same work",
+        addresses=("BN802",),
+        what_to_change="All ranks wait for the slowest at every collective. Share work out by tokens rather than by"
+        " samples, use DistributedSampler, give each rank its own cores, and look at that rank's own diagnosis.",
+        when=(_RANKS,),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Batches are drawn otherwise.",
+        basis="at best the skew between ranks; measured on this run, not replayed",
+        code="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, shuffle=True)
+loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+for epoch in range(2):
+    sampler.set_epoch(epoch)""",
+        undo="Use the old sampler.",
+        verify="Starts of the same collective lie close together on all ranks.",
+        sources=(docs("data.html#torch.utils.data.distributed.DistributedSampler", "DistributedSampler"),),
+    ),
+    Fix(
+        id="FX607",
+        family="distributed",
+        title="Replace DataParallel by DistributedDataParallel",
+        addresses=("BN501", "BN801", "BN702"),
+        what_to_change="DataParallel drives all devices from one process, copies the model to them in every forward"
+        " pass and gathers outputs on one. One process per device (torchrun) does neither.",
+        when=seen("distributed.module", "==", "dp", "the model is in DataParallel"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="The script runs once per device: guard printing and saving by rank; batch size is per device.",
+        basis="not predicted: the replay does not move work between processes",
+        code="""\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()  # started by: torchrun --nproc-per-node=gpu train.py
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])""",
+        undo="Use DataParallel again.",
+        verify="Samples per second rise with the number of devices.",
+        sources=(
+            docs("generated/torch.nn.DataParallel.html", "DataParallel: use DistributedDataParallel instead"),
+        ),
+    ),
+    Fix(
+        id="FX608",
+        family="distributed",
+        title="Tune NCCL",
+        addresses=("BN801",),
+        note=True,
+        what_to_change="See what NCCL chose (NCCL_DEBUG=INFO: transport, rings, channels) before setting anything;"
+        " wrong interfaces and missing GPUDirect are the usual finds.",
+        when=(_RANKS,),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Settings are per cluster; a wrong one hangs.",
+        code="""\
+import os
+
+os.environ["NCCL_DEBUG"] = "INFO"  # before init_process_group""",
+        undo="Remove the variable.",
+        verify="Bus bandwidth of nccl-tests is near the link's.",
+        sources=(
+            source(
+                "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+                "NCCL environment variables",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,163 @@
+"""Fixes of graph breaks: what ends a compiled graph, and its rewrite.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import docs, given, if_known, recipe, seen
+
+__all__ = ["FIXES"]
+
+_TROUBLE = docs("torch.compiler_troubleshooting.html", "torch.compile troubleshooting")
+_FAQ = docs("torch.compiler_faq.html", "torch.compile frequently asked questions")
+_COMPILE = docs("generated/torch.compile.html", "torch.compile")
+_COMPILED = given("compile.used", "==", True, "something is compiled")
+_SEAMS = "the seam gone: guards, bytecode between the graphs and eager fallback"
+_ONE_FEWER = "One graph fewer per step: TORCH_LOGS=graph_breaks no longer names the line."
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX401",
+        family="compile",
+        title="Rewrite the lines that break the graph",
+        addresses=("BN401",),
+        what_to_change="Each break ends one compiled graph and starts another, with Python and guards between. Keep"
+        " values on the device, move output out of the model, and use tensor operations where control flow depends on"
+        " data. TORCH_LOGS=graph_breaks prints every break with its line.",
+        unless=(if_known("compile.break_kinds"),),
+        what_if=WhatIf.SEAMS_GONE,
+        basis=_SEAMS,
+        code="""\
+import torch
+
+# .item() in the model        keep the tensor: x * scale, not x * scale.item()
+# if tensor > 0: a else: b    torch.where(tensor > 0, a, b)
+# print, logging, time        after the step, on values that the model returns
+# an unsupported call         outside the compiled function, or a torch.library.custom_op
+out = torch.where(x.mean() > 0, x * 2, x)""",
+        undo="Not needed: the rewrites also run eagerly.",
+        verify=_ONE_FEWER,
+        sources=(_TROUBLE, _FAQ),
+    ),
+    Fix(
+        id="FX402",
+        family="compile",
+        title="Take .item() out of the compiled model",
+        addresses=("BN401",),
+        what_to_change="A Python number made from a tensor ends the graph. Keep it a tensor; where a number is"
+        " unavoidable, let the compiler trace it as an unknown with capture_scalar_outputs.",
+        when=seen("compile.break_kinds", "contains", "item", "a break comes from .item() or the like"),
+        what_if=WhatIf.SEAMS_GONE,
+        basis=_SEAMS,
+        code="""\
+import torch
+
+scale = x.abs().mean()  # stays on the device
+out = x / scale  # was: x / x.abs().mean().item()
+
+torch._dynamo.config.capture_scalar_outputs = True  # only where a number is unavoidable""",
+        undo="Not needed.",
+        verify=_ONE_FEWER,
+        sources=(_TROUBLE,),
+    ),
+    Fix(
+        id="FX403",
+        family="compile",
+        title="Take printing and logging out of the compiled model",
+        addresses=("BN401",),
+        what_to_change="Return what you want to see and print it outside, every N steps; print, logging, random and"
+        " time calls inside end the graph.",
+        when=seen("compile.break_kinds", "contains", "print", "a break comes from print, logging or time"),
+        what_if=WhatIf.SEAMS_GONE,
+        basis=_SEAMS,
+        code="""\
+import torch
+
+
+def forward(x):
+    hidden = x.relu()
+    return hidden, {"mean": hidden.detach().mean()}  # was: print(hidden.mean()) in here
+
+
+out, seen = torch.compile(forward, backend="eager")(x)
+if step % 100 == 0:
+    print({name: value.item() for name, value in seen.items()})""",
+        undo="Print inside again.",
+        verify=_ONE_FEWER,
+        sources=(_TROUBLE,),
+    ),
+    Fix(
+        id="FX404",
+        family="compile",
+        title="Replace data-dependent branches by tensor operations",
+        addresses=("BN401",),
+        what_to_change="`if tensor > 0` needs the value on the host. torch.where computes both sides and chooses on"
+        " the device; torch.cond keeps a real branch inside the graph.",
+        when=seen(
+            "compile.break_kinds", "contains", "branch", "a break comes from a branch on a tensor's value"
+        ),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="torch.where computes both sides, and gradients flow through both: mask NaN at the input.",
+        what_if=WhatIf.SEAMS_GONE,
+        basis=_SEAMS,
+        code="""\
+import torch
+
+# was: y = x * 2 if x.mean() > 0 else x
+y = torch.where(x.mean() > 0, x * 2, x)""",
+        undo="Branch in Python again.",
+        verify=_ONE_FEWER,
+        sources=(docs("cond.html", "Control flow: cond"), _TROUBLE),
+    ),
+    Fix(
+        id="FX405",
+        family="compile",
+        title="Hide an untraceable call behind a custom operator",
+        addresses=("BN401",),
+        what_to_change="Wrap a call that dynamo cannot trace (C extension, NumPy library) in torch.library.custom_op:"
+        " the graph then goes through it instead of ending there. Or call it before and after the compiled part.",
+        when=seen("compile.break_kinds", "contains", "unsupported", "a break comes from an unsupported call"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="You promise shapes (register_fake) and gradients (register_autograd).",
+        what_if=WhatIf.SEAMS_GONE,
+        basis=_SEAMS,
+        code="""\
+import numpy as np
+import torch
+
+
+@torch.library.custom_op("mylib::smooth", mutates_args=())
+def smooth(signal: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.convolve(signal.cpu().numpy(), np.ones(3) / 3, "same")).to(signal)
+
+
+@smooth.register_fake
+def _(signal):
+    return torch.empty_like(signal)""",
+        undo="Call the function directly.",
+        verify=_ONE_FEWER,
+        sources=(recipe("advanced/python_custom_ops.html", "Custom Python operators"),),
+    ),
+    Fix(
+        id="FX406",
+        family="compile",
+        title="Forbid graph breaks with fullgraph=True",
+        addresses=("BN401",),
+        note=True,
+        what_to_change="Once the breaks are gone, fullgraph=True turns the next one into an error at its line instead"
+        " of a silent loss.",
+        when=(_COMPILED,),
+        may_break="A break is now an error.",
+        code="""\
+import torch
+
+compiled = torch.compile(model, fullgraph=True)""",
+        undo="Remove fullgraph=True.",
+        verify="The script runs through.",
+        can_try=True,
+        sources=(_COMPILE,),
+    ),
+)

@@ -1,0 +1,293 @@
+"""Fixes of the host's part of the step: waiting for the device, other work, collector, threads, copies.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import ON_GPU, docs, given, recipe, source
+
+__all__ = ["FIXES"]
+
+_TUNING = recipe(
+    "recipes/recipes/tuning_guide.html",
+    "PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronization",
+)
+_SYNC_MODE = docs("generated/torch.cuda.set_sync_debug_mode.html", "torch.cuda.set_sync_debug_mode")
+_CPU = given("device.kind", "==", "cpu", "training runs on the CPU")
+_THREADS = docs("notes/cpu_threading_torchscript_inference.html", "CPU threading")
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX501",
+        family="host",
+        title="Read the loss every N steps, not in each",
+        addresses=("BN601",),
+        what_to_change="loss.item(), float(loss), .cpu() and printing a tensor wait until the device has done"
+        " everything queued, and leave it idle while the host catches up. Sum on the device, read now and then.",
+        what_if=WhatIf.SYNCS_GONE,
+        basis="the waits gone",
+        may_break="Logged values come later; early stopping reacts N steps later.",
+        code="""\
+import torch
+
+running = torch.zeros((), device=device)
+for step, (inputs, targets) in enumerate(loader):
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    running += loss.detach()  # was: total += loss.item()
+    if step % 100 == 99:
+        print(running.item() / 100)
+        running.zero_()""",
+        undo="Read it in each step again.",
+        verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
+        sources=(_TUNING, _SYNC_MODE),
+    ),
+    Fix(
+        id="FX502",
+        family="host",
+        title="Replace operations that need a value on the host",
+        addresses=("BN601",),
+        what_to_change="Boolean indexing, nonzero, masked_select, unique, tensor.any() in an if, and repeat_interleave"
+        " have sizes that only the data tells, so the host waits. Use fixed-size operations on masks.",
+        when=(ON_GPU,),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.SYNCS_GONE,
+        basis="the waits gone",
+        may_break="Masked-out elements are computed; keep NaN and infinity out of them.",
+        code="""\
+import torch
+
+# was: loss = losses[mask].mean()
+loss = torch.where(mask, losses, 0.0).sum() / mask.sum().clamp(min=1)""",
+        undo="Index with the mask again.",
+        verify="No cudaStreamSynchronize at that line.",
+        sources=(_TUNING, _SYNC_MODE),
+    ),
+    Fix(
+        id="FX503",
+        family="host",
+        title="Bring values back without waiting",
+        addresses=("BN601", "BN702"),
+        what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read them a step"
+        " later, when the copy has long arrived.",
+        when=(ON_GPU,),
+        what_if=WhatIf.SYNCS_GONE,
+        basis="the waits gone",
+        may_break="Reading before the event has happened gives garbage.",
+        code="""\
+import torch
+
+
+class Later:
+    \"\"\"A scalar of the step before, without a wait in this one.\"\"\"
+
+    def __init__(self):
+        self.host = torch.zeros(1, pin_memory=True)
+        self.ready = torch.cuda.Event()
+
+    def put(self, value):
+        self.host.copy_(value.detach().reshape(1), non_blocking=True)
+        self.ready.record()
+
+    def get(self):
+        self.ready.synchronize()  # a step later this returns at once
+        return float(self.host)""",
+        undo="Use .item() again.",
+        verify="No wait of the host in the step.",
+        sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
+    ),
+    Fix(
+        id="FX504",
+        family="host",
+        title="Take checkpoints, validation and logging out of the step's path",
+        addresses=("BN901",),
+        what_to_change="Do them less often, or elsewhere: copy the state to the host and write it in a thread; log"
+        " from a queue; validate every N steps or in another process.",
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.HOST_WORK_GONE,
+        basis="the named host work gone",
+        may_break="A crash loses what was not yet written; wait for the thread before the process ends.",
+        code="""\
+import threading
+
+import torch
+
+
+def save_in_background(model, path):
+    state = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+    thread = threading.Thread(target=torch.save, args=(state, path))
+    thread.start()
+    return thread
+
+
+writer = save_in_background(model, "checkpoint.pt")
+writer.join()  # before the next one, or at the end""",
+        undo="Save in the loop again.",
+        verify="'other host work' falls below 2 % of the step.",
+        sources=(
+            recipe(
+                "recipes/distributed_async_checkpoint_recipe.html",
+                "Asynchronous saving with Distributed Checkpoint",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX505",
+        family="host",
+        title="Keep Python's garbage collector out of the step",
+        addresses=("BN902",),
+        what_to_change="A full collection walks every object of the process, and with a large model or dataset in"
+        " Python objects takes many ms at an arbitrary step. Freeze what lives for ever and collect at a chosen step.",
+        when=(given("gc.ms_per_step", ">", 0.0, "the collector runs during steps"),),
+        what_if=WhatIf.GC_FREE,
+        basis="the collector's time gone",
+        may_break="Reference cycles live until the next chosen collection: memory can grow in between.",
+        code="""\
+import gc
+
+gc.collect()
+gc.freeze()  # model, optimizer and dataset are not walked again
+gc.disable()
+for step, batch in enumerate(loader):
+    train_step(batch)
+    if step % 1000 == 999:
+        gc.collect()""",
+        undo="gc.enable()",
+        verify="No collector time in the steps; memory does not grow.",
+        can_try=True,
+        sources=(source("https://docs.python.org/3/library/gc.html", "Python: gc"),),
+    ),
+    Fix(
+        id="FX506",
+        family="host",
+        title="Use as many threads as there are cores",
+        addresses=("BN903",),
+        what_to_change="More intra-op threads than cores (or than this process may use) wait for one another; DataLoader"
+        " workers and other processes need cores too.",
+        when=(_CPU,),
+        basis="not predicted: only trying tells; `verify` measures it",
+        may_break="Sums over another number of threads differ in the last bits.",
+        code="""\
+import os
+
+import torch
+
+torch.set_num_threads(len(os.sched_getaffinity(0)))  # and OMP_NUM_THREADS for libraries""",
+        undo="Remove the line.",
+        verify="Step time falls and its spread too.",
+        can_try=True,
+        sources=(
+            _THREADS,
+            recipe("recipes/recipes/tuning_guide.html", "Tuning guide: CPU specific optimizations"),
+        ),
+    ),
+    Fix(
+        id="FX507",
+        family="host",
+        title="Bind the process to one NUMA node",
+        addresses=("BN903",),
+        note=True,
+        what_to_change="On a machine with several sockets keep threads and their memory on one node: start with"
+        " `numactl --cpunodebind=0 --membind=0`, or torch.backends.xeon.run_cpu.",
+        basis="not predicted: the replay does not see memory nodes",
+        may_break="The process gets the cores of one node only.",
+        code="""\
+import os
+
+node = "/sys/devices/system/node/node0/cpulist"
+if os.path.exists(node):
+    cores = set()
+    for part in open(node).read().strip().split(","):
+        first, _, last = part.partition("-")
+        cores |= set(range(int(first), int(last or first) + 1))
+    os.sched_setaffinity(0, (cores & os.sched_getaffinity(0)) or os.sched_getaffinity(0))""",
+        undo="Start without it.",
+        verify="numastat -p shows memory on one node; step time and spread fall.",
+        can_try=True,
+        sources=(
+            recipe("recipes/xeon_run_cpu.html", "Optimizing CPU performance on Intel Xeon with run_cpu"),
+        ),
+    ),
+    Fix(
+        id="FX508",
+        family="host",
+        title="Copy the next batch while this one computes",
+        addresses=("BN702", "BN701"),
+        what_to_change="Pinned, non-blocking copies on the compute stream still queue behind it. Issue the next batch's"
+        " copy on a stream of its own and wait for it when it is needed.",
+        when=(ON_GPU,),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.COPIES_ASYNC,
+        what_if_bound=True,
+        basis="copies asynchronous and on their own stream",
+        may_break="Forgetting wait_stream or record_stream lets memory be reused too early.",
+        code="""\
+import torch
+
+
+def on_device(loader, device):
+    copies = torch.cuda.Stream()
+    ahead = None
+    for batch in loader:
+        with torch.cuda.stream(copies):
+            coming = [tensor.to(device, non_blocking=True) for tensor in batch]
+        if ahead is not None:
+            yield ahead
+        torch.cuda.current_stream().wait_stream(copies)
+        for tensor in coming:
+            tensor.record_stream(torch.cuda.current_stream())
+        ahead = coming
+    if ahead is not None:
+        yield ahead""",
+        undo="Copy in the loop again.",
+        verify="Copies and kernels overlap in the trace; exposed copies fall.",
+        sources=(docs("notes/cuda.html#cuda-streams", "CUDA streams"),),
+    ),
+    Fix(
+        id="FX509",
+        family="host",
+        title="Send fewer bytes to the device",
+        addresses=("BN702", "BN701"),
+        what_to_change="Send images as uint8 and tokens as int32, and convert and normalise on the device: a quarter"
+        " of the bytes of fp32. Keep data that fits on the device there.",
+        when=(ON_GPU, given("copies.h2d_ms", ">", 0.0, "batches are copied to the device")),
+        what_if=WhatIf.COPIES_GONE,
+        what_if_bound=True,
+        basis="copies free of charge, the most that sending less can bring",
+        may_break="Augmentation in floating point must move to the device too.",
+        code="""\
+for images, labels in loader:  # images are uint8 here
+    images = images.to(device, non_blocking=True).float().div_(255)
+    labels = labels.to(device, non_blocking=True)""",
+        undo="Convert in the dataset again.",
+        verify="Bytes copied per step fall to a quarter.",
+        sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
+    ),
+    Fix(
+        id="FX510",
+        family="host",
+        title="Make fewer, larger operations",
+        addresses=("BN501",),
+        what_to_change="A Python loop over samples, heads, layers of equal shape or parameters dispatches every"
+        " operator once per round. Put the loop into a dimension (batched matmul, vmap), or use torch._foreach_ on lists.",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="The batched form holds all intermediate results at once.",
+        what_if=WhatIf.DISPATCH_FREE,
+        what_if_bound=True,
+        basis="dispatch free of charge, the most that fewer operators can bring",
+        code="""\
+import torch
+
+# was: out = torch.stack([head_input @ weight for head_input, weight in zip(inputs, weights)])
+out = torch.bmm(inputs, weights)""",
+        undo="Loop again.",
+        verify="Operators (launches) per step fall.",
+        sources=(
+            docs("generated/torch.vmap.html", "torch.vmap"),
+            docs("generated/torch.bmm.html", "torch.bmm"),
+        ),
+    ),
+)

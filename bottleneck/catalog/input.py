@@ -1,0 +1,363 @@
+"""Fixes of the input pipeline: batches that arrive too late.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import docs, given, paper, recipe, seen, source
+
+__all__ = ["FIXES"]
+
+_LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
+_HAS_WORKERS = given("loader.num_workers", ">", 0, "the DataLoader has worker processes")
+_DATA = docs("data.html", "torch.utils.data")
+_TUNING = recipe("recipes/recipes/tuning_guide.html", "PyTorch performance tuning guide")
+_WAIT_GONE = "The line 'waiting for input' falls below 2 % of the step."
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX101",
+        family="input",
+        title="Give the DataLoader enough workers",
+        addresses=("BN101", "BN102"),
+        what_to_change="Raise num_workers until the workers together produce a batch in less time than the rest"
+        " of the step takes; more than that only costs memory and start-up.",
+        when=(
+            _LOADER,
+            given("loader.num_workers", "<", "@loader.needed_workers", "fewer workers than production needs"),
+        ),
+        unless=(
+            given("loader.num_workers", ">=", "@host.cores", "there are already as many workers as cores"),
+        ),
+        conflicts=("FX102",),
+        risk=Risk.SAFE,
+        may_break="Each worker holds a copy of the dataset object; random state and open files are per worker.",
+        what_if=WhatIf.INPUT_WORKERS,
+        basis="production time divided among the workers, bounded by the cores",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(
+    dataset,
+    batch_size=64,
+    shuffle=True,
+    num_workers=4,
+    persistent_workers=True,
+)""",
+        fills={"num_workers=4": "num_workers={min(loader.needed_workers, host.cores)}"},
+        undo="Set num_workers back.",
+        verify=_WAIT_GONE,
+        can_try=True,
+        sources=(
+            _DATA,
+            recipe(
+                "recipes/recipes/tuning_guide.html",
+                "PyTorch performance tuning guide",
+                "num_workers > 0 overlaps loading with training",
+            ),
+            source("", "Field report", "about 10 % for the loader's settings together"),
+        ),
+    ),
+    Fix(
+        id="FX102",
+        family="input",
+        title="Use fewer DataLoader workers",
+        addresses=("BN104", "BN903"),
+        what_to_change="Lower num_workers to the number that production needs, at most the cores: workers beyond"
+        " that compete with the training process, hold memory and make every epoch start slower.",
+        when=(_LOADER, *seen("loader.num_workers", ">", "@host.cores", "more workers than cores")),
+        conflicts=("FX101",),
+        basis="not predicted: contention for the cores is not in the replay",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=64, num_workers=2, persistent_workers=True)""",
+        fills={"num_workers=2": "num_workers={min(loader.needed_workers, host.cores)}"},
+        undo="Set num_workers back.",
+        verify="The step does not get slower and worker start-up gets shorter.",
+        can_try=True,
+        sources=(_DATA, source("", "Field report", "drop to 2-4 workers when trouble starts")),
+    ),
+    Fix(
+        id="FX103",
+        family="input",
+        title="Pin host memory and copy without blocking",
+        addresses=("BN701", "BN702"),
+        what_to_change="Let the loader hand over pinned batches and copy them with non_blocking=True: a copy from"
+        " pageable memory stops the host until it is done.",
+        when=(given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),),
+        unless=(given("loader.pin_memory", "==", True, "pin_memory is on"),),
+        what_if=WhatIf.COPIES_ASYNC,
+        basis="copies at pinned bandwidth that do not stop the host",
+        may_break="Pinned memory cannot be swapped; do not overwrite a batch on the host before it has arrived.",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=64, pin_memory=True)
+
+for images, labels in loader:
+    images = images.to(device, non_blocking=True)
+    labels = labels.to(device, non_blocking=True)""",
+        undo="Remove pin_memory and non_blocking.",
+        verify="Host-to-device copies no longer block; the trace shows 'Memcpy HtoD (Pinned -> Device)'.",
+        can_try=True,
+        sources=(
+            recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),
+            source("", "Field report", "about 10 % for the loader's settings together"),
+        ),
+    ),
+    Fix(
+        id="FX104",
+        family="input",
+        title="Copy pinned batches with non_blocking=True",
+        addresses=("BN701", "BN601"),
+        what_to_change="The batches are pinned already; without non_blocking=True each .to(device) still waits.",
+        when=(
+            given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
+            *seen("loader.pin_memory", "==", True, "pin_memory is on"),
+        ),
+        conflicts=("FX103",),
+        what_if=WhatIf.COPIES_ASYNC,
+        basis="copies that do not stop the host",
+        code="""\
+for images, labels in loader:
+    images = images.to(device, non_blocking=True)
+    labels = labels.to(device, non_blocking=True)""",
+        undo="Remove non_blocking.",
+        verify="No cudaStreamSynchronize follows the copies in the trace.",
+        can_try=True,
+        sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
+    ),
+    Fix(
+        id="FX105",
+        family="input",
+        title="Keep the workers alive between epochs",
+        addresses=("BN104", "BN101"),
+        what_to_change="Set persistent_workers=True: otherwise every epoch starts new processes, which import and"
+        " unpickle again before the first batch.",
+        when=(
+            _LOADER,
+            _HAS_WORKERS,
+            given("loader.persistent_workers", "==", False, "workers are started anew each epoch"),
+            *seen("loader.epochs", ">", 1, "the loader is iterated more than once"),
+        ),
+        may_break="Changes made to the dataset object between epochs no longer reach the workers.",
+        basis="measured start-up time per epoch, spread over its steps; not in the replay",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=64, num_workers=2, persistent_workers=True)""",
+        fills={"num_workers=2": "num_workers={loader.num_workers}"},
+        undo="Remove persistent_workers.",
+        verify="From the second epoch on, the first batch comes as fast as the others.",
+        can_try=True,
+        sources=(_DATA,),
+    ),
+    Fix(
+        id="FX106",
+        family="input",
+        title="Queue more batches ahead",
+        addresses=("BN103",),
+        what_to_change="Raise prefetch_factor: production keeps up on average, but slow batches come in bursts and"
+        " the queue is too short to ride them out.",
+        when=(_LOADER, _HAS_WORKERS),
+        may_break="Memory: num_workers x prefetch_factor batches are held ready.",
+        what_if=WhatIf.INPUT_READY,
+        what_if_bound=True,
+        basis="the step if no fetch ever waited, the most that a longer queue can bring",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=64, num_workers=2, prefetch_factor=8)""",
+        fills={"num_workers=2": "num_workers={loader.num_workers}"},
+        undo="Remove prefetch_factor (the default is 2).",
+        verify="The longest waits for input disappear.",
+        can_try=True,
+        sources=(_DATA,),
+    ),
+    Fix(
+        id="FX107",
+        family="input",
+        title="Make producing a batch cheaper",
+        addresses=("BN102", "BN101"),
+        what_to_change="Move the dear part of __getitem__ out of the loop: decode, resize or tokenize once and"
+        " store the result; augment whole batches on the device; index arrays instead of parsing files.",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Random augmentation must stay random: store only what is the same every epoch.",
+        what_if=WhatIf.INPUT_READY,
+        what_if_bound=True,
+        basis="the step if input cost nothing, the most that cheaper production can bring",
+        code="""\
+import torch
+from torch.utils.data import TensorDataset
+
+# Once, before training: run the deterministic part over all samples and keep the result.
+samples = [dataset[i] for i in range(len(dataset))]
+prepared = TensorDataset(*(torch.stack(column) for column in zip(*samples)))
+torch.save(prepared.tensors, "prepared.pt")""",
+        undo="Read the original data again.",
+        verify="Production time per batch falls; " + _WAIT_GONE[0].lower() + _WAIT_GONE[1:],
+        sources=(_DATA, _TUNING),
+    ),
+    Fix(
+        id="FX108",
+        family="input",
+        title="Share an IterableDataset out among its workers",
+        addresses=("BN101", "BN102"),
+        what_to_change="Every worker iterates its own copy of the dataset. Ask get_worker_info() which share is"
+        " this worker's, or each sample comes once per worker.",
+        when=(
+            *seen("loader.duplicated", "==", True, "several workers yield the same samples"),
+            given("loader.iterable", "==", True, "the dataset is an IterableDataset"),
+        ),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="An epoch gets shorter by the number of workers: it had repeated every sample.",
+        basis="not predicted: the step stays as long, but stops repeating samples",
+        code="""\
+from itertools import islice
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+
+class Shared(IterableDataset):
+    def __init__(self, records):
+        self.records = records
+
+    def __iter__(self):
+        worker = get_worker_info()
+        start, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return islice(iter(self.records), start, None, step)""",
+        undo="Yield everything from every worker again.",
+        verify="No sample arrives twice in an epoch.",
+        sources=(docs("data.html#torch.utils.data.IterableDataset", "torch.utils.data.IterableDataset"),),
+    ),
+    Fix(
+        id="FX109",
+        family="input",
+        title="Compute less padding: bucket or pack sequences",
+        addresses=("BN301", "BN306"),
+        what_to_change="Group samples of similar length into batches, or pack several into one row: padded"
+        " positions cost as much as real ones.",
+        when=seen("batch.padding_share", ">=", 0.1, "at least a tenth of the batch is padding"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Batches are no longer drawn independently of length; packed rows need an attention mask.",
+        basis="at best the padded share of the work that grows with the number of tokens; not in the replay",
+        code="""\
+import random
+
+from torch.utils.data import Sampler
+
+
+class Bucketed(Sampler):
+    \"\"\"Batches of similar lengths, in random order.\"\"\"
+
+    def __init__(self, lengths, batch_size):
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        self.batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+    def __iter__(self):
+        return iter(random.sample(self.batches, len(self.batches)))
+
+    def __len__(self):
+        return len(self.batches)""",
+        undo="Give the loader its old sampler.",
+        verify="Padding share of the batch falls, loss over tokens seen stays as it was.",
+        sources=(
+            paper("2107.02027", "Efficient sequence packing without cross-contamination"),
+            source(
+                "https://huggingface.co/docs/transformers/main_classes/data_collator",
+                "Transformers: data collators",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX110",
+        family="input",
+        title="Compute the frozen encoder's features once",
+        addresses=(),
+        note=True,
+        what_to_change="If a frozen encoder runs under no_grad in every step, store its outputs (features, latents)"
+        " once and train on those.",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Augmentation before the encoder is frozen with it.",
+        basis="the encoder's share of the step",
+        code="""\
+import torch
+
+with torch.no_grad():
+    features = torch.cat([encoder(batch.to(device)).cpu() for (batch,) in feature_loader])
+torch.save(features, "features.pt")""",
+        undo="Run the encoder in the loop again.",
+        verify="Forward time falls by the encoder's share; validation loss is unchanged.",
+        sources=(paper("2112.10752", "High-resolution image synthesis with latent diffusion models"),),
+    ),
+    Fix(
+        id="FX111",
+        family="input",
+        title="Fetch the next batch while this one trains",
+        addresses=("BN101", "BN102"),
+        what_to_change="Batches are made in the training loop itself, without a DataLoader. Make the next one in"
+        " a background thread (reading, decoding and NumPy release the GIL) or move it into a Dataset with workers.",
+        when=seen("loader.present", "==", False, "batches do not come from a DataLoader"),
+        what_if=WhatIf.INPUT_READY,
+        what_if_bound=True,
+        basis="the step if the batch were always ready",
+        may_break="Random numbers are drawn in another thread: seed a generator of its own.",
+        code="""\
+from concurrent.futures import ThreadPoolExecutor
+
+
+def prefetched(get_batch, steps):
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        ready = pool.submit(get_batch)
+        for _ in range(steps - 1):
+            batch, ready = ready.result(), pool.submit(get_batch)
+            yield batch
+        yield ready.result()
+
+
+for batch in prefetched(get_batch, steps=10):
+    train_step(batch)""",
+        undo="Call get_batch() in the loop again.",
+        verify=_WAIT_GONE,
+        sources=(_DATA,),
+    ),
+    Fix(
+        id="FX112",
+        family="input",
+        title="Fetch a whole batch with one call",
+        addresses=("BN102",),
+        what_to_change="Give the dataset __getitems__(indices): one vectorised read replaces a Python call per"
+        " sample, and the default collation of single samples falls away.",
+        when=(
+            _LOADER,
+            given("loader.iterable", "==", False, "the dataset is read by index"),
+            given("torch.version", ">=", "2.0", "torch is new enough to call __getitems__"),
+        ),
+        what_if=WhatIf.INPUT_READY,
+        what_if_bound=True,
+        basis="the step if input cost nothing, the most that cheaper production can bring",
+        code="""\
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitems__(self, indices):
+        return self.inputs[indices], self.targets[indices]
+
+
+loader = DataLoader(Rows(inputs, targets), batch_size=64, shuffle=True, collate_fn=lambda batch: batch)""",
+        undo="Remove __getitems__ and collate_fn.",
+        verify="Production time per batch falls.",
+        sources=(_DATA,),
+    ),
+)

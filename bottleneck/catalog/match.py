@@ -1,0 +1,136 @@
+"""Chooses the fixes for one run: those that answer a finding, apply, and are not already on.
+
+In: findings, the context of the run, the replay's answers, the true step time. Out: suggestions,
+fully resolved, the best first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model.fix import Suggestion
+from .conditions import evaluate, fill
+from .registry import FIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ..model.codes import WhatIf
+    from ..model.diagnosis import WhatIfResult
+    from ..model.finding import Finding
+    from ..model.fix import Fix
+    from ..model.run import JsonValue
+
+__all__ = ["match"]
+
+_WORTH_SHARE = 0.02
+"""The verdict's own threshold: below it a predicted gain does not outrank an unpriced fix."""
+
+
+def match(
+    findings: Iterable[Finding],
+    context: Mapping[str, JsonValue],
+    what_ifs: Mapping[WhatIf, WhatIfResult],
+    true_ms: float | None,
+    *,
+    fixes: Iterable[Fix] = FIXES,
+) -> tuple[Suggestion, ...]:
+    """Return the suggestions for a run.
+
+    A fix is suggested once, for the dearest finding that it addresses. One whose condition is false
+    (it is on already, the device cannot do it) is left out; a condition that the run could not check
+    is listed with the suggestion. A fix that the replay predicts to save nothing is left out too. Of
+    two that conflict the better stays.
+
+    Args:
+        findings: what was found, in any order.
+        context: facts and settings in force; absent keys are unknown.
+        what_ifs: the replay's answers; only from these does a suggestion get its prediction.
+        true_ms: the true step time, None when it is unknown.
+        fixes: the catalogue to choose from.
+
+    Returns:
+        Suggestions: predicted gains of 2 % and more first, by size; then those that cannot be
+        predicted, by the cost of their finding; then small gains; notes last.
+    """
+    by_cost = sorted(findings, key=lambda finding: -(finding.cost_ms or 0.0))
+    catalogue = tuple(fixes)
+    chosen: dict[str, tuple[Fix, Suggestion, float]] = {}
+    for finding in by_cost:
+        for fix in catalogue:
+            if fix.id in chosen or fix.status == "removed" or finding.code not in fix.addresses:
+                continue
+            unknown = _unchecked(fix, context)
+            if unknown is not None and not _gains_nothing(fix, what_ifs):
+                suggestion = _suggest(fix, finding, context, what_ifs, unknown)
+                chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
+    ranked = sorted(chosen.values(), key=lambda entry: _rank(entry[1], entry[2], true_ms))
+    return _without_conflicts(ranked)
+
+
+def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
+    """Return whether the replay was asked about this fix and saw no gain."""
+    answer = what_ifs.get(fix.what_if) if fix.what_if is not None else None
+    return answer is not None and answer.saves_ms <= 0
+
+
+def _unchecked(fix: Fix, context: Mapping[str, JsonValue]) -> tuple[str, ...] | None:
+    """Return the conditions that could not be checked, or None when the fix does not apply."""
+    unknown: list[str] = []
+    for condition, wanted in [(c, True) for c in fix.when] + [(c, False) for c in fix.unless]:
+        holds = evaluate(condition, context)
+        if holds is None:
+            unknown.append(condition.text if wanted else f"not: {condition.text}")
+        elif holds is not wanted:
+            return None
+    return tuple(unknown)
+
+
+def _suggest(
+    fix: Fix,
+    finding: Finding,
+    context: Mapping[str, JsonValue],
+    what_ifs: Mapping[WhatIf, WhatIfResult],
+    unknown: tuple[str, ...],
+) -> Suggestion:
+    answer = what_ifs.get(fix.what_if) if fix.what_if is not None and not fix.note else None
+    basis = fix.basis
+    if answer is not None:
+        basis = f"{answer.basis} ({fix.basis})" if fix.basis else answer.basis
+    return Suggestion(
+        fix=fix.id,
+        title=fix.title,
+        finding=finding.code,
+        predicted_ms=answer.step_ms if answer else None,
+        saves_ms=answer.saves_ms if answer else None,
+        bound=answer is not None and (answer.bound or fix.what_if_bound),
+        basis=basis,
+        how=fix.what_to_change,
+        code=fill(fix.code, fix.fills, context),
+        site=finding.sites[0] if finding.sites else None,
+        risk=fix.risk,
+        may_break=fix.may_break,
+        undo=fix.undo,
+        verify=fix.verify,
+        can_try=fix.can_try,
+        unknown=unknown,
+        sources=fix.sources,
+        note=fix.note or finding.note,
+    )
+
+
+def _rank(suggestion: Suggestion, finding_ms: float, true_ms: float | None) -> tuple[int, float, str]:
+    if suggestion.note:
+        return (3, -finding_ms, suggestion.fix)
+    if suggestion.saves_ms is None:
+        return (1, -finding_ms, suggestion.fix)
+    worth = true_ms is None or suggestion.saves_ms >= _WORTH_SHARE * true_ms
+    return (0 if worth else 2, -suggestion.saves_ms, suggestion.fix)
+
+
+def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:
+    kept: list[tuple[Fix, Suggestion]] = []
+    for fix, suggestion, _ in ranked:
+        if not any(fix.id in other.conflicts or other.id in fix.conflicts for other, _ in kept):
+            kept.append((fix, suggestion))
+    return tuple(suggestion for _, suggestion in kept)

@@ -1,0 +1,194 @@
+"""Fixes of numerical precision: TF32, mixed precision, FP8.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Fix, Risk
+from .build import ON_CUDA, ON_GPU, docs, given, paper, seen, source
+
+__all__ = ["FIXES"]
+
+_AMPERE = given("device.capability", ">=", 8.0, "the device is Ampere or newer")
+_NO_AUTOCAST = given("autocast.dtype", "==", "none", "nothing runs under autocast")
+_AMP = docs("amp.html", "torch.amp")
+_AMP_EXAMPLES = docs("notes/amp_examples.html", "Automatic mixed precision examples")
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX301",
+        family="compute",
+        title="Allow TF32 for matrix multiplication",
+        addresses=("BN302",),
+        what_to_change="torch computes fp32 matrix products in full fp32 unless told otherwise. 'high' lets them use"
+        " the tensor cores with TF32: inputs rounded to 10 bits of mantissa, sums in fp32.",
+        when=(ON_CUDA, _AMPERE, given("matmul.precision", "==", "highest", "fp32 products run in full fp32")),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Products lose mantissa bits (relative error about 1e-3 per element).",
+        what_if=WhatIf.TF32,
+        basis="fp32 matrix kernels scaled by the ratio of the two rates",
+        code="""\
+import torch
+
+torch.set_float32_matmul_precision("high")""",
+        undo='torch.set_float32_matmul_precision("highest")',
+        verify="Loss follows the old curve; kernels named *tf32* or tensorop appear.",
+        can_try=True,
+        sources=(
+            docs("generated/torch.set_float32_matmul_precision.html", "torch.set_float32_matmul_precision"),
+            docs(
+                "notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices", "TF32 on Ampere and later"
+            ),
+        ),
+    ),
+    Fix(
+        id="FX302",
+        family="compute",
+        title="Allow TF32 for convolutions",
+        addresses=("BN302",),
+        what_to_change="cuDNN's TF32 has been switched off (it is on by default); switch it on again.",
+        when=(
+            ON_CUDA,
+            _AMPERE,
+            *seen("cudnn.allow_tf32", "==", False, "cuDNN may not use TF32"),
+            given("kernels.conv_share", ">", 0.02, "convolutions take a share of the step"),
+        ),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Convolutions lose mantissa bits.",
+        what_if=WhatIf.TF32,
+        basis="fp32 kernels scaled by the ratio of the two rates",
+        code="""\
+import torch
+
+torch.backends.cudnn.allow_tf32 = True""",
+        undo="torch.backends.cudnn.allow_tf32 = False",
+        verify="Loss follows the old curve.",
+        can_try=True,
+        sources=(docs("backends.html#torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.allow_tf32"),),
+    ),
+    Fix(
+        id="FX303",
+        family="compute",
+        title="Train in mixed precision (bf16 autocast)",
+        addresses=("BN303", "BN302", "BN306"),
+        what_to_change="Run forward and loss under autocast with bfloat16. Weights, optimizer state, reductions,"
+        " softmax and norms stay in fp32; bf16 has fp32's range, so no loss scaling is needed.",
+        when=(ON_GPU, given("device.capability", ">=", 8.0, "the device computes in bf16"), _NO_AUTOCAST),
+        unless=(given("kernels.bf16_share", ">", 0.2, "the matrix kernels run in 16 bits already"),),
+        conflicts=("FX304",),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="8 bits of mantissa: compare loss curves; keep custom losses and long sums in fp32.",
+        what_if=WhatIf.BF16,
+        basis="matrix kernels scaled by the ratio of the rates, memory-bound ones by half the bytes",
+        code="""\
+import torch
+
+with torch.autocast(device_type=device.type, dtype=torch.bfloat16):
+    loss = loss_fn(model(inputs), targets)
+loss.backward()  # outside autocast""",
+        undo="Remove the with statement.",
+        verify="Loss after the same number of steps is within its own noise; 16-bit kernels appear.",
+        can_try=True,
+        sources=(_AMP, _AMP_EXAMPLES, paper("1710.03740", "Mixed precision training")),
+    ),
+    Fix(
+        id="FX304",
+        family="compute",
+        title="Train in mixed precision (fp16 autocast with loss scaling)",
+        addresses=("BN303",),
+        what_to_change="Before Ampere there is no bf16 in hardware: use fp16 with a GradScaler, which keeps small"
+        " gradients from becoming zero and skips a step that overflows.",
+        when=(
+            ON_CUDA,
+            given("device.capability", ">=", 7.0, "the device has tensor cores"),
+            given("device.capability", "<", 8.0, "the device does not compute in bf16"),
+            _NO_AUTOCAST,
+        ),
+        conflicts=("FX303",),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Overflow skips steps; unscale before clipping gradients.",
+        what_if=WhatIf.BF16,
+        basis="matrix kernels scaled by the ratio of the rates, memory-bound ones by half the bytes",
+        code="""\
+import torch
+
+scaler = torch.amp.GradScaler(device.type)
+with torch.autocast(device_type=device.type, dtype=torch.float16):
+    loss = loss_fn(model(inputs), targets)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()""",
+        undo="Remove autocast and the scaler.",
+        verify="The scale settles, few steps are skipped, loss follows the old curve.",
+        sources=(_AMP_EXAMPLES, paper("1710.03740", "Mixed precision training")),
+    ),
+    Fix(
+        id="FX305",
+        family="compute",
+        title="Give custom autograd functions custom_fwd and custom_bwd",
+        addresses=("BN302", "BN303"),
+        what_to_change="Autocast does not reach inside an autograd.Function: without the decorators it gets what its"
+        " callers happen to pass and can compute in fp32 in the middle of a bf16 model.",
+        when=(
+            *seen("autocast.dtype", "!=", "none", "the model runs under autocast"),
+            *seen("kernels.matmul_fp32_share", ">=", 0.05, "matrix kernels compute in fp32 all the same"),
+        ),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="The function now computes in 16 bits.",
+        basis="at best the fp32 kernels scaled by the ratio of the rates",
+        code="""\
+import torch
+
+
+class MyMatmul(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.bfloat16)
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensors
+        return grad @ b.mT, a.mT @ grad""",
+        undo="Remove the decorators.",
+        verify="No fp32 matrix kernels remain under autocast.",
+        sources=(_AMP_EXAMPLES,),
+    ),
+    Fix(
+        id="FX315",
+        family="compute",
+        title="Train the matrix products in FP8",
+        addresses=("BN301",),
+        what_to_change="On Ada, Hopper and newer, convert the large linear layers to float8 (torchao) or use"
+        " Transformer Engine's layers.",
+        when=(
+            ON_CUDA,
+            *seen("device.capability", ">=", 8.9, "the device computes in fp8"),
+            *seen("kernels.bf16_share", ">=", 0.3, "16-bit matrix kernels take 30 % of the step or more"),
+        ),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="2 to 3 bits of mantissa with dynamic scaling: judge it by loss and downstream quality.",
+        basis="not predicted: depends on sizes; for small matrices the scaling costs more than it wins",
+        code="""\
+from torchao.float8 import convert_to_float8_training
+
+convert_to_float8_training(model, module_filter_fn=lambda module, name: name != "lm_head")""",
+        undo="Do not convert.",
+        verify="Step time falls and loss stays within its noise over a long run.",
+        sources=(
+            source(
+                "https://github.com/pytorch/ao/tree/main/torchao/float8",
+                "torchao.float8",
+                "up to 1.5x on Llama 3",
+            ),
+            source(
+                "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/index.html",
+                "Transformer Engine",
+            ),
+        ),
+    ),
+)

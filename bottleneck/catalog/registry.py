@@ -1,0 +1,57 @@
+"""The catalogue: all fixes by id, and the search over them.
+
+In: an id or words. Out: fixes. Ids are append-only; tests/contracts/catalog_ids.txt holds them.
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..model.fix import Fix
+from . import allocator, compute, distributed, graph_breaks, host, precision
+from . import compile as compile_family
+from . import input as input_family
+
+__all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "search"]
+
+FAMILIES: tuple[str, ...] = ("input", "allocator", "compute", "compile", "host", "distributed")
+
+FIXES: tuple[Fix, ...] = (
+    *input_family.FIXES,
+    *allocator.FIXES,
+    *precision.FIXES,
+    *compute.FIXES,
+    *graph_breaks.FIXES,
+    *compile_family.FIXES,
+    *host.FIXES,
+    *distributed.FIXES,
+)
+
+
+def by_id(fix_id: str) -> Fix:
+    """Return the fix of that id, in upper or lower case.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for fix in FIXES:
+        if fix.id == fix_id.upper():
+            return fix
+    raise UsageError(f"There is no fix {fix_id!r}.", remedy="`bottleneck catalog` lists them.")
+
+
+def by_code(code: str) -> tuple[Fix, ...]:
+    """Return the fixes that answer a finding code."""
+    return tuple(fix for fix in FIXES if code.upper() in fix.addresses)
+
+
+def search(words: str) -> tuple[Fix, ...]:
+    """Return the fixes that mention every word, those with most of them in the title first."""
+    wanted = words.lower().split()
+    found = []
+    for fix in FIXES:
+        title = f"{fix.id} {fix.title} {fix.family}".lower()
+        sources = " ".join(f"{source.title} {source.claim}" for source in fix.sources)
+        text = " ".join([title, fix.what_to_change, fix.may_break, fix.code, sources, *fix.addresses]).lower()
+        if wanted and all(word in text for word in wanted):
+            found.append((-sum(word in title for word in wanted), fix.id, fix))
+    return tuple(fix for _, _, fix in sorted(found, key=lambda entry: entry[:2]))
