@@ -30,7 +30,8 @@ def diagnosis_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """Return the text of `diagnosis.schema.json`."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis_schema(), order="sorted"), indent=2).decode() + "\n"
+    compact = msgspec.json.encode(diagnosis_schema(), order="sorted")
+    return msgspec.json.format(compact, indent=2).decode() + "\n"
 
 
 if __name__ == "__main__":

@@ -70,10 +70,10 @@ def render_for(
 ) -> str:
     """Render in the format `name`; the terminal format suits itself to `stream` (None: a plain file)."""
     if name == "text":
-        from . import terminal
+        from .terminal import render as render_terminal
 
         able = traits(stream) if stream is not None else Traits()
-        return terminal.render(
+        return render_terminal(
             diagnosis, width=able.width, color=able.color, unicode=able.unicode, verbose=verbose
         )
     return reporter(name).render(diagnosis, verbose=verbose)

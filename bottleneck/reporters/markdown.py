@@ -1,0 +1,146 @@
+"""report.md: the same report for a ticket, a pull request or a TensorBoard text panel.
+
+In: a diagnosis. Out: GitHub-flavoured Markdown in which nothing from a script or a trace can act as
+markup.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from . import details
+from .rows import (
+    FixRow,
+    bar_cells,
+    budget_rows,
+    capture_line,
+    cause_rows,
+    device_line,
+    fix_rows,
+    settings_lines,
+    step_line,
+)
+from .wording import clean, milliseconds, percent
+
+if TYPE_CHECKING:
+    from ..model.diagnosis import Diagnosis
+
+__all__ = ["escape", "render"]
+
+# An underscore inside a word is text to GitHub and CommonMark, and names are full of them.
+_SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~$!]|(?<!\w)_|_(?!\w))")
+_BAR_WIDTH = 30
+
+
+def escape(text: str) -> str:
+    """Return `text` on one line with Markdown's and HTML's special characters made harmless."""
+    escaped = _SPECIAL.sub(r"\\\1", clean(text))
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
+    """Return the report as Markdown; `verbose` adds all findings, what-ifs, kernels and settings."""
+    lines = _head(diagnosis)
+    lines += _budget(diagnosis, whole=verbose)
+    lines += _causes(diagnosis)
+    lines += _fixes(diagnosis)
+    lines += _closing(diagnosis)
+    if verbose:
+        for title, rows in details.sections(diagnosis):
+            lines += ["", f"## {title}", ""]
+            lines += [f"{'  ' * indent}- {escape(text)}" for indent, text in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _head(diagnosis: Diagnosis) -> list[str]:
+    verdict = diagnosis.verdict
+    undetermined = verdict.bottleneck_class.value == "undetermined"
+    classes = " / ".join(c.value for c in (verdict.bottleneck_class, *verdict.also))
+    confidence = "" if undetermined else f" (confidence {verdict.confidence})"
+    lines = [f"# {escape(diagnosis.title) or 'Diagnosis'}: {classes}{confidence}", ""]
+    lines.append(f"**{escape(verdict.headline)}**")
+    for text in (verdict.reason, f"To do: {verdict.remedy}" if verdict.remedy else ""):
+        if text:
+            lines += ["", escape(text)]
+    lines += ["", escape(". ".join(filter(None, [step_line(diagnosis), device_line(diagnosis)])))]
+    if diagnosis.outcome:
+        lines += ["", escape(diagnosis.outcome)]
+    return lines
+
+
+def _budget(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
+    rows = budget_rows(diagnosis, whole=whole)
+    if not rows:
+        return []
+    lines = ["", "## Where the step goes", "", "| part | ms | share | |", "|---|---:|---:|---|"]
+    cells = bar_cells([row.share for row in rows], _BAR_WIDTH)
+    for row, count in zip(rows, cells, strict=True):
+        ms = milliseconds(row.ms, like=diagnosis.step.true_ms)
+        tail = " ".join(filter(None, ["█" * count, escape(row.detail)]))
+        lines.append(f"| {escape(row.label)} | {ms} | {percent(row.share)} | {tail} |")
+    return lines
+
+
+def _causes(diagnosis: Diagnosis) -> list[str]:
+    worth, small = cause_rows(diagnosis)
+    if not worth and not small:
+        return []
+    lines = ["", "## What each cause costs", ""]
+    if worth:
+        lines += [
+            "| cause | finding | cost, ms | share | step without it, ms | |",
+            "|---|---|---:|---:|---:|---|",
+        ]
+    for row in worth:
+        told = "; ".join(filter(None, [row.headline, ", ".join(row.sites[:3]), row.after_previous]))
+        figures = f"{row.cost} | {row.share} | {row.without}"
+        lines.append(f"| {row.name} | {escape(row.code)} | {figures} | {escape(told)} |")
+    if small:
+        listed = ", ".join(f"{row.name} {row.cost} ms" for row in small)
+        lines += ["", f"Below 2 % of the step: {escape(listed)}."]
+    return lines
+
+
+def _fixes(diagnosis: Diagnosis) -> list[str]:
+    rows = fix_rows(diagnosis)
+    if not rows:
+        return []
+    lines = ["", "## What to change"]
+    for row in rows:
+        lines += _fix(row)
+    return lines
+
+
+def _fix(row: FixRow) -> list[str]:
+    gain = f": {row.gain}" if row.gain else ""
+    lines = ["", f"### {escape(row.fix)} {escape(row.title)}{escape(gain)}"]
+    where = f" At {row.where}." if row.where else ""
+    if row.how or where:
+        lines += ["", escape(f"{row.how}{where}")]
+    if row.code:
+        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", row.code)), default=0))
+        lines += ["", f"{fence}python", row.code, fence]
+    told = (
+        ("Careful", row.warning),
+        ("Not checked", row.unchecked),
+        ("Gain from", row.basis),
+        ("Undo", row.undo),
+        ("Verify", row.verify),
+        *(("Source", source) for source in row.sources),
+    )
+    listed = [f"- {name}: {escape(text)}" for name, text in told if text]
+    return [*lines, "", *listed] if listed else lines
+
+
+def _closing(diagnosis: Diagnosis) -> list[str]:
+    lines: list[str] = []
+    settings = settings_lines(diagnosis)
+    if settings:
+        lines += ["", "## What was on", ""]
+        lines += [f"- {state}: {escape(names)}" for state, names in settings]
+    lines += ["", "## Capture", "", escape(capture_line(diagnosis))]
+    told = [*diagnosis.capture.problems, *diagnosis.notes]
+    if told:
+        lines += ["", *(f"- {escape(text)}" for text in told)]
+    return lines

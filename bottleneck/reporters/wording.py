@@ -1,0 +1,94 @@
+"""How numbers, places and foreign text are worded in every report.
+
+In: values as they stand in a diagnosis. Out: short strings, free of control characters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model.run import SourceSite
+
+__all__ = ["clean", "milliseconds", "percent", "place", "shorten", "step_change", "times"]
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
+# Bidirectional overrides can make a line read as what it is not.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def clean(text: str) -> str:
+    """Make text from a script, a trace or a message safe to print on one line.
+
+    Kernel names, exception texts and paths come from elsewhere: terminal escapes, control
+    characters and line breaks in them must not reach the reader's terminal or break a table.
+    """
+    return " ".join(_UNPRINTABLE.sub(" ", _ESCAPES.sub("", text)).split())
+
+
+def clean_code(text: str) -> str:
+    """Make a block of code safe to print, keeping its lines and indentation."""
+    return "\n".join(_UNPRINTABLE.sub("", _ESCAPES.sub("", line)).rstrip() for line in text.splitlines())
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut the middle out of a long name; kernel names differ most at their ends."""
+    if len(text) <= width:
+        return text
+    if width <= 3:
+        return text[:width]
+    tail = (width - 1) // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def milliseconds(value: float | None, *, like: float | None = None) -> str:
+    """Word a time in ms with three figures or so; `like` fixes the decimals by another value's size."""
+    if value is None:
+        return "not measured"
+    size = abs(value if like is None else like)
+    decimals = 1 if size >= 10 else 2 if size >= 1 else 3
+    if size >= 1000:
+        decimals = 0
+    return f"{value:,.{decimals}f}".replace(",", " ")
+
+
+def percent(share: float | None) -> str:
+    """Word a share (0..1) as a percentage."""
+    if share is None:
+        return "-"
+    value = share * 100
+    if 0 < abs(value) < 0.1:
+        return "<0.1 %"
+    return f"{value:.1f} %" if abs(value) < 10 else f"{value:.0f} %"
+
+
+def times(before: float, after: float) -> str:
+    """Word a speed-up."""
+    ratio = before / after
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.0f}×"
+
+
+def step_change(true_ms: float | None, predicted_ms: float, *, bound: bool) -> str:
+    """Word a prediction: "87.4 → 33.0 ms (2.65×)", or "at best ..." where it is a bound."""
+    to = milliseconds(predicted_ms, like=true_ms)
+    text = f"{to} ms"
+    if true_ms is not None:
+        text = f"{milliseconds(true_ms)} → {to} ms"
+        if predicted_ms > 0:
+            text += f" ({times(true_ms, predicted_ms)})"
+    return f"at best {text}" if bound else text
+
+
+def place(site: SourceSite, *, width: int = 60) -> str:
+    """Word a line of the user's program as file:line (function), with long paths cut at the front."""
+    function = f" ({clean(site.function)})" if site.function and not site.function.startswith("<") else ""
+    where = f"{clean(site.file)}:{site.line}"
+    parts = where.split("/")
+    short = where
+    while len(short) + len(function) > width and len(parts) > 2:
+        parts = parts[1:]
+        short = "…/" + "/".join(parts)
+    return shorten(short + function, max(width, 20))
