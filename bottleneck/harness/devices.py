@@ -55,7 +55,7 @@ def read_devices() -> list[DeviceFacts]:
         with contextlib.suppress(Exception):
             if backend is not None and backend.is_available() and _backend_is_used(kind, backend):
                 name = backend.get_device_name() if hasattr(backend, "get_device_name") else kind
-                return [DeviceFacts(kind=kind, name=str(name))]  # type: ignore[arg-type]
+                return [DeviceFacts(kind=kind, name=str(name))]
     return [DeviceFacts(kind="cpu", name=_cpu_name(), total_bytes=_memory_bytes())]
 
 

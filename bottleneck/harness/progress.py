@@ -23,9 +23,7 @@ PLAIN_SECONDS = 10.0
 class Progress:
     """Says how far the capture is."""
 
-    def __init__(
-        self, *, quiet: bool = False, stream: TextIO | None = None, rank: int = 0
-    ) -> None:
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None, rank: int = 0) -> None:
         """Choose the stream and the style.
 
         Args:

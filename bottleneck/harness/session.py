@@ -157,8 +157,7 @@ class Session:
             reason = traceback.format_exc(limit=-3)
             self.store.artefact("harness", "failed", reason=reason)
             self.progress.note(
-                "the hooks could not be put in, so nothing is measured: "
-                + reason.strip().rsplit("\n", 1)[-1]
+                "the hooks could not be put in, so nothing is measured: " + reason.strip().rsplit("\n", 1)[-1]
             )
 
     def _before_stop(self) -> None:

@@ -198,9 +198,7 @@ def _read_threads(settings: dict[str, JsonValue]) -> None:
 
 def _read_allocator(settings: dict[str, JsonValue]) -> None:
     settings["malloc.library"] = _malloc_library()
-    conf = next(
-        (os.environ[n] for n in ENVIRONMENT[:3] if n in os.environ and "ALLOC_CONF" in n), None
-    )
+    conf = next((os.environ[n] for n in ENVIRONMENT[:3] if n in os.environ and "ALLOC_CONF" in n), None)
     if conf is not None:
         settings["allocator.conf"] = conf
     if not torch.cuda.is_initialized():
@@ -238,9 +236,7 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
         settings["distributed.module"], options = _wrapper(roots)
         if options:
             settings["distributed.settings"] = options
-        settings["torchscript"] = any(
-            isinstance(module, torch.jit.ScriptModule) for module in roots
-        )
+        settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler

@@ -147,11 +147,7 @@ class Stopper:
         Raises:
             KeyboardInterrupt: nothing has been captured yet, so python's own behaviour is right.
         """
-        if (
-            os.getpid() != self._pid
-            or self._released
-            or (self.reason is None and self.safe_points == 0)
-        ):
+        if os.getpid() != self._pid or self._released or (self.reason is None and self.safe_points == 0):
             raise KeyboardInterrupt
         now = time.monotonic()
         again, self._pressed = now - self._pressed < SAME_PRESS_SECONDS, now
@@ -208,12 +204,7 @@ class Stopper:
     def _lose_patience(self) -> None:
         time.sleep(self._patience_seconds)
         main = threading.main_thread().ident
-        if (
-            not self.under_way
-            and self._wake is not None
-            and main is not None
-            and not self._released
-        ):
+        if not self.under_way and self._wake is not None and main is not None and not self._released:
             signal.pthread_kill(main, self._wake)
 
     def _watch(self) -> None:

@@ -1,0 +1,372 @@
+"""What torch.compile did during the run: breaks, recompiles, compilations with their step.
+
+In: dynamo's own records, in memory, read at cuts. Out: compile.json. Nothing is installed until
+the script (or torch for it) has imported `torch._dynamo`, and a cut after which nothing was
+compiled costs three comparisons. Access is the same on torch 2.6 to 2.15; fields that a version
+lacks are read with a default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
+from .imports import ImportWatch
+from .sites import is_library
+from .torch_private import mark_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .store import Store
+
+__all__ = ["CompileWatch"]
+
+METRICS_KEPT = 4096
+"""Dynamo keeps 64 compilations by default; a model compiled per block makes more."""
+_ATTEMPT = re.compile(r"^!?(?P<frame>\d+)/(?P<number>\d+)")
+_NUMBER = re.compile(r"\d+")
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
+_COMMENT = re.compile(r"\s{2,}#.*$")
+"""Dynamo appends the source line of the guard in a comment far to the right."""
+
+
+class CompileWatch:
+    """Collects facts about compilations. One per process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._watch = ImportWatch("torch._dynamo", self._on_dynamo)
+        self._running = 0
+        self._begun = 0
+        self._seen_begun = 0
+        self._seen_metrics = 0
+        self._seen_breaks = 0
+        self._callbacks = False
+        self._events: list[CompileEvent] = []
+        self._breaks: dict[tuple[str, int, str], GraphBreak] = {}
+        self._recompiles: dict[tuple[str, int, str], Recompile] = {}
+        self._frames: dict[str, SourceSite] = {}
+        self._limits: list[str] = []
+        self._skips: list[str] = []
+        self._modules: list[str] = []
+        self._modes: list[str] = []
+        self._counters: dict[str, dict[str, int]] = {}
+        self._base: dict[str, dict[str, int]] = {}
+        self._problem: str | None = None
+        self._original_compile: Callable[..., Any] | None = None
+
+    @property
+    def compiling(self) -> bool:
+        """A compilation is under way right now, in some thread."""
+        return self._running > 0
+
+    def install(self) -> None:
+        """Note what is given to torch.compile; wait for dynamo."""
+        original = torch.compile
+
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - stands in for it
+            with contextlib.suppress(Exception):
+                self._note_call(args[0] if args else kwargs.get("model"), kwargs)
+            return original(*args, **kwargs)
+
+        mark_skip(compile.__code__)
+        self._original_compile = original
+        torch.compile = functools.wraps(original)(compile)
+        self._watch.install()
+
+    def uninstall(self) -> None:
+        """Take everything off again."""
+        self._watch.uninstall()
+        if self._original_compile is not None:
+            torch.compile = self._original_compile
+            self._original_compile = None
+        if self._callbacks:
+            handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+            with contextlib.suppress(Exception):
+                handler.remove_start_callback(self._on_start)  # type: ignore[union-attr]
+                handler.remove_end_callback(self._on_end)  # type: ignore[union-attr]
+            self._callbacks = False
+
+    def at_cut(self, step_index: int) -> bool:
+        """Read what is new since the last cut.
+
+        Args:
+            step_index: the step that ends at this cut.
+
+        Returns:
+            True when something was compiled in that step.
+        """
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is None:
+            return False
+        metrics = getattr(utils, "_compilation_metrics", ())
+        if self._begun == self._seen_begun and len(metrics) == self._seen_metrics:
+            return False
+        try:
+            self._seen_begun = self._begun
+            return self._collect(utils, metrics, step_index)
+        except Exception:
+            # Dynamo's records differ from what any version we know has; the run goes on.
+            self._problem = traceback.format_exc(limit=-2)
+            return True
+
+    def write(self) -> None:
+        """Write compile.json with what is known so far. Never raises."""
+        try:
+            utils = sys.modules.get("torch._dynamo.utils")
+            if utils is not None:
+                self._read_counters(utils)
+            self._store.write_json("compile", self._facts())
+            if self._problem is not None:
+                self._store.artefact("compile", "failed", reason=self._problem)
+        except Exception:
+            self._store.artefact("compile", "failed", reason=traceback.format_exc(limit=-2))
+
+    # -- while the program runs -----------------------------------------------------------------
+
+    def _on_dynamo(self) -> None:
+        with contextlib.suppress(Exception):
+            from torch._dynamo import callback, utils
+
+            utils.set_compilation_metrics_limit(METRICS_KEPT)
+            callback.on_compile_start(self._on_start)
+            callback.on_compile_end(self._on_end)
+            self._callbacks = True
+
+    def _on_start(self, *_args: object) -> None:
+        # torch 2.6 passes nothing, later versions CallbackArgs.
+        self._running += 1
+        self._begun += 1
+
+    def _on_end(self, *_args: object) -> None:
+        self._running = max(0, self._running - 1)
+
+    def _note_call(self, target: Any, options: dict[str, Any]) -> None:
+        """Note name and mode of something that is given to torch.compile."""
+        if target is None and not options:
+            return
+        mode = options.get("mode") or "default"
+        backend = options.get("backend", "inductor")
+        if backend != "inductor":
+            mode = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
+        if mode not in self._modes:
+            self._modes.append(str(mode))
+        owner = getattr(target, "__self__", target)
+        if isinstance(owner, torch.nn.Module):
+            name = type(owner).__qualname__
+        else:
+            name = str(getattr(target, "__qualname__", "") or "")
+        if name and name not in self._modules:
+            self._modules.append(name)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _collect(self, utils: Any, metrics: Sequence[Any], step: int) -> bool:
+        if len(metrics) < self._seen_metrics:
+            self._seen_metrics = 0  # the script cleared them
+        new = list(metrics)[self._seen_metrics :]
+        self._seen_metrics = len(metrics)
+        for metric in new:
+            self._add_metric(utils, metric, step)
+        self._read_breaks(utils)
+        self._read_counters(utils)
+        return True
+
+    def _add_metric(self, utils: Any, metric: Any, step: int) -> None:
+        started = getattr(metric, "start_time", None)
+        compile_id = str(getattr(metric, "compile_id", "") or "")
+        frame = str(getattr(metric, "co_name", "") or "")
+        file, line = getattr(metric, "co_filename", None), getattr(metric, "co_firstlineno", None)
+        number = compile_id.lstrip("!").partition("/")[0]
+        if file and line:
+            resumed = _RESUMED.match(frame)
+            function = resumed["function"] if resumed is not None else frame
+            self._frames[number] = SourceSite(file=file, line=int(line), function=function)
+        # A compilation given up at the recompile limit does not say whose it was; its number does.
+        site = self._frames.get(number)
+        kind, why = getattr(metric, "fail_type", None), getattr(metric, "fail_reason", None)
+        fail = f"{kind}: {_first_line(why)}" if kind else None
+        reason = getattr(metric, "recompile_reason", None)
+        found = _ATTEMPT.match(compile_id)
+        again = found is not None and int(found["number"]) > 0 and bool(frame) and not kind
+        if again and not reason:
+            reason = _failed_guard(utils, file, line, compile_id)
+        self._events.append(
+            CompileEvent(
+                frame=frame,
+                compile_id=compile_id,
+                site=site,
+                start_ns=_on_our_clock(started),
+                seconds=_seconds(metric),
+                step=step,
+                fail=fail,
+                recompile_reason=_guard_line(reason) if again else None,
+            )
+        )
+        if again:
+            self._add_recompile(frame, site, _guard_line(reason), step)
+        skip = getattr(metric, "cudagraph_skip_reason", None)
+        if skip and str(skip) not in self._skips:
+            self._skips.append(str(skip))
+        if fail is not None and "limit" in f"{kind} {why}".lower():
+            text = f"{site.function} ({site.file}:{site.line})" if site is not None else frame
+            if text and text not in self._limits:
+                self._limits.append(text)
+
+    def _add_recompile(self, frame: str, site: SourceSite | None, guard: str, step: int) -> None:
+        """Count recompilations of a frame by the guard that failed, whatever the sizes were."""
+        key = (site.file, site.line) if site is not None else (frame, 0)
+        full = (*key, _NUMBER.sub("#", guard))
+        known = self._recompiles.get(full)
+        self._recompiles[full] = Recompile(
+            frame=frame,
+            site=site,
+            guard=guard if known is None else known.guard,
+            count=1 if known is None else known.count + 1,
+            steps=[step] if known is None else [*known.steps, step],
+        )
+
+    def _read_breaks(self, utils: Any) -> None:
+        reasons = getattr(utils, "graph_break_reasons", [])
+        if len(reasons) < self._seen_breaks:
+            self._seen_breaks = 0
+        for entry in reasons[self._seen_breaks :]:
+            text = str(getattr(entry, "reason", entry))
+            site, exact = _break_site(getattr(entry, "user_stack", None) or [])
+            key = (exact.file, exact.line, _first_line(text)) if exact else ("", 0, text)
+            known = self._breaks.get(key)
+            self._breaks[key] = GraphBreak(
+                reason=_first_line(text),
+                site=site,
+                hint=_hint(text, site, exact),
+                hits=1 if known is None or known.hits is None else known.hits + 1,
+            )
+        self._seen_breaks = len(reasons)
+
+    def _read_counters(self, utils: Any) -> None:
+        """Copy dynamo's counters; the script may reset them, so earlier sums are kept apart."""
+        now = {
+            str(group): {str(name): int(n) for name, n in counter.items()}
+            for group, counter in list(getattr(utils, "counters", {}).items())
+        }
+        frames = ("frames", "total")
+        if _count(now, *frames) < _count(self._counters, *frames) - _count(self._base, *frames):
+            self._base = self._counters
+        self._counters = _add(self._base, now)
+
+    def _facts(self) -> CompileFacts:
+        skips = list(self._skips)
+        counted = _count(self._counters, "inductor", "cudagraph_skips")
+        if counted and not skips:
+            skips = [f"{counted} skipped; this torch does not record why"]
+        return CompileFacts(
+            used=bool(self._events) or _count(self._counters, "frames", "total") > 0,
+            unique_graphs=_count(self._counters, "stats", "unique_graphs"),
+            calls_captured=_count(self._counters, "stats", "calls_captured"),
+            breaks=list(self._breaks.values()),
+            recompiles=list(self._recompiles.values()),
+            compiles=self._events,
+            limit_hit=self._limits,
+            cudagraph_skips=skips,
+            compiled_modules=self._modules,
+            mode=", ".join(self._modes) or None,
+            counters=self._counters,
+        )
+
+
+def _break_site(stack: Sequence[Any]) -> tuple[SourceSite | None, SourceSite | None]:
+    """Return (innermost line of the user's own code, innermost line at all)."""
+    sites = [
+        SourceSite(file=str(frame.filename), line=int(frame.lineno or 0), function=str(frame.name or ""))
+        for frame in stack
+    ]
+    if not sites:
+        return None, None
+    own = [site for site in sites if not is_library(site.file)]
+    return (own or sites)[-1], sites[-1]
+
+
+def _hint(text: str, site: SourceSite | None, exact: SourceSite | None) -> str:
+    """Return dynamo's explanation and hints on one line, and where in a library it happened."""
+    parts = []
+    for line in text.splitlines()[1:]:
+        label, _, rest = line.strip().partition(":")
+        if label in ("Explanation", "Hint") and rest.strip():
+            parts.append(rest.strip())
+    if site is not None and exact is not None and site != exact:
+        parts.append(f"inside {exact.function} at {exact.file}:{exact.line}")
+    return " ".join(parts)
+
+
+def _failed_guard(utils: Any, file: str | None, line: int | None, compile_id: str) -> str:
+    """Return the guard whose failure caused this compilation, from the record of failures.
+
+    The record grows by all entries that failed; the first of the newest group is the cause. It
+    names the entry that failed ("2/0: ..."), so the frame's number picks the group.
+    """
+    frame = compile_id.lstrip("!").partition("/")[0]
+    for code, failures in getattr(utils, "guard_failures", {}).items():
+        if getattr(code, "co_filename", None) != file or code.co_firstlineno != line:
+            continue
+        texts = [_failure_text(failure) for failure in failures]
+        mine = [text for text in texts if text.startswith(f"{frame}/")]
+        if mine or texts:
+            return (mine or texts)[-1]
+    return ""
+
+
+def _failure_text(failure: Any) -> str:
+    return str(getattr(failure, "reason", failure))
+
+
+def _guard_line(reason: object) -> str:
+    """Return the failed guard as one line, without the number of the entry it belongs to."""
+    lines = [line.strip(" -\t") for line in str(reason or "").splitlines()]
+    for line in lines:
+        head, separator, rest = line.partition(": ")
+        text = rest if separator and _ATTEMPT.match(head) else line
+        if text and not text.startswith(("Recompiling", "triggered by")):
+            return _COMMENT.sub("", text)
+    return ""
+
+
+def _on_our_clock(epoch_seconds: float | None) -> int | None:
+    """Return a time since the epoch on the clock of the step times (perf_counter_ns)."""
+    if epoch_seconds is None:
+        return None
+    return int(epoch_seconds * 1e9) - time.time_ns() + time.perf_counter_ns()
+
+
+def _seconds(metric: Any) -> float | None:
+    whole = getattr(metric, "entire_frame_compile_time_s", None)
+    if whole is not None:
+        return float(whole)
+    microseconds = getattr(metric, "duration_us", None)
+    return float(microseconds) / 1e6 if microseconds is not None else None
+
+
+def _first_line(text: object) -> str:
+    return str(text or "").strip().split("\n", 1)[0].strip()
+
+
+def _count(counters: dict[str, dict[str, int]], group: str, name: str) -> int:
+    return counters.get(group, {}).get(name, 0)
+
+
+def _add(a: dict[str, dict[str, int]], b: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    return {
+        group: {
+            name: a.get(group, {}).get(name, 0) + b.get(group, {}).get(name, 0)
+            for name in {**a.get(group, {}), **b.get(group, {})}
+        }
+        for group in {**a, **b}
+    }
