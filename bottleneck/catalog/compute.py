@@ -83,7 +83,7 @@ with sdpa_kernel([*fused, SDPBackend.MATH]):
             given("cudnn.deterministic", "==", True, "deterministic algorithms are asked for"),
         ),
         may_break="The choice can differ from run to run, and with it the last bits; more workspace memory.",
-        basis="not predicted: only trying tells; `verify` measures it",
+        basis="not predicted: only trying tells",
         code="""\
 import torch
 

@@ -168,7 +168,7 @@ for step, batch in enumerate(loader):
         what_to_change="More intra-op threads than cores (or than this process may use) wait for one another; DataLoader"
         " workers and other processes need cores too.",
         when=(_CPU,),
-        basis="not predicted: only trying tells; `verify` measures it",
+        basis="not predicted: only trying tells",
         may_break="Sums over another number of threads differ in the last bits.",
         code="""\
 import os

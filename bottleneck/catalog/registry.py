@@ -15,15 +15,10 @@ __all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "search"]
 
 FAMILIES: tuple[str, ...] = ("input", "allocator", "compute", "compile", "host", "distributed")
 
-FIXES: tuple[Fix, ...] = (
-    *input_family.FIXES,
-    *allocator.FIXES,
-    *precision.FIXES,
-    *compute.FIXES,
-    *graph_breaks.FIXES,
-    *compile_family.FIXES,
-    *host.FIXES,
-    *distributed.FIXES,
+_FAMILIES = (input_family, allocator, precision, compute, graph_breaks, compile_family, host, distributed)
+
+FIXES: tuple[Fix, ...] = tuple(
+    sorted((fix for family in _FAMILIES for fix in family.FIXES), key=lambda fix: fix.id)
 )
 
 

@@ -1,0 +1,54 @@
+"""`bottleneck catalog`: the fixes, without a run.
+
+In: nothing, ids, or words to look for. Out: a list, or pages.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ..catalog.registry import FIXES, by_id, search
+from ..reporters.manual import fix_list, fix_page
+from ..reporters.output import emit, traits
+
+__all__ = ["command"]
+
+
+@click.group("catalog", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """List, show and search the fixes; without a verb, list them."""
+    if ctx.invoked_subcommand is None:
+        _list()
+
+
+@command.command("list")
+def _list_command() -> None:
+    """List all fixes with the findings that they answer."""
+    _list()
+
+
+@command.command("show")
+@click.argument("ids", nargs=-1, required=True, metavar="FX...")
+def _show(ids: tuple[str, ...]) -> None:
+    """Show what FX... changes, when it applies, what it may break, how to undo and verify it."""
+    pages = [fix_page(by_id(fix_id), width=traits(sys.stdout).width) for fix_id in ids]
+    emit("\n".join(pages))
+
+
+@command.command("search")
+@click.argument("words", nargs=-1, required=True, metavar="WORD...")
+@click.pass_context
+def _search(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """List the fixes that mention every WORD. Exit code 1 when none does, as grep's."""
+    found = search(" ".join(words))
+    if not found:
+        click.echo(f"No fix mentions {' and '.join(words)}.", err=True)
+        ctx.exit(1)
+    emit(fix_list(sorted(found, key=lambda fix: fix.family), width=traits(sys.stdout).width))
+
+
+def _list() -> None:
+    emit(fix_list(FIXES, width=traits(sys.stdout).width))

@@ -1,0 +1,70 @@
+"""`bottleneck explain CODE`: the page of the manual behind a code.
+
+In: a finding code or its name (BN101, waiting-for-input), a class (input-bound) or a fix (FX101).
+Out: its page on stdout.
+"""
+
+from __future__ import annotations
+
+import difflib
+import pkgutil
+import sys
+from importlib import import_module
+
+import click
+
+from ..catalog.registry import FIXES, by_code, by_id
+from ..errors import UsageError
+from ..model.codes import FINDING_CODES, CodeEntry
+from ..reporters.manual import fix_list, fix_page
+from ..reporters.output import emit, traits
+
+__all__ = ["command"]
+
+
+@click.command("explain")
+@click.argument("codes", nargs=-1, required=True, metavar="CODE...")
+def command(codes: tuple[str, ...]) -> None:
+    """Explain findings (BN101), classes (input-bound) and fixes (FX101)."""
+    emit("\n".join(_page(code.strip()) for code in codes))
+
+
+def _page(code: str) -> str:
+    width = traits(sys.stdout).width
+    if code.upper().startswith("FX"):
+        return fix_page(by_id(code), width=width)
+    of_class = [
+        entry
+        for entry in FINDING_CODES.values()
+        if entry.bottleneck_class is not None and entry.bottleneck_class.value == code.lower()
+    ]
+    if of_class:
+        listed = "\n".join(f"  {entry.code} {entry.name}" for entry in of_class)
+        return f"{code.lower()}: what can be found\n\n{listed}\n\nbottleneck explain {of_class[0].code} tells more.\n"
+    return _finding_page(_entry(code), width=width)
+
+
+def _finding_page(entry: CodeEntry, *, width: int) -> str:
+    from .. import analyzers
+    from ..analyzers.base import explain
+
+    # An analyzer registers itself when its module is imported.
+    for module in pkgutil.iter_modules(analyzers.__path__):
+        import_module(f"{analyzers.__name__}.{module.name}")
+    fixes = by_code(entry.code)
+    tail = f"\nFixes that answer it\n\n{fix_list(fixes, width=width)}" if fixes else ""
+    return explain(entry.code) + tail
+
+
+def _entry(code: str) -> CodeEntry:
+    for entry in FINDING_CODES.values():
+        if code.upper() == entry.code or code.lower() == entry.name:
+            return entry
+    known = [*FINDING_CODES, *(entry.name for entry in FINDING_CODES.values()), *(fix.id for fix in FIXES)]
+    near = difflib.get_close_matches(code.upper(), known, n=1) or difflib.get_close_matches(code, known, n=1)
+    hint = (
+        f"Did you mean {near[0]}?"
+        if near
+        else "Findings are BN..., fixes FX...; `bottleneck catalog` lists fixes."
+    )
+    raise UsageError(f"There is nothing called {code!r}.", remedy=hint)
