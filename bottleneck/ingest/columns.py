@@ -80,7 +80,7 @@ def _compact(part: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     low, high = int(part.min()), int(part.max())
     if low == high == NONE:
         return np.broadcast_to(np.asarray(NONE, dtype=dtype), part.shape)
-    if -(2**31) < low and high < 2**31:
+    if low > -(2**31) and high < 2**31:
         return part.astype(np.int32)
     return part
 

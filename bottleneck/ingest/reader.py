@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["read_trace"]
 
 _WINDOW_BYTES = 512 * 1024
+_PATIENCE_BYTES = 4 * 1024 * 1024
 _LONGEST_EVENT_BYTES = 64 * 1024 * 1024
 
 
@@ -77,7 +78,7 @@ class _Reader:
                     array.use(comma)
                     continue
                 array.keep(comma)
-            if self._take_one_by_one():
+            if self._take_one_by_one(comma):
                 return
 
     def _take_piece(self, comma: int) -> bool:
@@ -98,19 +99,26 @@ class _Reader:
         self.understood += len(events)
         return True
 
-    def _take_one_by_one(self) -> bool:
+    def _take_one_by_one(self, comma: int | None) -> bool:
         """Take the events in the window singly; True when there are no more."""
         array = self._array
         window = array.window()
-        split = len(window) if array.ended else window.rfind(b"}") + 1
-        data = mend(window[:split])
-        found = scan(data, self._one.decode)
+        patience = 0 if array.ended else _PATIENCE_BYTES
+        found = scan(window, self._one.decode, patience_bytes=patience)
+        rest = window[found.rest :]
+        if found.lost or not (found.events or found.closed):
+            # Mend whole events only: half a string looks like something else.
+            whole = len(window) if array.ended else (comma or 1) - 1
+            mended = mend(window[:whole])
+            again = scan(mended, self._one.decode, patience_bytes=0)
+            if (len(again.events), -again.lost) > (len(found.events), -found.lost):
+                found, rest = again, mended[again.rest :] + window[whole:]
+                self.mended += 1
         if not self.columns.add(found.events, exact=self._exact):
             self._use_decoder(exact=True)
-            return self._take_one_by_one()
+            return self._take_one_by_one(comma)
         self.understood += len(found.events)
         self.lost += found.lost
-        rest = data[found.rest :] + window[split:]
         if found.closed:
             self.trailer = array.trailer(rest)
             return True

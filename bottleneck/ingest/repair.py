@@ -22,11 +22,12 @@ __all__ = ["Scan", "mend", "scan"]
 _NAME = re.compile(rb'("name"\s*:\s*")([^\n]*?)("\s*,\s*"(?:pid|ph|cat)"\s*:)')
 _INNER_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
 _NOT_A_NUMBER = re.compile(
-    rb"(?<=[:\[,])(\s*)(?:[+-]?(?:nan|inf(?:inity)?)|n/a)\b(?=\s*[,\]}])", re.IGNORECASE
+    rb'"(?:[^"\\]|\\.)*"|[+-]?\b(?:nan|inf(?:inity)?|n/a)\b', re.IGNORECASE | re.DOTALL
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)
 _NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)"\s*:)')
+_FORGIVING = json.JSONDecoder(strict=False)
 _LONGEST_EVENT_BYTES = 64 * 1024 * 1024
 
 
@@ -37,7 +38,7 @@ def mend(data: bytes) -> bytes:
     data = _NAME.sub(
         lambda m: m[1] + _INNER_QUOTE.sub(rb'\1\\"', m[2]) + m[3] if b'"' in m[2] else m[0], data
     )
-    return _NOT_A_NUMBER.sub(rb"\1null", data)
+    return _NOT_A_NUMBER.sub(lambda m: m[0] if m[0][:1] == b'"' else b"null", data)
 
 
 class Scan(NamedTuple):
@@ -52,12 +53,14 @@ class Scan(NamedTuple):
     """The end of the event array was reached; `rest` is just after its bracket."""
 
 
-def scan(data: bytes, decode: Callable[[bytes], Event]) -> Scan:
+def scan(data: bytes, decode: Callable[[bytes], Event], *, patience_bytes: int) -> Scan:
     """Read events one by one, by matching brackets, until the array ends or the data does.
 
     Args:
         data: bytes that start inside the event array, before or between events.
         decode: strict decoder of one event; what it refuses is read forgivingly.
+        patience_bytes: an event without an end is given up, and the next one looked for, once this
+            many bytes of it are here; before, it is taken to be unfinished.
     """
     events: list[Event] = []
     lost = 0
@@ -73,7 +76,7 @@ def scan(data: bytes, decode: Callable[[bytes], Event]) -> Scan:
         end = _event_end(data, start)
         if end is None:
             resync = _NEXT_EVENT.search(data, start)
-            if resync is None:
+            if resync is None or len(data) - start < patience_bytes:
                 return Scan(events, lost, start, False)
             lost += 1
             position = resync.end()
@@ -96,6 +99,8 @@ def _event_end(data: bytes, start: int) -> int | None:
     depth = 0
     for token in _TOKEN.finditer(data, start, start + _LONGEST_EVENT_BYTES):
         first = data[token.start()]
+        if token[0] == b'"':
+            return None  # the data ends inside this string
         if first in b"{[":
             depth += 1
         elif first in b"}]":
@@ -111,6 +116,6 @@ def _decode_one(data: bytes, decode: Callable[[bytes], Event]) -> Event | None:
     except ValueError:
         pass
     try:
-        return coerce_event(json.loads(data))
+        return coerce_event(_FORGIVING.decode(data.decode()))
     except ValueError:
         return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import itertools
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -262,9 +263,9 @@ def trace_text(size_bytes: int) -> Iterator[str]:
 
 def write_trace(path: Path, size_bytes: int) -> None:
     """Write a trace of about that size; compressed when the name ends in .gz."""
-    compressed = path.suffix == ".gz"
-    opened = gzip.open(path, "wb", compresslevel=4) if compressed else path.open("wb")
-    with opened as file:
+    with path.open("wb") as plain, ExitStack() as stack:
+        packs = path.suffix == ".gz"
+        file = stack.enter_context(gzip.GzipFile("", "wb", 4, plain)) if packs else plain
         for piece in trace_text(size_bytes):
             file.write(piece.encode())
 
