@@ -25,6 +25,14 @@ __all__ = ["launch", "name_signal"]
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """What schedulers and launchers send to the process they know, which is this one."""
 
+ENVIRONMENT = {
+    # Without it CUPTI stays attached after the profiler has stopped, and every later step pays.
+    "TEARDOWN_CUPTI": "1",
+    # Kineto writes "USDT: ... profiler_start" to the script's stderr at any lower level (2.13).
+    "KINETO_LOG_LEVEL": "99",
+}
+"""Set for the script's process where the user has not set them."""
+
 
 def launch(plan: Plan) -> int:
     """Run the plan in a process of its own and wait for its end.
@@ -43,8 +51,7 @@ def launch(plan: Plan) -> int:
         encode_plan(plan),
         *plan.args,
     ]
-    # Without it CUPTI stays attached after the profiler has stopped, and every later step pays.
-    environment = {**os.environ, "TEARDOWN_CUPTI": os.environ.get("TEARDOWN_CUPTI", "1")}
+    environment = {**ENVIRONMENT, **os.environ}
     process: subprocess.Popen[bytes] | None = None
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

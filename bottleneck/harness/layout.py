@@ -10,25 +10,33 @@ import re
 import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..model.run import Run
-from .store import publish
+from .. import __version__
+from ..model.run import Run, ScriptOutcome
+from .launch import name_signal
+from .store import Store, publish, write_atomically
 
-__all__ = ["collect", "wait_for_ranks"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .plan import Plan
+
+__all__ = ["collect", "has_steps", "read_run", "record_end", "wait_for_ranks"]
 
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 POLL_SECONDS = 0.1
 
 
-def wait_for_ranks(working: Path, world_size: int, *, seconds: float) -> list[int]:
+def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> list[int]:
     """Wait until every rank's folder is whole.
 
     Args:
         working: the folder that the ranks share.
-        world_size: ranks to wait for.
+        ranks: whom to wait for.
         seconds: how long at most.
 
     Returns:
@@ -36,10 +44,51 @@ def wait_for_ranks(working: Path, world_size: int, *, seconds: float) -> list[in
     """
     deadline = time.monotonic() + seconds
     while True:
-        missing = [rank for rank in range(world_size) if not (working / f"rank{rank}").is_dir()]
+        missing = [rank for rank in ranks if not (working / f"rank{rank}").is_dir()]
         if not missing or time.monotonic() > deadline:
             return missing
         time.sleep(POLL_SECONDS)
+
+
+def record_end(working: Path, process: str, plan: Plan, returncode: int) -> ScriptOutcome:
+    """Make the script's process folder whole, whatever became of the process.
+
+    Args:
+        working: the folder that holds the process folders.
+        process: name of the process folder.
+        plan: what was run.
+        returncode: as subprocess gives it.
+
+    Returns:
+        How the script ended: as the process has recorded it, or as its return code tells.
+    """
+    publish_leftovers(working, only=process)
+    path = working / process
+    run = read_run(path)
+    if run is None:
+        # It died before it could write anything: a fault of the interpreter's or of ours.
+        store = Store(
+            path, run=Run(tool_version=__version__, command=[plan.target, *plan.args], cwd=str(Path.cwd()))
+        )
+        outcome = _end_of(returncode)
+        store.finish(outcome)
+        return outcome
+    if run.outcome.how != "running":
+        return run.outcome
+    outcome = _end_of(returncode)
+    write_atomically(path / "run.json", msgspec.json.encode(msgspec.structs.replace(run, outcome=outcome)))
+    return outcome
+
+
+def _end_of(returncode: int) -> ScriptOutcome:
+    """Return what a return code tells of a process that could not tell it itself."""
+    if returncode < 0:
+        return ScriptOutcome(
+            how="killed", exit_code=returncode, exception=f"ended by {name_signal(returncode)}"
+        )
+    return ScriptOutcome(
+        how="exited", exit_code=returncode, notes=["the process left without python's own exit"]
+    )
 
 
 def publish_leftovers(working: Path, *, only: str | None = None) -> None:
