@@ -49,9 +49,9 @@ def norms_one_by_one(model: nn.Module) -> dict[str, tuple[float, float]]:
 
 
 def norms_on_device(model: nn.Module) -> torch.Tensor:
-    weights = [p.detach() for p in model.parameters()]
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    return torch.stack(torch._foreach_norm(weights) + torch._foreach_norm(grads))
+    weights = [p.detach().norm() for p in model.parameters()]
+    grads = [p.grad.norm() for p in model.parameters() if p.grad is not None]
+    return torch.stack(weights + grads)
 
 
 def now() -> float:
