@@ -1,0 +1,31 @@
+"""One file per class of bottleneck: facts in, findings out; docstrings are `bottleneck explain`.
+
+In: `Facts`. Out: `find_all` runs every analyzer; `explain` returns the page of a code; `REGISTRY`
+lists them.
+"""
+
+from __future__ import annotations
+
+from ..model.finding import Finding
+from . import (  # noqa: F401  (importing a module registers its analyzers)
+    allocator,
+    capture,
+    communication,
+    compile,  # noqa: A004  (named for its class; the builtin is not used here)
+    compute,
+    graph_breaks,
+    host,
+    input_bound,
+    launch,
+    sync,
+    transfer,
+)
+from .base import HEADINGS, REGISTRY, Analyzer, Facts, explain
+
+__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "find_all"]
+
+
+def find_all(facts: Facts) -> tuple[Finding, ...]:
+    """Run every analyzer; findings by cost, unpriced ones after, notes last."""
+    found = [finding for code in sorted(REGISTRY) for finding in REGISTRY[code]().find(facts)]
+    return tuple(sorted(found, key=lambda f: (f.note, f.cost_ms is None, -(f.cost_ms or 0.0), f.code)))

@@ -1,0 +1,182 @@
+"""What an analyzer gets, what it gives, and where it is registered.
+
+In: `Facts` of one rank. Out: findings. An analyzer is one class per finding code; its docstring is
+the page that `bottleneck explain CODE` prints and has the headings of `HEADINGS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import UsageError
+from ..model.codes import FINDING_CODES, BottleneckClass, Part, WhatIf
+from ..model.diagnosis import StepSummary, WhatIfResult
+from ..model.finding import Evidence, Finding, Interval
+from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, SourceSite
+from ..timeline.result import HostSpan, Timeline
+
+__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "ms", "percent"]
+
+HEADINGS = (
+    "What it means",
+    "How it is measured",
+    "What it costs you",
+    "What it is not",
+    "What to do",
+    "Source",
+)
+
+
+def ms(value: float) -> str:
+    """Write a time so that its size is readable at a glance: "0.042 ms", "3.1 ms", "412 ms"."""
+    if value >= 100:
+        return f"{value:.0f} ms"
+    if value >= 1:
+        return f"{value:.1f} ms"
+    return f"{value:.3f} ms" if value < 0.1 else f"{value:.2f} ms"
+
+
+def percent(share: float) -> str:
+    """Write a share: "0.4 %", "37 %"."""
+    return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that is known of one rank when its findings are made."""
+
+    timeline: Timeline
+    step: StepSummary
+    run: Run | None = None
+    loaders: tuple[LoaderFacts, ...] = ()
+    compile: CompileFacts | None = None
+    context: Mapping[str, JsonValue] = field(default_factory=dict)
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
+    rank: int = 0
+
+    @property
+    def true_ms(self) -> float:
+        """The step time that costs are shares of."""
+        return self.timeline.true_ms
+
+    def number(self, key: str) -> float | None:
+        """Return a numeric context value, None where it was not measured."""
+        value = self.context.get(key)
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def is_on(self, key: str) -> bool | None:
+        """Return a context flag, None where it was not measured."""
+        value = self.context.get(key)
+        return value if isinstance(value, bool) else None
+
+    def ask(self, *questions: WhatIf) -> WhatIfResult | None:
+        """Return the answer that saves most among those questions, None when none was answered."""
+        if not self.timeline.usable_what_ifs:
+            return None
+        known = [self.timeline.what_ifs[q] for q in questions if q in self.timeline.what_ifs]
+        return max(known, key=lambda answer: answer.saves_ms, default=None)
+
+    def spans(self, *parts: Part) -> list[HostSpan]:
+        """Return the host spans of some budget parts, the largest first."""
+        return [span for span in self.timeline.spans if span.part in parts]
+
+    def sites(self, *phases: str) -> tuple[SourceSite, ...]:
+        """Return the user's lines of some phases, the most frequent first."""
+        if self.run is None:
+            return ()
+        found = [item for item in self.run.sites if item.phase in phases]
+        found.sort(key=lambda item: -item.count)
+        return tuple(dict.fromkeys(item.site for item in found))
+
+    def training_loader(self) -> LoaderFacts | None:
+        """Return the loader that feeds the training, if one was seen."""
+        able = [item for item in self.loaders if item.role == "train"] or [
+            item for item in self.loaders if item.role != "eval"
+        ]
+        return max(able, key=lambda item: item.fetches, default=None)
+
+    def interval(self, saves_ms: float) -> Interval | None:
+        """Spread a predicted saving by the noise of the step and the replay's own error."""
+        ci = self.step.true_ci_ms
+        if ci is None or self.true_ms <= 0:
+            return None
+        noise = (ci[1] - ci[0]) / 2 / self.true_ms * saves_ms
+        noise += (self.timeline.replay_error or 0.0) * saves_ms
+        return Interval(low_ms=max(0.0, saves_ms - noise), high_ms=saves_ms + noise)
+
+
+class Analyzer(ABC):
+    """One finding code. Subclasses register themselves by `code`."""
+
+    code: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        assert cls.code in FINDING_CODES, f"{cls.__name__}: unknown code {cls.code}"
+        assert cls.code not in REGISTRY, f"{cls.code} is claimed twice"
+        REGISTRY[cls.code] = cls
+
+    @property
+    def bottleneck_class(self) -> BottleneckClass | None:
+        """Class of the code, from the append-only table."""
+        return FINDING_CODES[self.code].bottleneck_class
+
+    @abstractmethod
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Return what was found; empty when the cause is absent or could not be looked for."""
+
+    def finding(
+        self,
+        facts: Facts,
+        title: str,
+        *,
+        answer: WhatIfResult | None = None,
+        cost_ms: float | None = None,
+        time_ms: float | None = None,
+        evidence: Sequence[Evidence] = (),
+        sites: Sequence[SourceSite | None] = (),
+        not_this: str = "",
+        note: bool = False,
+    ) -> Finding:
+        """Make a finding, priced by an answer of the replay where there is one."""
+        cost = answer.saves_ms if answer is not None else cost_ms
+        true_ms = facts.true_ms
+        return Finding(
+            code=self.code,
+            bottleneck_class=self.bottleneck_class,
+            title=title,
+            cost_ms=cost,
+            cost_share=cost / true_ms if cost is not None and true_ms > 0 else None,
+            interval=facts.interval(cost) if cost is not None else None,
+            time_ms=time_ms,
+            predicted_step_ms=true_ms - cost if cost is not None else None,
+            evidence=tuple(evidence),
+            sites=tuple(dict.fromkeys(site for site in sites if site is not None)),
+            not_this=not_this,
+            note=note,
+            ranks=(facts.rank,),
+        )
+
+
+REGISTRY: dict[str, type[Analyzer]] = {}
+"""Finding code -> its analyzer, filled as the modules of this folder are imported."""
+
+
+def explain(code: str) -> str:
+    """Return the page of a finding code.
+
+    Raises:
+        UsageError: there is no such code.
+    """
+    wanted = code.strip().upper()
+    if wanted not in REGISTRY:
+        known = ", ".join(sorted(REGISTRY))
+        raise UsageError(f"There is no finding {code!r}.", remedy=f"Known codes: {known}.")
+    entry = FINDING_CODES[wanted]
+    title = f"{entry.code} {entry.name}"
+    if entry.bottleneck_class is not None:
+        title += f" ({entry.bottleneck_class.value})"
+    return f"{title}\n\n{inspect.getdoc(REGISTRY[wanted]) or ''}\n"

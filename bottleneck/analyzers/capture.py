@@ -1,0 +1,134 @@
+"""How far the capture can be trusted, judged before any verdict.
+
+In: facts. Out: finding BN001 and the quality grade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..model.codes import Part
+from ..model.finding import Evidence, Finding
+from .base import Analyzer, Facts, percent
+
+__all__ = ["CaptureQuality", "Quality", "judge"]
+
+_REPLAY_POOR = 0.10
+"""Replay error above which no what-if is made from it."""
+_MISSING_POOR = 0.05
+"""Share of launches without a recorded kernel above which idle time cannot be told."""
+_UNEXPLAINED_POOR = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """The grade, and why."""
+
+    grade: Literal["good", "fair", "poor"]
+    reasons: tuple[str, ...] = ()
+    """What lowers the grade; the first is the worst."""
+    remedy: str = ""
+    """For a poor capture: what to do."""
+
+
+def judge(facts: Facts) -> Quality:
+    """Grade the capture of one rank."""
+    timeline = facts.timeline
+    poor: list[tuple[str, str]] = []
+    fair: list[str] = []
+    if timeline.true_ms <= 0 or facts.step.true_ms is None:
+        poor.append(
+            (
+                "no training step was seen",
+                "Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
+            )
+        )
+    if timeline.replay_error is not None and (
+        timeline.replay_error > _REPLAY_POOR or not timeline.usable_what_ifs
+    ):
+        poor.append(
+            (
+                f"the replay misses the traced window by {percent(timeline.replay_error)}",
+                "Trace more steps (--steps 16), without other profilers and on a quiet machine.",
+            )
+        )
+    if timeline.launches and timeline.missing_activities:
+        missing = timeline.missing_activities / timeline.launches
+        if missing > _MISSING_POOR:
+            poor.append(
+                (
+                    f"{percent(missing)} of the launches have no recorded kernel",
+                    "The trace lost events: trace fewer steps (--steps 2), or upgrade the driver.",
+                )
+            )
+        elif missing > 0.005:
+            fair.append(f"{percent(missing)} of the launches have no recorded kernel")
+    unexplained = timeline.part_ms(Part.UNEXPLAINED) / timeline.true_ms if timeline.true_ms > 0 else 0.0
+    if unexplained > _UNEXPLAINED_POOR:
+        poor.append(
+            (
+                f"{percent(unexplained)} of the step is unexplained",
+                "Run again and let the trace window finish; use --steps 3 if the trace grew too large.",
+            )
+        )
+    elif unexplained > 0.15:
+        fair.append(f"{percent(unexplained)} of the step is unexplained")
+    if facts.step.true_is == "profiled":
+        fair.append("no unprofiled step time, so the profiler's own cost is in the figures")
+    if facts.step.true_is == "measured" and facts.step.count < 5:
+        fair.append(f"only {facts.step.count} unprofiled steps were timed")
+    if timeline.steps < 2:
+        fair.append(f"{timeline.steps or 'no'} whole traced step{'s' if timeline.steps > 1 else ''}")
+    spread = facts.step.spread_ms
+    if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:
+        fair.append(f"step times scatter by {percent(spread / facts.step.true_ms)}")
+    fair += [text for text in timeline.problems if "differ from the timed ones" in text]
+    if poor:
+        return Quality(grade="poor", reasons=tuple([p[0] for p in poor] + fair), remedy=poor[0][1])
+    return Quality(grade="fair" if fair else "good", reasons=tuple(fair))
+
+
+class CaptureQuality(Analyzer):
+    """The capture does not carry a verdict.
+
+    What it means
+        Something that the verdict rests on is missing or contradicts itself, so the tool abstains
+        instead of guessing.
+
+    How it is measured
+        Launches against recorded kernels, the replay's error on the profiled window, the number of
+        whole steps, the spread of step times, what no line of the budget explains, and whether an
+        unprofiled step time exists.
+
+    What it costs you
+        Nothing in the step. It costs the answer.
+
+    What it is not
+        Not a fault of the script: the reasons name what the capture lacks.
+
+    What to do
+        What the remedy says: mostly more steps, a quieter machine, or a run that is left to finish.
+
+    Source
+        pytorch/pytorch issue 192021 (kernels silently dropped at the start of a session) and this
+        tool's design, "Capture quality".
+    """
+
+    code = "BN001"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report a poor capture."""
+        quality = judge(facts)
+        if quality.grade != "poor":
+            return ()
+        return (
+            self.finding(
+                facts,
+                "The capture does not carry a verdict: " + quality.reasons[0],
+                evidence=[Evidence(text=text, source="capture") for text in quality.reasons],
+                not_this="Says nothing about the script's speed.",
+                note=True,
+            ),
+        )

@@ -1,0 +1,224 @@
+"""The context: facts and settings as one flat mapping that fix conditions are checked against.
+
+In: a run's records and its timeline. Out: the mapping; keys as listed in model/context.py. A key
+that could not be measured is absent, never a default value.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from ..model.context import CONTEXT_KEYS
+from ..model.diagnosis import StepSummary
+from ..model.run import CompileFacts, Counters, JsonValue, LoaderFacts, Run, Window
+from ..timeline.result import Timeline
+
+__all__ = ["build_context"]
+
+_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_BREAK_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("item", (".item", "tensor.item", "_local_scalar_dense", "scalar", "tolist")),
+    ("print", ("print", "logging", "logger", "builtin: print")),
+    ("branch", ("data-dependent", "branch", "jump", "generic_jump", "dynamic control flow")),
+    ("disabled", ("disable", "graph_break()", "skip function")),
+)
+
+
+def _compute_capability(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _machine(run: Run) -> dict[str, JsonValue]:
+    out: dict[str, JsonValue] = {"distributed.world_size": run.world_size}
+    device = run.devices[0] if run.devices else None
+    if device is not None:
+        out["device.kind"] = device.kind
+        out["device.name"] = device.name or None
+        out["device.capability"] = _compute_capability(device.compute_capability)
+        out["device.total_bytes"] = device.total_bytes
+    out["host.cores"] = run.host.cores
+    version = run.host.torch.split("+")[0].split(".")
+    if len(version) >= 2:
+        out["torch.version"] = ".".join(version[:2])
+    return out
+
+
+def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
+    if loaders is None:
+        return {}
+    training = [item for item in loaders if item.role == "train"] or [
+        item for item in loaders if item.role != "eval"
+    ]
+    if not training:
+        return {"loader.present": False}
+    loader = max(training, key=lambda item: item.fetches)
+    out: dict[str, JsonValue] = {
+        "loader.present": True,
+        "loader.num_workers": loader.num_workers,
+        "loader.pin_memory": loader.pin_memory,
+        "loader.persistent_workers": loader.persistent_workers,
+        "loader.iterable": loader.iterable,
+        "loader.prefetch_factor": loader.prefetch_factor,
+        "loader.start_method": loader.start_method,
+        "loader.epochs": loader.iterators,
+    }
+    starts = [value for value in loader.startup_ms if value > 0]
+    if starts:
+        out["loader.startup_ms"] = statistics.median(starts)
+    if loader.duplicated_samples_share is not None:
+        out["loader.duplicated"] = loader.duplicated_samples_share > 0.01
+    if loader.batch is not None:
+        out["batch.padding_share"] = loader.batch.padding_share
+    return out
+
+
+def _bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
+    """Whether supply keeps up on average and yet a tenth of the fetches hold most of the wait."""
+    if loader is None or loader.production is None or not loader.production.fetch_ms:
+        return None
+    if loader.num_workers == 0 or len(loader.wait_ms) < 10:
+        return None
+    made = statistics.fmean(loader.production.fetch_ms)
+    if loader.production.collate_ms:
+        made += statistics.fmean(loader.production.collate_ms)
+    waits = sorted(loader.wait_ms)
+    total = sum(waits)
+    held = sum(waits[int(0.9 * len(waits)) :])
+    keeps_up = made / loader.num_workers < 0.9 * rest_ms
+    return keeps_up and total > 0 and held > 0.7 * total
+
+
+def _step(run: Run, step: StepSummary, timeline: Timeline) -> dict[str, JsonValue]:
+    out: dict[str, JsonValue] = {"step.true_ms": step.true_ms}
+    window = run.window("baseline") or run.window("trace")
+    if window is not None:
+        if window.steps.micro_steps:
+            out["step.micro_steps"] = statistics.fmean(window.steps.micro_steps)
+        sizes = [size for size in window.steps.batch_elements if size > 0]
+        if len(sizes) >= 4:
+            # The short last batch of an epoch is not variation.
+            usual = statistics.mode(sizes)
+            out["step.varying_shapes"] = sum(size != usual for size in sizes) > 0.2 * len(sizes)
+        if window.steps.gc_ms:
+            out["gc.ms_per_step"] = statistics.fmean(window.steps.gc_ms)
+    return out
+
+
+def _optimizer(run: Run) -> dict[str, JsonValue]:
+    if not run.optimizers:
+        return {}
+    main = max(run.optimizers, key=lambda item: item.parameter_bytes)
+    flavours = {item.flavour for item in run.optimizers}
+    out: dict[str, JsonValue] = {
+        "optimizer.cls": main.cls,
+        "optimizer.can_fuse": main.cls in _FUSABLE and main.module.startswith("torch"),
+    }
+    if main.flavour != "unknown":
+        out["optimizer.flavour"] = main.flavour if len(flavours) == 1 else "for-loop"
+    return out
+
+
+def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
+    if facts is None:
+        return {}
+    out: dict[str, JsonValue] = {"compile.used": facts.used}
+    if not facts.used:
+        return out
+    out["compile.mode"] = facts.mode
+    out["compile.breaks"] = len(facts.breaks)
+    out["compile.recompiles"] = sum(item.count for item in facts.recompiles)
+    out["compile.cudagraph_skips"] = len(facts.cudagraph_skips)
+    guards = " ".join(item.guard.lower() for item in facts.recompiles)
+    if facts.recompiles:
+        out["compile.dynamic_sizes"] = "size" in guards or "shape" in guards or "stride" in guards
+    if facts.breaks:
+        kinds = {_break_kind(item.reason) for item in facts.breaks}
+        out["compile.break_kinds"] = sorted(kinds)
+    return out
+
+
+def _break_kind(reason: str) -> str:
+    text = reason.lower()
+    for kind, words in _BREAK_KINDS:
+        if any(word in text for word in words):
+            return kind
+    return "unsupported"
+
+
+def _difference(window: Window, read: Callable[[Counters], float | None]) -> float | None:
+    if window.before is None or window.after is None:
+        return None
+    before, after = read(window.before), read(window.after)
+    return None if before is None or after is None else after - before
+
+
+def _allocator(run: Run) -> dict[str, JsonValue]:
+    window = run.window("baseline")
+    if window is None or window.after is None or not window.after.allocator:
+        return {}
+    steps = max(1, len(window.steps.wall_ms))
+    out: dict[str, JsonValue] = {}
+    for key, counter in (
+        ("allocator.retries_per_step", "num_alloc_retries"),
+        ("allocator.device_allocs_per_step", "num_device_alloc"),
+        ("allocator.device_frees_per_step", "num_device_free"),
+    ):
+        grown = _difference(window, lambda counters, name=counter: counters.allocator.get(name))
+        if grown is not None:
+            out[key] = grown / steps
+    after = window.after.allocator
+    reserved, allocated = after.get("reserved_bytes.all.peak"), after.get("allocated_bytes.all.peak")
+    if reserved and allocated:
+        out["allocator.reserved_over_allocated"] = reserved / allocated
+        device = run.devices[0] if run.devices else None
+        if device is not None and device.total_bytes:
+            usable = device.total_bytes * (device.memory_fraction_cap or 1.0)
+            out["allocator.headroom_share"] = max(0.0, 1.0 - reserved / usable)
+    return out
+
+
+def build_context(
+    *,
+    timeline: Timeline,
+    step: StepSummary,
+    run: Run | None,
+    loaders: Sequence[LoaderFacts] | None,
+    compile_facts: CompileFacts | None,
+    extra: Mapping[str, JsonValue] | None = None,
+) -> dict[str, JsonValue]:
+    """Join everything known of one rank under the keys of `CONTEXT_KEYS`.
+
+    Args:
+        timeline: its own context entries win over those derived from counters.
+        step: the step summary.
+        run: run.json, None for a bare trace.
+        loaders: loader.json; None when not measured.
+        compile_facts: compile.json.
+        extra: facts about several ranks.
+    """
+    out: dict[str, JsonValue] = {"step.true_ms": step.true_ms}
+    if timeline.kind == "cpu":
+        out["device.kind"] = "cpu"
+    if run is not None:
+        out |= _machine(run) | _step(run, step, timeline) | _optimizer(run) | _allocator(run)
+        out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}
+        torchscript = run.settings.get("torchscript")
+        if isinstance(torchscript, bool):
+            out["compile.torchscript"] = torchscript
+    out |= _loader(loaders) | _compile(compile_facts)
+    out |= timeline.context
+    if loaders:
+        training = [item for item in loaders if item.role == "train"] or list(loaders)
+        wait = timeline.context.get("input.wait_share")
+        share = float(wait) if isinstance(wait, (int, float)) else 0.0
+        bursty = _bursty(
+            max(training, key=lambda item: item.fetches), rest_ms=timeline.true_ms * (1.0 - share)
+        )
+        if bursty is not None:
+            out["loader.bursty"] = bursty
+    out |= dict(extra or {})
+    return {key: value for key, value in out.items() if value is not None and key in CONTEXT_KEYS}

@@ -1,0 +1,159 @@
+"""Launch-bound: Python and dispatch decide, not the work that they start.
+
+In: facts. Out: findings BN501 and BN502.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..model.codes import Part, WhatIf
+from ..model.finding import Evidence, Finding
+from .base import Analyzer, Facts, ms, percent
+
+__all__ = ["DispatchDecides", "OptimizerDispatch"]
+
+
+class DispatchDecides(Analyzer):
+    """Dispatching operators takes longer than the work they do.
+
+    What it means
+        Every eager operator costs the host some microseconds: Python, the dispatcher, autograd's
+        record, the launch. When the kernels are shorter than that, the device waits for the host;
+        on a CPU the same time is simply part of the step.
+
+    How it is measured
+        GPU: idle gaps that end with a kernel launched after the gap began, while the launching
+        thread was dispatching. CPU: the fixed cost of an operator, timed on the spot on a few
+        elements, once per operator, and the Python between operators; scaled so that each phase
+        takes the time that it took unprofiled.
+
+    What it costs you
+        The step replayed with dispatch free, or with a region's launches replaced by one: an upper
+        bound, which CUDA graphs approach and torch.compile comes near.
+
+    What it is not
+        Not the profiler's own cost, which is largest exactly here (1.75 times the step was
+        measured): costs are of the true step. Not low utilisation as such: waiting for input or for
+        a synchronisation looks the same on a utilisation graph.
+
+    What to do
+        torch.compile (mode="reduce-overhead" where shapes are fixed), a fused or foreach optimizer,
+        larger batches if memory allows, fewer and larger operators.
+
+    Source
+        PyTorch blog, "Accelerating PyTorch with CUDA Graphs"; torch.compile documentation, modes.
+    """
+
+    code = "BN501"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price dispatch."""
+        answer = facts.ask(WhatIf.ONE_LAUNCH, WhatIf.DISPATCH_FREE)
+        exposed = facts.timeline.part_ms(Part.DISPATCH)
+        if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
+            return ()
+        evidence = [
+            Evidence(
+                text=f"{ms(exposed)} of dispatch that nothing hides ({percent(exposed / facts.true_ms)})",
+                value=exposed,
+                unit="ms/step",
+                source="step budget",
+            )
+        ]
+        launches = facts.number("launches.per_step")
+        if launches:
+            what = "kernel launches" if facts.timeline.kind == "gpu" else "operators that do work"
+            evidence.append(
+                Evidence(
+                    text=f"{launches:.0f} {what} per step, one every {facts.true_ms / launches * 1e3:.0f} us",
+                    value=launches,
+                    unit="1/step",
+                    source="trace",
+                )
+            )
+        if facts.run is not None and facts.run.dispatch_ns:
+            evidence.append(
+                Evidence(
+                    text=f"one small operator costs {facts.run.dispatch_ns / 1e3:.1f} us on this host",
+                    value=facts.run.dispatch_ns / 1e3,
+                    unit="us",
+                    source="timed on the spot",
+                )
+            )
+        compiled = facts.ask(WhatIf.COMPILED)
+        if compiled is not None:
+            bound = "at best " if compiled.bound else ""
+            evidence.append(
+                Evidence(
+                    text=f"compiling predicts {bound}{ms(compiled.step_ms)} per step",
+                    value=compiled.step_ms,
+                    unit="ms",
+                    source="replay",
+                )
+            )
+        return (
+            self.finding(
+                facts,
+                f"Dispatching operators costs up to {ms(answer.saves_ms)} per step",
+                answer=answer,
+                time_ms=exposed,
+                evidence=evidence,
+                sites=facts.sites("forward"),
+                not_this="An upper bound: some dispatch always remains.",
+            ),
+        )
+
+
+class OptimizerDispatch(Analyzer):
+    """The optimizer launches its update tensor by tensor.
+
+    What it means
+        A for-loop optimizer dispatches some ten operators for every parameter: hundreds of small
+        launches at the end of each step, when little other work is queued.
+
+    How it is measured
+        Launches (CPU: operators) inside Optimizer.step, and the flavour really taken.
+
+    What it costs you
+        Priced with the fused optimizer, BN305, whose launches and memory passes are one question.
+
+    What it is not
+        Not slow arithmetic: the tensors are small, their number is large.
+
+    What to do
+        fused=True, or foreach=True; both give the same update.
+
+    Source
+        PyTorch documentation, torch.optim, "Algorithms".
+    """
+
+    code = "BN502"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report a for-loop optimizer with many launches."""
+        launches = facts.number("optimizer.launches")
+        flavour = facts.context.get("optimizer.flavour")
+        if launches is None or flavour != "for-loop" or launches < 50:
+            return ()
+        answer = facts.ask(WhatIf.OPTIMIZER_FUSED)
+        if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
+            return ()
+        sites = [item.site for item in facts.run.optimizers] if facts.run is not None else []
+        return (
+            self.finding(
+                facts,
+                f"A for-loop optimizer makes {launches:.0f} launches per step",
+                answer=answer,
+                evidence=[
+                    Evidence(
+                        text=f"{launches:.0f} launches inside Optimizer.step()",
+                        value=launches,
+                        unit="1/step",
+                        source="trace",
+                    )
+                ],
+                sites=sites,
+                not_this="One question with BN305: the two savings are the same.",
+            ),
+        )

@@ -1,0 +1,274 @@
+"""The verdict: the class whose removal saves most, how sure that is, and the causes in order.
+
+In: facts, findings, the quality of the capture. Out: `Verdict` and `Cause`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..model.codes import BottleneckClass, Part, WhatIf
+from ..model.diagnosis import Cause, Verdict
+from ..model.finding import Finding
+from ..stats import weigh_effect
+from .base import Facts, ms, percent
+from .capture import Quality
+from .compute import WORK_PARTS
+
+__all__ = ["NEGLIGIBLE_SHARE", "decide", "order_causes"]
+
+NEGLIGIBLE_SHARE = 0.02
+"""Below this share of the step a cause is listed as such and never headlined."""
+_BESIDE_WORK_SHARE = 0.08
+"""While work fills most of the step, a host-side cause decides only from this share on: twice the
+replay's usual error (0.4 to 4 %), and below it the kernels are the better place to look."""
+_BOUND_BESIDE_WORK_SHARE = 0.25
+"""The same for prices that are upper bounds: dispatch can be lowered, never removed."""
+_MOSTLY = 0.5
+_BOUND_WEIGHT = 0.7
+"""How a bound ranks against an estimate of the same size."""
+
+_QUESTIONS: dict[BottleneckClass, tuple[WhatIf, ...]] = {
+    BottleneckClass.INPUT: (WhatIf.INPUT_READY,),
+    BottleneckClass.ALLOCATOR: (WhatIf.ALLOCATOR_FREE,),
+    BottleneckClass.GRAPH_BREAK: (WhatIf.SEAMS_GONE,),
+    BottleneckClass.LAUNCH: (WhatIf.ONE_LAUNCH, WhatIf.DISPATCH_FREE),
+    BottleneckClass.SYNC: (WhatIf.SYNCS_GONE,),
+    BottleneckClass.TRANSFER: (WhatIf.COPIES_ASYNC, WhatIf.COPIES_GONE),
+    BottleneckClass.COMMUNICATION: (WhatIf.COMM_OVERLAPPED,),
+    BottleneckClass.COMPILE: (WhatIf.NO_COMPILE,),
+    BottleneckClass.HOST: (WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Price:
+    """One class, its dearest finding and how its price ranks."""
+
+    bottleneck_class: BottleneckClass
+    finding: Finding
+    cost_ms: float
+    bound: bool
+    question: WhatIf | None
+
+    @property
+    def rank(self) -> float:
+        return self.cost_ms * (_BOUND_WEIGHT if self.bound else 1.0)
+
+
+def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
+    best: dict[BottleneckClass, _Price] = {}
+    for finding in findings:
+        group = finding.bottleneck_class
+        if finding.note or finding.cost_ms is None or group is None or finding.cost_ms <= 0:
+            continue
+        answer = facts.ask(*_QUESTIONS.get(group, ()))
+        same = answer is not None and abs(answer.saves_ms - finding.cost_ms) < 1e-9
+        price = _Price(
+            bottleneck_class=group,
+            finding=finding,
+            cost_ms=finding.cost_ms,
+            bound=answer.bound if same and answer is not None else False,
+            question=answer.question if same and answer is not None else None,
+        )
+        if group not in best or price.cost_ms > best[group].cost_ms:
+            best[group] = price
+    return sorted(best.values(), key=lambda price: -price.rank)
+
+
+def _noise_ms(facts: Facts) -> float:
+    effect = weigh_effect(
+        0.0,
+        step_ms=facts.true_ms,
+        interval_ms=facts.step.true_ci_ms,
+        relative_error=facts.timeline.replay_error or 0.0,
+    )
+    return max(effect.noise_ms, NEGLIGIBLE_SHARE * facts.true_ms)
+
+
+def _confidence(
+    facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
+) -> tuple[Literal["high", "medium", "low"], str]:
+    effect = weigh_effect(
+        effect_ms,
+        step_ms=facts.true_ms,
+        interval_ms=facts.step.true_ci_ms,
+        relative_error=facts.timeline.replay_error or 0.0,
+    )
+    doubts = list(quality.reasons)
+    if effect.decision != "real":
+        doubts.insert(0, "the effect is within the noise of the step time")
+    if facts.is_on("step.varying_shapes"):
+        doubts.append("batches differ in size, so traced and timed steps may not be alike")
+    if bound:
+        doubts.append("the price is an upper bound")
+    if effect.decision != "real" or quality.grade == "poor":
+        return "low", "; ".join(doubts)
+    if effect.ratio >= 3.0 and quality.grade == "good" and not facts.is_on("step.varying_shapes"):
+        reason = f"the effect is {min(effect.ratio, 99):.0f} times the noise, and the capture is good"
+        return "high", reason
+    if effect.ratio < 1.5 or len(quality.reasons) > 2:
+        return "low", "; ".join(doubts) or "the effect is close to the noise"
+    return "medium", "; ".join(doubts) or f"the effect is {effect.ratio:.1f} times the noise"
+
+
+def _headline(facts: Facts, price: _Price) -> str:
+    share = percent(price.cost_ms / facts.true_ms)
+    most = "up to " if price.bound else ""
+    return (
+        f"{price.bottleneck_class.value}: {price.finding.title} ({most}{share} of {ms(facts.true_ms)})"
+    )
+
+
+def _work_share(facts: Facts) -> float:
+    return facts.timeline.part_ms(*WORK_PARTS) / facts.true_ms if facts.true_ms > 0 else 0.0
+
+
+def _undetermined(reason: str, remedy: str) -> Verdict:
+    return Verdict(
+        bottleneck_class=BottleneckClass.UNDETERMINED,
+        confidence="none",
+        headline=f"undetermined: {reason}",
+        reason=reason,
+        remedy=remedy,
+    )
+
+
+def _compute(facts: Facts, quality: Quality, first: _Price | None) -> Verdict:
+    work_ms = facts.timeline.part_ms(*WORK_PARTS)
+    share = _work_share(facts)
+    top = max(
+        (line for line in facts.timeline.budget if line.part in WORK_PARTS),
+        key=lambda line: line.ms,
+    )
+    confidence, reason = _confidence(facts, quality, effect_ms=work_ms, bound=False)
+    who = "the device is" if facts.timeline.kind == "gpu" else "operators are"
+    headline = (
+        f"{BottleneckClass.COMPUTE.value}: {who} at work for {ms(work_ms)} of {ms(facts.true_ms)} "
+        f"({percent(share)}), mostly {top.part.value}"
+    )
+    if first is not None:
+        reason += (
+            f"; the dearest other cause, {first.bottleneck_class.value}, would save "
+            f"{'at most ' if first.bound else ''}{percent(first.cost_ms / facts.true_ms)}"
+        )
+        if share < 0.75 and confidence == "high":
+            confidence = "medium"
+    return Verdict(
+        bottleneck_class=BottleneckClass.COMPUTE,
+        confidence=confidence,
+        headline=headline,
+        reason=reason,
+    )
+
+
+def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
+    """Whether the dearest host-side cause is the verdict, given how much of the step is work."""
+    if price is None:
+        return False
+    share = price.cost_ms / facts.true_ms
+    if share < NEGLIGIBLE_SHARE:
+        return False
+    if work <= _MOSTLY:
+        return True
+    if price.bound and facts.timeline.kind == "cpu":
+        return False  # one lane: the work is longer, and none of it overlaps with dispatch
+    return share >= (_BOUND_BESIDE_WORK_SHARE if price.bound else _BESIDE_WORK_SHARE)
+
+
+def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdict:
+    """Name the bottleneck class of one rank, or say why that cannot be done."""
+    if facts.true_ms <= 0:
+        return _undetermined(
+            quality.reasons[0] if quality.reasons else "no step was seen", quality.remedy
+        )
+    prices = [p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE]
+    first = prices[0] if prices else None
+    # Waiting for input is told by the baseline window alone; it needs neither trace nor replay.
+    told_by_baseline = (
+        first is not None
+        and first.bottleneck_class in (BottleneckClass.INPUT, BottleneckClass.COMPILE)
+        and facts.timeline.kind == "cpu"
+        and facts.step.true_is == "measured"
+        and first.cost_ms > 0.5 * facts.true_ms
+    )
+    if quality.grade == "poor" and not told_by_baseline:
+        return _undetermined(quality.reasons[0], quality.remedy)
+    work = _work_share(facts)
+    if not _decides(facts, first, work):
+        if work > _MOSTLY:
+            return _compute(facts, quality, first)
+        unexplained = facts.timeline.part_ms(Part.UNEXPLAINED) / facts.true_ms
+        return _undetermined(
+            f"no cause saves more than {percent(NEGLIGIBLE_SHARE)} of the step, and work fills only "
+            f"{percent(work)} of it ({percent(unexplained)} unexplained)",
+            "Trace more steps (--steps 16); if steps vary much, make the inputs alike for the diagnosis.",
+        )
+    assert first is not None
+    noise = _noise_ms(facts)
+    also = [p.bottleneck_class for p in prices[1:] if p.rank >= first.rank - noise]
+    work_ms = work * facts.true_ms
+    if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise:
+        also.append(BottleneckClass.COMPUTE)
+    confidence, reason = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
+    if also and confidence == "high":
+        confidence = "medium"
+    return Verdict(
+        bottleneck_class=first.bottleneck_class,
+        confidence=confidence,
+        headline=_headline(facts, first),
+        also=tuple(also),
+        reason=reason,
+    )
+
+
+def _compute_cause(facts: Facts, findings: Sequence[Finding]) -> Cause | None:
+    busy = next((f for f in findings if f.code == "BN301"), None)
+    if busy is None or busy.time_ms is None:
+        return None
+    return Cause(
+        bottleneck_class=BottleneckClass.COMPUTE,
+        code=busy.code,
+        cost_ms=busy.time_ms,
+        share=busy.time_ms / facts.true_ms,
+        predicted_ms=max(0.0, facts.true_ms - busy.time_ms),
+        headline=busy.title,
+        sites=busy.sites,
+    )
+
+
+def order_causes(facts: Facts, findings: Sequence[Finding], verdict: Verdict) -> tuple[Cause, ...]:
+    """List the classes by price; under a compute verdict the work itself stands first."""
+    if facts.true_ms <= 0:
+        return ()
+    causes: list[Cause] = []
+    prices = _prices(facts, findings)
+    if verdict.bottleneck_class is BottleneckClass.COMPUTE:
+        work = _compute_cause(facts, findings)
+        if work is not None:
+            causes.append(work)
+            prices = [p for p in prices if p.bottleneck_class is not BottleneckClass.COMPUTE]
+    before: _Price | None = None
+    for price in prices:
+        after = None
+        if before is not None and before.question is not None and price.question is not None:
+            both = facts.timeline.after.get((before.question, price.question))
+            alone = facts.true_ms - before.cost_ms
+            after = max(0.0, alone - both) if both is not None else None
+        causes.append(
+            Cause(
+                bottleneck_class=price.bottleneck_class,
+                code=price.finding.code,
+                cost_ms=price.cost_ms,
+                share=price.cost_ms / facts.true_ms,
+                predicted_ms=facts.true_ms - price.cost_ms,
+                after_previous_ms=after,
+                headline=price.finding.title,
+                sites=price.finding.sites,
+                negligible=price.cost_ms < NEGLIGIBLE_SHARE * facts.true_ms,
+            )
+        )
+        before = before or price  # everything is asked again with the first cause gone
+    return tuple(causes)
