@@ -1,0 +1,176 @@
+"""What the device worked on: attention scores, fusable runs, full-precision math, layout changes.
+
+In: a `Trace`, its kinds, a `Program`. Out: masks over the program's activities, and rows per kernel.
+
+Patterns are found from the operators that launched the work, not from shapes, which most traces do
+not have: a softmax between two batched matmuls is attention that writes its scores to memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..model.codes import Part
+from ..model.diagnosis import KernelRow
+from .dialect import Kind
+from .gpu_what_ifs import DeviceWork
+from .hostwork import Work
+from .kernels import classify
+from .program import PARTS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..model.trace import Trace
+    from .program import Program
+
+__all__ = ["kernel_rows", "optimizer_seen", "read_device_work"]
+
+_BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
+_SOFTMAX = re.compile(r"^aten::(_softmax|softmax_backward|_softmax_backward_data|_masked_softmax)$")
+_ITEM = re.compile(r"^aten::_local_scalar_dense$")
+_FUSED_OPTIMIZER = re.compile(r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$")
+_SCORE_SPAN = 24
+"""Device activities that may lie between the matmuls of one attention."""
+_MOST_ROWS = 40
+
+
+def _launch_ts(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    rows = program.row[program.event]
+    return trace.ts_ns[rows], trace.tid[rows].astype(np.int64)
+
+
+def _inside(
+    trace: Trace, kinds: NDArray[np.int8], program: Program, pattern: re.Pattern[str]
+) -> NDArray[np.bool_]:
+    """Return which activities were launched inside an operator of that name."""
+    code = np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
+    ops = np.flatnonzero((kinds == Kind.OP) & code[trace.name])
+    out = np.zeros(len(program.event), dtype=bool)
+    when, thread = _launch_ts(trace, program)
+    for tid in np.unique(trace.tid[ops]):
+        mine = ops[trace.tid[ops] == tid]
+        start, end = trace.ts_ns[mine], np.maximum.accumulate(trace.end_ns[mine])
+        on = np.flatnonzero(thread == tid)
+        at = np.searchsorted(start, when[on], side="right") - 1
+        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
+    return out
+
+
+def _scores(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
+    matmul = _inside(trace, kinds, program, _BMM)
+    softmax = np.flatnonzero(_inside(trace, kinds, program, _SOFTMAX))
+    where = np.flatnonzero(matmul)
+    out = np.zeros(len(program.event), dtype=bool)
+    if not len(where):
+        return out
+    for k in softmax.tolist():
+        after = int(np.searchsorted(where, k))
+        if after == 0 or after == len(where):
+            continue
+        low, high = int(where[after - 1]), int(where[after])
+        if high - low <= _SCORE_SPAN:
+            out[low + 1 : high] = True
+    return out & ~matmul
+
+
+def _chains(program: Program, fusable: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Factor per activity when each run of neighbouring fusable kernels costs its longest only.
+
+    A fused kernel still reads the largest input and writes the result, which is about what the
+    longest of the run moves; inductor fuses neighbours, not across a matmul.
+    """
+    factor = np.ones(len(program.event))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], fusable.astype(np.int8), [0]])))
+    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if last - first < 2:
+            continue
+        run = program.duration[first:last]
+        total = float(run.sum())
+        # Registers and shapes end a fusion: at most eight pieces at a time.
+        kept = sum(float(run[i : i + 8].max()) for i in range(0, len(run), 8))
+        if total > 0:
+            factor[first:last] = kept / total
+    return factor
+
+
+def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> DeviceWork:
+    """Mark what each activity is, as far as a what-if asks for it."""
+    kind_of_name = [classify(n) for n in trace.names]
+    name = trace.name[program.activity_row]
+
+    def by_name(test: list[bool]) -> NDArray[np.bool_]:
+        return np.asarray(test, dtype=bool)[name]
+
+    optimizer = program.launch_work == Work.OPTIMIZER
+    zero_grad = program.launch_work == Work.ZERO_GRAD
+    math = by_name([k.family in ("matmul", "conv", "attention") for k in kind_of_name])
+    fp32 = math & by_name([k.dtype == "fp32" for k in kind_of_name]) & ~optimizer
+    tf32 = math & by_name([k.dtype == "tf32" for k in kind_of_name]) & ~optimizer
+    fusable = (
+        by_name([k.part is Part.MEMORY_BOUND and k.family not in ("layout", "fused") for k in kind_of_name])
+        & ~optimizer
+        & ~zero_grad
+        & np.isin(program.launch_work, (Work.DISPATCH, Work.SEAM))
+    )
+    return DeviceWork(
+        fp32_math=fp32,
+        tf32_math=tf32,
+        scores=_scores(trace, kinds, program),
+        chains=_chains(program, fusable),
+        layout=by_name([k.family == "layout" for k in kind_of_name]),
+        zero_grad=zero_grad,
+        optimizer=optimizer,
+        items=_inside(trace, kinds, program, _ITEM),
+    )
+
+
+def optimizer_seen(trace: Trace, kinds: NDArray[np.int8]) -> tuple[str, int]:
+    """Return what the optimizer really ran ("fused", "foreach", "for-loop", "unknown") and its tensors.
+
+    The number of parameter tensors is the number of gradients accumulated per backward.
+    """
+    codes = {name: i for i, name in enumerate(trace.names)}
+    flavour = "unknown"
+    if any(_FUSED_OPTIMIZER.search(n) for n in codes):
+        flavour = "fused"
+    elif any(n.startswith("aten::_foreach_add") for n in codes):
+        flavour = "foreach"
+    elif "optimizer" in codes or any(n.startswith("Optimizer.step#") for n in codes):
+        flavour = "for-loop"
+    accumulate = codes.get("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad")
+    if accumulate is None:
+        return flavour, 0
+    rows = int(((kinds == Kind.OP) & (trace.name == accumulate)).sum())
+    steps = sum(n.startswith("ProfilerStep#") for n in codes)
+    return flavour, round(rows / max(1, steps))
+
+
+def kernel_rows(trace: Trace, program: Program, *, true_ms: float, scale: float) -> tuple[KernelRow, ...]:
+    """Sum device time by kernel name, per step, largest first.
+
+    Args:
+        trace: the trace.
+        program: the program.
+        true_ms: the true step time, for shares.
+        scale: factor from traced device time to true device time.
+    """
+    steps = max(1, program.steps)
+    key = trace.name[program.activity_row].astype(np.int64) * len(PARTS) + program.part
+    unique, inverse = np.unique(key, return_inverse=True)
+    total = np.bincount(inverse, weights=program.duration)
+    count = np.bincount(inverse)
+    rows = [
+        KernelRow(
+            name=trace.names[int(k) // len(PARTS)],
+            part=PARTS[int(k) % len(PARTS)],
+            count=float(count[i]) / steps,
+            ms=float(total[i]) / steps / 1e6 * scale,
+            share=float(total[i]) / steps / 1e6 * scale / true_ms if true_ms else 0.0,
+        )
+        for i, k in enumerate(unique.tolist())
+    ]
+    return tuple(sorted(rows, key=lambda r: -r.ms)[:_MOST_ROWS])

@@ -1,0 +1,150 @@
+"""Which device calls kept the step waiting, by name, label and operator.
+
+In: a `Trace`, a `Program`, the exposed time of each event. Out: `HostSpan`s, largest first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .budget import PART_OF_WORK
+from .dialect import Kind
+from .hostwork import Work
+from .program import EventKind
+from .result import HostSpan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..model.run import Run, SourceSite
+    from ..model.trace import Trace
+    from .program import Program
+
+__all__ = ["read_spans"]
+
+_WORK_OF_EVENT = {
+    EventKind.SYNC: Work.SYNC,
+    EventKind.COPY: Work.COPY,
+    EventKind.ALLOCATOR: Work.ALLOCATOR,
+}
+_PLAIN = ("aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_")
+_PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD: "zero_grad"}
+
+
+def _enclosing_ops(
+    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.int64]
+) -> tuple[list[str], list[str]]:
+    """Return per row the outermost operator around it, and the innermost of our phase labels."""
+    ops = [""] * len(rows)
+    labels = [""] * len(rows)
+    phase_names = {"data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation"}
+    is_phase = np.fromiter((n in phase_names for n in trace.names), bool, len(trace.names))
+    notes = np.flatnonzero((kinds == Kind.ANNOTATION) & is_phase[trace.name])
+    for tid in np.unique(trace.tid[rows]):
+        mine = np.flatnonzero((kinds == Kind.OP) & (trace.tid == tid))
+        starts, ends = trace.ts_ns[mine], trace.end_ns[mine]
+        reach = np.maximum.accumulate(ends) if len(ends) else ends
+        for k in np.flatnonzero(trace.tid[rows] == tid).tolist():
+            when = int(trace.ts_ns[rows[k]])
+            at = int(np.searchsorted(starts, when, side="right")) - 1
+            found = ""
+            while at >= 0 and reach[at] > when:
+                if ends[at] > when:
+                    name = trace.names[trace.name[mine[at]]]
+                    if not name.startswith("autograd::engine"):
+                        found = name
+                at -= 1
+            ops[k] = found
+    for k, row in enumerate(rows.tolist()):
+        around = notes[(trace.ts_ns[notes] <= trace.ts_ns[row]) & (trace.end_ns[notes] > trace.ts_ns[row])]
+        if len(around):
+            labels[k] = trace.names[trace.name[around[-1]]]
+    return ops, labels
+
+
+def _site(run: Run | None, phase: str) -> SourceSite | None:
+    if run is None:
+        return None
+    seen = [s for s in run.sites if s.phase == phase]
+    return max(seen, key=lambda s: s.count).site if seen else None
+
+
+def read_spans(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    program: Program,
+    exposed_ns: NDArray[np.float64],
+    *,
+    run: Run | None,
+    scale: float,
+    idle_ms: dict[Work, float],
+) -> tuple[HostSpan, ...]:
+    """Group waiting, copying and allocating calls; add one span per label-told category.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        program: the program.
+        exposed_ns: idle time that each event explains over the window, (n,).
+        run: run.json, for the user lines of phases.
+        scale: factor from replayed to true time.
+        idle_ms: device idle per step by category, for the categories that labels tell.
+    """
+    special = np.flatnonzero(np.isin(program.kind, list(_WORK_OF_EVENT)))
+    # A long trace has the same calls in every step: 20 000 of them name them all.
+    if len(special) > 20_000:
+        special = special[np.argsort(exposed_ns[special])[-20_000:]]
+    rows = program.row[special]
+    ops, labels = _enclosing_ops(trace, kinds, rows)
+    steps = max(1, program.steps)
+    sums: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for k, event in enumerate(special.tolist()):
+        call = trace.names[trace.name[rows[k]]]
+        what = f"{ops[k]} ({call})" if ops[k] else call
+        entry = sums[int(program.kind[event]), what, labels[k]]
+        entry[0] += float(exposed_ns[event])
+        entry[1] += float(trace.dur_ns[rows[k]])
+        entry[2] += 1
+    spans = [
+        HostSpan(
+            part=PART_OF_WORK[_WORK_OF_EVENT[EventKind(kind)]],
+            what=what,
+            exposed_ms=total / max(1, steps - 1) / 1e6 * scale,
+            called_ms=called / steps / 1e6,
+            count=count / steps,
+            site=_site(run, label),
+            label=label,
+        )
+        for (kind, what, label), (total, called, count) in sums.items()
+    ]
+    for work, ms in idle_ms.items():
+        traced = float(program.work[:, work].sum()) / steps / 1e6
+        if traced <= 0:
+            continue
+        phase = _PHASE_OF_WORK.get(work, "")
+        spans.append(
+            HostSpan(
+                part=PART_OF_WORK[work],
+                what=_describe(work),
+                exposed_ms=ms,
+                called_ms=traced,
+                count=1.0,
+                site=_site(run, phase) if phase else None,
+                label=phase,
+            )
+        )
+    return tuple(sorted(spans, key=lambda s: -s.exposed_ms))
+
+
+def _describe(work: Work) -> str:
+    return {
+        Work.INPUT: "fetching the next batch",
+        Work.HOST: "Python without operators or device calls",
+        Work.COMPILE: "compiling",
+        Work.SEAM: "between compiled regions",
+        Work.OPTIMIZER: "dispatching the optimizer",
+        Work.DISPATCH: "dispatching operators",
+    }.get(work, work.name.lower())

@@ -1,0 +1,252 @@
+"""What the host is doing at each moment: a piecewise-constant function of time over categories.
+
+In: a `Trace`, its kinds, the launching threads. Out: `HostWork`, which splits any host interval
+over the categories below. Device calls themselves (launches, waits, allocator calls) are events of
+the program (program.py); here is what lies between them.
+
+Categories come from labels, never from durations: `data` and `enumerate(DataLoader)` are input,
+`optimizer` / `Optimizer.step#` the optimizer, `(dynamo_timed)` ranges compilation, and so on. The
+one exception is unlabelled Python: a stretch with neither an operator nor a device call for longer
+than `PYTHON_GAP_NS` is host work of its own (logging, tokenising, sleeping), since a dispatching
+program does not pause that long between two operators.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import intervals
+from .dialect import HOST_CALL_KINDS, Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..model.trace import Trace
+
+__all__ = ["PYTHON_GAP_NS", "HostWork", "Work", "label_of", "read_host_work"]
+
+PYTHON_GAP_NS = 400_000
+"""Longest pause between operators that still counts as dispatching. An eager operator costs 5 to
+60 us of host time (up to 2x more under the profiler); nn.Module glue adds some tens of us."""
+
+
+class Work(IntEnum):
+    """Categories of host time."""
+
+    DISPATCH = 0
+    OPTIMIZER = 1
+    """Dispatch inside the optimizer label."""
+    ZERO_GRAD = 2
+    INPUT = 3
+    SYNC = 4
+    ALLOCATOR = 5
+    COMPILE = 6
+    SEAM = 7
+    """Between and around compiled regions of one forward or backward."""
+    HOST = 8
+    COPY = 9
+    OVERHEAD = 10
+    """The profiler's own buffer work, which the true step does not have."""
+
+
+_INPUT = re.compile(
+    r"^data$|^enumerate\(DataLoader\)|DataLoader.*__next__|^\[pl\]\[.*(next|fetch)", re.IGNORECASE
+)
+_OPTIMIZER = re.compile(r"^optimizer$|^Optimizer\.step#|^\[pl\].*optimizer_step", re.IGNORECASE)
+_ZERO_GRAD = re.compile(r"^zero_grad$|^Optimizer\.zero_grad#|zero_grad$", re.IGNORECASE)
+_DISPATCH = re.compile(
+    r"^(forward|backward|h2d)$|DistributedDataParallel\.forward|FSDP::|FullyShardedDataParallel\."
+)
+_HOST = re.compile(r"^evaluation$|checkpoint|validat|^logging$|^gc$|save_", re.IGNORECASE)
+_COMPILE = re.compile(
+    r"\(dynamo_timed\)|_compile\.compile_inner|compile_fx|^Inductor::compile|CachingAutotuner"
+)
+_REGION = re.compile(r"^Torch-Compiled Region")
+_REGION_BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
+_REGION_BODY = re.compile(r"^## Call CompiledFxGraph|^inductor_cudagraph|CUDAGraph")
+_LOOKUP = re.compile(r"^TorchDynamo Cache Lookup")
+
+
+def label_of(name: str) -> Work | None:
+    """Return the category that a range of that name gives to the time inside it, if any."""
+    if _COMPILE.search(name):
+        return Work.COMPILE
+    if _INPUT.search(name):
+        return Work.INPUT
+    if _OPTIMIZER.search(name):
+        return Work.OPTIMIZER
+    if _ZERO_GRAD.search(name):
+        return Work.ZERO_GRAD
+    if _DISPATCH.search(name):
+        return Work.DISPATCH
+    if _HOST.search(name):
+        return Work.HOST
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWork:
+    """Piecewise-constant categories: `work[k]` holds on [edges[k], edges[k+1])."""
+
+    edges: NDArray[np.int64]
+    work: NDArray[np.int8]
+
+    def split(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Split intervals over the categories.
+
+        Args:
+            start: starts, int64 ns, shape (n,).
+            end: ends, int64 ns, shape (n,); an end before its start counts as empty.
+
+        Returns:
+            float64 ns of shape (n, len(Work)); rows sum to end - start.
+        """
+        out = np.zeros((len(start), len(Work)))
+        end = np.maximum(start, end)
+        lengths = np.diff(self.edges).astype(np.float64)
+        for work in Work:
+            held = np.where(self.work == work, lengths, 0.0)
+            if not held.any():
+                continue
+            total = np.concatenate([[0.0], np.cumsum(held)])
+            out[:, work] = np.interp(end, self.edges, total) - np.interp(start, self.edges, total)
+        # What lies outside the edges has no label at all.
+        out[:, Work.DISPATCH] += np.maximum(0.0, (end - start) - out.sum(axis=1))
+        return out
+
+    def at(self, when: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the category at each moment."""
+        index = np.clip(np.searchsorted(self.edges, when, side="right") - 1, 0, len(self.work) - 1)
+        return self.work[index]
+
+
+@dataclass(slots=True)
+class _Painter:
+    """Paints ranges over a time axis; what is painted later lies on top."""
+
+    edges: NDArray[np.int64]
+    work: NDArray[np.int8]
+
+    def paint(self, start: int, end: int, work: Work, *, over: Work | None = None) -> None:
+        first, last = np.searchsorted(self.edges, [start, end])
+        cells = self.work[first:last]
+        if over is None:
+            cells[:] = work
+        else:
+            cells[cells == over] = work
+
+
+def _seams(trace: Trace, threads: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the stretches around and between compiled regions that one graph would not have.
+
+    Within one stretch of compiled regions (regions no further apart than twice `PYTHON_GAP_NS`,
+    forward and backward apart) the first region's entry is needed by any compiled program; every
+    later cache lookup, wrapper prologue and eager fallback exists because the graph was broken.
+    """
+    names = trace.names
+    flag = np.zeros(len(names), dtype=np.int8)
+    for code, name in enumerate(names):
+        if _REGION.search(name):
+            flag[code] = 1
+        elif _REGION_BACKWARD.search(name):
+            flag[code] = 2
+        elif _REGION_BODY.search(name):
+            flag[code] = 3
+    kinds_of_row = flag[trace.name]
+    seams: list[tuple[int, int]] = []
+    body = np.flatnonzero((kinds_of_row == 3) & threads)
+    body_start, body_end = trace.ts_ns[body], trace.end_ns[body]
+    for which in (1, 2):
+        rows = np.flatnonzero((kinds_of_row == which) & threads)
+        if len(rows) < 2:
+            continue
+        start, end = intervals.union(trace.ts_ns[rows], trace.end_ns[rows])
+        first_body = np.searchsorted(body_start, start)
+        for k in range(1, len(start)):
+            if start[k] - end[k - 1] > 2 * PYTHON_GAP_NS:
+                continue
+            seam_end = int(start[k])
+            j = int(first_body[k])
+            if j < len(body) and body_start[j] < end[k]:
+                seam_end = int(body_start[j])
+            seams.append((int(end[k - 1]), seam_end))
+            inside = body_end[j : np.searchsorted(body_start, end[k])]
+            if len(inside):
+                seams.append((int(inside[-1]), int(end[k])))
+    return seams
+
+
+def read_host_work(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    *,
+    threads: NDArray[np.bool_],
+    main: NDArray[np.bool_],
+    low_ns: int,
+    high_ns: int,
+    has_breaks: bool = True,
+) -> HostWork:
+    """Read what the launching threads did between their device calls.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        threads: mask of the rows on launching threads (training and autograd threads).
+        main: mask of the rows on the training thread, whose labels hold for all.
+        low_ns: start of the window, int64 ns.
+        high_ns: its end.
+        has_breaks: False when it is known that dynamo broke no graph, so that stretches between
+            compiled regions (regional compilation) are plain dispatch.
+
+    Returns:
+        The categories between `low_ns` and `high_ns`.
+    """
+    in_window = (trace.end_ns > low_ns) & (trace.ts_ns < high_ns)
+    labelled = np.full(len(trace.names), -1, dtype=np.int8)
+    for code, name in enumerate(trace.names):
+        work = label_of(name)
+        if work is not None:
+            labelled[code] = work
+    label = labelled[trace.name]
+    spoken = np.isin(kinds, (Kind.ANNOTATION, Kind.OP)) & (label >= 0) & in_window
+    inside = np.flatnonzero(spoken & main)
+    others = np.flatnonzero(spoken & threads & ~main & (label == Work.COMPILE))
+
+    seams = _seams(trace, threads & in_window) if has_breaks else []
+    pauses = _pauses(trace, kinds, threads & in_window, low_ns, high_ns)
+    overhead = np.flatnonzero((kinds == Kind.OVERHEAD) & in_window)
+
+    points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
+    for rows in (inside, others, overhead):
+        points += [trace.ts_ns[rows], trace.end_ns[rows]]
+    points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in (seams, pauses)]
+    edges = np.unique(np.concatenate(points))
+    painter = _Painter(edges, np.full(max(len(edges) - 1, 1), Work.DISPATCH, dtype=np.int8))
+
+    ends = trace.end_ns
+    for row in inside:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work(int(label[row])))
+    for start, end in seams:
+        painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
+    for start, end in pauses:
+        painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
+    for row in others:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.COMPILE)
+    for row in overhead:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.OVERHEAD)
+    return HostWork(edges=edges, work=painter.work)
+
+
+def _pauses(
+    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_], low_ns: int, high_ns: int
+) -> list[tuple[int, int]]:
+    """Return the stretches without operator and device call that are longer than a dispatch."""
+    busy = np.flatnonzero(rows & np.isin(kinds, (Kind.OP, *HOST_CALL_KINDS)))
+    start, end = intervals.gaps(trace.ts_ns[busy], trace.end_ns[busy], low_ns, high_ns)
+    long = (end - start) > PYTHON_GAP_NS
+    return list(zip(start[long].tolist(), end[long].tolist(), strict=True))
