@@ -196,11 +196,12 @@ torch.set_num_threads(len(os.sched_getaffinity(0)))  # and OMP_NUM_THREADS for l
         may_break="The process gets the cores of one node only.",
         code="""\
 import os
+from pathlib import Path
 
-node = "/sys/devices/system/node/node0/cpulist"
-if os.path.exists(node):
+node = Path("/sys/devices/system/node/node0/cpulist")
+if node.exists():
     cores = set()
-    for part in open(node).read().strip().split(","):
+    for part in node.read_text().strip().split(","):
         first, _, last = part.partition("-")
         cores |= set(range(int(first), int(last or first) + 1))
     os.sched_setaffinity(0, (cores & os.sched_getaffinity(0)) or os.sched_getaffinity(0))""",

@@ -1,0 +1,48 @@
+"""What every test may rely on: one thread per process, no colours from the environment, a way to run us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Before torch is imported anywhere: tests and the scripts that they start share few cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away what a developer's shell says about terminals; tests that need it say so themselves."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    return
+
+
+@pytest.fixture
+def bottleneck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the `bottleneck` command in a process of its own, in an empty folder."""
+
+    def run(
+        *arguments: str | Path,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 240,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "torch_bottleneck", *map(str, arguments)],
+            cwd=cwd or tmp_path,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,232 @@
+"""The catalogue keeps its promises: ids for ever, evidence that exists, code that runs, sources to read."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_bottleneck.catalog.conditions import REFERENCE, evaluate, fill
+from torch_bottleneck.catalog.registry import FAMILIES, FIXES, by_id
+from torch_bottleneck.errors import UsageError
+from torch_bottleneck.model.codes import FINDING_CODES
+from torch_bottleneck.model.context import CONTEXT_KEYS
+from torch_bottleneck.model.fix import Fix, Risk
+
+IDS = Path(__file__).with_name("catalog_ids.txt")
+
+# Code that cannot run here, and why. It must still compile.
+NEEDS = {
+    "FX314": "the liger-kernel package and a GPU",
+    "FX315": "the torchao package and a GPU",
+    "FX319": "the CUDA toolkit",
+    "FX503": "a CUDA event",
+    "FX508": "CUDA streams",
+    "FX601": "a process group",
+    "FX603": "a process group",
+    "FX604": "a sharded model",
+    "FX605": "a process group",
+    "FX607": "torchrun",
+}
+
+
+def each_fix() -> Any:
+    return pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.id)
+
+
+def test_ids_are_unique_and_append_only() -> None:
+    ids = [fix.id for fix in FIXES]
+    assert len(set(ids)) == len(ids)
+    committed = IDS.read_text().split()
+    assert sorted(committed) == sorted(ids), (
+        "an id is never removed or reused; mark the fix removed, and append new ids"
+    )
+
+
+@each_fix()
+def test_every_heading_of_a_page_has_its_text(fix: Fix) -> None:
+    assert re.fullmatch(r"FX\d{3}", fix.id)
+    assert fix.family in FAMILIES
+    assert fix.title and not fix.title.endswith(".")
+    assert len(fix.title) <= 70, "a title shares its line with the predicted step"
+    assert fix.what_to_change.endswith(".")
+    assert fix.code and fix.undo and fix.verify
+    assert fix.basis or fix.note, "where would the gain come from?"
+    if fix.risk is not Risk.SAFE:
+        assert fix.may_break, "a risk without a word on what may break helps nobody"
+
+
+@each_fix()
+def test_every_fix_answers_a_known_finding_or_is_a_note(fix: Fix) -> None:
+    assert fix.addresses or fix.note
+    for code in fix.addresses:
+        assert code in FINDING_CODES
+        assert FINDING_CODES[code].status != "removed"
+
+
+def test_every_finding_that_costs_time_has_a_fix() -> None:
+    answered = {code for fix in FIXES for code in fix.addresses if not fix.note}
+    assert set(FINDING_CODES) - answered <= {"BN001"}, "BN001 says that nothing can be said"
+
+
+@each_fix()
+def test_conditions_ask_only_for_facts_of_the_context(fix: Fix) -> None:
+    for condition in (*fix.when, *fix.unless):
+        assert condition.key in CONTEXT_KEYS
+        assert condition.text
+        if isinstance(condition.value, str) and condition.value.startswith(REFERENCE):
+            assert condition.value.removeprefix(REFERENCE) in CONTEXT_KEYS
+        # Whatever type the fact has, evaluating must not fail.
+        for value in (0, 0.5, True, "2.13", ["item"], None):
+            assert evaluate(condition, {condition.key: value}) in {True, False, None}
+
+
+@each_fix()
+def test_conflicts_name_other_fixes(fix: Fix) -> None:
+    for other in fix.conflicts:
+        assert by_id(other).id != fix.id
+
+
+@each_fix()
+def test_sources_can_be_looked_up(fix: Fix) -> None:
+    assert any(source.url for source in fix.sources), "at least one source to read"
+    for source in fix.sources:
+        assert source.title
+        assert not source.url or re.match(r"https://[\w.-]+/\S*$", source.url)
+        assert source.url or source.claim, "a source without an address must at least be a claim"
+
+
+@each_fix()
+def test_code_compiles_and_has_no_placeholders(fix: Fix) -> None:
+    compile(fix.code, fix.id, "exec")
+    assert not re.search(r"<[a-z_ ]+>", fix.code)
+    assert "..." not in fix.code
+    assert max(map(len, fix.code.splitlines())) <= 110
+
+
+@each_fix()
+def test_fills_replace_text_that_is_there_with_facts_that_exist(fix: Fix) -> None:
+    for text, template in fix.fills.items():
+        assert text in fix.code
+        keys = re.findall(r"[a-z]+\.[a-z_]+", template)
+        assert keys
+        filled = fill(fix.code, {text: template}, {key: 3 for key in keys if key in CONTEXT_KEYS})
+        assert filled != fix.code
+        compile(filled, fix.id, "exec")
+
+
+def test_a_catalogue_without_such_an_id_says_so() -> None:
+    with pytest.raises(UsageError, match="FX999"):
+        by_id("FX999")
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The names that the fixes' code speaks of, tiny and on the CPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LD_PRELOAD", "")  # FX206 starts the script again otherwise
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "THP_MEM_ALLOC_ENABLE", "NCCL_DEBUG", "COMPILE"):
+        monkeypatch.setenv(name, "0" if name == "COMPILE" else "")
+
+    class Blocks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(2)])
+
+        def forward(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    model = Blocks()
+    inputs, targets = torch.randn(8, 4), torch.randn(8, 4)
+    batches = [(inputs, targets)] * 2
+    images = torch.randint(0, 255, (2, 3, 8, 8), dtype=torch.uint8)
+    return {
+        "torch": torch,
+        "device": torch.device("cpu"),
+        "model": model,
+        "ddp_model": Accumulating(model),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss_fn": torch.nn.functional.mse_loss,
+        "dataset": torch.utils.data.TensorDataset(inputs, targets),
+        "loader": batches,
+        "micro_batches": batches,
+        "inputs": inputs,
+        "targets": targets,
+        "largest_inputs": inputs,
+        "largest_targets": targets,
+        "images": images,
+        "x": torch.randn(4, 4),
+        "q": torch.randn(1, 2, 4, 8),
+        "k": torch.randn(1, 2, 4, 8),
+        "v": torch.randn(1, 2, 4, 8),
+        "losses": torch.rand(8),
+        "mask": torch.rand(8) > 0.5,
+        "weights": torch.randn(4096, 1024),
+        "tokens": torch.ones(2, 7, dtype=torch.long),
+        "state": torch.zeros(1),
+        "step": 100,
+        "rank": 0,
+        "world_size": 2,
+        "encoder": torch.nn.Linear(4, 2),
+        "feature_loader": [(inputs,)],
+        "get_batch": lambda: (inputs, targets),
+        "train_step": lambda batch: None,
+    }
+
+
+class Accumulating:
+    """Stands in for a DistributedDataParallel model, which would need a process group."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.model(inputs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@each_fix()
+@pytest.mark.filterwarnings("ignore")  # pinning without a device, deprecations of what is replaced
+def test_code_runs(fix: Fix, training: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    if fix.id in NEEDS:
+        pytest.skip(f"needs {NEEDS[fix.id]}")
+    torch = training["torch"]
+    if fix.id == "FX310":
+        training["model"] = torch.nn.Conv2d(3, 4, 3)
+        training["images"] = training["images"].float()
+    if fix.id == "FX509":
+        training["loader"] = [(training["images"], training["targets"])]
+    if fix.id == "FX510":
+        training["inputs"], training["weights"] = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    if fix.id == "FX206":
+        monkeypatch.setenv("LD_PRELOAD", "none")
+    before = (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.allow_tf32,
+        torch.get_num_threads(),
+    )
+    affinity = os.sched_getaffinity(0)
+    try:
+        exec(compile(fix.code, fix.id, "exec"), training)
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+        torch.backends.cudnn.deterministic = before[2]
+        torch.backends.cudnn.allow_tf32 = before[3]
+        torch.set_num_threads(before[4])
+        torch.use_deterministic_algorithms(False)
+        os.sched_setaffinity(0, affinity)
+        gc.unfreeze()
+        gc.enable()
