@@ -49,7 +49,7 @@ class DispatchDecides(Analyzer):
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Price dispatch."""
-        answer = facts.ask(WhatIf.ONE_LAUNCH, WhatIf.DISPATCH_FREE)
+        answer = facts.ask(WhatIf.DISPATCH_FREE)
         exposed = facts.timeline.part_ms(Part.DISPATCH)
         if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
             return ()

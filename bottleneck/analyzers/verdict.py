@@ -34,7 +34,8 @@ _QUESTIONS: dict[BottleneckClass, tuple[WhatIf, ...]] = {
     BottleneckClass.INPUT: (WhatIf.INPUT_READY,),
     BottleneckClass.ALLOCATOR: (WhatIf.ALLOCATOR_FREE,),
     BottleneckClass.GRAPH_BREAK: (WhatIf.SEAMS_GONE,),
-    BottleneckClass.LAUNCH: (WhatIf.ONE_LAUNCH, WhatIf.DISPATCH_FREE),
+    # Not ONE_LAUNCH: a compiled graph also fuses kernels, which is no saving of the host's.
+    BottleneckClass.LAUNCH: (WhatIf.DISPATCH_FREE,),
     BottleneckClass.SYNC: (WhatIf.SYNCS_GONE,),
     BottleneckClass.TRANSFER: (WhatIf.COPIES_ASYNC, WhatIf.COPIES_GONE),
     BottleneckClass.COMMUNICATION: (WhatIf.COMM_OVERLAPPED,),

@@ -139,7 +139,10 @@ def classify(name: str) -> KernelKind:
     Returns:
         Its kind. Never raises: an unknown name is other math of family "other".
     """
-    if name.startswith("Memcpy"):
+    if name.startswith(("Memcpy DtoD", "CopyDeviceToDevice")):
+        # clone() and contiguous(): traffic of the device's own memory, like a copying kernel.
+        return KernelKind(part=Part.MEMORY_BOUND, family="copy")
+    if name.startswith(("Memcpy", "Copy")):
         return KernelKind(part=Part.COPIES, family="copy")
     if name.startswith("Memset"):
         return KernelKind(part=Part.MEMORY_BOUND, family="fill")
