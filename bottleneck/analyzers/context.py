@@ -7,11 +7,11 @@ that could not be measured is absent, never a default value.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..model.context import CONTEXT_KEYS
 from ..model.diagnosis import StepSummary
-from ..model.run import CompileFacts, Counters, JsonValue, LoaderFacts, Run, Window
+from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ..timeline.result import Timeline
 
 __all__ = ["build_context"]
@@ -92,7 +92,7 @@ def _bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
     return keeps_up and total > 0 and held > 0.7 * total
 
 
-def _step(run: Run, step: StepSummary, timeline: Timeline) -> dict[str, JsonValue]:
+def _step(run: Run, step: StepSummary) -> dict[str, JsonValue]:
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms}
     window = run.window("baseline") or run.window("trace")
     if window is not None:
@@ -149,10 +149,10 @@ def _break_kind(reason: str) -> str:
     return "unsupported"
 
 
-def _difference(window: Window, read: Callable[[Counters], float | None]) -> float | None:
+def _grown(window: Window, counter: str) -> int | None:
     if window.before is None or window.after is None:
         return None
-    before, after = read(window.before), read(window.after)
+    before, after = (side.allocator.get(counter) for side in (window.before, window.after))
     return None if before is None or after is None else after - before
 
 
@@ -167,7 +167,7 @@ def _allocator(run: Run) -> dict[str, JsonValue]:
         ("allocator.device_allocs_per_step", "num_device_alloc"),
         ("allocator.device_frees_per_step", "num_device_free"),
     ):
-        grown = _difference(window, lambda counters, name=counter: counters.allocator.get(name))
+        grown = _grown(window, counter)
         if grown is not None:
             out[key] = grown / steps
     after = window.after.allocator
@@ -204,7 +204,7 @@ def build_context(
     if timeline.kind == "cpu":
         out["device.kind"] = "cpu"
     if run is not None:
-        out |= _machine(run) | _step(run, step, timeline) | _optimizer(run) | _allocator(run)
+        out |= _machine(run) | _step(run, step) | _optimizer(run) | _allocator(run)
         out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}
         torchscript = run.settings.get("torchscript")
         if isinstance(torchscript, bool):

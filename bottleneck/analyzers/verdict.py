@@ -79,11 +79,18 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
     return sorted(best.values(), key=lambda price: -price.rank)
 
 
+def _interval(facts: Facts) -> tuple[float, float] | None:
+    """The noise that effects are weighed against; a step time given by the user has none."""
+    if facts.step.true_is == "given":
+        return (facts.true_ms, facts.true_ms)
+    return facts.step.true_ci_ms
+
+
 def _noise_ms(facts: Facts) -> float:
     effect = weigh_effect(
         0.0,
         step_ms=facts.true_ms,
-        interval_ms=facts.step.true_ci_ms,
+        interval_ms=_interval(facts),
         relative_error=facts.timeline.replay_error or 0.0,
     )
     return max(effect.noise_ms, NEGLIGIBLE_SHARE * facts.true_ms)
@@ -95,7 +102,7 @@ def _confidence(
     effect = weigh_effect(
         effect_ms,
         step_ms=facts.true_ms,
-        interval_ms=facts.step.true_ci_ms,
+        interval_ms=_interval(facts),
         relative_error=facts.timeline.replay_error or 0.0,
     )
     doubts = list(quality.reasons)
@@ -251,6 +258,8 @@ def order_causes(facts: Facts, findings: Sequence[Finding], verdict: Verdict) ->
         if work is not None:
             causes.append(work)
             prices = [p for p in prices if p.bottleneck_class is not BottleneckClass.COMPUTE]
+    # The verdict stands first; a bound never outranks it. The rest follow by cost.
+    prices.sort(key=lambda p: (p.bottleneck_class is not verdict.bottleneck_class, -p.cost_ms))
     before: _Price | None = None
     for price in prices:
         after = None

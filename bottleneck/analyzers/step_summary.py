@@ -1,0 +1,150 @@
+"""The step time that everything is measured against, and from which steps it comes.
+
+In: a run (or none), the traced steps (or none), a step time given by the user (or none). Out:
+`StepBasis`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.diagnosis import StepSummary
+from ..model.run import Run, StepTable, Window
+from ..stats import TypicalStep, mad_spread, mean_interval, typical_step
+from ..timeline.steps import Steps
+from .base import ms
+
+__all__ = ["StepBasis", "find_basis"]
+
+_FEWEST_STAND_IN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBasis:
+    """The step summary with what else the timeline needs to know about it."""
+
+    summary: StepSummary
+    run: Run | None
+    """The run as given, or with a stand-in for its missing baseline window."""
+    kept: NDArray[np.bool_] | None = None
+    """Which steps of the baseline window count."""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _tail(table: StepTable, count: int) -> StepTable:
+    """The last `count` steps of a table."""
+    columns: dict[str, Any] = {}
+    for name in table.__struct_fields__:
+        value = getattr(table, name)
+        if isinstance(value, dict):
+            columns[name] = {key: column[-count:] for key, column in value.items()}
+        else:
+            columns[name] = value[-count:]
+    return StepTable(**columns)
+
+
+def _stand_in(run: Run) -> Window | None:
+    """Unprofiled steps of the warm-up that can stand in for a baseline that was never reached."""
+    window = run.window("warm-up")
+    if window is None or not window.steps.wall_ms:
+        return None
+    table = window.steps
+    quiet = len(table.wall_ms)
+    if len(table.compiled) == quiet and any(table.compiled):
+        quiet -= max(i for i, flag in enumerate(table.compiled) if flag) + 1
+    count = min(quiet, max(_FEWEST_STAND_IN, len(table.wall_ms) // 2), len(table.wall_ms) - 1)
+    if count < _FEWEST_STAND_IN:
+        return None
+    return Window(name="baseline", status="short", planned_steps=count, steps=_tail(table, count))
+
+
+def _times(table: StepTable) -> tuple[list[float | None], Literal["device", "host"]]:
+    """Step times: between device events where they exist, since a host runs ahead of its device."""
+    device = table.device_ms
+    if len(device) == len(table.wall_ms) and sum(t is not None for t in device) >= 0.8 * len(device) > 0:
+        return list(device), "device"
+    return list(table.wall_ms), "host"
+
+
+def _profiled(steps: Steps | None) -> NDArray[np.float64]:
+    if steps is None or len(steps) == 0:
+        return np.zeros(0)
+    return np.asarray(steps.end_ns - steps.start_ns, dtype=np.float64) / 1e6
+
+
+def _left_out(typical: TypicalStep) -> tuple[str, ...]:
+    notes = []
+    if typical.validation:
+        notes.append(
+            f"{typical.validation} baseline steps contain an evaluation and are left out of the step time."
+        )
+    if typical.stragglers:
+        times = ", ".join(ms(value) for value in typical.stragglers)
+        notes.append(f"One baseline step of {times} stands alone and is left out of the step time.")
+    if typical.one_off_compiles:
+        notes.append(
+            "One baseline step contains a late first compilation and is left out of the step time."
+        )
+    return tuple(notes)
+
+
+def find_basis(run: Run | None, steps: Steps | None, *, given_ms: float | None) -> StepBasis:
+    """Choose the true step time: given, else measured without a profiler, else profiled."""
+    profiled = _profiled(steps)
+    profiled_ms = float(profiled.mean()) if len(profiled) else None
+    signal = run.step_signal if run is not None else (steps.how if steps is not None else "")
+    problems: list[str] = []
+    window = run.window("baseline") if run is not None else None
+    if run is not None and (window is None or len(window.steps.wall_ms) == 0):
+        window = _stand_in(run)
+        if window is not None:
+            others = [item for item in run.windows if item.name != "baseline"]
+            run = msgspec.structs.replace(run, windows=[*others, window])
+            problems.append(
+                "The baseline window was never reached: the last steps of the warm-up stand in for it. "
+                "Let the script run longer, or use --warmup 2."
+            )
+    typical = None
+    if window is not None and window.steps.wall_ms:
+        times, _ = _times(window.steps)
+        typical = typical_step(times, validation=window.steps.validation, compiled=window.steps.compiled)
+    if typical is not None:
+        true_ms = typical.mean_ms if given_ms is None else given_ms
+        return StepBasis(
+            summary=StepSummary(
+                true_ms=true_ms,
+                true_ci_ms=typical.interval_ms if given_ms is None else None,
+                profiled_ms=profiled_ms,
+                count=typical.count,
+                true_is="measured" if given_ms is None else "given",
+                spread_ms=typical.spread_ms,
+                step_signal=signal,
+            ),
+            run=run,
+            kept=typical.kept,
+            problems=tuple(problems),
+            notes=_left_out(typical),
+        )
+    if given_ms is not None or profiled_ms is not None:
+        return StepBasis(
+            summary=StepSummary(
+                true_ms=given_ms if given_ms is not None else profiled_ms,
+                true_ci_ms=mean_interval(profiled) if given_ms is None else None,
+                profiled_ms=profiled_ms,
+                count=len(profiled),
+                true_is="given" if given_ms is not None else "profiled",
+                spread_ms=mad_spread(profiled),
+                step_signal=signal,
+            ),
+            run=run,
+            problems=tuple(problems),
+        )
+    return StepBasis(
+        summary=StepSummary(true_ms=None, step_signal=signal), run=run, problems=tuple(problems)
+    )

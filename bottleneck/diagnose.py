@@ -1,0 +1,297 @@
+"""From a run folder or bare traces to a diagnosis: the only place that composes all the parts.
+
+In: paths. Out: `Diagnosis`, fully resolved. A missing piece lowers the quality and is told as a
+problem; only a path that holds nothing readable is an error.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from . import __version__
+from .analyzers import Facts, find_all
+from .analyzers.acceleration import acceleration_rows
+from .analyzers.capture import judge
+from .analyzers.context import build_context
+from .analyzers.step_summary import StepBasis, find_basis
+from .analyzers.verdict import decide, order_causes
+from .catalog.match import match
+from .ingest import bundle as ingest
+from .model.codes import Part
+from .model.diagnosis import BudgetLine, Capture, Diagnosis, RankRow
+from .model.run import HostFacts, JsonValue, Run
+from .timeline.cpu import read_cpu
+from .timeline.cpu_baseline import read_baseline
+from .timeline.dialect import DEVICE_KINDS, kinds
+from .timeline.gpu import read_gpu
+from .timeline.result import Timeline
+from .timeline.steps import Steps, find_steps
+
+__all__ = ["diagnose_paths"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankReading:
+    """One rank, read as far as it goes."""
+
+    rank: ingest.Rank
+    basis: StepBasis
+    timeline: Timeline
+    problems: tuple[str, ...] = ()
+    phases_ms: dict[str, float] = field(default_factory=dict)
+
+
+def _nothing_known(kind: str, true_ms: float | None, problem: str) -> Timeline:
+    line = BudgetLine(part=Part.UNEXPLAINED, ms=true_ms or 0.0, share=1.0 if true_ms else 0.0)
+    return Timeline(
+        kind="gpu" if kind == "gpu" else "cpu",
+        true_ms=true_ms or 0.0,
+        profiled_ms=None,
+        steps=0,
+        budget=(line,) if true_ms else (),
+        what_ifs={},
+        usable_what_ifs=False,
+        problems=(problem,) if problem else (),
+    )
+
+
+def _on_gpu(run: Run | None) -> bool:
+    return run is not None and any(device.kind in ("cuda", "rocm") for device in run.devices)
+
+
+def _read_timeline(rank: ingest.Rank, steps: Steps | None, basis: StepBasis) -> Timeline:
+    true_ms = basis.summary.true_ms
+    gpu = _on_gpu(basis.run)
+    if true_ms is None:
+        return _nothing_known("gpu" if gpu else "cpu", None, "No training step was found.")
+    trace = rank.trace
+    has_device = trace is not None and bool(np.isin(kinds(trace), DEVICE_KINDS).any())
+    if trace is not None and steps is not None and has_device:
+        found = read_gpu(
+            trace,
+            steps,
+            true_ms=true_ms,
+            run=basis.run,
+            kept=basis.kept,
+            loaders=rank.loaders or (),
+            compile_facts=rank.compile,
+            true_is_profiled=basis.summary.true_is == "profiled",
+        )
+        if found is not None:
+            return found
+    if gpu:
+        return _nothing_known(
+            "gpu",
+            true_ms,
+            "A GPU run without device activity in its trace cannot be divided: check that CUPTI works "
+            "(no other profiler attached, enough permissions), and run again.",
+        )
+    return read_cpu(
+        trace,
+        steps,
+        true_ms=true_ms,
+        run=basis.run,
+        kept=basis.kept,
+        loaders=rank.loaders or (),
+        compile_facts=rank.compile,
+    )
+
+
+def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
+    trace = rank.trace
+    steps = find_steps(trace) if trace is not None and len(trace) else None
+    basis = find_basis(rank.run, steps, given_ms=true_step_ms)
+    timeline = _read_timeline(rank, steps, basis)
+    problems = [*rank.problems, *basis.problems, *timeline.problems]
+    if rank.trace_problem:
+        problems.append(rank.trace_problem)
+    if trace is not None:
+        problems += trace.meta.warnings
+    if steps is not None and steps.note:
+        problems.append(steps.note)
+    phases: dict[str, float] = {}
+    if basis.run is not None and basis.kept is not None:
+        baseline = read_baseline(basis.run, kept=basis.kept)
+        if baseline is not None:
+            phases = dict(baseline.phases_ms)
+            if baseline.outside_ms > 0:
+                phases["outside"] = baseline.outside_ms
+    return _RankReading(
+        rank=rank,
+        basis=basis,
+        timeline=timeline,
+        problems=tuple(dict.fromkeys(problems)),
+        phases_ms=phases,
+    )
+
+
+def _critical(readings: Sequence[_RankReading]) -> tuple[_RankReading, dict[str, JsonValue]]:
+    """The rank that the others wait for, and how long they do.
+
+    A collective ends when the last rank arrives, so the rank with the least exposed communication
+    is the one that arrives last; where ranks do not communicate, it is the slowest.
+    """
+    if len(readings) == 1:
+        return readings[0], {}
+    exposed = [reading.timeline.part_ms(Part.COMMUNICATION) for reading in readings]
+    skew = max(exposed) - min(exposed)
+    slowest = max(range(len(readings)), key=lambda i: readings[i].timeline.true_ms)
+    worth = skew > 0.02 * readings[slowest].timeline.true_ms
+    chosen = int(np.argmin(exposed)) if worth else slowest
+    return readings[chosen], {"comm.rank_skew_ms": skew} if any(exposed) else {}
+
+
+def _rank_rows(readings: Sequence[_RankReading]) -> tuple[RankRow, ...]:
+    if len(readings) < 2:
+        return ()
+    exposed = [reading.timeline.part_ms(Part.COMMUNICATION) for reading in readings]
+    rows = []
+    for reading, communication in zip(readings, exposed, strict=True):
+        idle = reading.timeline.context.get("step.idle_share")
+        rows.append(
+            RankRow(
+                rank=reading.rank.rank,
+                step_ms=reading.basis.summary.true_ms,
+                busy_share=1.0 - float(idle) if isinstance(idle, (int, float)) else None,
+                waits_for_others_ms=communication - min(exposed) if any(exposed) else None,
+                path=_name(reading.rank),
+            )
+        )
+    return tuple(rows)
+
+
+def _name(rank: ingest.Rank) -> str:
+    path = rank.folder or rank.trace_path or rank.snapshot_path
+    return path.name if path is not None else ""
+
+
+def _capture(reading: _RankReading, facts: Facts, problems: Sequence[str]) -> Capture:
+    quality = judge(facts)
+    run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
+    overhead: dict[str, float] = {}
+    artefacts: dict[str, str] = {}
+    if run is not None:
+        measured = msgspec.to_builtins(run.overhead)
+        overhead = {k: float(v) for k, v in measured.items() if isinstance(v, (int, float))}
+        artefacts = {
+            name: item.status if item.status == "ok" else f"{item.status}: {item.reason or 'no reason'}"
+            for name, item in run.artefacts.items()
+        }
+    inflation = None
+    if step.profiled_ms and step.true_ms and step.true_is != "profiled":
+        inflation = step.profiled_ms / step.true_ms
+    return Capture(
+        quality=quality.grade,
+        problems=tuple(dict.fromkeys([*quality.reasons, *problems])),
+        replay_error=timeline.replay_error,
+        dispatch_scale=timeline.dispatch_scale,
+        inflation=inflation,
+        launches=timeline.launches,
+        kernels=timeline.device_activities,
+        missing_kernels=timeline.missing_activities,
+        overhead=overhead,
+        artefacts=artefacts,
+    )
+
+
+def _outcome(run: Run | None) -> str:
+    if run is None:
+        return ""
+    ended = run.outcome
+    texts = {
+        "raised": f"The script raised {ended.exception or 'an exception'}.",
+        "exited": f"The script ended with exit code {ended.exit_code}.",
+        "interrupted": "The script was interrupted.",
+        "killed": "The script was killed before the capture was complete.",
+    }
+    text = texts.get(ended.how, "")
+    if ended.out_of_memory:
+        text = f"The script ran out of memory. {text}".strip()
+    return text
+
+
+def _notes(reading: _RankReading, several: int) -> tuple[str, ...]:
+    notes = list(reading.basis.notes)
+    if several > 1:
+        notes.append(
+            f"{several} ranks; figures are those of rank {reading.rank.rank}, which decides the step."
+        )
+    run = reading.basis.run
+    if run is not None:
+        notes += run.outcome.notes
+        if run.outcome.diverted_saves:
+            notes.append(
+                f"{len(run.outcome.diverted_saves)} save(s) after the stop went into the run folder instead."
+            )
+    return tuple(dict.fromkeys(notes))
+
+
+def diagnose_paths(
+    paths: Sequence[str | os.PathLike[str]], *, true_step_ms: float | None = None
+) -> Diagnosis:
+    """Diagnose what lies on disk.
+
+    Args:
+        paths: run folders, traces or folders of traces; several are ranks of one run.
+        true_step_ms: step time measured without a profiler, for traces that do not hold it.
+
+    Raises:
+        InputError: a path holds nothing that can be read.
+    """
+    gathered = ingest.load(*paths)
+    readings = [_read_rank(rank, true_step_ms) for rank in gathered.ranks]
+    reading, between_ranks = _critical(readings)
+    run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
+    context = build_context(
+        timeline=timeline,
+        step=step,
+        run=run,
+        loaders=reading.rank.loaders,
+        compile_facts=reading.rank.compile,
+        extra=between_ranks,
+    )
+    facts = Facts(
+        timeline=timeline,
+        step=step,
+        run=run,
+        loaders=reading.rank.loaders or (),
+        compile=reading.rank.compile,
+        context=context,
+        phases_ms=reading.phases_ms,
+        rank=reading.rank.rank,
+    )
+    findings = find_all(facts)
+    quality = judge(facts)
+    verdict = decide(facts, findings, quality)
+    problems = [*gathered.problems, *reading.problems, *(run.warnings if run is not None else ())]
+    what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
+    settings = dict(run.settings) if run is not None else {}
+    return Diagnosis(
+        tool_version=__version__,
+        created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        title=gathered.title,
+        command=tuple(run.command) if run is not None else (),
+        verdict=verdict,
+        step=step,
+        budget=timeline.budget,
+        causes=order_causes(facts, findings, verdict),
+        findings=findings,
+        suggestions=match(findings, context, what_ifs, step.true_ms),
+        what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
+        kernels=timeline.kernels,
+        phases_ms=reading.phases_ms,
+        settings=settings,
+        acceleration=acceleration_rows(context, settings),
+        device=run.devices[0] if run is not None and run.devices else None,
+        host=run.host if run is not None else HostFacts(),
+        ranks=_rank_rows(readings),
+        capture=_capture(reading, facts, problems),
+        outcome=_outcome(run),
+        notes=_notes(reading, len(readings)),
+    )
