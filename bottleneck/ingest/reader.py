@@ -87,9 +87,12 @@ class _Reader:
             try:
                 events = self._many.decode(piece)
             except ValueError:
-                data = mend(bytes(piece))
+                data = bytes(piece)
+                mended = mend(data)
+                if mended == data:
+                    return False
                 try:
-                    events = self._many.decode(data)
+                    events = self._many.decode(mended)
                 except ValueError:
                     return False
                 self.mended += 1

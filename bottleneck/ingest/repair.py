@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Scan", "mend", "scan"]
 
-_NAME = re.compile(rb'("name"\s*:\s*")([^\n]*?)("\s*,\s*"(?:pid|ph|cat)"\s*:)')
+_NAME_LINES = (
+    # From torch 2.13 on a name has a line to itself; before, pid and tid end its line. Nothing is
+    # mended in other layouts: a JSON library wrote them, and a name could not be told from the next.
+    re.compile(rb'^([ \t]*"name": ")((?:(?!", "ph":).)*)(",[ \t]*)$', re.MULTILINE),
+    re.compile(
+        rb'^([ \t]*"ph": "X", "cat": "[^"\n]*", "name": ")(.*)(", "pid": [^,\n]+, "tid": [^,\n]+,[ \t]*)$',
+        re.MULTILINE,
+    ),
+)
 _INNER_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
 _NOT_A_NUMBER = re.compile(
     rb'"(?:[^"\\]|\\.)*"|[+-]?\b(?:nan|inf(?:inity)?|n/a)\b', re.IGNORECASE | re.DOTALL
@@ -35,10 +43,14 @@ def mend(data: bytes) -> bytes:
     """Return the piece with the known kinds of invalid JSON put right."""
     data = data.decode("utf-8", errors="replace").encode()
     data = _CONTROL.sub(b" ", data)
-    data = _NAME.sub(
-        lambda m: m[1] + _INNER_QUOTE.sub(rb'\1\\"', m[2]) + m[3] if b'"' in m[2] else m[0], data
-    )
+    for line in _NAME_LINES:
+        data = line.sub(_escaped, data)
     return _NOT_A_NUMBER.sub(lambda m: m[0] if m[0][:1] == b'"' else b"null", data)
+
+
+def _escaped(match: re.Match[bytes]) -> bytes:
+    before, name, after = match.groups()
+    return before + (_INNER_QUOTE.sub(rb'\1\\"', name) if b'"' in name else name) + after
 
 
 class Scan(NamedTuple):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Events: TypeAlias = Sequence[dict[str, Any]]
 
 __all__ = ["BASE_NS", "LAYOUTS", "document"]
 
 BASE_NS = 1790857026000000000
-
-Events = "Sequence[dict[str, Any]]"
 
 
 def document(events: Events) -> dict[str, Any]:

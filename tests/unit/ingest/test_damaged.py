@@ -8,11 +8,11 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from unit.ingest.layouts import LAYOUTS, document, kineto_from_2_13
 
 from torch_bottleneck.errors import InputError, NotATraceError
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.trace import NONE
-from unit.ingest.layouts import LAYOUTS, document, kineto_from_2_13
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +117,15 @@ def test_a_header_that_is_not_json(tmp_path: Path, header: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("value", "read_as"),
-    [("0x2a", 42), ("17", 17), (17.0, 17), (2**64, NONE), (4294967295, 4294967295), ("a", NONE), (None, NONE)],
+    [
+        ("0x2a", 42),
+        ("17", 17),
+        (17.0, 17),
+        (2**64, NONE),
+        (4294967295, 4294967295),
+        ("a", NONE),
+        (None, NONE),
+    ],
 )
 def test_numbers_written_in_odd_ways(tmp_path: Path, value: object, read_as: int) -> None:
     events = operators(2, args={"stream": value, "correlation": 5})
@@ -131,7 +139,9 @@ def test_a_device_number_beyond_32_bits(tmp_path: Path) -> None:
     assert trace.device.tolist() == [NONE]
 
 
-@pytest.mark.parametrize("changes", [{"ph": "Q"}, {"ph": "X", "ts": "12.5"}, {"ph": "X", "ts": 12.5, "cat": 7}])
+@pytest.mark.parametrize(
+    "changes", [{"ph": "Q"}, {"ph": "X", "ts": "12.5"}, {"ph": "X", "ts": 12.5, "cat": 7}]
+)
 def test_an_event_of_an_unknown_form_costs_no_other(tmp_path: Path, changes: dict[str, Any]) -> None:
     events = operators(50)
     events.insert(20, {"name": "odd", "pid": 1, "tid": 2} | changes)
@@ -176,7 +186,9 @@ def test_absolute_times_keep_their_digits(tmp_path: Path) -> None:
 
 
 def test_whole_microseconds_are_stated_as_the_resolution(tmp_path: Path) -> None:
-    events = [{"ph": "X", "cat": "Operator", "name": "n", "ts": 1640000000000000 + i, "dur": 1} for i in range(3)]
+    events = [
+        {"ph": "X", "cat": "Operator", "name": "n", "ts": 1640000000000000 + i, "dur": 1} for i in range(3)
+    ]
     trace = read(tmp_path, json.dumps(document(events)).encode())
     assert trace.meta.clock_resolution_ns == 1000
     assert np_diff(trace) == [1000, 1000]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from unit.ingest.layouts import BASE_NS, LAYOUTS
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.trace import NONE, Trace
-from unit.ingest.layouts import BASE_NS, LAYOUTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ COLUMN_OF_ARG = {
 }
 
 # Names that look like the seams between events are the hard ones.
-tricky = st.sampled_from(["},{", '}, {"ph": "X"', "\\", 'a "q" b', "]", "traceEvents\": [", "\n", "名", ""])
+tricky = st.sampled_from(["},{", '}, {"ph": "X"', "\\", 'a "q" b', "]", 'traceEvents": [', "\n", "名", ""])
 names = tricky | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 ids = st.integers(0, 2**31) | st.sampled_from(["Spans", "0", ""])
 nested = st.lists(st.fixed_dictionaries({"name": names, "x": st.integers(0, 9)}), max_size=3)
@@ -54,7 +54,13 @@ other = st.fixed_dictionaries(
     optional={"id": st.integers(0, 9), "cat": names, "args": nested.map(lambda x: {"list": x})},
 )
 metadata = st.fixed_dictionaries(
-    {"ph": st.just("M"), "name": st.just("thread_name"), "pid": ids, "tid": ids, "args": st.just({"name": "w"})}
+    {
+        "ph": st.just("M"),
+        "name": st.just("thread_name"),
+        "pid": ids,
+        "tid": ids,
+        "args": st.just({"name": "w"}),
+    }
 )
 event_lists = st.lists(complete | complete | other | metadata, max_size=25)
 

@@ -1,0 +1,93 @@
+"""The recorded real runs read as what they are, whole or with an end cut off."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from recorded.cases import CASES, Case
+
+from torch_bottleneck.ingest import load, read_trace
+from torch_bottleneck.timeline.dialect import DEVICE_KINDS, HOST_CALL_KINDS, kinds
+from torch_bottleneck.timeline.steps import find_steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATED = sorted(name for name, case in CASES.items() if "step_numbers" in case.facts)
+BARE = sorted(name for name in STATED if not list(CASES[name].folder.rglob("run.json")))
+
+
+def numbers(case: Case) -> list[int]:
+    return [int(n) for n in case.facts["step_numbers"].split(",")]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_every_event_is_read_as_a_json_library_reads_it(name: str) -> None:
+    for path in CASES[name].traces:
+        raw = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        complete = [e for e in raw if e["ph"] == "X"]
+        complete.sort(key=lambda e: (round(e["ts"] * 1000), -round(e["dur"] * 1000)))
+        trace = read_trace(path)
+        assert trace.ts_ns.tolist() == [round(e["ts"] * 1000) for e in complete]
+        assert trace.dur_ns.tolist() == [round(e["dur"] * 1000) for e in complete]
+        assert [trace.names[i] for i in trace.name] == [e["name"] for e in complete]
+        assert [trace.cats[i] for i in trace.cat] == [e["cat"] for e in complete]
+        got = trace.correlation.tolist()
+        assert got == [e.get("args", {}).get("correlation", -1) for e in complete]
+        assert trace.meta.warnings == ()
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_the_steps_are_those_that_were_profiled(name: str) -> None:
+    case = CASES[name]
+    for path in case.traces:
+        trace = read_trace(path)
+        steps = find_steps(trace)
+        assert steps.how == "ProfilerStep"
+        assert steps.numbers.tolist() == numbers(case)
+        mean_ms = float(np.mean(steps.end_ns - steps.start_ns)) / 1e6
+        assert mean_ms == pytest.approx(float(case.facts["profiled_step_ms"]), rel=0.1)
+        # forward on the main thread, backward on autograd's
+        assert len(steps.threads) >= 2
+        assert steps.thread in steps.threads
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_every_kernel_has_its_launch(name: str) -> None:
+    for path in CASES[name].traces:
+        trace = read_trace(path)
+        kind = kinds(trace)
+        device = trace.correlation[np.isin(kind, DEVICE_KINDS)]
+        calls = trace.correlation[np.isin(kind, HOST_CALL_KINDS)]
+        assert len(device) > 300
+        assert np.isin(device, calls).mean() > 0.999
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_a_folder_of_traces_is_its_ranks(name: str) -> None:
+    case = CASES[name]
+    bundle = load(case.folder)
+    ranks = int(case.facts.get("ranks", 1))
+    assert [r.rank for r in bundle.ranks] == list(range(ranks))
+    assert [r.trace_path for r in bundle.ranks] == case.traces
+    assert bundle.folder is None
+    assert bundle.problems == ()
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
+def test_a_real_file_cut_off_is_read_up_to_the_cut(tmp_path: Path, share: float) -> None:
+    path = CASES["alloc-cap-h200"].traces[0]
+    whole = read_trace(path)
+    cut = tmp_path / "cut.json.gz"
+    cut.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+    trace = read_trace(cut)
+
+    assert trace.meta.truncated
+    assert share * 0.6 < len(trace) / len(whole) < 1
+    assert set(trace.ts_ns.tolist()) <= set(whole.ts_ns.tolist())
+    assert len(find_steps(trace)) >= 1
