@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model.codes import Part
-from .wording import clean, clean_code, milliseconds, percent, place, shorten, step_change
+from .wording import clean, clean_code, milliseconds, percent, place, sentence, step_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,6 @@ __all__ = [
 _WORTH_A_LINE = 0.005
 _WORTH_TRYING = 0.02
 """A fix that saves less than the verdict's own threshold is not put before the reader first."""
-
-_SENTENCE = 240
-"""Characters kept of a headline: a kernel name in it can run to thousands."""
 
 _OVERHEAD_TEXTS: dict[str, str] = {
     "hook_us_per_step": "hooks {:.1f} µs per step",
@@ -143,7 +140,7 @@ def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
             cost=milliseconds(cause.cost_ms, like=true_ms),
             share=percent(cause.share),
             without=milliseconds(cause.predicted_ms, like=true_ms),
-            headline=shorten(clean(cause.headline), _SENTENCE),
+            headline=sentence(cause.headline),
             sites=tuple(place(site) for site in cause.sites),
             after_previous=_after(cause, true_ms),
         )
@@ -174,7 +171,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None) -> FixRow:
         warning = f"{warning}: {clean(suggestion.may_break)}" if warning else clean(suggestion.may_break)
     return FixRow(
         fix=clean(suggestion.fix),
-        title=shorten(clean(suggestion.title), _SENTENCE),
+        title=sentence(suggestion.title),
         gain=gain,
         basis=clean(suggestion.basis),
         how=clean(suggestion.how),

@@ -24,7 +24,7 @@ from .rows import (
     settings_lines,
     step_line,
 )
-from .wording import clean, milliseconds, percent
+from .wording import clean, milliseconds, percent, sentence, shorten
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
@@ -156,17 +156,17 @@ def _verdict(page: _Page, diagnosis: Diagnosis) -> None:
     if not undetermined:
         pieces.append(f"   confidence {verdict.confidence}")
     page.line(*pieces)
-    page.line((clean(verdict.headline), "bold"))
+    page.line((sentence(verdict.headline), "bold"))
     if verdict.reason and (undetermined or verdict.confidence != "high"):
-        page.line(clean(verdict.reason))
+        page.line(sentence(verdict.reason))
     if verdict.remedy:
-        page.line(("To get a verdict: " if undetermined else "To be surer: "), clean(verdict.remedy))
+        page.line(("To get a verdict: " if undetermined else "To be surer: "), sentence(verdict.remedy))
     page.line((" · ".join(filter(None, [clean(diagnosis.title), step_line(diagnosis)])), "dim"))
     where = device_line(diagnosis)
     if where:
         page.line((where, "dim"))
     if diagnosis.outcome:
-        page.line((clean(diagnosis.outcome), "yellow"))
+        page.line((sentence(diagnosis.outcome), "yellow"))
 
 
 def _budget(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
@@ -204,7 +204,7 @@ def _causes(page: _Page, diagnosis: Diagnosis) -> None:
             gap = " " * max(page.width - len(left) - len(row.code) - len(right) - 1, 1)
             page.line((left, "bold"), (row.code, "dim"), gap, right)
             for text in (row.headline, ", ".join(row.sites[:3]), row.after_previous):
-                if text and text != clean(diagnosis.verdict.headline):
+                if text and text != sentence(diagnosis.verdict.headline):
                     page.line(text, indent=2)
         if len(worth) > _CAUSES:
             page.line((f"and {len(worth) - _CAUSES} more: bottleneck report RUN --verbose", "dim"))
@@ -229,7 +229,7 @@ def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     if others:
         if not top:
             page.heading("What to change")
-        listed = ", ".join(f"{row.fix} {row.title}" for row in others[:4])
+        listed = ", ".join(f"{row.fix} {shorten(row.title, 70)}" for row in others[:4])
         more = f", {len(others) - 4} more" if len(others) > 4 else ""
         page.line((f"also: {listed}{more}", "dim"))
 
@@ -265,6 +265,6 @@ def _closing(page: _Page, diagnosis: Diagnosis) -> None:
         page.line((f"{state}: ", "bold"), names)
     page.line(("capture: ", "bold"), capture_line(diagnosis))
     for problem in diagnosis.capture.problems:
-        page.line(("! ", "yellow"), clean(problem))
+        page.line(("! ", "yellow"), sentence(problem))
     for note in diagnosis.notes:
-        page.line(clean(note))
+        page.line(sentence(note))

@@ -11,13 +11,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..model.run import SourceSite
 
-__all__ = ["clean", "milliseconds", "percent", "place", "shorten", "step_change", "times"]
+__all__ = [
+    "clean",
+    "clean_code",
+    "milliseconds",
+    "percent",
+    "place",
+    "sentence",
+    "shorten",
+    "step_change",
+    "times",
+]
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
 # Bidirectional overrides can make a line read as what it is not.
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
+
+_SENTENCE = 240
 
 
 def clean(text: str) -> str:
@@ -42,6 +54,11 @@ def shorten(text: str, width: int) -> str:
         return text[:width]
     tail = (width - 1) // 3
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def sentence(text: str) -> str:
+    """Clean a sentence and keep it to a few lines: a kernel name in it can run to thousands of characters."""
+    return shorten(clean(text), _SENTENCE)
 
 
 def milliseconds(value: float | None, *, like: float | None = None) -> str:

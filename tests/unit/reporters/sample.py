@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from torch_bottleneck.model.codes import BottleneckClass, Part, WhatIf
 from torch_bottleneck.model.diagnosis import (
     BudgetLine,

@@ -1,0 +1,207 @@
+"""Which fixes are suggested for a run, in which order, and with what prediction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torch_bottleneck.catalog.match import match
+from torch_bottleneck.catalog.registry import FIXES, by_code, search
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.diagnosis import WhatIfResult
+from torch_bottleneck.model.finding import Finding
+from torch_bottleneck.model.fix import Condition, Fix, Risk
+from torch_bottleneck.model.run import SourceSite
+
+SITE = SourceSite(file="train.py", line=12)
+
+
+def finding(code: str, cost: float | None = 10.0, **more: Any) -> Finding:
+    return Finding(code=code, title=code, cost_ms=cost, **more)
+
+
+def answer(
+    question: WhatIf, saves: float, *, true: float = 100.0, bound: bool = False
+) -> dict[WhatIf, WhatIfResult]:
+    return {
+        question: WhatIfResult(
+            question=question, step_ms=true - saves, saves_ms=saves, basis="replay", bound=bound
+        )
+    }
+
+
+def make(fix_id: str, finding_code: str = "BN101", **more: Any) -> Fix:
+    return Fix(id=fix_id, title=fix_id, addresses=(finding_code,), what_to_change="Do it.", **more)
+
+
+def ids(suggestions: Any) -> list[str]:
+    return [suggestion.fix for suggestion in suggestions]
+
+
+def test_a_fix_is_suggested_only_for_a_finding_that_it_addresses() -> None:
+    fixes = [make("FX001", "BN101"), make("FX002", "BN201")]
+    assert ids(match([finding("BN101")], {}, {}, 100.0, fixes=fixes)) == ["FX001"]
+    assert match([], {}, {}, 100.0, fixes=fixes) == ()
+
+
+def test_the_prediction_comes_from_the_replay_and_from_nowhere_else() -> None:
+    fix = make("FX001", what_if=WhatIf.INPUT_WORKERS, basis="shared out")
+    (without,) = match([finding("BN101")], {}, {}, 100.0, fixes=[fix])
+    assert without.predicted_ms is None
+    assert without.saves_ms is None
+    (predicted,) = match([finding("BN101")], {}, answer(WhatIf.INPUT_WORKERS, 60.0), 100.0, fixes=[fix])
+    assert (predicted.predicted_ms, predicted.saves_ms, predicted.bound) == (40.0, 60.0, False)
+    assert predicted.basis == "replay (shared out)"
+
+
+@pytest.mark.parametrize(("of_answer", "of_fix"), [(True, False), (False, True)])
+def test_a_bound_stays_a_bound(of_answer: bool, of_fix: bool) -> None:
+    fix = make("FX001", what_if=WhatIf.INPUT_READY, what_if_bound=of_fix)
+    (suggestion,) = match(
+        [finding("BN101")], {}, answer(WhatIf.INPUT_READY, 60.0, bound=of_answer), 100.0, fixes=[fix]
+    )
+    assert suggestion.bound
+
+
+def test_what_is_already_on_is_not_recommended() -> None:
+    off = make("FX001", when=(Condition(key="cudnn.benchmark", op="==", value=False, text="it is off"),))
+    for context, suggested in (({"cudnn.benchmark": True}, False), ({"cudnn.benchmark": False}, True)):
+        assert bool(match([finding("BN101")], context, {}, 100.0, fixes=[off])) is suggested
+    unless = make("FX002", unless=(Condition(key="cudnn.benchmark", op="==", value=True, text="it is on"),))
+    assert match([finding("BN101")], {"cudnn.benchmark": True}, {}, 100.0, fixes=[unless]) == ()
+
+
+def test_an_unmeasured_condition_is_listed_not_assumed() -> None:
+    fix = make(
+        "FX001",
+        when=(Condition(key="cudnn.benchmark", op="==", value=False, text="benchmark is off"),),
+        unless=(Condition(key="cudnn.deterministic", op="==", value=True, text="determinism is asked for"),),
+    )
+    (suggestion,) = match([finding("BN101")], {}, {}, 100.0, fixes=[fix])
+    assert suggestion.unknown == ("benchmark is off", "not: determinism is asked for")
+
+
+def test_a_fix_whose_evidence_was_not_measured_is_not_suggested() -> None:
+    fix = make("FX001", when=(Condition(key="loader.duplicated", op="known"),))
+    assert match([finding("BN101")], {}, {}, 100.0, fixes=[fix]) == ()
+    assert match([finding("BN101")], {"loader.duplicated": True}, {}, 100.0, fixes=[fix])
+
+
+def test_a_fix_that_the_replay_gives_no_gain_is_left_out() -> None:
+    fix = make("FX001", what_if=WhatIf.ALLOCATOR_FREE)
+    assert match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, 0.0), 100.0, fixes=[fix]) == ()
+
+
+def test_one_fix_appears_once_for_the_dearest_finding() -> None:
+    fix = Fix(id="FX001", title="t", addresses=("BN101", "BN102"), what_to_change="Do it.")
+    cheap = finding("BN101", 3.0)
+    dear = finding("BN102", 30.0, sites=(SITE,))
+    (suggestion,) = match([cheap, dear], {}, {}, 100.0, fixes=[fix])
+    assert suggestion.finding == "BN102"
+    assert suggestion.site == SITE
+
+
+def test_of_two_that_conflict_the_better_stays() -> None:
+    worse = make("FX001", what_if=WhatIf.INPUT_WORKERS, conflicts=("FX002",))
+    better = make("FX002", what_if=WhatIf.INPUT_READY)
+    answers = answer(WhatIf.INPUT_WORKERS, 20.0) | answer(WhatIf.INPUT_READY, 50.0)
+    assert ids(match([finding("BN101")], {}, answers, 100.0, fixes=[worse, better])) == ["FX002"]
+
+
+def test_order_is_predicted_then_unpriced_by_cause_then_small_then_notes() -> None:
+    fixes = [
+        make("FX001", "BN902", note=True, what_if=WhatIf.GC_FREE),
+        make("FX002", "BN101", what_if=WhatIf.GC_FREE),
+        make("FX003", "BN102"),
+        make("FX004", "BN103"),
+        make("FX005", "BN101", what_if=WhatIf.INPUT_READY),
+        make("FX006", "BN101", what_if=WhatIf.INPUT_WORKERS),
+    ]
+    answers = (
+        answer(WhatIf.GC_FREE, 1.0) | answer(WhatIf.INPUT_READY, 40.0) | answer(WhatIf.INPUT_WORKERS, 30.0)
+    )
+    findings = [finding("BN902", 1.0), finding("BN101", 40.0), finding("BN102", 5.0), finding("BN103", 9.0)]
+    assert ids(match(findings, {}, answers, 100.0, fixes=fixes)) == [
+        "FX005",
+        "FX006",
+        "FX004",
+        "FX003",
+        "FX002",
+        "FX001",
+    ]
+
+
+def test_a_note_never_carries_a_prediction() -> None:
+    fix = make("FX001", note=True, what_if=WhatIf.INPUT_READY)
+    (suggestion,) = match([finding("BN101")], {}, answer(WhatIf.INPUT_READY, 40.0), 100.0, fixes=[fix])
+    assert suggestion.note
+    assert suggestion.predicted_ms is None
+
+
+def test_code_is_filled_with_the_figures_of_the_run() -> None:
+    context = {
+        "loader.present": True,
+        "loader.num_workers": 2,
+        "loader.needed_workers": 11,
+        "host.cores": 6,
+        "device.kind": "cuda",
+    }
+    by_fix = {s.fix: s for s in match([finding("BN101", 50.0)], context, {}, 100.0)}
+    assert "num_workers=6" in by_fix["FX101"].code
+    assert "FX111" not in by_fix, "there is a DataLoader"
+
+
+def test_an_fp32_run_on_hopper_is_told_of_tf32_and_bf16_but_not_of_fp16() -> None:
+    context = {
+        "device.kind": "cuda",
+        "device.capability": 9.0,
+        "matmul.precision": "highest",
+        "autocast.dtype": "none",
+        "kernels.bf16_share": 0.0,
+        "cudnn.allow_tf32": True,
+    }
+    found = ids(match([finding("BN302"), finding("BN303")], context, {}, 100.0))
+    assert {"FX301", "FX303"} <= set(found)
+    assert not {"FX302", "FX304", "FX305"} & set(found)
+    already = context | {"matmul.precision": "high", "autocast.dtype": "bfloat16", "kernels.bf16_share": 0.6}
+    assert not {"FX301", "FX303"} & set(ids(match([finding("BN302"), finding("BN303")], already, {}, 100.0)))
+
+
+def test_a_cpu_run_is_never_offered_what_needs_a_gpu() -> None:
+    context = {"device.kind": "cpu", "loader.present": True, "compile.used": False}
+    every = [
+        finding(code)
+        for code in ("BN101", "BN203", "BN302", "BN303", "BN501", "BN502", "BN601", "BN701", "BN903")
+    ]
+    found = set(ids(match(every, context, {}, 100.0)))
+    assert {"FX205", "FX414", "FX506"} <= found
+    assert not found & {"FX103", "FX301", "FX303", "FX412", "FX502", "FX508", "FX201"}
+
+
+def test_risk_and_how_are_carried_over_whole() -> None:
+    fix = make(
+        "FX001", risk=Risk.CHANGES_NUMERICS, may_break="Rounding.", code="x = 1", undo="Undo.", verify="See."
+    )
+    (s,) = match([finding("BN101")], {}, {}, None, fixes=[fix])
+    assert (s.risk, s.may_break, s.code, s.undo, s.verify) == (
+        Risk.CHANGES_NUMERICS,
+        "Rounding.",
+        "x = 1",
+        "Undo.",
+        "See.",
+    )
+
+
+def test_search_finds_every_word_and_puts_titles_first() -> None:
+    found = search("tf32")
+    assert {"FX301", "FX302"} <= {fix.id for fix in found}
+    assert "TF32" in found[0].title
+    assert search("tf32 convolutions")[0].id == "FX302"
+    assert search("nothing-like-this") == ()
+    assert search("") == ()
+
+
+def test_by_code_takes_either_case() -> None:
+    assert by_code("bn101") == by_code("BN101")
+    assert {fix.id for fix in by_code("BN203")} == {fix.id for fix in FIXES if "BN203" in fix.addresses}

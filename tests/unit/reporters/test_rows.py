@@ -1,0 +1,141 @@
+"""The plain rows behind the reports: sums, order, and what is left for --verbose."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from unit.reporters.sample import empty, sample
+
+from torch_bottleneck.model.codes import Part
+from torch_bottleneck.model.diagnosis import BudgetLine
+from torch_bottleneck.reporters import wording
+from torch_bottleneck.reporters.rows import (
+    bar_cells,
+    budget_rows,
+    capture_line,
+    cause_rows,
+    fix_rows,
+    settings_lines,
+    step_line,
+)
+
+
+def test_budget_rows_lose_nothing_and_end_with_the_unexplained() -> None:
+    rows = budget_rows(sample())
+    assert sum(row.ms for row in rows) == pytest.approx(87.4)
+    assert [row.label for row in rows][-2:] == ["2 smaller lines", "unexplained"]
+    assert [row.ms for row in rows[:-2]] == sorted((row.ms for row in rows[:-2]), reverse=True)
+    assert len(budget_rows(sample(), whole=True)) == len(sample().budget)
+
+
+def test_unexplained_is_shown_even_when_it_is_nothing() -> None:
+    none = msgspec.structs.replace(
+        sample(),
+        budget=(
+            BudgetLine(part=Part.INPUT, ms=87.4, share=1.0),
+            BudgetLine(part=Part.UNEXPLAINED, ms=0.0, share=0.0),
+        ),
+    )
+    assert [row.label for row in budget_rows(none)] == ["waiting for input", "unexplained"]
+
+
+@pytest.mark.parametrize("width", [1, 7, 30, 80])
+@pytest.mark.parametrize(
+    "shares", [[1.0], [0.5, 0.5], [0.62, 0.2, 0.1, 0.05, 0.03], [0.333, 0.333, 0.334], [0, 0, 1]]
+)
+def test_the_bar_is_exactly_full(shares: list[float], width: int) -> None:
+    cells = bar_cells(shares, width)
+    assert sum(cells) == width
+    assert all(abs(cell - share * width) < 1 for cell, share in zip(cells, shares, strict=True))
+
+
+def test_a_bar_of_nothing_is_empty() -> None:
+    assert bar_cells([], 10) == []
+    assert bar_cells([0.0, 0.0], 10) == [0, 0]
+
+
+def test_causes_below_the_threshold_are_apart() -> None:
+    worth, small = cause_rows(sample())
+    assert [row.name for row in worth] == ["input-bound", "launch-bound"]
+    assert [row.name for row in small] == ["sync-bound"]
+    assert worth[0].sites == ("train.py:41 (main)",)
+    assert worth[1].after_previous == "once the causes above are gone: 5.8 ms"
+
+
+def test_a_fix_says_what_is_predicted_and_what_is_not() -> None:
+    rows = {row.fix: row for row in fix_rows(sample())}
+    assert rows["FX101"].gain == "87.4 → 33.0 ms (2.65×)"
+    assert rows["FX410"].gain.startswith("at best 87.4 → 81.0 ms")
+    assert rows["FX107"].gain == "gain not predicted"
+    assert rows["FX318"].gain == ""
+    assert rows["FX410"].unchecked == "whether shapes are static"
+    assert [fix for fix, row in rows.items() if row.minor] == ["FX601", "FX318"]
+
+
+def test_the_step_line_says_how_the_time_is_known() -> None:
+    base = sample()
+    assert "over 40 steps" in step_line(base)
+    for how, words in (("profiled", "inflated"), ("given", "as given")):
+        step = msgspec.structs.replace(base.step, true_is=how)
+        assert words in step_line(msgspec.structs.replace(base, step=step))
+    assert step_line(empty()) == "step time not measured"
+
+
+def test_settings_are_grouped_by_state() -> None:
+    assert settings_lines(sample()) == [
+        ("on", "autocast (bfloat16), fused optimizer"),
+        ("off", "TF32, torch.compile"),
+        ("unknown", "flash attention"),
+    ]
+
+
+def test_the_capture_line_states_only_what_was_measured() -> None:
+    line = capture_line(sample())
+    for words in ("quality good", "1.2 %", "1.34×", "8.2 µs per step", "6.1 s"):
+        assert words in line
+    assert capture_line(empty()) == "quality poor"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "not measured"),
+        (0.0, "0.000"),
+        (0.0421, "0.042"),
+        (6.607, "6.61"),
+        (87.43, "87.4"),
+        (12345.6, "12 346"),
+    ],
+)
+def test_milliseconds_keep_three_figures(value: float | None, text: str) -> None:
+    assert wording.milliseconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, "-"),
+        (0.0, "0.0 %"),
+        (0.0004, "<0.1 %"),
+        (0.0712, "7.1 %"),
+        (0.6247, "62 %"),
+        (-0.0313, "-3.1 %"),
+    ],
+)
+def test_percent(share: float | None, text: str) -> None:
+    assert wording.percent(share) == text
+
+
+def test_clean_takes_away_what_could_act_on_a_terminal() -> None:
+    assert wording.clean("a\x1b[31mb\x1b]0;title\x07c\nd\te\x00f\u202eg") == "abc d e f g"
+    assert wording.clean("plain [bold] `text` é 日本") == "plain [bold] `text` é 日本"
+
+
+def test_long_places_keep_their_end() -> None:
+    from torch_bottleneck.model.run import SourceSite
+
+    site = SourceSite(file="/home/someone/" + "deep/" * 30 + "train.py", line=7, function="main")
+    shown = wording.place(site, width=40)
+    assert shown.endswith("deep/train.py:7 (main)")
+    assert shown.startswith("…/")
+    assert len(shown) <= 40
