@@ -32,9 +32,12 @@ __all__ = ["StackSites", "UserFrames", "parse_frame"]
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARIES = frozenset(
-    "torch torchvision torchaudio torch_bottleneck lightning pytorch_lightning lightning_fabric "
-    "lightning_utilities transformers accelerate deepspeed datasets numpy pandas triton apex timm "
-    "tqdm PIL peft torchdata torchmetrics functorch safetensors tensorboard wandb".split()
+    {
+        *("torch", "torchvision", "torchaudio", "torchdata", "torchmetrics", "functorch", "triton"),
+        *("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "accelerate"),
+        *("transformers", "datasets", "peft", "safetensors", "deepspeed", "apex", "timm", "PIL"),
+        *("numpy", "pandas", "tqdm", "tensorboard", "wandb", "torch_bottleneck"),
+    }
 )
 
 
@@ -92,9 +95,7 @@ class StackSites:
     sites: dict[tuple[str, str], SourceSite]
 
     @classmethod
-    def collect(
-        cls, seen: Iterator[tuple[str, str, int, int]], frames: UserFrames
-    ) -> StackSites:
+    def collect(cls, seen: Iterator[tuple[str, str, int, int]], frames: UserFrames) -> StackSites:
         """Collect lines.
 
         Args:
