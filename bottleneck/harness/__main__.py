@@ -1,7 +1,8 @@
-"""`python -m torch_bottleneck.harness PLAN [ARGS]...`: the process in which the script runs.
+"""The process in which the script runs: `python .../harness/__main__.py PLAN [ARGS]...`.
 
 In: a plan as JSON, then the script's own arguments. Out: the script's effects and exit code, and a
-run folder. Started by `launch`, not by people.
+run folder. Started by `launch`, not by people: by path for a script, by `-m` for a module, because
+then the path and the traceback begin as they do under python.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    # With `-m` python puts the working folder first on the path. Nothing of ours may come from
-    # there (people do stand in folders that hold a `torch` or a `typing.py`), nor the script's
-    # imports unless python would do the same for it.
+    # First on the path is now our own folder, whose `trace` and `loader` nobody is to import, or
+    # for `-m` the working folder, where people do keep a `torch` or a `typing.py`. Nothing of ours
+    # may come from either; the runner puts back what python would have there.
     working_folder = None if getattr(sys.flags, "safe_path", False) else sys.path.pop(0)
 
-    from .runner import main
+    # By its full name: run by path, this file belongs to no package.
+    from torch_bottleneck.harness.runner import main
 
     main(working_folder)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .plan import encode_plan
@@ -25,6 +26,7 @@ __all__ = ["launch", "name_signal"]
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """What schedulers and launchers send to the process they know, which is this one."""
 
+ENTRY = Path(__file__).with_name("__main__.py")
 ENVIRONMENT = {
     # Without it CUPTI stays attached after the profiler has stopped, and every later step pays.
     "TEARDOWN_CUPTI": "1",
@@ -43,14 +45,8 @@ def launch(plan: Plan) -> int:
     Returns:
         The exit code, or minus the number of the signal that ended it.
     """
-    command = [
-        sys.executable,
-        *_interpreter_flags(),
-        "-m",
-        __name__.rpartition(".")[0],
-        encode_plan(plan),
-        *plan.args,
-    ]
+    entry = [str(ENTRY)] if plan.module is None else ["-m", __name__.rpartition(".")[0]]
+    command = [sys.executable, *_interpreter_flags(), *entry, encode_plan(plan), *plan.args]
     environment = {**ENVIRONMENT, **os.environ}
     process: subprocess.Popen[bytes] | None = None
 

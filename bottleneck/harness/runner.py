@@ -56,7 +56,7 @@ def main(working_folder: str | None) -> None:
             session.note(f"while stopping, the script raised {describe(error)}")
             _leave(session)
         session.close(error)
-        _show_without_our_frames(as_module=plan.module is not None)
+        _show_without_our_frames()
         raise
     if session.stopper.under_way:
         # The stop ended a training thread, or was swallowed, and the main thread came to its end.
@@ -74,7 +74,7 @@ def prepare_script(path: str) -> tuple[types.ModuleType, types.CodeType]:
         OSError: the script cannot be read.
         SyntaxError: it is not Python.
     """
-    full = path if os.path.isabs(path) else os.path.join(os.getcwd(), path.removeprefix("./"))  # noqa: PTH109, PTH117, PTH118 - pathlib would normalise
+    full = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH117, PTH118 - pathlib would normalise
     code = compile(Path(full).read_bytes(), full, "exec", dont_inherit=True)
     module = _fresh_main()
     module.__file__ = full
@@ -182,11 +182,10 @@ def flush() -> None:
                 stream.flush()
 
 
-def _show_without_our_frames(*, as_module: bool) -> None:
+def _show_without_our_frames() -> None:
     """Have the exception that is about to leave shown as python would, minus our frames.
 
-    Propagating it natively keeps exit codes, `sys.last_value` and finalisation as they are. We are
-    ourselves run by `-m`: its two frames of runpy are right above a module, wrong above a script.
+    Propagating it natively keeps exit codes, `sys.last_value` and finalisation as they are.
     """
     previous = sys.excepthook
 
@@ -201,16 +200,10 @@ def _show_without_our_frames(*, as_module: bool) -> None:
                 seen.add(id(inner))
                 inner.__traceback__ = strip_frames(inner.__traceback__)
                 pending += [inner.__cause__, inner.__context__]
-        while not as_module and trace is not None and _is_runpy(trace):
-            trace = trace.tb_next
         stripped = strip_frames(trace)
         previous(kind, error.with_traceback(stripped), stripped)
 
     sys.excepthook = excepthook
-
-
-def _is_runpy(trace: types.TracebackType) -> bool:
-    return trace.tb_frame.f_globals.get("__name__") == "runpy"
 
 
 def _ours_as_imported() -> str:
