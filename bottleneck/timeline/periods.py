@@ -19,7 +19,7 @@ _MOST_ANCHORS = 24
 _MOST_CANDIDATES = 160
 _ENOUGH_AGREEMENT = 0.97
 _EQUALLY_GOOD = 0.005
-_SHORTEST_PERIOD = 3
+_SHORTEST_PERIOD = 2
 
 
 def identity_period(codes: NDArray[np.int32]) -> int | None:
@@ -62,7 +62,7 @@ def _candidates(codes: NDArray[np.int64]) -> list[int]:
     for i in np.argsort(counts, kind="stable"):
         if counts[i] < 2:
             continue
-        if len(found) >= _MOST_CANDIDATES or i >= n:
+        if len(found) >= _MOST_CANDIDATES:
             break
         where = np.flatnonzero(codes == values[i])[: 4 * _MOST_ANCHORS]
         for distance in (where[1 : _MOST_ANCHORS + 1] - where[0]).tolist():
