@@ -65,7 +65,7 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
     files: list[Path] = []
     folder: Path | None = None
     for path in given:
-        place = _existing(path)
+        place = _one_run(_existing(path))
         processes = _process_folders(place) if place.is_dir() else []
         if processes:
             ranks.extend(_read_processes(processes, problems))
@@ -93,6 +93,21 @@ def _existing(path: Path) -> Path:
     if left.is_dir():
         return left
     raise InputError(f"{path} does not exist.", remedy="Check the path.")
+
+
+def _one_run(place: Path) -> Path:
+    """Return the run inside a folder of runs, when there is only one.
+
+    Raises:
+        InputError: there are several.
+    """
+    if not place.is_dir() or _process_folders(place):
+        return place
+    runs = [p for p in sorted(place.iterdir()) if p.is_dir() and _process_folders(p)]
+    if len(runs) > 1:
+        shown = ", ".join(p.name for p in runs[:5]) + (", ..." if len(runs) > 5 else "")
+        raise InputError(f"{place} holds {len(runs)} runs: {shown}.", remedy="Give one of them.")
+    return runs[0] if runs else place
 
 
 def _process_folders(folder: Path) -> list[Path]:
