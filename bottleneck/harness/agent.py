@@ -94,6 +94,9 @@ class Agent:
         self._evaluation_history: list[int] = []
         self._batch_bytes = 0
         self._batch_elements = 0
+        self._iterator: weakref.ref[Any] | None = None
+        self._trained = self._evaluated = False
+        self._votes = 0
         self._facts_read = False
         self.capture = Capture(
             plan,
@@ -115,6 +118,7 @@ class Agent:
         self._loader_watch.install()
         self._compile_watch.install()
         self._garbage.install()
+        torch_private.skip_package(__name__.rpartition(".")[0])
         # A forked data-loader worker has its parent's thread identity; it must not cut steps.
         os.register_at_fork(after_in_child=_deafen(weakref.ref(self)))
 
@@ -190,10 +194,24 @@ class Agent:
         count, elements = measure(batch)
         self._batch_bytes += count
         self._batch_elements += elements
+        self._vote(iterator)
         self._horizon.fetched(iterator)
         self._loader_watch.fetched(
             iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name
         )
+
+    def _vote(self, iterator: object) -> None:
+        """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
+        if self._votes < LEARNING_EVENTS and self._iterator is not None:
+            before = self._iterator()
+            if before is not None:
+                self._votes += 1
+                if self._trained:
+                    self._loader_watch.train_fetch(before)
+                elif self._evaluated:
+                    self._loader_watch.eval_fetch(before)
+        self._trained = self._evaluated = False
+        self._iterator = weakref.ref(iterator)
 
     def begin_forward(self, module: torch.nn.Module) -> str | None:
         """See `Observer`."""
@@ -213,6 +231,7 @@ class Agent:
         else:
             label = "evaluation"
             self._evaluations += 1
+            self._evaluated = True
         self.clock.enter(label)
         return label
 
@@ -236,6 +255,7 @@ class Agent:
         self.rule.backward_end()
         if not self.rule.in_backward:
             self._micro_steps += 1
+            self._trained = True
             if self.rule.pending:
                 self._last_update_ns = perf_counter_ns()
 
@@ -414,7 +434,9 @@ class Agent:
         self._guarded("probes", self._probe_machine)
         self._write_summary()
         if self._plan.run_to_end:
-            self.uninstall()
+            # Compiled code guards on torch's table of optimizer hooks: taking ours out now would
+            # make the script recompile. Deaf they cost a microsecond a step until its end.
+            self._live = False
         else:
             self._stopper.request()
 

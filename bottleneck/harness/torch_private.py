@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,18 +18,21 @@ from torch.autograd import profiler as autograd_profiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
 __all__ = [
     "default_store",
     "device_kind",
+    "disable_dynamo",
     "engine_owner",
     "experimental_config",
     "is_real_loss",
+    "is_traced_module",
     "mark_skip",
     "profiler_running",
     "record_function",
+    "skip_package",
     "undisabled",
+    "world",
 ]
 
 record_function = torch.profiler.record_function
@@ -55,6 +60,40 @@ def mark_skip(code: CodeType) -> bool:
     except (AttributeError, TypeError):
         return False
     return True
+
+
+def skip_package(package: str) -> int:
+    """Mark every function of our own package as code that dynamo skips.
+
+    Where a script's compiled code has a graph break, dynamo looks at every Python frame that runs
+    in between, and would compile what our wrappers call.
+
+    Returns:
+        The number of code objects marked.
+    """
+    marked = 0
+    for name, module in list(sys.modules.items()):
+        if name != package and not name.startswith(f"{package}."):
+            continue
+        pending: list[Any] = [v for v in vars(module).values() if _module_of(v) == name]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, CodeType):
+                marked += mark_skip(item)
+                pending.extend(c for c in item.co_consts if isinstance(c, CodeType))
+            elif isinstance(item, type):
+                pending.extend(vars(item).values())
+            elif isinstance(item, property):
+                pending.extend(f for f in (item.fget, item.fset) if f is not None)
+            elif isinstance(item, (staticmethod, classmethod)):
+                pending.append(item.__func__)
+            elif isinstance(item, FunctionType):
+                pending.append(item.__code__)
+    return marked
+
+
+def _module_of(value: object) -> str | None:
+    return getattr(value, "__module__", None) if isinstance(value, (type, FunctionType)) else None
 
 
 def profiler_running() -> bool:

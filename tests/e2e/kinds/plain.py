@@ -1,0 +1,14 @@
+"""One loader, one optimizer."""
+
+import torch
+from truth import iteration, loader, network
+
+model, loss = network(), torch.nn.CrossEntropyLoss()
+optimizer = torch.optim.AdamW(model.parameters())
+batches = iter(loader())
+for _ in range(90):
+    iteration()
+    x, y = next(batches)
+    optimizer.zero_grad()
+    loss(model(x), y).backward()
+    optimizer.step()

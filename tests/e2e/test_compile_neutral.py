@@ -1,0 +1,52 @@
+"""The hooks are invisible to torch.compile: dynamo counts the same with and without them.
+
+Graphs, captured calls, breaks, recompiles and losses must be equal, also while our profiler runs
+in between (the run goes on to its end). Compiled frames may differ by the few that a profiler
+adds or a compiled optimizer loses, which is known from torch itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from torch_bottleneck.harness.plan import Plan, encode_plan
+from torch_bottleneck.model.run import Run
+
+SCRIPT = Path(__file__).parent / "kinds" / "neutral.py"
+CASES = ("model", "in_place", "blocks", "loss", "step", "optimizer", "breaks")
+
+
+def counted(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    counts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_dynamo_counts_the_same(case: str, tmp_path: Path) -> None:
+    alone = counted([str(SCRIPT), case])
+    plan = Plan(script=str(SCRIPT), out=str(tmp_path / "run"), quiet=True, run_to_end=True)
+    watched = counted(["-m", "torch_bottleneck.harness", encode_plan(plan), case])
+    frames = [counts.pop("frames") for counts in (alone, watched)]
+    assert watched == alone
+    assert alone["stats"]["unique_graphs"] >= 1
+    assert abs(frames[0].get("total", 0) - frames[1].get("total", 0)) <= (1 if case in ("step", "optimizer") else 0)
+    run = msgspec.json.decode((tmp_path / "run" / "main" / "run.json").read_bytes(), type=Run)
+    assert run.artefacts["trace"].status == "ok"
