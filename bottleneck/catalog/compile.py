@@ -65,7 +65,7 @@ def pad_to_multiple(tokens, multiple=64, value=0):
     return F.pad(tokens, (0, -tokens.shape[1] % multiple), value=value)
 
 
-loader = DataLoader(dataset, batch_size=64, drop_last=True)""",
+loader = DataLoader(dataset, batch_size=batch_size, drop_last=True)""",
         undo="Remove the padding.",
         verify="As many compilations as sizes, none later.",
         sources=(_DYNAMIC,),

@@ -157,7 +157,7 @@ fully_shard(model)""",
 from torch.utils.data import DataLoader, DistributedSampler
 
 sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, shuffle=True)
-loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler)
 for epoch in range(2):
     sampler.set_epoch(epoch)""",
         undo="Use the old sampler.",

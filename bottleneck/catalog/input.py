@@ -42,8 +42,7 @@ from torch.utils.data import DataLoader
 
 loader = DataLoader(
     dataset,
-    batch_size=64,
-    shuffle=True,
+    batch_size=batch_size,
     num_workers=4,
     persistent_workers=True,
 )""",
@@ -74,7 +73,7 @@ loader = DataLoader(
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=64, num_workers=2, persistent_workers=True)""",
+loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, persistent_workers=True)""",
         fills={"num_workers=2": "num_workers={min(loader.needed_workers, host.cores)}"},
         undo="Set num_workers back.",
         verify="The step does not get slower and worker start-up gets shorter.",
@@ -96,7 +95,7 @@ loader = DataLoader(dataset, batch_size=64, num_workers=2, persistent_workers=Tr
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=64, pin_memory=True)
+loader = DataLoader(dataset, batch_size=batch_size, pin_memory=True)
 
 for images, labels in loader:
     images = images.to(device, non_blocking=True)
@@ -149,7 +148,7 @@ for images, labels in loader:
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=64, num_workers=2, persistent_workers=True)""",
+loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, persistent_workers=True)""",
         fills={"num_workers=2": "num_workers={loader.num_workers}"},
         undo="Remove persistent_workers.",
         verify="From the second epoch on, the first batch comes as fast as the others.",
@@ -171,7 +170,7 @@ loader = DataLoader(dataset, batch_size=64, num_workers=2, persistent_workers=Tr
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=64, num_workers=2, prefetch_factor=8)""",
+loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, prefetch_factor=8)""",
         fills={"num_workers=2": "num_workers={loader.num_workers}"},
         undo="Remove prefetch_factor (the default is 2).",
         verify="The longest waits for input disappear.",
@@ -355,7 +354,8 @@ class Rows(Dataset):
         return self.inputs[indices], self.targets[indices]
 
 
-loader = DataLoader(Rows(inputs, targets), batch_size=64, shuffle=True, collate_fn=lambda batch: batch)""",
+rows = Rows(inputs, targets)
+loader = DataLoader(rows, batch_size=batch_size, shuffle=True, collate_fn=lambda batch: batch)""",
         undo="Remove __getitems__ and collate_fn.",
         verify="Production time per batch falls.",
         sources=(_DATA,),

@@ -26,6 +26,9 @@ __all__ = ["match"]
 _WORTH_SHARE = 0.02
 """The verdict's own threshold: below it a predicted gain does not outrank an unpriced fix."""
 
+_BOUND_WEIGHT = 0.5
+"""In the order only: "at most 50 ms" is a weaker reason to begin there than "40 ms"."""
+
 
 def match(
     findings: Iterable[Finding],
@@ -125,7 +128,8 @@ def _rank(suggestion: Suggestion, finding_ms: float, true_ms: float | None) -> t
     if suggestion.saves_ms is None:
         return (1, -finding_ms, suggestion.fix)
     worth = true_ms is None or suggestion.saves_ms >= _WORTH_SHARE * true_ms
-    return (0 if worth else 2, -suggestion.saves_ms, suggestion.fix)
+    hoped = suggestion.saves_ms * (_BOUND_WEIGHT if suggestion.bound else 1.0)
+    return (0 if worth else 2, -hoped, suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

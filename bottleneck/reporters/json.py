@@ -7,6 +7,7 @@ diagnosis. The matching JSON Schema ships as `model/diagnosis.schema.json`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,12 @@ class _Head(msgspec.Struct):
 def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     """Return the diagnosis as indented JSON; always the whole of it, so `verbose` changes nothing."""
     del verbose
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
+    try:
+        data = msgspec.json.encode(diagnosis)
+    except UnicodeEncodeError:
+        # A path or argument that was no UTF-8 reaches Python as lone surrogates, which JSON cannot hold.
+        data = msgspec.json.encode(_encodable(msgspec.to_builtins(diagnosis)))
+    return msgspec.json.format(data, indent=2).decode() + "\n"
 
 
 def load(path: str | Path) -> Diagnosis:
@@ -56,3 +62,14 @@ def load(path: str | Path) -> Diagnosis:
         f"{path} has schema {schema}; this version reads up to {SCHEMA}.",
         remedy="Upgrade torch-bottleneck to the version that wrote it.",
     )
+
+
+def _encodable(value: Any) -> Any:
+    """Return the same document with every lone surrogate written out as \\udcXX."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value

@@ -18,6 +18,7 @@ from .rows import (
     cause_rows,
     device_line,
     fix_rows,
+    headline,
     settings_lines,
     step_line,
 )
@@ -59,7 +60,7 @@ def _head(diagnosis: Diagnosis) -> list[str]:
     classes = " / ".join(c.value for c in (verdict.bottleneck_class, *verdict.also))
     confidence = "" if undetermined else f" (confidence {verdict.confidence})"
     lines = [f"# {escape(diagnosis.title) or 'Diagnosis'}: {classes}{confidence}", ""]
-    lines.append(f"**{escape(verdict.headline)}**")
+    lines.append(f"**{escape(headline(diagnosis))}**")
     for text in (verdict.reason, f"To do: {verdict.remedy}" if verdict.remedy else ""):
         if text:
             lines += ["", escape(text)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model.codes import Part
+from ..model.fix import Risk
 from .wording import clean, clean_code, milliseconds, percent, place, sentence, step_change
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "cause_rows",
     "device_line",
     "fix_rows",
+    "headline",
     "settings_lines",
     "step_line",
 ]
@@ -80,6 +82,8 @@ class FixRow:
     code: str
     where: str
     warning: str
+    risky: bool
+    """It may change numerics, or needs review."""
     unchecked: str
     undo: str
     verify: str
@@ -166,7 +170,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None) -> FixRow:
         gain = step_change(true_ms, suggestion.predicted_ms, bound=suggestion.bound)
     saves = suggestion.saves_ms
     small = saves is not None and true_ms is not None and saves < _WORTH_TRYING * true_ms
-    warning = "" if suggestion.risk.value == "safe" else suggestion.risk.value
+    warning = "" if suggestion.risk is Risk.SAFE else suggestion.risk.value
     if suggestion.may_break:
         warning = f"{warning}: {clean(suggestion.may_break)}" if warning else clean(suggestion.may_break)
     return FixRow(
@@ -178,6 +182,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None) -> FixRow:
         code=clean_code(suggestion.code).strip("\n"),
         where=place(suggestion.site) if suggestion.site else "",
         warning=warning,
+        risky=suggestion.risk is not Risk.SAFE,
         unchecked="; ".join(clean(text) for text in suggestion.unknown),
         undo=clean(suggestion.undo),
         verify=clean(suggestion.verify),
@@ -187,6 +192,12 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None) -> FixRow:
         ),
         minor=suggestion.note or small,
     )
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return the verdict's sentence, without the class that stands above it anyway."""
+    verdict = diagnosis.verdict
+    return sentence(verdict.headline).removeprefix(f"{verdict.bottleneck_class.value}: ")
 
 
 def step_line(diagnosis: Diagnosis) -> str:

@@ -21,6 +21,7 @@ from .rows import (
     cause_rows,
     device_line,
     fix_rows,
+    headline,
     settings_lines,
     step_line,
 )
@@ -60,7 +61,9 @@ _BUDGET_LINES = 8
 _TOP_FIXES = 3
 _CODE_LINES = 6
 """Lines of code shown for the first fix; the others show half as many."""
-_CAUSES = 4
+_CAUSES = 3
+_OTHERS = 3
+_PROBLEMS = 3
 
 
 class _Page:
@@ -97,8 +100,11 @@ class _Page:
         self._console.print(Padding(text, (0, 0, 0, indent)) if indent else text)
 
     def code(self, code: str, *, indent: int, most: int | None = None) -> None:
-        """Print lines of code; a line too long is folded, never cut, so that it can be copied."""
-        lines = code.splitlines()
+        """Print lines of code; a line too long is folded, never cut, so that it can be copied.
+
+        With `most`, the imports at the top are left out, and what is longer is cut.
+        """
+        lines = code.splitlines() if most is None else _without_imports(code)
         shown = lines if most is None or len(lines) <= most else lines[: most - 1]
         for line in shown:
             self.line((line, "cyan"), indent=indent)
@@ -114,6 +120,14 @@ class _Page:
     def text(self) -> str:
         """Return the page, without blanks at line ends."""
         return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
+
+
+def _without_imports(code: str) -> list[str]:
+    lines = code.splitlines()
+    start = 0
+    while start < len(lines) - 1 and (not lines[start] or lines[start].startswith(("import ", "from "))):
+        start += 1
+    return lines[start:]
 
 
 def render(
@@ -138,7 +152,7 @@ def render(
     _budget(page, diagnosis, verbose=verbose)
     _causes(page, diagnosis)
     _fixes(page, diagnosis, verbose=verbose)
-    _closing(page, diagnosis)
+    _closing(page, diagnosis, verbose=verbose)
     if verbose:
         for title, rows in details.sections(diagnosis):
             page.heading(title)
@@ -156,7 +170,7 @@ def _verdict(page: _Page, diagnosis: Diagnosis) -> None:
     if not undetermined:
         pieces.append(f"   confidence {verdict.confidence}")
     page.line(*pieces)
-    page.line((sentence(verdict.headline), "bold"))
+    page.line((headline(diagnosis), "bold"))
     if verdict.reason and (undetermined or verdict.confidence != "high"):
         page.line(sentence(verdict.reason))
     if verdict.remedy:
@@ -204,7 +218,7 @@ def _causes(page: _Page, diagnosis: Diagnosis) -> None:
             gap = " " * max(page.width - len(left) - len(row.code) - len(right) - 1, 1)
             page.line((left, "bold"), (row.code, "dim"), gap, right)
             for text in (row.headline, ", ".join(row.sites[:3]), row.after_previous):
-                if text and text != sentence(diagnosis.verdict.headline):
+                if text and text not in headline(diagnosis):
                     page.line(text, indent=2)
         if len(worth) > _CAUSES:
             page.line((f"and {len(worth) - _CAUSES} more: bottleneck report RUN --verbose", "dim"))
@@ -222,19 +236,21 @@ def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     top = rows if verbose else [row for row in rows if not row.minor][:_TOP_FIXES]
     if top:
         page.heading("What to change", "predicted step")
+    places: set[str] = set()
     for number, row in enumerate(top):
         most = None if verbose else _CODE_LINES if number == 0 else _CODE_LINES // 2
-        _fix(page, row, most=most, verbose=verbose)
+        _fix(page, row, most=most, verbose=verbose, place=row.where if row.where not in places else "")
+        places.add(row.where)
     others = [row for row in rows if row not in top]
     if others:
         if not top:
             page.heading("What to change")
-        listed = ", ".join(f"{row.fix} {shorten(row.title, 70)}" for row in others[:4])
-        more = f", {len(others) - 4} more" if len(others) > 4 else ""
+        listed = ", ".join(f"{row.fix} {shorten(row.title, 70)}" for row in others[:_OTHERS])
+        more = f", {len(others) - _OTHERS} more" if len(others) > _OTHERS else ""
         page.line((f"also: {listed}{more}", "dim"))
 
 
-def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool) -> None:
+def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool, place: str) -> None:
     left = f"{row.fix} {row.title}"
     gap = page.width - len(left) - len(page.plain(row.gain))
     if gap >= 2:
@@ -242,12 +258,14 @@ def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool) -> None:
     else:
         page.line((left, "bold green"))
         page.line(row.gain, indent=6)
-    if row.where:
-        page.line(("at ", "dim"), row.where, indent=2)
-    if verbose or not row.code:
-        page.line(row.how, indent=2)
-    page.code(row.code, indent=4, most=most)
-    if row.warning:
+    if place:
+        page.line(("at ", "dim"), place, indent=2)
+    short = most is None or len(_without_imports(row.code)) <= most
+    if verbose or not row.code or not short:
+        page.line(row.how if verbose else shorten(row.how, 2 * page.width - 8), indent=2)
+    if short or most == _CODE_LINES:
+        page.code(row.code, indent=4, most=most)
+    if row.warning and (verbose or row.risky):
         page.line(("careful: ", "yellow"), row.warning, indent=2)
     if row.unchecked:
         page.line(("not checked: ", "yellow"), row.unchecked, indent=2)
@@ -259,12 +277,16 @@ def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool) -> None:
             page.line(("source: ", "dim"), source, indent=2)
 
 
-def _closing(page: _Page, diagnosis: Diagnosis) -> None:
+def _closing(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     page.line()
     for state, names in settings_lines(diagnosis):
         page.line((f"{state}: ", "bold"), names)
     page.line(("capture: ", "bold"), capture_line(diagnosis))
-    for problem in diagnosis.capture.problems:
+    said = sentence(diagnosis.verdict.reason)
+    problems = [problem for problem in diagnosis.capture.problems if verbose or problem not in said]
+    for problem in problems if verbose else problems[:_PROBLEMS]:
         page.line(("! ", "yellow"), sentence(problem))
+    if not verbose and len(problems) > _PROBLEMS:
+        page.line((f"! {len(problems) - _PROBLEMS} more: bottleneck report RUN --verbose", "dim"))
     for note in diagnosis.notes:
         page.line(sentence(note))

@@ -173,6 +173,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "tokens": torch.ones(2, 7, dtype=torch.long),
         "state": torch.zeros(1),
         "step": 100,
+        "batch_size": 4,
         "rank": 0,
         "world_size": 2,
         "encoder": torch.nn.Linear(4, 2),

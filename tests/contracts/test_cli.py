@@ -1,0 +1,224 @@
+"""The command line: what it imports, what it answers, how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from unit.reporters.sample import empty, sample
+
+from torch_bottleneck import __version__
+from torch_bottleneck.cli import main as cli_main
+from torch_bottleneck.errors import InputError
+from torch_bottleneck.reporters.output import save
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+HEAVY = ("torch", "pandas", "tensorboard", "torch_tb_profiler")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        ["--version"],
+        ["diagnose", "--help"],
+        ["analyze", "--help"],
+        ["report", "--help"],
+        ["catalog"],
+        ["catalog", "list"],
+        ["catalog", "show", "FX101"],
+        ["catalog", "search", "tf32"],
+        ["explain", "BN101"],
+        ["explain", "FX301"],
+        ["completion", "bash"],
+    ],
+    ids=" ".join,
+)
+def test_answers_come_without_torch_or_pandas(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from torch_bottleneck.cli.main import run\n"
+        f"status = run({arguments!r})\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "sys.exit(f'imports {heavy}' if heavy else status)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_every_verb_is_listed_and_offers_a_command_with_help() -> None:
+    context = click.Context(cli_main.cli)
+    for verb in cli_main.cli.list_commands(context):
+        command = cli_main.cli.get_command(context, verb)
+        assert command is not None
+        assert command.name == verb
+        assert command.help, verb
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help or parameter.name == "format_", (verb, parameter.name)
+
+
+def test_version(bottleneck: Run) -> None:
+    assert bottleneck("--version").stdout == f"bottleneck, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["diagnoze"], "Did you mean `diagnose`?"),
+        (["train.py"], "Did you mean `bottleneck diagnose train.py`?"),
+        (["report"], "Missing argument"),
+        (["report", "nowhere"], "Cannot read"),
+        (["report", ".", "--format", "yaml"], "yaml"),
+        (["analyze"], "Missing argument"),
+        (["analyze", "x", "--true-step-ms", "0"], "0"),
+        (["analyze", "nowhere.json"], "nowhere.json"),
+        (["catalog", "show", "FX999"], "There is no fix 'FX999'"),
+        (["explain", "BN999"], "BN999"),
+        (["explain", "BN1O1"], "Did you mean BN101?"),
+        (["diagnose", "nowhere.py"], "nowhere.py"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_get_one_clear_message_and_exit_code_2(
+    bottleneck: Run, arguments: list[str], words: str
+) -> None:
+    done = bottleneck(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_bug_of_ours_shows_its_traceback_and_how_to_report_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bug(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli_main.cli, "main", bug)
+    assert cli_main.run(["catalog"]) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert "RuntimeError: a bug" in told
+    assert "report it" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(InputError("no", remedy="Do."), 2), (KeyboardInterrupt(), 130), (click.Abort(), 130)]
+)
+def test_errors_become_exit_codes(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli_main.cli, "main", fail)
+    assert cli_main.run([]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    save(sample(), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_report_in_all_formats(bottleneck: Run, run_folder: Path) -> None:
+    text = bottleneck("report", run_folder)
+    assert text.returncode == 0
+    assert text.stdout.startswith("INPUT-BOUND")
+    assert "\x1b" not in text.stdout, "no colour: stdout is not a terminal"
+    assert bottleneck("report", run_folder, "--format", "md").stdout.startswith("# train.py: input-bound")
+    document = json.loads(bottleneck("report", run_folder / "diagnosis.json", "--format", "json").stdout)
+    assert document["verdict"]["class"] == "input-bound"
+
+
+def test_report_to_a_file_and_to_stdout(bottleneck: Run, run_folder: Path) -> None:
+    done = bottleneck("report", run_folder, "--format", "md", "--out", run_folder / "again.md")
+    assert done.stdout == ""
+    assert "again.md" in done.stderr
+    assert (run_folder / "again.md").read_text().startswith("# train.py")
+    assert bottleneck("report", run_folder, "--out", "-").stdout.startswith("INPUT-BOUND")
+
+
+def test_streams_that_are_not_utf_8_get_ascii(bottleneck: Run, run_folder: Path) -> None:
+    done = bottleneck("report", run_folder, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "->" in done.stdout
+
+
+def test_a_terminal_gets_colour_unless_no_color(run_folder: Path) -> None:
+    coloured = in_a_terminal("report", str(run_folder))
+    assert "\x1b[" in coloured
+    assert "\x1b[" not in in_a_terminal("report", str(run_folder), NO_COLOR="1")
+
+
+def in_a_terminal(*arguments: str, **env: str) -> str:
+    import pty
+
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", **env}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_bottleneck", *arguments],
+        stdout=child,
+        stderr=child,
+        stdin=child,
+        env=environment,
+    )
+    os.close(child)
+    received = b""
+    while True:
+        try:
+            chunk = os.read(parent, 65536)
+        except OSError:  # Linux says EIO when the other side has closed
+            break
+        if not chunk:
+            break
+        received += chunk
+    os.close(parent)
+    assert process.wait(timeout=60) == 0, received
+    return received.decode()
+
+
+def test_closed_stdout_is_no_error(run_folder: Path) -> None:
+    command = f"{sys.executable} -m torch_bottleneck report {run_folder} >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_undetermined_diagnosis_renders(bottleneck: Run, tmp_path: Path) -> None:
+    save(empty(), tmp_path / "run")
+    assert bottleneck("report", tmp_path / "run").stdout.startswith("UNDETERMINED")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(bottleneck: Run, shell: str) -> None:
+    done = bottleneck("completion", shell)
+    assert done.returncode == 0
+    assert "_BOTTLENECK_COMPLETE" in done.stdout
+
+
+def test_completion_offers_the_verbs(bottleneck: Run) -> None:
+    done = bottleneck(
+        env={"_BOTTLENECK_COMPLETE": "bash_complete", "COMP_WORDS": "bottleneck ", "COMP_CWORD": "1"}
+    )
+    assert {"plain,diagnose", "plain,analyze", "plain,catalog"} <= set(done.stdout.split("\n"))
