@@ -30,9 +30,7 @@ __all__ = ["command"]
     help="Step time measured without a profiler. A bare trace does not hold it, and profiled steps are"
     " inflated.",
 )
-@click.option(
-    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
-)
+@click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
 @click.pass_context
 def command(

@@ -17,9 +17,7 @@ __all__ = ["command"]
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
-)
+@click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True)
 @click.option("--out", default="-", metavar="FILE", help="Write to FILE instead of standard output (-).")
 @click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
 def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:

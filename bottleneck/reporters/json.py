@@ -65,7 +65,7 @@ def load(path: str | Path) -> Diagnosis:
 
 
 def _encodable(value: Any) -> Any:
-    """Return the same document with every lone surrogate written out as \\udcXX."""
+    r"""Return the same document with every lone surrogate written out as \udcXX."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
