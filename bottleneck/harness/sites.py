@@ -25,7 +25,10 @@ _LIBRARY = tuple(
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
         for path in (sysconfig.get_path(name), os.path.realpath(sysconfig.get_path(name)))
     }
-) + (os.path.join(str(Path(__file__).resolve().parent.parent), ""),)  # noqa: PTH118
+) + tuple(
+    # As imported and as it lies on disk: an installation may be a link.
+    {os.path.join(str(own.parent.parent), "") for own in (Path(__file__), Path(__file__).resolve())}  # noqa: PTH118
+)
 _known: dict[str, bool] = {}
 
 
@@ -78,8 +81,6 @@ class SiteBook:
         """Return all counts, the most frequent of each phase first."""
         ordered = sorted(self._counts.items(), key=lambda item: (item[0][0], -item[1]))
         return [
-            SiteTime(
-                site=SourceSite(file=file, line=line, function=function), phase=phase, count=count
-            )
+            SiteTime(site=SourceSite(file=file, line=line, function=function), phase=phase, count=count)
             for (phase, file, line, function), count in ordered
         ]

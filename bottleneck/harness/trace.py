@@ -14,6 +14,8 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import warnings
+from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from torch import profiler
 from . import torch_private
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["EVENT_BYTES_PER_MS", "TraceSession", "compress", "prepare_environment"]
@@ -36,6 +39,14 @@ def prepare_environment() -> None:
     Left attached it slows launches for good (1.30 x on a launch-bound H200 step).
     """
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the profiler warns of about its own use: the script did not ask for it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\.profiler")
+        yield
 
 
 class TraceSession:
@@ -79,13 +90,15 @@ class TraceSession:
             with_stack=self._with_stack,
             experimental_config=config,
         )
-        self._profile.start()
+        with _quiet():
+            self._profile.start()
         self.start_ms = (perf_counter_ns() - began) / 1e6
 
     def step(self) -> None:
         """A step has ended and another begins."""
         self.passed += 1
-        self._profile.step()
+        with _quiet():
+            self._profile.step()
 
     def stop(self, *, at_cut: bool) -> None:
         """End the recording; `at_cut` says that a step ends here, so that it counts as whole."""
