@@ -24,11 +24,24 @@ NEGLIGIBLE_SHARE = 0.02
 _BESIDE_WORK_SHARE = 0.08
 """While work fills most of the step, a host-side cause decides only from this share on: twice the
 replay's usual error (0.4 to 4 %), and below it the kernels are the better place to look."""
+_FAULTS_BESIDE_WORK_SHARE = 0.25
+"""On a CPU every eager model with activations of megabytes pays 10 to 20 % in page faults: that is
+worth a fix, but it is not what such a step is bound by."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""
 _MOSTLY = 0.5
 _BOUND_WEIGHT = 0.7
 """How a bound ranks against an estimate of the same size."""
+
+_BEHIND_BREAKS_WEIGHT = 0.5
+"""Launching once, as a CUDA graph, asks for one graph: until the breaks are gone that bound is out of
+reach, so breaks that cost something rank before it."""
+_KERNEL_QUESTIONS = {
+    "BN302": WhatIf.TF32,
+    "BN303": WhatIf.BF16,
+    "BN304": WhatIf.FUSED_ATTENTION,
+}
+"""Findings about kernels whose price is an estimate, not a bound: they can outweigh a host cause."""
 
 _QUESTIONS: dict[BottleneckClass, tuple[WhatIf, ...]] = {
     BottleneckClass.INPUT: (WhatIf.INPUT_READY,),
@@ -53,10 +66,13 @@ class _Price:
     cost_ms: float
     bound: bool
     question: WhatIf | None
+    behind_breaks: bool = False
+    """Dispatch of compiled code whose graph is broken."""
 
     @property
     def rank(self) -> float:
-        return self.cost_ms * (_BOUND_WEIGHT if self.bound else 1.0)
+        weight = _BOUND_WEIGHT if self.bound else 1.0
+        return self.cost_ms * weight * (_BEHIND_BREAKS_WEIGHT if self.behind_breaks else 1.0)
 
 
 def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
@@ -67,12 +83,14 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
             continue
         answer = facts.ask(*_QUESTIONS.get(group, ()))
         same = answer is not None and abs(answer.saves_ms - finding.cost_ms) < 1e-9
+        broken = group is BottleneckClass.LAUNCH and _breaks_cost(facts)
         price = _Price(
             bottleneck_class=group,
             finding=finding,
             cost_ms=finding.cost_ms,
             bound=answer.bound if same and answer is not None else False,
             question=answer.question if same and answer is not None else None,
+            behind_breaks=broken,
         )
         if group not in best or price.cost_ms > best[group].cost_ms:
             best[group] = price
@@ -84,6 +102,18 @@ def _interval(facts: Facts) -> tuple[float, float] | None:
     if facts.step.true_is == "given":
         return (facts.true_ms, facts.true_ms)
     return facts.step.true_ci_ms
+
+
+def _breaks_cost(facts: Facts) -> bool:
+    seams = facts.ask(WhatIf.SEAMS_GONE)
+    return seams is not None and seams.saves_ms >= _BESIDE_WORK_SHARE * facts.true_ms
+
+
+def _kernel_price_ms(facts: Facts, findings: Sequence[Finding]) -> float:
+    """What the best fix of the kernels themselves saves, 0 when none is priced."""
+    asked = [_KERNEL_QUESTIONS[f.code] for f in findings if f.code in _KERNEL_QUESTIONS]
+    answer = facts.ask(*asked)
+    return answer.saves_ms if answer is not None and not answer.bound else 0.0
 
 
 def _noise_ms(facts: Facts) -> float:
@@ -125,9 +155,7 @@ def _confidence(
 def _headline(facts: Facts, price: _Price) -> str:
     share = percent(price.cost_ms / facts.true_ms)
     most = "up to " if price.bound else ""
-    return (
-        f"{price.bottleneck_class.value}: {price.finding.title} ({most}{share} of {ms(facts.true_ms)})"
-    )
+    return f"{price.bottleneck_class.value}: {price.finding.title} ({most}{share} of {ms(facts.true_ms)})"
 
 
 def _work_share(facts: Facts) -> float:
@@ -144,7 +172,7 @@ def _undetermined(reason: str, remedy: str) -> Verdict:
     )
 
 
-def _compute(facts: Facts, quality: Quality, first: _Price | None) -> Verdict:
+def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms: float) -> Verdict:
     work_ms = facts.timeline.part_ms(*WORK_PARTS)
     share = _work_share(facts)
     top = max(
@@ -157,6 +185,8 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None) -> Verdict:
         f"{BottleneckClass.COMPUTE.value}: {who} at work for {ms(work_ms)} of {ms(facts.true_ms)} "
         f"({percent(share)}), mostly {top.part.value}"
     )
+    if kernels_ms >= NEGLIGIBLE_SHARE * facts.true_ms:
+        headline += f"; faster kernels would save {ms(kernels_ms)}"
     if first is not None:
         reason += (
             f"; the dearest other cause, {first.bottleneck_class.value}, would save "
@@ -183,15 +213,15 @@ def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
         return True
     if price.bound and facts.timeline.kind == "cpu":
         return False  # one lane: the work is longer, and none of it overlaps with dispatch
+    if price.bottleneck_class is BottleneckClass.ALLOCATOR and facts.timeline.kind == "cpu":
+        return share >= _FAULTS_BESIDE_WORK_SHARE
     return share >= (_BOUND_BESIDE_WORK_SHARE if price.bound else _BESIDE_WORK_SHARE)
 
 
 def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdict:
     """Name the bottleneck class of one rank, or say why that cannot be done."""
     if facts.true_ms <= 0:
-        return _undetermined(
-            quality.reasons[0] if quality.reasons else "no step was seen", quality.remedy
-        )
+        return _undetermined(quality.reasons[0] if quality.reasons else "no step was seen", quality.remedy)
     prices = [p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE]
     first = prices[0] if prices else None
     # Waiting for input is told by the baseline window alone; it needs neither trace nor replay.
@@ -205,9 +235,12 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
     if quality.grade == "poor" and not told_by_baseline:
         return _undetermined(quality.reasons[0], quality.remedy)
     work = _work_share(facts)
+    kernels_ms = _kernel_price_ms(facts, findings)
+    if first is not None and work > _MOSTLY and kernels_ms > first.rank:
+        return _compute(facts, quality, first, kernels_ms=kernels_ms)
     if not _decides(facts, first, work):
         if work > _MOSTLY:
-            return _compute(facts, quality, first)
+            return _compute(facts, quality, first, kernels_ms=kernels_ms)
         unexplained = facts.timeline.part_ms(Part.UNEXPLAINED) / facts.true_ms
         return _undetermined(
             f"no cause saves more than {percent(NEGLIGIBLE_SHARE)} of the step, and work fills only "

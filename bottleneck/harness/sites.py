@@ -37,8 +37,7 @@ def is_library(file: str) -> bool:
     known = _known.get(file)
     if known is None:
         known = (
-            file.startswith(_LIBRARY)
-            or file.startswith("<")
+            file.startswith((*_LIBRARY, "<"))
             or f"{os.sep}site-packages{os.sep}" in file
             or f"{os.sep}dist-packages{os.sep}" in file
         )
