@@ -40,7 +40,8 @@ def _page(code: str) -> str:
     ]
     if of_class:
         listed = "\n".join(f"  {entry.code} {entry.name}" for entry in of_class)
-        return f"{code.lower()}: what can be found\n\n{listed}\n\nbottleneck explain {of_class[0].code} tells more.\n"
+        more = f"bottleneck explain {of_class[0].code} tells more."
+        return f"{code.lower()}: what can be found\n\n{listed}\n\n{more}\n"
     return _finding_page(_entry(code), width=width)
 
 

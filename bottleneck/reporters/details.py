@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from .rows import root_of
 from .wording import clean, milliseconds, percent, place, shorten
 
 if TYPE_CHECKING:
@@ -40,14 +41,15 @@ def sections(diagnosis: Diagnosis) -> list[Section]:
 
 def _findings(diagnosis: Diagnosis) -> list[Row]:
     rows: list[Row] = []
+    root = root_of(diagnosis)
     for finding in diagnosis.findings:
         price = _price(finding, diagnosis.step.true_ms)
         rows.append((0, f"{clean(finding.code)} {shorten(clean(finding.title), _TEXT_WIDTH)}{price}"))
         for evidence in finding.evidence:
             source = f" [{clean(evidence.source)}]" if evidence.source else ""
-            at = f" at {place(evidence.site)}" if evidence.site else ""
+            at = f" at {place(evidence.site, root=root)}" if evidence.site else ""
             rows.append((1, f"{shorten(clean(evidence.text), _TEXT_WIDTH)}{at}{source}"))
-        rows += [(1, f"at {place(site)}") for site in finding.sites]
+        rows += [(1, f"at {place(site, root=root)}") for site in finding.sites]
         if finding.not_this:
             rows.append((1, f"Not this: {clean(finding.not_this)}"))
         if finding.ranks:

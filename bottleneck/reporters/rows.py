@@ -30,6 +30,7 @@ __all__ = [
     "device_line",
     "fix_rows",
     "headline",
+    "root_of",
     "settings_lines",
     "step_line",
 ]
@@ -37,6 +38,9 @@ __all__ = [
 _WORTH_A_LINE = 0.005
 _WORTH_TRYING = 0.02
 """A fix that saves less than the verdict's own threshold is not put before the reader first."""
+
+_SAME_COST = 0.05
+"""Causes that do not overlap cost the same after the others are gone; saying so says nothing."""
 
 _OVERHEAD_TEXTS: dict[str, str] = {
     "hook_us_per_step": "hooks {:.1f} µs per step",
@@ -132,9 +136,21 @@ def bar_cells(shares: Sequence[float], width: int) -> list[int]:
     return cells
 
 
+def root_of(diagnosis: Diagnosis) -> str:
+    """Return the folder that the script was started from, as far as its own lines tell, else nothing."""
+    script = diagnosis.command[0] if diagnosis.command else ""
+    sites = [site for cause in diagnosis.causes for site in cause.sites]
+    sites += [site for finding in diagnosis.findings for site in finding.sites]
+    for site in sites:
+        if script and site.file.endswith(f"/{script}"):
+            return site.file.removesuffix(script)
+    return ""
+
+
 def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
     """Return the causes worth acting on and, apart, those below 2 % of the step."""
     true_ms = diagnosis.step.true_ms
+    root = root_of(diagnosis)
     worth: list[CauseRow] = []
     small: list[CauseRow] = []
     for cause in diagnosis.causes:
@@ -145,7 +161,7 @@ def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
             share=percent(cause.share),
             without=milliseconds(cause.predicted_ms, like=true_ms),
             headline=sentence(cause.headline),
-            sites=tuple(place(site) for site in cause.sites),
+            sites=tuple(place(site, root=root) for site in cause.sites),
             after_previous=_after(cause, true_ms),
         )
         (small if cause.negligible else worth).append(row)
@@ -153,17 +169,19 @@ def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
 
 
 def _after(cause: Cause, true_ms: float | None) -> str:
-    if cause.after_previous_ms is None:
+    after = cause.after_previous_ms
+    if after is None or abs(after - cause.cost_ms) <= _SAME_COST * abs(cause.cost_ms):
         return ""
-    return f"once the causes above are gone: {milliseconds(cause.after_previous_ms, like=true_ms)} ms"
+    return f"once the causes above are gone: {milliseconds(after, like=true_ms)} ms"
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
     """Return the suggestions in their order."""
-    return [_fix_row(suggestion, diagnosis.step.true_ms) for suggestion in diagnosis.suggestions]
+    root = root_of(diagnosis)
+    return [_fix_row(suggestion, diagnosis.step.true_ms, root) for suggestion in diagnosis.suggestions]
 
 
-def _fix_row(suggestion: Suggestion, true_ms: float | None) -> FixRow:
+def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow:
     if suggestion.predicted_ms is None:
         gain = "" if suggestion.note else "gain not predicted"
     else:
@@ -180,7 +198,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None) -> FixRow:
         basis=clean(suggestion.basis),
         how=clean(suggestion.how),
         code=clean_code(suggestion.code).strip("\n"),
-        where=place(suggestion.site) if suggestion.site else "",
+        where=place(suggestion.site, root=root) if suggestion.site else "",
         warning=warning,
         risky=suggestion.risk is not Risk.SAFE,
         unchecked="; ".join(clean(text) for text in suggestion.unknown),

@@ -25,7 +25,7 @@ from .rows import (
     settings_lines,
     step_line,
 )
-from .wording import clean, milliseconds, percent, sentence, shorten
+from .wording import brief, clean, milliseconds, percent, sentence, shorten
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
@@ -217,7 +217,7 @@ def _causes(page: _Page, diagnosis: Diagnosis) -> None:
             right = f"{row.without} ms"
             gap = " " * max(page.width - len(left) - len(row.code) - len(right) - 1, 1)
             page.line((left, "bold"), (row.code, "dim"), gap, right)
-            for text in (row.headline, ", ".join(row.sites[:3]), row.after_previous):
+            for text in (row.headline, ", ".join(row.sites[:2]), row.after_previous):
                 if text and text not in headline(diagnosis):
                     page.line(text, indent=2)
         if len(worth) > _CAUSES:
@@ -262,7 +262,7 @@ def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool, place: st
         page.line(("at ", "dim"), place, indent=2)
     short = most is None or len(_without_imports(row.code)) <= most
     if verbose or not row.code or not short:
-        page.line(row.how if verbose else shorten(row.how, 2 * page.width - 8), indent=2)
+        page.line(row.how if verbose else brief(row.how, 2 * page.width - 8), indent=2)
     if short or most == _CODE_LINES:
         page.code(row.code, indent=4, most=most)
     if row.warning and (verbose or row.risky):

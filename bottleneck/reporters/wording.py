@@ -6,12 +6,14 @@ In: values as they stand in a diagnosis. Out: short strings, free of control cha
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..model.run import SourceSite
 
 __all__ = [
+    "brief",
     "clean",
     "clean_code",
     "milliseconds",
@@ -54,6 +56,11 @@ def shorten(text: str, width: int) -> str:
         return text[:width]
     tail = (width - 1) // 3
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def brief(text: str, width: int) -> str:
+    """Cut prose at a word."""
+    return textwrap.shorten(text, width, placeholder=" …")
 
 
 def sentence(text: str) -> str:
@@ -99,12 +106,15 @@ def step_change(true_ms: float | None, predicted_ms: float, *, bound: bool) -> s
     return f"at best {text}" if bound else text
 
 
-def place(site: SourceSite, *, width: int = 60) -> str:
-    """Word a line of the user's program as file:line (function), with long paths cut at the front."""
+def place(site: SourceSite, *, root: str = "", width: int = 60) -> str:
+    """Word a line of the user's program as file:line (function).
+
+    Paths are shown from `root` on, which ends in a slash; long ones are cut at the front.
+    """
     function = f" ({clean(site.function)})" if site.function and not site.function.startswith("<") else ""
-    where = f"{clean(site.file)}:{site.line}"
-    parts = where.split("/")
-    short = where
+    file = site.file.removeprefix(root) if root else site.file
+    parts = f"{clean(file)}:{site.line}".split("/")
+    short = "/".join(parts)
     while len(short) + len(function) > width and len(parts) > 2:
         parts = parts[1:]
         short = "…/" + "/".join(parts)

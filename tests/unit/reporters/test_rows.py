@@ -8,6 +8,7 @@ from unit.reporters.sample import empty, sample
 
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import BudgetLine
+from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters import wording
 from torch_bottleneck.reporters.rows import (
     bar_cells,
@@ -59,7 +60,23 @@ def test_causes_below_the_threshold_are_apart() -> None:
     assert [row.name for row in worth] == ["input-bound", "launch-bound"]
     assert [row.name for row in small] == ["sync-bound"]
     assert worth[0].sites == ("train.py:41 (main)",)
-    assert worth[1].after_previous == "once the causes above are gone: 5.8 ms"
+    assert worth[1].after_previous == "", "5.8 and 6.0 ms: the same"
+
+
+def test_a_cause_that_others_cover_says_what_is_left_of_it() -> None:
+    base = sample()
+    covered = msgspec.structs.replace(base.causes[1], after_previous_ms=1.2)
+    worth, _ = cause_rows(msgspec.structs.replace(base, causes=(base.causes[0], covered)))
+    assert worth[1].after_previous == "once the causes above are gone: 1.2 ms"
+
+
+def test_lines_of_the_script_are_shown_from_where_it_was_started() -> None:
+    base = sample()
+    site = SourceSite(file="/home/someone/project/train.py", line=41, function="main")
+    other = SourceSite(file="/home/someone/project/pkg/model.py", line=3)
+    cause = msgspec.structs.replace(base.causes[0], sites=(site, other))
+    worth, _ = cause_rows(msgspec.structs.replace(base, causes=(cause,)))
+    assert worth[0].sites == ("train.py:41 (main)", "pkg/model.py:3")
 
 
 def test_a_fix_says_what_is_predicted_and_what_is_not() -> None:
@@ -132,8 +149,6 @@ def test_clean_takes_away_what_could_act_on_a_terminal() -> None:
 
 
 def test_long_places_keep_their_end() -> None:
-    from torch_bottleneck.model.run import SourceSite
-
     site = SourceSite(file="/home/someone/" + "deep/" * 30 + "train.py", line=7, function="main")
     shown = wording.place(site, width=40)
     assert shown.endswith("deep/train.py:7 (main)")
