@@ -198,9 +198,11 @@ def _check_script(target: str) -> None:
 
 def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int:
     """Put the run folder together, analyse it, report, and return the exit code."""
-    from ..harness.layout import collect, has_steps, record_end, wait_for_ranks
+    from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
 
     outcome = record_end(place.working, place.process, plan, returncode)
+    if place.world_size > 1:
+        report_done(place.working, place.process)
     if not place.leads:
         # Another rank's process puts the folder together and reports on all of us.
         return ScriptError.exit_code if returncode else 0

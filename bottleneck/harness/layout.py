@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["collect", "has_steps", "read_run", "record_end", "wait_for_ranks"]
+__all__ = ["collect", "has_steps", "read_run", "record_end", "report_done", "wait_for_ranks"]
 
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
+_DONE = ".done"
 POLL_SECONDS = 0.1
 
 
+def report_done(working: Path, process: str) -> None:
+    """Tell the leading rank that this rank's folder will not be touched again."""
+    (working / f".{process}{_DONE}").touch()
+
+
 def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> list[int]:
-    """Wait until every rank's folder is whole.
+    """Wait until every rank has reported that its folder is whole.
 
     Args:
         working: the folder that the ranks share.
@@ -40,11 +46,11 @@ def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> li
         seconds: how long at most.
 
     Returns:
-        Ranks whose folders did not become whole.
+        Ranks that have not reported.
     """
     deadline = time.monotonic() + seconds
     while True:
-        missing = [rank for rank in ranks if not (working / f"rank{rank}").is_dir()]
+        missing = [rank for rank in ranks if not (working / f".rank{rank}{_DONE}").exists()]
         if not missing or time.monotonic() > deadline:
             return missing
         time.sleep(POLL_SECONDS)
@@ -119,6 +125,8 @@ def collect(working: Path, folder: Path) -> Path:
     """
     publish_leftovers(working)
     _number_children(working)
+    for mark in working.glob(f".*{_DONE}"):
+        mark.unlink()
     processes = sorted(path for path in working.iterdir() if (path / "run.json").is_file())
     trained = [path for path in processes if has_steps(path)]
     kept = trained or processes[:1]

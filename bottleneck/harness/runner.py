@@ -167,6 +167,7 @@ def _leave(session: Session) -> NoReturn:
     Daemon threads inside torch make a normal interpreter exit abort with "terminate called without
     an active exception"; a prefetcher blocked on a queue would keep it from exiting at all.
     """
+    session.stopper.wait_for_thread()
     session.close(None)
     atexit._run_exitfuncs()
     session.amend()

@@ -112,6 +112,7 @@ class SaveGuard:
             kept = self._places.get(source)
             if kept is not None and kept.exists():
                 # The usual way to save safely: write beside it, then rename over it.
+                self.diverted.remove(source)
                 return original(kept, self._divert(target))
             if self._is_from_before(target):
                 return shutil.move(source, self._divert(target)) and None

@@ -30,6 +30,8 @@ GRACE_SECONDS = 60.0
 """From the first raise to the end of the process: time for `finally` blocks and process groups."""
 PATIENCE_SECONDS = 5.0
 """After Ctrl-C: how long to wait for a safe point before stopping wherever the program stands."""
+THREAD_SECONDS = 10.0
+"""For a stopped training thread to unwind."""
 SAME_PRESS_SECONDS = 0.25
 """One Ctrl-C may arrive twice: from the terminal and handed on by our parent process."""
 
@@ -61,6 +63,7 @@ class Stopper:
         self._before_raise: list[Callable[[], None]] = []
         self._at_first_safe_point: Callable[[], None] | None = None
         self._last_resort: Callable[[str], NoReturn] | None = None
+        self._thread: int | None = None
         self._released = False
         self._gone = threading.Event()
         self._pressed = 0.0
@@ -109,6 +112,20 @@ class Stopper:
         if self.reason is None or os.getpid() != self._pid or self._released:
             return
         self._raise()
+
+    def wait_for_thread(self) -> None:
+        """Let a training thread that is being stopped run its `finally` blocks first."""
+        deadline = time.monotonic() + THREAD_SECONDS
+        while self._is_unwinding() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def _is_unwinding(self) -> bool:
+        """Look at the thread itself: one whose join() was interrupted passes for ended (3.11)."""
+        frame = sys._current_frames().get(self._thread) if self._thread is not None else None
+        if frame is None or self._thread == threading.get_ident():
+            return False
+        # A worker of a pool has unwound once it waits for its next task.
+        return not frame.f_code.co_filename.endswith(os.path.join("futures", "thread.py"))  # noqa: PTH118
 
     def release(self) -> None:
         """The program has left its own code: raise no more. The watchdog stays on guard."""
@@ -197,6 +214,7 @@ class Stopper:
                 previous(args)
 
         threading.excepthook = silent
+        self._thread = threading.get_ident()
         main = threading.main_thread().ident
         if self._wake is not None and main is not None and self.raises == 1:
             signal.pthread_kill(main, self._wake)
