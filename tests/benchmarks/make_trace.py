@@ -209,10 +209,10 @@ def layer(clock: Clock, tid: int, backward: str) -> Iterator[str]:
     for outer, inner, kernel in FORWARD:
         if backward:
             name = f"autograd::engine::evaluate_function: {inner[6:].title()}{backward}"
-            yield clock.op(name, tid, 21.5, shapes='"Sequence number": 17, "Fwd thread id": 1, ')
-        yield clock.op(outer, tid, 19.283)
+            yield clock.op(name, tid, 12.125, shapes='"Sequence number": 17, "Fwd thread id": 1, ')
+        yield clock.op(outer, tid, 11.983)
         clock.host += 1.25
-        yield clock.op(inner, tid, 15.771)
+        yield clock.op(inner, tid, 10.471)
         clock.host += 1.75
         yield clock.op("aten::empty", tid, 1.208, shapes="")
         yield from clock.launch(kernel, tid, 9.664 if kernel is GEMM else 3.072)
@@ -233,15 +233,15 @@ def step(number: int) -> Iterator[str]:
     for _ in range(LAYERS):
         yield from layer(clock, AUTOGRAD_TID, "Backward0")
         reduced = next(clock.ids)
-        yield clock.op("nccl:all_reduce", AUTOGRAD_TID, 30.0, cat="user_annotation", shapes="")
+        yield clock.op("nccl:all_reduce", AUTOGRAD_TID, 11.0, cat="user_annotation", shapes="")
         yield CALL % ("cuda_driver", "cuLaunchKernelEx", AUTOGRAD_TID, clock.host, 5.5, reduced, reduced)
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         yield KERNEL % (name, NCCL_STREAM, clock.device, 80.0, reduced, NCCL_STREAM, reduced)
         clock.host += 12.0
     name = "Optimizer.step#AdamW.step"
-    yield clock.op(name, PID, 900.0, cat="user_annotation", shapes="")
+    yield clock.op(name, PID, 73.95, cat="user_annotation", shapes="")
     for _ in range(8):
-        yield clock.op("aten::_fused_adamw_", PID, 90.0)
+        yield clock.op("aten::_fused_adamw_", PID, 9.125)
         yield from clock.launch(MULTI_TENSOR, PID, 60.0)
     synced = next(clock.ids)
     yield CALL % ("cuda_runtime", "cudaDeviceSynchronize", PID, clock.host, 500.0, synced, synced)
