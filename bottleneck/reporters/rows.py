@@ -86,8 +86,8 @@ class FixRow:
     code: str
     where: str
     warning: str
-    risky: bool
-    """It may change numerics, or needs review."""
+    risk: str
+    """"changes numerics", "needs review", or nothing."""
     unchecked: str
     undo: str
     verify: str
@@ -188,7 +188,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow
         gain = step_change(true_ms, suggestion.predicted_ms, bound=suggestion.bound)
     saves = suggestion.saves_ms
     small = saves is not None and true_ms is not None and saves < _WORTH_TRYING * true_ms
-    warning = "" if suggestion.risk is Risk.SAFE else suggestion.risk.value
+    risk = warning = "" if suggestion.risk is Risk.SAFE else suggestion.risk.value
     if suggestion.may_break:
         warning = f"{warning}: {clean(suggestion.may_break)}" if warning else clean(suggestion.may_break)
     return FixRow(
@@ -200,7 +200,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow
         code=clean_code(suggestion.code).strip("\n"),
         where=place(suggestion.site, root=root) if suggestion.site else "",
         warning=warning,
-        risky=suggestion.risk is not Risk.SAFE,
+        risk=risk,
         unchecked="; ".join(clean(text) for text in suggestion.unknown),
         undo=clean(suggestion.undo),
         verify=clean(suggestion.verify),

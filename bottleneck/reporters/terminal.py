@@ -60,7 +60,7 @@ _ASCII = str.maketrans(
 _BUDGET_LINES = 8
 _TOP_FIXES = 3
 _CODE_LINES = 6
-"""Lines of code shown for the first fix; the others show half as many."""
+"""Lines of code shown for the first fix."""
 _CAUSES = 3
 _OTHERS = 3
 _PROBLEMS = 3
@@ -217,11 +217,19 @@ def _causes(page: _Page, diagnosis: Diagnosis) -> None:
             right = f"{row.without} ms"
             gap = " " * max(page.width - len(left) - len(row.code) - len(right) - 1, 1)
             page.line((left, "bold"), (row.code, "dim"), gap, right)
-            for text in (row.headline, ", ".join(row.sites[:2]), row.after_previous):
-                if text and text not in headline(diagnosis):
-                    page.line(text, indent=2)
+            said = headline(diagnosis)
+            told = [
+                row.headline if row.headline not in said else "",
+                ", ".join(row.sites[:2]),
+                row.after_previous,
+            ]
+            one_line = " · ".join(filter(None, told))
+            if len(one_line) <= page.width - 2:
+                told = [one_line]
+            for text in filter(None, told):
+                page.line(text, indent=2)
         if len(worth) > _CAUSES:
-            page.line((f"and {len(worth) - _CAUSES} more: bottleneck report RUN --verbose", "dim"))
+            page.line((f"and {len(worth) - _CAUSES} more with --verbose", "dim"))
     if small:
         listed = ", ".join(f"{row.name} {row.cost} ms" for row in small)
         if not worth:
@@ -236,11 +244,13 @@ def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     top = rows if verbose else [row for row in rows if not row.minor][:_TOP_FIXES]
     if top:
         page.heading("What to change", "predicted step")
-    places: set[str] = set()
     for number, row in enumerate(top):
-        most = None if verbose else _CODE_LINES if number == 0 else _CODE_LINES // 2
-        _fix(page, row, most=most, verbose=verbose, place=row.where if row.where not in places else "")
-        places.add(row.where)
+        if verbose:
+            _whole_fix(page, row)
+        elif number == 0:
+            _first_fix(page, row)
+        else:
+            _further_fix(page, row)
     others = [row for row in rows if row not in top]
     if others:
         if not top:
@@ -250,7 +260,7 @@ def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
         page.line((f"also: {listed}{more}", "dim"))
 
 
-def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool, place: str) -> None:
+def _fix_title(page: _Page, row: FixRow) -> None:
     left = f"{row.fix} {row.title}"
     gap = page.width - len(left) - len(page.plain(row.gain))
     if gap >= 2:
@@ -258,23 +268,52 @@ def _fix(page: _Page, row: FixRow, *, most: int | None, verbose: bool, place: st
     else:
         page.line((left, "bold green"))
         page.line(row.gain, indent=6)
-    if place:
-        page.line(("at ", "dim"), place, indent=2)
-    short = most is None or len(_without_imports(row.code)) <= most
-    if verbose or not row.code or not short:
-        page.line(row.how if verbose else brief(row.how, 2 * page.width - 8), indent=2)
-    if short or most == _CODE_LINES:
-        page.code(row.code, indent=4, most=most)
-    if row.warning and (verbose or row.risky):
+
+
+def _first_fix(page: _Page, row: FixRow) -> None:
+    """Show the best fix with its place and its code."""
+    _fix_title(page, row)
+    if row.where:
+        page.line(("at ", "dim"), row.where, indent=2)
+    if not row.code or len(_without_imports(row.code)) > _CODE_LINES:
+        page.line(brief(row.how, 2 * page.width - 8), indent=2)
+    page.code(row.code, indent=4, most=_CODE_LINES)
+    if row.risk:
         page.line(("careful: ", "yellow"), row.warning, indent=2)
     if row.unchecked:
         page.line(("not checked: ", "yellow"), row.unchecked, indent=2)
-    if verbose:
-        for name, text in (("gain", row.basis), ("undo", row.undo), ("verify", row.verify)):
-            if text:
-                page.line((f"{name}: ", "dim"), text, indent=2)
-        for source in row.sources:
-            page.line(("source: ", "dim"), source, indent=2)
+
+
+def _further_fix(page: _Page, row: FixRow) -> None:
+    """Show another fix in two lines: its code where that is one line, else what to change."""
+    _fix_title(page, row)
+    doubts = "; ".join(filter(None, [row.risk, "not all checked" if row.unchecked else ""]))
+    room = page.width - 4 - (len(doubts) + 3 if doubts else 0)
+    code = _without_imports(row.code)
+    if len(code) == 1 and len(code[0]) <= room:
+        page.line((code[0], "cyan"), (f" [{doubts}]" if doubts else "", "yellow"), indent=4)
+    else:
+        page.line(brief(row.how, room), (f" [{doubts}]" if doubts else "", "yellow"), indent=2)
+
+
+def _whole_fix(page: _Page, row: FixRow) -> None:
+    """Show all that is known of a fix."""
+    _fix_title(page, row)
+    if row.where:
+        page.line(("at ", "dim"), row.where, indent=2)
+    page.line(row.how, indent=2)
+    page.code(row.code, indent=4)
+    told = (
+        ("careful", row.warning, "yellow"),
+        ("not checked", row.unchecked, "yellow"),
+        ("gain", row.basis, "dim"),
+        ("undo", row.undo, "dim"),
+        ("verify", row.verify, "dim"),
+        *(("source", source, "dim") for source in row.sources),
+    )
+    for name, text, style in told:
+        if text:
+            page.line((f"{name}: ", style), text, indent=2)
 
 
 def _closing(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
@@ -287,6 +326,6 @@ def _closing(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     for problem in problems if verbose else problems[:_PROBLEMS]:
         page.line(("! ", "yellow"), sentence(problem))
     if not verbose and len(problems) > _PROBLEMS:
-        page.line((f"! {len(problems) - _PROBLEMS} more: bottleneck report RUN --verbose", "dim"))
+        page.line((f"! {len(problems) - _PROBLEMS} more with --verbose", "dim"))
     for note in diagnosis.notes:
         page.line(sentence(note))
