@@ -86,7 +86,8 @@ def _side_file(file: Path, kind: type[_T], problems: list[str]) -> _T | None:
 def _artefact(folder: Path, run: Run, kind: str, pattern: str, problems: list[str]) -> Path | None:
     """Return the file of an artefact: the one that run.json names, else the newest that is there."""
     stated = run.artefacts.get(kind)
-    if stated is not None and stated.status != "ok":
+    if stated is not None and (stated.status == "failed" or (stated.status, kind) == ("absent", "trace")):
+        # A memory snapshot is absent by choice or for want of a device: no doubt about the rest.
         state = "is absent" if stated.status == "absent" else "failed"
         problems.append(f"The {kind} artefact {state}: {stated.reason or 'no reason given'}.")
     if stated is not None and stated.path is not None and (folder / stated.path).is_file():

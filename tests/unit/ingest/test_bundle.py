@@ -89,6 +89,11 @@ def test_a_failed_artefact_is_a_problem_with_its_reason(tmp_path: Path) -> None:
     assert any("trace" in p and "the disk is full" in p for p in rank.problems)
 
 
+def test_a_snapshot_that_was_not_wanted_is_no_problem(tmp_path: Path) -> None:
+    artefacts = {"memory": Artefact(status="absent", reason="no CUDA device was used")}
+    assert load(run_folder(tmp_path / "run", artefacts=artefacts)).ranks[0].problems == ()
+
+
 def test_a_stated_trace_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     artefacts = {"trace": Artefact(status="ok", path="trace/gone.json.gz")}
     (rank,) = load(run_folder(tmp_path / "run", with_trace=False, artefacts=artefacts)).ranks
