@@ -60,21 +60,25 @@ def _inside(
     return out
 
 
-def _scores(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
+def _scores(
+    trace: Trace, kinds: NDArray[np.int8], program: Program
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Mark what lies between the two matmuls of unfused attention, and those matmuls."""
     matmul = _inside(trace, kinds, program, _BMM)
     softmax = np.flatnonzero(_inside(trace, kinds, program, _SOFTMAX))
     where = np.flatnonzero(matmul)
-    out = np.zeros(len(program.event), dtype=bool)
-    if not len(where):
-        return out
+    between = np.zeros(len(program.event), dtype=bool)
+    beside = np.zeros(len(program.event), dtype=bool)
     for k in softmax.tolist():
         after = int(np.searchsorted(where, k))
-        if after == 0 or after == len(where):
+        if after in (0, len(where)):
             continue
         low, high = int(where[after - 1]), int(where[after])
         if high - low <= _SCORE_SPAN:
-            out[low + 1 : high] = True
-    return out & ~matmul
+            between[low + 1 : high] = True
+            # Backward has two on either side: of the scores' gradient, and of the operands'.
+            beside[where[max(0, after - 2) : after + 2]] = True
+    return between & ~matmul, beside
 
 
 def _chains(program: Program, fusable: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -116,10 +120,12 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         & ~zero_grad
         & np.isin(program.launch_work, (Work.DISPATCH, Work.SEAM))
     )
+    scores, score_products = _scores(trace, kinds, program)
     return DeviceWork(
         fp32_math=fp32,
         tf32_math=tf32,
-        scores=_scores(trace, kinds, program),
+        scores=scores,
+        score_products=score_products,
         chains=_chains(program, fusable),
         layout=by_name([k.family == "layout" for k in kind_of_name]),
         zero_grad=zero_grad,

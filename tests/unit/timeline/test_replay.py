@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from torch_bottleneck.timeline.budget import gpu_budget
 from torch_bottleneck.timeline.hostwork import Work
 from torch_bottleneck.timeline.program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, Program
@@ -56,7 +57,7 @@ def programs(draw: st.DrawFn) -> Program:
     events: list[dict] = [{"kind": EventKind.MARK}]
     count = 0
     last_on: dict[int, int] = {}
-    for k in range(size):
+    for _ in range(size):
         roll = rng.random()
         event: dict = {"work": {int(rng.integers(0, len(Work))): float(rng.integers(0, 50))}}
         if roll < waiting:

@@ -1,0 +1,48 @@
+"""How long one replay takes: a million launches, with and without waits in between.
+
+    python tests/benchmarks/replay_speed.py
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timeline"))
+
+from programs import make_program  # noqa: E402
+from torch_bottleneck.timeline.budget import gpu_budget  # noqa: E402
+from torch_bottleneck.timeline.hostwork import Work  # noqa: E402
+from torch_bottleneck.timeline.program import WAIT_ALL, EventKind  # noqa: E402
+from torch_bottleneck.timeline.replay import Edit, Replay  # noqa: E402
+
+
+def main() -> None:
+    for every in (0, 1000, 100):
+        events: list[dict[str, object]] = [{"kind": EventKind.MARK}]
+        for k in range(1_000_000):
+            events.append(
+                {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 8_000.0}, "acts": [(0, 7_000.0, 2, -1)]}
+            )
+            if every and k % every == 0:
+                events.append({"kind": EventKind.SYNC, "wait": WAIT_ALL, "after": 5_000.0})
+            if k % 10_000 == 9_999:
+                events.append({"kind": EventKind.MARK})
+        program = make_program(events, latency=2_500.0, spacing=1_000.0)
+        begin = time.process_time()
+        replay = Replay(program)
+        ready = time.process_time()
+        schedule = replay.run()
+        ran = time.process_time()
+        gpu_budget(program, schedule, Edit().factors())
+        done = time.process_time()
+        waits = f"a wait every {every} launches" if every else "no waits"
+        print(
+            f"1 M launches, {waits}: prepare {ready - begin:.2f} s, one replay {ran - ready:.2f} s, "
+            f"budget {done - ran:.2f} s (CPU)"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The GPU reading on recorded H200 runs: exact sums, small replay error, predictions near the truth."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from recorded.cases import CASES, Case
+
+from torch_bottleneck.ingest import read_trace
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.timeline.gpu import read_gpu
+from torch_bottleneck.timeline.result import Timeline
+from torch_bottleneck.timeline.steps import find_steps
+
+BARE = {name: case for name, case in CASES.items() if case.true_step_ms and "H200" in case.facts["device"]}
+FIXED = sorted(name for name, case in BARE.items() if case.facts.get("fixed_step_ms"))
+
+
+@cache
+def reading(name: str, rank: int = 0) -> Timeline:
+    case: Case = CASES[name]
+    trace = read_trace(case.traces[rank])
+    timeline = read_gpu(trace, find_steps(trace), true_ms=case.true_step_ms or 119.0)
+    assert timeline is not None
+    return timeline
+
+
+@pytest.mark.parametrize("name", sorted(BARE))
+def test_the_budget_adds_up_to_the_true_step(name: str) -> None:
+    timeline = reading(name)
+    assert sum(line.ms for line in timeline.budget) == pytest.approx(timeline.true_ms, rel=1e-6)
+    assert all(line.ms >= -1e-6 * timeline.true_ms for line in timeline.budget)
+
+
+@pytest.mark.parametrize("name", sorted(BARE))
+def test_the_replay_reproduces_the_profiled_window(name: str) -> None:
+    assert reading(name).replay_error < 0.04
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_predicted_step_is_near_the_measured_one(name: str) -> None:
+    """Within a fifth on every case; reports/replay-accuracy.md has the record."""
+    facts = BARE[name].facts
+    predicted = reading(name).what_ifs[WhatIf(facts["what_if"])].step_ms
+    assert predicted == pytest.approx(float(facts["fixed_step_ms"]), rel=0.20)
+
+
+def test_synchronisations_of_a_launch_bound_step_cost_next_to_nothing() -> None:
+    timeline = reading("sync-harmless-h200")
+    assert timeline.context["sync.item_per_step"] == 12
+    assert timeline.what_ifs[WhatIf.SYNCS_GONE].saves_ms < 0.02 * timeline.true_ms
+
+
+def test_cuda_free_that_the_busy_device_hides_costs_next_to_nothing() -> None:
+    """18 cudaFree calls take a fifth of the host's time; without them the step is as long."""
+    timeline = reading("alloc-cap-h200")
+    spent = sum(s.called_ms for s in timeline.spans if s.part is Part.ALLOCATOR)
+    assert spent > 2.0
+    assert timeline.what_ifs[WhatIf.ALLOCATOR_FREE].saves_ms < 0.02 * timeline.true_ms
+
+
+def test_the_straggler_is_the_rank_with_the_work_and_the_other_one_waits() -> None:
+    waiting, straggler = (reading("ddp-straggler-h200", rank) for rank in (0, 1))
+    assert waiting.part_ms(Part.COMMUNICATION) > 0.7 * waiting.true_ms
+    assert straggler.part_ms(Part.HOST) == pytest.approx(20.0, rel=0.1)
+    assert straggler.part_ms(Part.COMMUNICATION) < 0.1 * straggler.true_ms
+
+
+def test_full_precision_math_is_told_from_tensor_cores() -> None:
+    assert reading("fp32-h200").context["kernels.matmul_fp32_share"] > 0.8
+    assert reading("sync-layers-h200").context["kernels.matmul_fp32_share"] < 0.02
+    assert reading("sync-layers-h200").context["kernels.bf16_share"] > 0.3
