@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test check lint types layers format schema clean
 
 demo: $(VENV)/.runtime
-	-@OMP_NUM_THREADS=1 $(BIN)/bottleneck diagnose --out reports/demo-$$(date +%Y%m%d-%H%M%S) examples/input_bound.py
+	@$(BIN)/bottleneck diagnose --out reports/demo-$$(date +%Y%m%d-%H%M%S) examples/input_bound.py
 
 test: $(VENV)/.development
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)

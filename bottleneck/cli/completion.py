@@ -14,7 +14,7 @@ __all__ = ["command"]
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    r"""Print the completion script for SHELL.
+    """Print the completion script for SHELL.
 
     \b
     bash:  eval "$(bottleneck completion bash)"

@@ -118,7 +118,7 @@ def command(
     quiet: bool,
     script: tuple[str, ...],
 ) -> None:
-    r"""Run SCRIPT as python would, and say what its training step waits on.
+    """Run SCRIPT as python would, and say what its training step waits on.
 
     Options of ours come before SCRIPT; what follows it is the script's own (one `--` directly
     behind SCRIPT is dropped). The script is stopped once enough is measured, unless --run-to-end;

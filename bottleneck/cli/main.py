@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="bottleneck")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    r"""Why is this PyTorch training slow?
+    """Why is this PyTorch training slow?
 
     \b
     bottleneck diagnose train.py --epochs 1     run it and get the verdict

@@ -70,9 +70,19 @@ def test_every_verb_is_listed_and_offers_a_command_with_help() -> None:
         assert command is not None
         assert command.name == verb
         assert command.help, verb
+        assert "\\b" not in command.get_help(context), "a raw docstring hides the mark from click"
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help or parameter.name == "format_", (verb, parameter.name)
+
+
+def test_no_verb_starts_slowly() -> None:
+    """Help is typed often: count what is imported rather than the clock."""
+    code = "import sys; from torch_bottleneck.cli.main import run; run(['--help']); print(len(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(done.stdout.split()[-1]) < 400
 
 
 def test_version(bottleneck: Run) -> None:
