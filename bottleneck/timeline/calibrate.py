@@ -5,7 +5,7 @@ replay runs at true speed, and how far the plain replay was from the window it w
 
 The profiler's cost sits in the host lane, where operators and calls are recorded; it makes waiting
 for input look shorter (workers go on producing meanwhile) and leaves kernels alone. So host work
-that dispatches is scaled by one factor, found by bisection, until the replay gives the true step;
+that dispatches is scaled by one factor, found by root finding, until the replay gives the true step;
 waiting for input takes the value measured without the profiler; kernels keep their times, unless
 even a free host cannot reach the true step.
 """
@@ -44,6 +44,8 @@ steps measured on an H200 with torch 2.11 had 0.55 to 0.68."""
 
 _LOW, _HIGH = 0.05, 3.0
 _CLOSE = 0.005
+_EXACT = 2e-5
+"""Relative miss at which a factor counts as found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +82,28 @@ def _device_work_varies(program: Program) -> bool:
     return bool(program.steps > 1 and work.std() > 0.10 * work.mean())
 
 
-def _bisect(run: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """Return the x in [low, high] where the non-decreasing `run` comes nearest to `target`."""
-    for _ in range(24):
-        middle = 0.5 * (low + high)
-        if run(middle) < target:
-            low = middle
+def _solve(run: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """Return the x in [low, high] where the non-decreasing `run` comes nearest to `target`.
+
+    False position with halving of the end that stays (the Illinois rule): a replay is piecewise
+    linear in a factor on its work, so that a handful of runs suffice.
+    """
+    below, above = run(low) - target, run(high) - target
+    if below >= 0:
+        return low
+    if above <= 0:
+        return high
+    x = low
+    for _ in range(40):
+        x = (low * above - high * below) / (above - below)
+        miss = run(x) - target
+        if abs(miss) <= _EXACT * target:
+            return x
+        if miss < 0:
+            low, below, above = x, miss, above / 2
         else:
-            high = middle
-    return 0.5 * (low + high)
+            high, above, below = x, miss, below / 2
+    return x
 
 
 def _fit(
@@ -99,7 +114,7 @@ def _fit(
     floor: float,
 ) -> NDArray[np.float64]:
     """Return `factor` with the entries at `where` set so that `run` comes nearest to `target`."""
-    x = _bisect(lambda x: run(np.where(where, x, factor)), target, floor, 1.0)
+    x = _solve(lambda x: run(np.where(where, x, factor)), target, floor, 1.0)
     return np.where(where, x, factor)
 
 
@@ -192,7 +207,7 @@ def calibrate(
         if step(_LOW) > target * (1 + _CLOSE):
             device, device_scale = _shorten_device(program, lambda d: step(prior, d), target)
             if step(scale, device) > target * (1 + _CLOSE):
-                scale = _bisect(lambda x: step(x, device), target, _LOW, scale)
+                scale = _solve(lambda x: step(x, device), target, _LOW, scale)
             if device_scale < 0.95:
                 problems.append(
                     f"Kernels took {1 / device_scale - 1:.0%} longer while traced than the true step "
@@ -200,14 +215,14 @@ def calibrate(
                 )
         elif step(_HIGH) < target * (1 - _CLOSE):
             scale = 1.0
-            device_scale = _bisect(lambda d: step(1.0, d), target, 1.0, 2.0)
+            device_scale = _solve(lambda d: step(1.0, d), target, 1.0, 2.0)
             device = device_scale
             problems.append(
                 "The true step is slower than anything in the trace explains; the run may have been "
                 "disturbed while the baseline was timed. Run again."
             )
         else:
-            scale = _bisect(step, target, _LOW, _HIGH)
+            scale = _solve(step, target, _LOW, _HIGH)
             if scale > 1.25:
                 problems.append(
                     f"Steps ran faster under the profiler than without (dispatch x{scale:.2f}); the "
