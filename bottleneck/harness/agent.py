@@ -89,7 +89,8 @@ class Agent:
         self._start_ns: int | None = None
         self._last_update_ns = 0
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
-        self._micro_steps = 0
+        self._backwards = 0
+        self._accumulations = 0
         self._evaluations = 0
         self._evaluation_history: list[int] = []
         self._batch_bytes = 0
@@ -235,7 +236,7 @@ class Agent:
         self.clock.enter(label)
         return label
 
-    def begin_backward(self) -> None:
+    def begin_backward(self, *, accumulates: bool) -> None:
         """See `Observer`."""
         if self._thread is None:
             self._thread = get_ident()
@@ -247,6 +248,8 @@ class Agent:
             self._stopper.safe_point()
         self._look("backward")
         rule.backward_begin()
+        if accumulates:
+            self._accumulations += 1
         self.clock.enter("backward")
 
     def end_backward(self) -> None:
@@ -254,7 +257,7 @@ class Agent:
         self.clock.leave()
         self.rule.backward_end()
         if not self.rule.in_backward:
-            self._micro_steps += 1
+            self._backwards += 1
             self._trained = True
             if self.rule.pending:
                 self._last_update_ns = perf_counter_ns()
@@ -269,7 +272,9 @@ class Agent:
             self.rule.foreign_update()
             return
         self._start()
-        self._look("optimizer")
+        if self._looked < LEARNING_EVENTS:
+            self._look("optimizer")
+            self._optimizers.met(optimizer)
         outermost = not self.rule.in_optimizer
         self.rule.optimizer_begin()
         if outermost and autograd_profiler._is_profiler_enabled:
@@ -359,7 +364,7 @@ class Agent:
         self._start_ns = now_ns
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._garbage.total_ns = 0
-        self._micro_steps = self._evaluations = 0
+        self._backwards = self._accumulations = self._evaluations = 0
         self._batch_bytes = self._batch_elements = 0
 
     def _row(self, now_ns: int) -> Row:
@@ -375,7 +380,8 @@ class Agent:
             batch_elements=self._batch_elements,
             validation=self._is_validation(),
             compiled=self._compile_watch.at_cut(self._steps),
-            micro_steps=self._micro_steps,
+            # A gradient penalty is no micro-step; a script that updates by hand has nothing else.
+            micro_steps=self._accumulations or self._backwards,
             minor_faults=usage.ru_minflt - before.ru_minflt,
             user_cpu_ms=(usage.ru_utime - before.ru_utime) * 1e3,
             system_cpu_ms=(usage.ru_stime - before.ru_stime) * 1e3,

@@ -7,6 +7,7 @@ script: each artefact has one broad `except` that turns into its status and reas
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -16,12 +17,18 @@ import msgspec
 
 from ..model.run import Overhead, Window
 from . import ranks, torch_private
-from .counters import read_counters
+from .counters import join_counters, read_counters
 from .device_clock import DeviceClock
 from .memory import MemoryHistory, SyncSites
-from .table import Row, as_table, counted_ms
+from .table import Row, as_table, counted_ms, join_tables, plain_ms
 from .trace import EVENT_BYTES_PER_MS, TraceSession, compress
-from .windows import Schedule, baseline_is_enough, make_schedule, warmup_is_over
+from .windows import (
+    AFTER_STEPS,
+    Schedule,
+    baseline_is_enough,
+    make_schedule,
+    warmup_is_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +43,9 @@ __all__ = ["Capture"]
 
 Stage = Literal["warm-up", "baseline", "waiting", "probe", "trace", "memory", "after", "done"]
 
+AGREEMENT = 0.05
+"""Steps after the captures join the baseline if their medians are this close, or as close as the
+scatter of the steps can tell."""
 PROFILER_PATIENCE_STEPS = 200
 """The script's own profiler may be on for so many steps before the trace is given up."""
 
@@ -72,6 +82,7 @@ class Capture:
         self._horizon = horizon
         self._at_trace_end = at_trace_end
         self._rows: list[Row] = []
+        self._baseline_rows: list[Row] = []
         self._windows: dict[str, Window] = {}
         self._before: Counters | None = None
         self._clock = DeviceClock()
@@ -143,7 +154,7 @@ class Capture:
         elif stage == "memory":
             if len(self._rows) >= self._planned("memory"):
                 self._timed(self._end_memory)
-        elif len(self._rows) >= self._planned("after"):
+        elif self._after_is_enough():
             self._timed(self._end_after)
         if self.stage == stage:
             self._progress.step(len(self._rows), row.wall_ms)
@@ -211,6 +222,9 @@ class Capture:
 
     def _warmup_cut(self) -> None:
         rank, count = torch_private.world()
+        if self._foreign_profiler and len(self._rows) < PROFILER_PATIENCE_STEPS:
+            # Step times under the script's own profiler are not the true ones.
+            return
         if count > 1:
             # Times differ between ranks; they must all end the window at the same step.
             needed = self._plan.warmup or ranks.WARMUP_STEPS
@@ -248,6 +262,7 @@ class Capture:
         times = counted_ms(self._rows)
         if times:
             self._step_ms = median(times)
+        self._baseline_rows = self._rows
         enough = len(self._rows) >= self._schedule.baseline_min
         planned = len(self._rows) if enough else self._schedule.baseline_min
         if reason is None and not enough:
@@ -284,6 +299,10 @@ class Capture:
     def foreign_profiler(self, *, active: bool) -> None:
         """The script's own profiler begins or has ended; kineto has room for one, and it is theirs."""
         self._foreign_profiler = active
+        if active and self.measuring:
+            self._store.warn(
+                "The script's own profiler recorded during the baseline, whose step times it inflates."
+            )
         if active and self._session is not None and self._session.running:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
 
@@ -321,6 +340,7 @@ class Capture:
             session.step()
         except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
             self._session = None
+            session.abandon()
             self._no_trace("failed", f"the profiler failed at a step: {_text(error)}")
             self._after_trace()
 
@@ -334,6 +354,8 @@ class Capture:
             self.own_profiler_busy = True
             session.stop(at_cut=at_cut)
             size = session.export(raw)
+            if not at_cut:
+                session.mark_partial(raw)
         except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
             raw.unlink(missing_ok=True)
             if self._probe is None:
@@ -429,22 +451,39 @@ class Capture:
         else:
             self._open("after")
 
+    def _after_is_enough(self) -> bool:
+        assert self._schedule is not None
+        count = len(self._rows)
+        if count >= self._schedule.after or (self._alone and self._late()):
+            return True
+        if not self._schedule.resume or count < AFTER_STEPS:
+            return False
+        total = msgspec.structs.replace(
+            self._schedule, baseline_max=self._schedule.baseline_max + self._schedule.after
+        )
+        return baseline_is_enough([*self._baseline_rows, *self._rows], total)
+
     def _end_after(self, reason: str | None = None) -> None:
-        baseline = self._windows.get("baseline")
-        if baseline is not None:
-            table = baseline.steps
-            before = [
-                ms
-                for ms, skip, also in zip(
-                    table.wall_ms, table.validation, table.compiled, strict=True
-                )
-                if not (skip or also)
-            ]
-            after = counted_ms(self._rows)
+        planned = self._planned("after") if reason else len(self._rows)
+        self._close("after", planned=planned, reason=reason)
+        first, second = self._windows.get("baseline"), self._windows["after"]
+        if first is not None:
+            before, after = plain_ms(first.steps), plain_ms(second.steps)
             if before and after:
-                self._note_overhead(after_trace_ratio=median(after) / median(before))
-        self._close("after", planned=self._planned("after"), reason=reason)
+                middle = median(after)
+                ratio = middle / median(before)
+                self._note_overhead(after_trace_ratio=ratio)
+                spread = 1.4826 * median(abs(ms - middle) for ms in after) / middle
+                allowed = max(AGREEMENT, 2.5 * spread / math.sqrt(len(before)))
+                # Without a device nothing stays attached, and what differs is the machine's noise.
+                agrees = abs(ratio - 1) <= allowed or torch_private.device_kind() == "cpu"
+                if self._resumes and agrees:
+                    self._windows["baseline"] = _joined(first, second)
         self._complete()
+
+    @property
+    def _resumes(self) -> bool:
+        return self._schedule is not None and self._schedule.resume
 
     def _complete(self) -> None:
         self.stage = "done"
@@ -466,9 +505,11 @@ class Capture:
             self.cut(last, learned=learned)
         stage = self.stage
         if stage == "warm-up":
-            self._finish_in_warmup(reason)
+            self._close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
+            self._no_trace("absent", f"{reason} before the trace window")
         elif stage == "baseline":
-            self._close("baseline", planned=self._planned("baseline"), reason=reason)
+            if self._rows:
+                self._close("baseline", planned=self._planned("baseline"), reason=reason)
             self._no_trace("absent", f"{reason} before the trace window")
         elif stage == "waiting":
             self._no_trace("absent", "the script profiles itself until its end")
@@ -485,21 +526,6 @@ class Capture:
             self._end_after(reason)
         self.stage = "done"
         self._store.update(windows=list(self._windows.values()), overhead=self._overhead)
-
-    def _finish_in_warmup(self, reason: str) -> None:
-        """Too few steps for any window: let the later ones of the warm-up be the baseline."""
-        rows = self._rows
-        self._before = None
-        self._close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
-        usable = [row for row in rows[1:] if not row.compiled]
-        if usable:
-            self._close(
-                "baseline",
-                planned=len(usable) + 1,
-                rows=usable,
-                reason=f"{reason} during warm-up; steps of the warm-up stand in",
-            )
-        self._no_trace("absent", f"{reason} before the trace window")
 
     @property
     def spent_ms(self) -> float:
@@ -535,6 +561,19 @@ _NOTHING = Schedule(
     memory=0,
     after=0,
 )
+
+
+def _joined(first: Window, second: Window) -> Window:
+    """Return a baseline in two stretches: before the captures, and after them."""
+    end = first.after
+    if end is not None and second.before is not None and second.after is not None:
+        end = join_counters(end, second.before, second.after)
+    return msgspec.structs.replace(
+        first,
+        planned_steps=first.planned_steps + len(second.steps.wall_ms),
+        steps=join_tables(first.steps, second.steps),
+        after=end,
+    )
 
 
 def _text(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import torch
 from ..model.run import Counters
 from . import torch_private
 
-__all__ = ["ALLOCATOR_KEYS", "GarbageClock", "read_counters", "read_rss"]
+__all__ = ["ALLOCATOR_KEYS", "GarbageClock", "join_counters", "read_counters", "read_rss"]
 
 ALLOCATOR_KEYS = (
     "num_alloc_retries",
@@ -72,6 +72,28 @@ def read_counters() -> Counters:
         allocator=allocator,
         rusage={name: float(getattr(usage, name)) for name in names},
         rss_bytes=read_rss(),
+    )
+
+
+def join_counters(end: Counters, before: Counters, after: Counters) -> Counters:
+    """Return what `end` would be, had the stretch from `before` to `after` followed it at once.
+
+    Counts add up; levels, peaks and resident memory are those of the later reading.
+    """
+
+    def grown(total: dict[str, Any], start: dict[str, Any], stop: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: stop[name]
+            if name.endswith((".current", ".peak", "maxrss"))
+            else total[name] + stop[name] - start[name]
+            for name in total
+            if name in start and name in stop
+        }
+
+    return Counters(
+        allocator=grown(end.allocator, before.allocator, after.allocator),
+        rusage=grown(end.rusage, before.rusage, after.rusage),
+        rss_bytes=after.rss_bytes,
     )
 
 

@@ -45,8 +45,8 @@ class Observer(Protocol):
     def begin_forward(self, module: torch.nn.Module) -> str | None:
         """A root module is about to be called; returns the label, or None for no phase."""
 
-    def begin_backward(self) -> None:
-        """The autograd engine is about to run, for real."""
+    def begin_backward(self, *, accumulates: bool) -> None:
+        """The autograd engine is about to run, for real; `autograd.grad` accumulates nothing."""
 
     def end_backward(self) -> None:
         """It has returned or raised."""
@@ -104,7 +104,7 @@ class Hooks:
         owner = torch_private.engine_owner()
         if owner is not None:
             self._replace(*owner, self._run_backward)
-        self._replace(loader_module._BaseDataLoaderIter, "__next__", self._next)
+        self._replace(torch_private.LoaderIterator, "__next__", self._next)
         self._replace(loader_module.DataLoader, "__iter__", self._iter)
         self._replace(optim_module.Optimizer, "zero_grad", self._zero_grad)
         self._replace(optim_module.Optimizer, "__init__", self._optimizer_init)
@@ -196,7 +196,7 @@ class Hooks:
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling() or not is_real_loss(t_outputs) or not observer.mine():
                 return original(t_outputs, *args, **kwargs)
-            observer.begin_backward()
+            observer.begin_backward(accumulates=bool(kwargs.get("accumulate_grad", False)))
             try:
                 if autograd_profiler._is_profiler_enabled:
                     with range_of("backward"):

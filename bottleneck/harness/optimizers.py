@@ -29,9 +29,17 @@ class OptimizerBook:
 
     def built(self, optimizer: object) -> None:
         """Remember an optimizer and the user's line that made it."""
+        self._remember(optimizer, user_site(4))
+
+    def met(self, optimizer: object) -> None:
+        """Remember an optimizer that was built before we came."""
+        if all(reference() is not optimizer for reference, _site in self._entries):
+            self._remember(optimizer, None)
+
+    def _remember(self, optimizer: object, site: SourceSite | None) -> None:
         if len(self._entries) < MAX_OPTIMIZERS:
             with contextlib.suppress(TypeError):
-                self._entries.append((weakref.ref(optimizer), user_site(4)))
+                self._entries.append((weakref.ref(optimizer), site))
 
     def facts(self) -> list[OptimizerFacts]:
         """Return what the optimizers that still live are and do."""

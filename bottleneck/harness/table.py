@@ -6,10 +6,11 @@ In: one `Row` per step. Out: `StepTable`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..model.run import StepTable
 
-__all__ = ["Row", "as_table", "counted_ms"]
+__all__ = ["Row", "as_table", "counted_ms", "join_tables", "plain_ms"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,3 +56,27 @@ def as_table(rows: list[Row], *, device_ms: list[float | None] | None = None) ->
         system_cpu_ms=[row.system_cpu_ms for row in rows],
         gc_ms=[row.gc_ms for row in rows],
     )
+
+
+def plain_ms(table: StepTable) -> list[float]:
+    """Return what `counted_ms` gives for rows, for columns."""
+    columns = zip(table.wall_ms, table.validation, table.compiled, strict=True)
+    return [ms for ms, validation, compiled in columns if not (validation or compiled)]
+
+
+def join_tables(first: StepTable, second: StepTable) -> StepTable:
+    """Return the steps of both, in order; a phase that one lacks is 0 there."""
+    joined: dict[str, Any] = {}
+    for name in StepTable.__struct_fields__:
+        a, b = getattr(first, name), getattr(second, name)
+        if name != "phases_ms":
+            joined[name] = [*a, *b]
+            continue
+        joined[name] = {
+            phase: [
+                *a.get(phase, [0.0] * len(first.wall_ms)),
+                *b.get(phase, [0.0] * len(second.wall_ms)),
+            ]
+            for phase in {**a, **b}
+        }
+    return StepTable(**joined)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
+from torch.utils.data import dataloader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "LoaderIterator",
     "default_store",
     "device_kind",
     "disable_dynamo",
@@ -35,6 +37,7 @@ __all__ = [
     "world",
 ]
 
+LoaderIterator: type = dataloader._BaseDataLoaderIter
 record_function = torch.profiler.record_function
 
 

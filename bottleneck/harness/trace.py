@@ -11,6 +11,7 @@ the settings in force say which precision was used.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
@@ -62,6 +63,7 @@ class TraceSession:
         self._gpu = gpu
         self._with_stack = with_stack
         self._profile: Any = None
+        self._last = 0
         self._stopped = False
 
     @property
@@ -106,10 +108,17 @@ class TraceSession:
             return
         self._stopped = True
         began = perf_counter_ns()
+        self._last = self._profile.step_num
         if at_cut:
             self.passed += 1
         self._profile.stop()
         self.stop_ms = (perf_counter_ns() - began) / 1e6
+
+    def abandon(self) -> None:
+        """Stop after a failure, so that nothing goes on recording; whatever happens is swallowed."""
+        with contextlib.suppress(Exception):
+            self.stop(at_cut=False)
+        self._profile = None
 
     def export(self, raw: Path) -> int:
         """Write the plain JSON trace and return its size in bytes; frees the profiler's memory.
@@ -122,6 +131,13 @@ class TraceSession:
         self._profile = None
         self.export_ms = (perf_counter_ns() - began) / 1e6
         return raw.stat().st_size
+
+
+    def mark_partial(self, raw: Path) -> None:
+        """Rename the last step, which no cut has ended, so that nobody counts it as a whole one."""
+        data = raw.read_bytes()
+        name = f'"ProfilerStep#{self._last}"'.encode()
+        raw.write_bytes(data.replace(name, b'"partial step"'))
 
 
 def compress(raw: Path, target: Path) -> None:

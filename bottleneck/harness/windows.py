@@ -4,8 +4,9 @@ In: rows of finished steps, the plan, perhaps the number of steps that are left.
 warm-up has settled, a `Schedule` of the windows after it, whether the baseline is long enough.
 Pure functions of numbers; nothing here touches torch or a clock.
 
-All limits serve one rule: a trace is worth more than a longer baseline. A script whose end is not
-known gets short windows, since test scripts of 20 to 50 steps are common.
+All limits serve one rule: a trace is worth more than a longer baseline. Scripts of 15 to 50 steps
+are common, and where a script ends cannot be known: so the trace comes early, and the baseline
+goes on after it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["Schedule", "baseline_is_enough", "has_settled", "make_schedule", "wa
 
 SLOW_MS = 2000.0
 """Steps beyond this are too dear to wait for more than two alike."""
+ALIKE = 1.15
+"""Longest over shortest of the very first steps that may be taken for settled."""
 WARMUP_CAP_UNKNOWN = 10
 WARMUP_CAP_PLENTY = 20
 WARMUP_CAP_MS = 30_000.0
@@ -29,6 +32,8 @@ COMPILING_CAP = 15
 """So many steps with a compilation each: it will not settle, and that is the finding."""
 PLENTY = 150
 """Steps left in the epoch alone; a test script that breaks off after 50 is still possible."""
+FIRST_STRETCH = 5
+"""Baseline steps before the trace where the script may end at any moment."""
 BASELINE_MIN = 10
 BASELINE_UNKNOWN = 20
 BASELINE_PLENTY = 40
@@ -51,22 +56,23 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that the profiler runs without recording first."""
     memory: int
     after: int
+    resume: bool = False
+    """The end of the script is not known, so the trace comes early: the baseline is cut in two,
+    and the steps after the captures complete it if they agree with those before."""
 
 
 def has_settled(times_ms: list[float]) -> bool:
     """Compare the median of the last steps with that of as many before them.
 
-    Two to six steps a side, as many as there are. They may differ by 10 %, or by what the last
+    Two to six steps a side, as many as there are (three steps in all if they are alike). They may differ by 10 %, or by what the last
     ones' own spread (median absolute deviation) explains: variable-length batches never settle to
     10 %, and that is no reason to wait.
     """
     half = max(2, min(6, len(times_ms) // 2))
     if len(times_ms) < 2 * half:
-        return bool(
-            len(times_ms) >= 2
-            and min(times_ms[-2:]) > SLOW_MS
-            and max(times_ms[-2:]) < 1.2 * min(times_ms[-2:])
-        )
+        last = times_ms[-3:]
+        few = 2 if last and min(last) > SLOW_MS else 3
+        return len(last) >= few and max(last) < ALIKE * min(last)
     recent, earlier = times_ms[-half:], times_ms[-2 * half : -half]
     now, then = median(recent), median(earlier)
     spread = 1.4826 * median(abs(t - now) for t in recent)
@@ -120,22 +126,33 @@ def make_schedule(
     step_ms = max(step_ms, 1e-3)
     limit_ms = plan.max_seconds * 1000
     share = min(BASELINE_MS, limit_ms / 3)
+    affordable = max(1 if step_ms > share / 2 else 2, int(share / step_ms))
     plenty = left is not None and left >= PLENTY
-    shortest = max(BASELINE_MIN, min(3 * workers, BASELINE_PLENTY))
-    longest = max(shortest, BASELINE_PLENTY if plenty else BASELINE_UNKNOWN)
-    longest = min(longest, max(1 if step_ms > share / 2 else 2, int(share / step_ms)))
+    # While it records, a step may take twice its time.
+    traced = min(plan.steps, max(1, int(limit_ms / 3 / (2 * step_ms))))
+    after = max(1, min(AFTER_STEPS, int(limit_ms / 12 / step_ms)))
+    resume = False
     if plan.baseline_steps is not None:
-        longest = shortest = max(1, plan.baseline_steps)
-    shortest = longest if ranks > 1 else min(shortest, longest)
+        shortest = longest = max(1, plan.baseline_steps)
+    elif ranks > 1:
+        shortest = longest = min(BASELINE_UNKNOWN, affordable)
+    elif plenty:
+        shortest = min(max(BASELINE_MIN, min(3 * workers, BASELINE_PLENTY)), affordable)
+        longest = min(BASELINE_PLENTY, affordable)
+    else:
+        resume = True
+        total = min(max(BASELINE_UNKNOWN, min(3 * workers, BASELINE_PLENTY)), affordable)
+        shortest = longest = min(max(FIRST_STRETCH, min(2 * workers, BASELINE_MIN)), total)
+        after = max(after, total - longest)
     return Schedule(
         baseline_min=shortest,
         baseline_max=longest,
         baseline_ms=1e12 if ranks > 1 else share,
-        # While it records, a step may take twice its time.
-        traced=min(plan.steps, max(1, int(limit_ms / 3 / (2 * step_ms)))),
+        traced=traced,
         trace_warmup=1 if gpu or step_ms < SLOW_MS else 0,
         memory=MEMORY_STEPS if gpu and plan.memory else 0,
-        after=max(1, min(AFTER_STEPS, int(limit_ms / 12 / step_ms))),
+        after=after,
+        resume=resume,
     )
 
 

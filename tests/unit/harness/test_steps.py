@@ -1,0 +1,175 @@
+"""The step rule over streams of events, without torch: which of them become cuts."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.harness.steps import ManualRule, StepRule, smallest_period
+
+Stream = str
+"""One letter per event: F fetch, f root forward, z zero_grad, B a whole backward, D and G whole
+optimizer steps, S and s a scaler step with and without its optimizer step, | a true beginning."""
+
+
+def cuts_per_step(stream: Stream, *, rule: StepRule | None = None) -> list[int]:
+    """Play a stream; return the number of cuts from each | to the next once learned."""
+    rule = rule if rule is not None else StepRule()
+    counts: list[int] = []
+    for letter in stream:
+        cut = False
+        if letter == "|":
+            counts.append(0)
+            continue
+        if letter == "F":
+            cut = rule.fetch()
+        elif letter == "f":
+            cut = rule.forward()
+        elif letter == "z":
+            cut = rule.zero_grad()
+        elif letter == "B":
+            cut = rule.backward()
+            rule.backward_begin()
+            rule.backward_end()
+        elif letter in "DG":
+            rule.optimizer_begin()
+            rule.optimizer_end(ord(letter))
+        elif letter in "Ss":
+            rule.scaler_begin()
+            if letter == "S":
+                rule.optimizer_begin()
+                rule.optimizer_end(ord("D"))
+            rule.scaler_end(ord("D"))
+        counts[-1] += cut
+    return counts
+
+
+ONE_PER_STEP = {
+    "plain": "|FzfBD",
+    "zero_grad last": "|FfBDz",
+    "accumulation": "|FfBFfBFfBFfBDz",
+    "fetched ahead": "|fBDzF",
+    "gan": "|FzfBDzfBG",
+    "gan without loader": "|zfBDzfBG",
+    "three critic updates without loader": "|zfBDzfBDzfBDzfBG",
+    "pair without loader": "|fBDGz",
+    "pair with loader": "|FzfBDG",
+    "scaler that skips at times": "|FzfBS|FzfBs|FzfBS",
+    "two loaders": "|FFzfBD",
+    "validation at the end": "|FzfBDFfFfFf",
+    "micro-steps without loader": "|fBfBfBDz",
+    "several updates per batch": "|FzfBDzfBDzfBG",
+    "no optimizer, one gradient call": "|fB",
+}
+
+
+@pytest.mark.parametrize("name", ONE_PER_STEP)
+def test_one_cut_per_step_once_learned(name: str) -> None:
+    stream = ONE_PER_STEP[name]
+    rounds = cuts_per_step(stream * 40)
+    learned = rounds[len(rounds) // 2 : -1]
+    assert set(learned) == {1}
+
+
+def test_learning_takes_three_updates() -> None:
+    rule = StepRule()
+    cuts_per_step("|FzfBD" * 2, rule=rule)
+    assert not rule.learned
+    cuts_per_step("|FzfBD", rule=rule)
+    assert rule.learned
+    assert rule.description == "optimizer+fetch"
+
+
+def test_cached_batches_stop_the_fetches_but_not_the_cuts() -> None:
+    rounds = cuts_per_step("|FzfBD" * 5 + "|zfBD" * 20)
+    assert set(rounds[7:-1]) == {1}
+
+
+def test_a_compiled_optimizer_is_seen_by_its_zero_grad() -> None:
+    rule = StepRule()
+    rule.optimizer_built = True
+    rounds = cuts_per_step("|FzfB" * 20, rule=rule)
+    assert rule.signal == "zero_grad"
+    assert set(rounds[6:-1]) == {1}
+
+
+def test_long_accumulation_is_not_taken_for_steps() -> None:
+    rule = StepRule()
+    rule.optimizer_built = True
+    rounds = cuts_per_step("|" + "FfB" * 100 + "D" + "|" + "FfB" * 100 + "Dz", rule=rule)
+    assert rounds == [0, 1]
+
+
+def test_a_late_optimizer_forgets_the_guess() -> None:
+    rule = StepRule()
+    cuts_per_step("|fB" * 20, rule=rule)
+    assert rule.signal == "backward"
+    rounds = cuts_per_step("|FfBFfBDz" * 10, rule=rule)
+    assert rule.signal == "optimizer"
+    assert set(rounds[4:-1]) == {1}
+
+
+def test_a_joining_optimizer_is_learned_anew() -> None:
+    rule = StepRule()
+    cuts_per_step("|zfBD" * 10, rule=rule)
+    assert rule.period == 1
+    before = rule.generation
+    rounds = cuts_per_step("|zfBDzfBG" * 20, rule=rule)
+    assert rule.period == 2
+    assert rule.generation > before
+    assert set(rounds[10:-1]) == {1}
+
+
+def test_closures_run_inside_the_optimizer_and_never_cut() -> None:
+    rule = StepRule()
+    cuts = []
+    for _ in range(12):
+        cuts.append(rule.fetch())
+        rule.optimizer_begin()
+        for _ in range(3):
+            inside = [rule.zero_grad(), rule.forward(), rule.backward()]
+            assert not any(inside)
+            rule.backward_begin()
+            rule.backward_end()
+        rule.optimizer_end(1)
+    assert cuts == [False] + [True] * 11
+
+
+def test_optimizers_inside_a_backward_are_one_update() -> None:
+    rule = StepRule()
+    cuts = []
+    for _ in range(12):
+        cuts.append(rule.fetch())
+        rule.backward()
+        rule.backward_begin()
+        for key in range(4):
+            rule.optimizer_begin()
+            rule.optimizer_end(key)
+        rule.backward_end()
+    assert cuts == [False] + [True] * 11
+    assert rule.updates == 12
+
+
+def test_an_exception_that_leaves_an_optimizer_can_be_healed() -> None:
+    rule = StepRule()
+    cuts_per_step("|FzfBD" * 5, rule=rule)
+    rule.optimizer_begin()
+    assert rule.inside
+    rule.optimizer_escaped()
+    assert set(cuts_per_step("|FzfBD" * 5, rule=rule)[1:]) == {1}
+
+
+def test_a_program_that_marks_its_steps_is_never_cut_by_events() -> None:
+    rule = ManualRule()
+    assert set(cuts_per_step("|FzfBD" * 20, rule=rule)) == {0}
+    rule.end_step()
+    assert rule.learned
+    assert rule.cuts == 1
+    assert rule.description == "api"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "period"),
+    [([1, 1, 1], 1), ([1, 2, 1, 2], 2), ([1, 1, 2, 1, 1, 2, 1], 3), ([1, 2, 3], None)],
+)
+def test_smallest_period(sequence: list[int], period: int | None) -> None:
+    assert smallest_period(sequence) == period

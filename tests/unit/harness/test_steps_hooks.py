@@ -1,0 +1,297 @@
+"""The hooks in a live process: they leave nothing behind, and see what they should see."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.optim import optimizer as optim_module
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import dataloader as loader_module
+
+from torch_bottleneck import Harness
+from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.agent import Agent, active
+from torch_bottleneck.harness.capture import Capture
+from torch_bottleneck.harness.horizon import Horizon
+from torch_bottleneck.harness.plan import Plan
+from torch_bottleneck.harness.progress import Progress
+from torch_bottleneck.harness.stopping import Stopper, StopRun
+from torch_bottleneck.harness.store import Store
+from torch_bottleneck.harness.table import Row
+from torch_bottleneck.harness.trace import TraceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OWNERS: tuple[tuple[Any, str], ...] = (
+    (torch.nn.Module, "__call__"),
+    (torch.autograd, "_engine_run_backward"),
+    (loader_module._BaseDataLoaderIter, "__next__"),
+    (DataLoader, "__iter__"),
+    (DataLoader, "__init__"),
+    (optim_module.Optimizer, "zero_grad"),
+    (optim_module.Optimizer, "__init__"),
+    (torch.amp.GradScaler, "step"),
+    (autograd_profiler.profile, "_prepare_trace"),
+    (autograd_profiler.profile, "__exit__"),
+    (torch, "compile"),
+    (torch.Tensor, "to"),
+    (torch.Tensor, "cuda"),
+)
+
+
+def snapshot() -> dict[str, object]:
+    state: dict[str, object] = {
+        f"{owner!r}.{name}": vars(owner).get(name, "inherited") for owner, name in OWNERS
+    }
+    state["pre"] = dict(optim_module._global_optimizer_pre_hooks)
+    state["post"] = dict(optim_module._global_optimizer_post_hooks)
+    state["gc"] = list(gc.callbacks)
+    return state
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """An installed agent; the test fails if anything of it stays behind."""
+    torch.set_num_threads(1)
+    before = snapshot()
+    plan = Plan(script="train.py", quiet=True, out=str(tmp_path))
+    made = Agent(plan, Store(tmp_path / "run"), Stopper(), Progress(quiet=True))
+    made.install()
+    yield made
+    made.uninstall()
+    assert snapshot() == before
+    assert active() is None
+
+
+def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, DataLoader(TensorDataset(torch.randn(400, 4)), batch_size=4)
+
+
+def train(steps: int, model: Any, optimizer: Any, batches: Iterator[Any]) -> None:
+    for _ in range(steps):
+        (x,) = next(batches)
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+
+def test_everything_is_replaced_and_put_back(agent: Agent) -> None:
+    # The fixture compares before and after; here that there is something to compare.
+    changed = [(o, n) for o, n in OWNERS if "torch_bottleneck" in _file(vars(o).get(n))]
+    assert len(changed) >= 9
+    agent.uninstall()
+    agent.uninstall()
+
+
+def _file(function: object) -> str:
+    code = getattr(function, "__code__", None)
+    return code.co_filename.replace("/bottleneck/", "/torch_bottleneck/") if code else ""
+
+
+def test_copies_are_labelled_only_while_asked_for(agent: Agent) -> None:
+    assert "to" not in vars(torch.Tensor)
+    agent._hooks.label_copies()
+    assert "to" in vars(torch.Tensor)
+    assert torch.ones(2).to(torch.float64).dtype == torch.float64
+    assert torch.ones(2).to("meta").device.type == "meta"
+    agent._hooks.unlabel_copies()
+    assert "to" not in vars(torch.Tensor)
+
+
+def test_what_the_script_replaced_meanwhile_stays_its(agent: Agent) -> None:
+    ours = torch.amp.GradScaler.step
+
+    def theirs(self: Any, *args: Any) -> Any:
+        return ours(self, *args)
+
+    torch.amp.GradScaler.step = theirs  # type: ignore[method-assign]
+    try:
+        agent.uninstall()
+        assert torch.amp.GradScaler.step is theirs
+    finally:
+        torch.amp.GradScaler.step = ours.__wrapped__  # type: ignore[attr-defined, method-assign]
+
+
+def test_signatures_are_as_before(agent: Agent) -> None:
+    assert agent is active()
+    # accelerate asks whether zero_grad takes set_to_none.
+    assert "set_to_none" in inspect.signature(optim_module.Optimizer.zero_grad).parameters
+    _model, optimizer, _loader = parts()
+    assert "set_to_none" in inspect.signature(optimizer.zero_grad).parameters
+
+
+def test_a_step_that_raises_does_not_end_the_cuts(agent: Agent) -> None:
+    model, optimizer, loader = parts()
+    batches = iter(loader)
+    train(5, model, optimizer, batches)
+
+    def bad_closure() -> float:
+        raise ValueError("no loss today")
+
+    with pytest.raises(ValueError, match="no loss"):
+        optimizer.step(bad_closure)
+    before = agent.rule.cuts
+    train(5, model, optimizer, batches)
+    assert agent.rule.cuts == before + 5
+    assert agent.clock.depth == 0
+
+
+def test_a_swallowed_stop_leaves_the_state_whole(agent: Agent, monkeypatch: Any) -> None:
+    model, optimizer, loader = parts()
+    batches = iter(loader)
+    train(5, model, optimizer, batches)
+
+    def stop() -> None:
+        raise StopRun
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent._stopper, "safe_point", stop)
+        for call in (
+            lambda: next(batches),
+            lambda: model(torch.ones(4)),
+            optimizer.zero_grad,
+            lambda: torch.ones(1, requires_grad=True).sum().backward(),
+        ):
+            with pytest.raises(StopRun):
+                call()
+            assert not agent.rule.inside
+            assert agent.clock.depth == 0
+
+
+def test_nested_and_foreign_modules_count_once(agent: Agent) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model(torch.ones(4))
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    totals = agent.clock.take(agent._start_ns or 0)
+    assert {"forward", "backward", "optimizer", "evaluation"} <= set(totals)
+    assert agent._evaluations == 1
+
+
+def test_functions_of_torch_still_work(agent: Agent) -> None:
+    assert agent is active()
+    model = torch.nn.Linear(4, 4)
+    x = torch.randn(4, requires_grad=True)
+    traced = torch.jit.trace(model, torch.ones(4))
+    scripted = torch.jit.script(model)
+    graph = torch.fx.symbolic_trace(model)
+    assert torch.allclose(traced(x), scripted(x))
+    assert torch.allclose(graph(x), model(x))
+    assert torch.func.grad(lambda v: v.square().sum())(torch.ones(3)).tolist() == [2, 2, 2]
+    assert torch.autograd.functional.hessian(lambda v: v.pow(3).sum(), torch.ones(1)).item() == 6
+    checkpointed = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+    checkpointed.sum().backward()
+    # Gradients that were only asked for accumulate nothing, so they are no micro-steps.
+    assert agent._row(agent._start_ns or 0).micro_steps == 1
+
+
+def make_capture(folder: Path, **wishes: Any) -> tuple[Capture, Store]:
+    plan = Plan(script="train.py", quiet=True, out=str(folder), **wishes)
+    store = Store(folder / "run")
+    capture = Capture(
+        plan,
+        store,
+        Progress(quiet=True),
+        horizon=Horizon(),
+        found_sync=lambda: None,
+        at_trace_end=lambda: None,
+    )
+    return capture, store
+
+
+def drive(capture: Capture, steps: int, *, ms: float = 5.0) -> None:
+    for i in range(steps):
+        capture.cut(Row(index=i, start_ns=i, wall_ms=ms), learned=True)
+
+
+@pytest.mark.parametrize("broken", ["start", "step", "stop", "export"])
+def test_a_failing_profiler_costs_only_the_trace(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(TraceSession, broken)
+
+    def fail(*args: Any, **options: Any) -> None:
+        if broken == "stop":
+            # The profiler must not go on for the tests to come.
+            original(*args, **options)
+        raise RuntimeError("kineto is not in the mood")
+
+    capture, store = make_capture(tmp_path)
+    monkeypatch.setattr(TraceSession, broken, fail)
+    drive(capture, 60)
+    assert capture.done
+    assert store.run.artefacts["trace"].status == "failed"
+    assert "not in the mood" in (store.run.artefacts["trace"].reason or "")
+    baseline, after = store.run.window("baseline"), store.run.window("after")
+    assert baseline is not None
+    assert after is not None
+    assert baseline.status == after.status == "ok"
+    assert not list(store.working.rglob("*.json.gz"))
+    assert not torch_private.profiler_running()
+
+
+def test_a_large_step_is_probed_and_fewer_are_traced(tmp_path: Path) -> None:
+    capture, store = make_capture(tmp_path, trace_bytes_cap=30_000)
+    for i in range(60):
+        for _ in range(40):
+            torch.ones(2).add(1)
+        capture.cut(Row(index=i, start_ns=i, wall_ms=5.0), learned=True)
+    trace = store.run.window("trace")
+    assert trace is not None
+    assert trace.status == "ok"
+    assert 1 <= len(trace.steps.wall_ms) < 8
+    assert len(list(store.working.rglob("*.json.gz"))) == 1
+    assert not [path for path in store.working.rglob(".*")]
+
+
+def test_the_api_captures_marked_steps_and_never_stops(tmp_path: Path) -> None:
+    before = snapshot()
+    model, optimizer, loader = parts()
+    steps = 0
+    with Harness(tmp_path / "run", quiet=True) as harness:
+        for (x,) in harness.batches(loader):
+            with harness.step(), harness.label("mine"):
+                model(x).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            steps += 1
+    assert steps == 100
+    assert snapshot() == before
+    assert harness.folder is not None
+    from msgspec import json
+
+    from torch_bottleneck.model.run import Run
+
+    run = json.decode((harness.folder / "run.json").read_bytes(), type=Run)
+    assert run.step_signal == "api"
+    assert run.outcome.how == "finished"
+    baseline = run.window("baseline")
+    assert baseline is not None
+    assert {"data", "mine", "forward"} <= set(baseline.steps.phases_ms)
+    assert run.artefacts["trace"].status == "ok"
+    assert [facts.cls for facts in run.optimizers] == ["SGD"]
+
+
+def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> None:
+    with Harness(tmp_path / "other", quiet=True) as harness:
+        with harness.step(), harness.label("mine"):
+            pass
+    assert not (tmp_path / "other").exists()
+    assert "mine" in agent.clock.take(0)
+    assert active() is agent
+
+
+def test_the_api_wants_at_least_one_step() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Harness("anywhere", steps=0)
