@@ -57,15 +57,11 @@ def _as_measured(pools: Pools, *, true_ms: float) -> Pools:
         host = pools.ms[:, [Pool.OPS, Pool.PYTHON, Pool.SEAM]].sum(axis=1)
         targets -= spare * host / inflated
     targets *= true_ms / max(float(targets.sum()), 1e-12)
-    phases = {
-        name: float(targets[i]) for i, name in enumerate(pools.phases) if i and targets[i] > 0
-    }
+    phases = {name: float(targets[i]) for i, name in enumerate(pools.phases) if i and targets[i] > 0}
     return calibrate(pools, phases_ms=phases, outside_ms=float(targets[0]), compiling_ms=0.0)
 
 
-def _divide(
-    profile: tuple[Segments, Pools] | None, baseline: Baseline | None, true_ms: float
-) -> Pools:
+def _divide(profile: tuple[Segments, Pools] | None, baseline: Baseline | None, true_ms: float) -> Pools:
     if profile is None:
         if baseline is None:
             ms = np.zeros((1, len(Pool)))
@@ -96,9 +92,7 @@ def _settle(budget: CpuBudget, true_ms: float) -> CpuBudget:
     return budget
 
 
-def _problems(
-    pools: Pools, *, divided: bool, baseline: Baseline | None, steps: int
-) -> tuple[str, ...]:
+def _problems(pools: Pools, *, divided: bool, baseline: Baseline | None, steps: int) -> tuple[str, ...]:
     out: list[str] = []
     if not divided:
         out.append(
@@ -106,9 +100,7 @@ def _problems(
             "cannot be told apart. Run again and let the trace window finish."
         )
     elif steps < 2:
-        out.append(
-            "One traced step only: how it divides may not be typical. Use --steps 3 or more."
-        )
+        out.append("One traced step only: how it divides may not be typical. Use --steps 3 or more.")
     if baseline is None and divided:
         out.append(
             "No unprofiled window: the profiled step stands in, and dispatch looks larger than it is. "

@@ -51,9 +51,7 @@ def _table(run: Run) -> StepTable | None:
     return window.steps if window is not None and window.steps.wall_ms else None
 
 
-def read_baseline(
-    run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = None
-) -> Baseline | None:
+def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = None) -> Baseline | None:
     """Average the baseline window.
 
     Args:

@@ -260,9 +260,7 @@ def describe_context(
         "kernels.norm_share": norm,
         "kernels.zero_grad_share": budget.zero_grad_ms / true_ms,
         "kernels.attention_unfused_share": (
-            share(*_ATTENTION)
-            if share("_softmax") > 0 and share("bmm", "baddbmm") > 0 and not fused
-            else 0.0
+            share(*_ATTENTION) if share("_softmax") > 0 and share("bmm", "baddbmm") > 0 and not fused else 0.0
         ),
         "work.static_shapes": _same_work(segments, operators),
     }

@@ -20,7 +20,7 @@ from .cpu_segments import Segments
 
 __all__ = ["preparation"]
 
-_MAKES_TENSORS = (OpClass.MATH, OpClass.MEMORY)
+_MAKES_TENSORS = (OpClass.MATH, OpClass.MEMORY, OpClass.CREATION)
 
 
 def _runs(labels: NDArray[np.int16]) -> list[tuple[int, int, int]]:

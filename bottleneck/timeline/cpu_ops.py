@@ -42,13 +42,15 @@ class OpClass(IntEnum):
     """Reading a scalar: nearly free on CPU, counted all the same."""
     PY_BACKWARD = 9
     """Python inside the backward of the user's own autograd Function."""
+    CREATION = 10
+    """New tensors, before anything is written into them: torch.tensor(rows) shows as aten::empty,
+    aten::to and aten::lift_fresh."""
 
 
 _BOOKKEEPING = frozenset(
     """as_strided view _unsafe_view reshape _reshape_alias t transpose permute expand expand_as
     squeeze unsqueeze squeeze_ unsqueeze_ slice select narrow split split_with_sizes chunk unbind
-    unflatten flatten detach detach_ alias empty empty_like empty_strided new_empty
-    new_empty_strided resolve_conj resolve_neg result_type to _to_copy is_nonzero lift_fresh
+    unflatten flatten detach detach_ alias resolve_conj resolve_neg result_type to _to_copy is_nonzero
     set_ resize_ view_as numpy_T movedim swapaxes diagonal unfold linear matmul einsum conv1d conv2d
     conv3d convolution layer_norm batch_norm instance_norm group_norm dropout zeros zeros_like ones
     ones_like full full_like rand randn randint scalar_tensor contiguous type_as cross_entropy_loss
@@ -61,6 +63,9 @@ _BOOKKEEPING = frozenset(
 """Self time only: composite operators (softmax, stack, cross_entropy_loss...) do their work in
 the operators they call, so what is left in themselves is dispatch."""
 
+_CREATION = frozenset(
+    ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh")
+)
 _MATH = re.compile(
     r"^(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|dot|vdot|ger|addr|_addmm_activation|_scaled_mm|_int_mm|"
     r"linear_backward|mkldnn_.*|_convolution.*|thnn_conv.*|slow_conv.*|_slow_conv.*|convolution_.*|"
@@ -115,6 +120,8 @@ def classify(name: str) -> OpClass:
     base = base_name(name)
     if base == "_local_scalar_dense":
         return OpClass.SYNC
+    if base in _CREATION:
+        return OpClass.CREATION
     if base in _BOOKKEEPING:
         return OpClass.BOOKKEEPING
     if _MATH.match(base) or _MATH.match(base.rstrip("_")):

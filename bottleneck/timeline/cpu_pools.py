@@ -72,6 +72,7 @@ _POOL_OF_CLASS = {
     OpClass.COMPILING: Pool.COMPILING,
     OpClass.SYNC: Pool.OPS,
     OpClass.PY_BACKWARD: Pool.PYTHON,
+    OpClass.CREATION: Pool.OPS,
 }
 
 
@@ -99,7 +100,7 @@ class Pools:
 
 
 def split(segments: Segments, *, dispatch_ns: float | None) -> Pools:
-    """Divide the profiled steps into pools, mean ms per step."""
+    """Divide the profiled steps into pools, ms of the median step."""
     fixed_ns = _PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
     table = np.zeros(max(OpClass) + 1, dtype=np.int8)
     for op_class, default in _POOL_OF_CLASS.items():
@@ -119,27 +120,29 @@ def split(segments: Segments, *, dispatch_ns: float | None) -> Pools:
     work[~is_work] = 0.0
 
     long = dur >= _LONG_PYTHON_NS
-    pool[long & ((pool == Pool.PYTHON) | (segments.op_class == OpClass.PY_BACKWARD))] = Pool.HOST
+    code = {name: i for i, name in enumerate(segments.phases)}
+    # An optimizer collects its parameters in Python before the first operator: that is its own.
+    own = np.isin(segments.phase, [code[name] for name in ("optimizer", "zero_grad") if name in code])
+    pool[long & (pool == Pool.PYTHON) & ~own] = Pool.HOST
     # The engine itself never takes that long: it is freeing saved tensors, which is memory work.
     freeing = long & (segments.op_class == OpClass.AUTOGRAD)
     pool[freeing] = Pool.MEMORY
     work[freeing] = dur[freeing]
-    code = {name: i for i, name in enumerate(segments.phases)}
     pool[segments.phase == code.get("evaluation", NONE)] = Pool.HOST
     pool[preparation(segments) | (segments.phase == code.get("data", NONE))] = Pool.INPUT
     is_work = np.isin(pool, WORK)
 
-    steps = max(1, segments.steps)
-    width = len(Pool)
-    cell = segments.phase.astype(np.int64) * width + pool
-    size = len(segments.phases) * width
+    steps, width, size = max(1, segments.steps), len(Pool), len(segments.phases) * len(Pool)
+    cell = segments.step.astype(np.int64) * size + segments.phase.astype(np.int64) * width
     amount = np.where(is_work, work, dur)
-    flat = np.bincount(cell, weights=amount, minlength=size)
-    fixed_cell = segments.phase.astype(np.int64) * width + Pool.OPS
-    flat += np.bincount(fixed_cell, weights=dur - amount, minlength=size)
+    flat = np.bincount(cell + pool, weights=amount, minlength=steps * size)
+    flat += np.bincount(cell + Pool.OPS, weights=dur - amount, minlength=steps * size)
+    # The median step of each cell: a moment in which the machine ran somebody else lengthens one
+    # step in one place. What the program does every few steps only, the baseline knows.
+    typical = np.median(flat.reshape(steps, size), axis=0)
     return Pools(
         phases=segments.phases,
-        ms=flat.reshape(len(segments.phases), width) / steps / 1e6,
+        ms=typical.reshape(len(segments.phases), width) / 1e6,
         segment_pool=pool,
         segment_work_ns=work,
     )

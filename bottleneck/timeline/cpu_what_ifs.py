@@ -46,9 +46,7 @@ class InputSupply:
     """Workers whose supply keeps up with the step without its wait."""
 
 
-def input_supply(
-    loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float
-) -> InputSupply | None:
+def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float) -> InputSupply | None:
     """Join the training loader's production cost with the step."""
     training = [loader for loader in loaders if loader.role == "train"] or [
         loader for loader in loaders if loader.role != "eval"
@@ -116,12 +114,8 @@ def _input_workers(
     )
 
 
-def _optimizer_fused(
-    budget: CpuBudget, optimizers: Sequence[OptimizerFacts]
-) -> tuple[float, str] | None:
-    able = [
-        o for o in optimizers if o.cls in _FUSED_TRAFFIC and o.flavour != "fused" and not o.compiled
-    ]
+def _optimizer_fused(budget: CpuBudget, optimizers: Sequence[OptimizerFacts]) -> tuple[float, str] | None:
+    able = [o for o in optimizers if o.cls in _FUSED_TRAFFIC and o.flavour != "fused" and not o.compiled]
     if not able or len(able) != len(optimizers):
         return None
     left = sum(_FUSED_TRAFFIC[o.cls] for o in able) / len(able)
