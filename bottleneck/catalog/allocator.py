@@ -37,7 +37,8 @@ FIXES: tuple[Fix, ...] = (
         code="""\
 import os
 
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before the first import of torch
+# Before the first import of torch:
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 import torch""",
         undo="Remove the variable.",
@@ -111,7 +112,7 @@ for inputs, targets in loader:
     optimizer.zero_grad(set_to_none=True)
     loss_fn(model(inputs), targets).backward()
     optimizer.step()
-    # no torch.cuda.empty_cache() here; once, after validation, is early enough""",
+    # no torch.cuda.empty_cache() here; after validation is early enough""",
         undo="Call it again.",
         verify=_NO_CALLS,
         can_try=True,
@@ -150,8 +151,8 @@ libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # keep the top of the heap""",
         family="allocator",
         title="Use jemalloc or tcmalloc",
         addresses=("BN203",),
-        what_to_change="Start the script with a malloc that caches large blocks: install libjemalloc2 or"
-        " libtcmalloc-minimal4 and name the library in LD_PRELOAD.",
+        what_to_change="Start the script with a malloc that caches large blocks: install libjemalloc2 (or"
+        " libtcmalloc-minimal4) and name the library in LD_PRELOAD.",
         when=(_ON_CPU, given("malloc.library", "==", "glibc", "glibc's malloc is in use")),
         conflicts=("FX205",),
         what_if=WhatIf.ALLOCATOR_FREE,
@@ -164,9 +165,10 @@ import os
 import subprocess
 import sys
 
-library = ctypes.util.find_library("jemalloc") or ctypes.util.find_library("tcmalloc_minimal")
+library = ctypes.util.find_library("jemalloc")
 if library and "LD_PRELOAD" not in os.environ:
-    environment = dict(os.environ, LD_PRELOAD=library, MALLOC_CONF="dirty_decay_ms:-1,muzzy_decay_ms:-1")
+    environment = dict(os.environ, LD_PRELOAD=library)
+    environment["MALLOC_CONF"] = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
     sys.exit(subprocess.call([sys.executable, *sys.argv], env=environment))""",
         undo="Start it without LD_PRELOAD.",
         verify="Minor page faults per step and system time fall.",
@@ -197,7 +199,7 @@ import torch
 buffer = torch.empty(4096, 1024)
 for _ in range(3):
     with torch.no_grad():
-        torch.mul(weights, 0.5, out=buffer)  # no new 16 MB mapping each time
+        torch.mul(weights, 0.5, out=buffer)  # no new 16 MB each time
         buffer.add_(1.0)""",
         undo="Allocate anew in the loop.",
         verify="Minor page faults per step fall.",

@@ -35,7 +35,7 @@ FIXES: tuple[Fix, ...] = (
 import torch
 
 compiled = torch.compile(model)  # or torch.compile(model, dynamic=True)
-torch._dynamo.mark_dynamic(inputs, 0)  # this dimension changes from step to step
+torch._dynamo.mark_dynamic(inputs, 0)  # the dimension that changes
 out = compiled(inputs)""",
         undo="Remove mark_dynamic.",
         verify="No recompilations after the first steps: TORCH_LOGS=recompiles stays silent.",
@@ -134,7 +134,8 @@ for block in model.blocks:
         code="""\
 import torch
 
-torch._dynamo.config.cache_size_limit = 32  # recompile_limit from torch 2.7 on, the old name still works""",
+# Called recompile_limit from torch 2.7 on; the old name still works.
+torch._dynamo.config.cache_size_limit = 32""",
         undo="Remove the line.",
         verify="No message 'hit config.recompile_limit'.",
         can_try=True,
@@ -184,8 +185,8 @@ for inputs, targets in loader:
         code="""\
 import torch
 
-position = torch.zeros((), device=device, dtype=torch.long)  # was torch.tensor(0) on the CPU
-state = state + 1  # was state += 1 on an input of the compiled function""",
+position = torch.zeros((), device=device)  # was made on the CPU
+state = state + 1  # was state += 1 on an input""",
         undo="Not needed.",
         verify="TORCH_LOGS=perf_hints no longer says 'skipping cudagraphs'.",
         sources=(_GRAPH_TREES,),

@@ -57,8 +57,13 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
-with sdpa_kernel([*fused, SDPBackend.MATH]):
+backends = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,  # leave it out to see why the others refuse
+]
+with sdpa_kernel(backends):
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
         undo="Remove the with statement.",
         verify="Kernels named flash, fmha or cudnn attention appear in the trace.",
@@ -227,7 +232,10 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
         may_break="Sums in another order; the package must support your model.",
         basis=_NOT_PREDICTED,
         code="""\
-from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss, LigerRMSNorm
+from liger_kernel.transformers import (
+    LigerFusedLinearCrossEntropyLoss,
+    LigerRMSNorm,
+)
 
 norm = LigerRMSNorm(hidden_size=1024)
 loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)""",
@@ -279,7 +287,9 @@ for group in optimizer.param_groups:
         code="""\
 import torch
 
-scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=1000)""",
+scheduler = torch.optim.lr_scheduler.OneCycleLR(
+    optimizer, max_lr=1e-3, total_steps=1000
+)""",
         undo="Use the old schedule.",
         verify="Time to the same validation loss falls.",
         sources=(docs("optim.html#how-to-adjust-learning-rate", "How to adjust the learning rate"),),
@@ -295,7 +305,11 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_st
         risk=Risk.CHANGES_NUMERICS,
         may_break="Quality at long range must be measured.",
         code="""\
-rope_scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}""",
+rope_scaling = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 4096,
+}""",
         undo="Train at full length.",
         verify="Perplexity over position on long documents.",
         sources=(paper("2309.00071", "YaRN: efficient context window extension of large language models"),),
@@ -314,7 +328,11 @@ rope_scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embed
         code="""\
 from torch.utils.cpp_extension import CUDAExtension
 
-extension = CUDAExtension("kernels", ["kernels.cu"], extra_compile_args={"nvcc": ["-O3", "--use_fast_math"]})""",
+extension = CUDAExtension(
+    "kernels",
+    ["kernels.cu"],
+    extra_compile_args={"nvcc": ["-O3", "--use_fast_math"]},
+)""",
         undo="Remove the flag.",
         verify="The kernels' own tests with their tolerances.",
         sources=(source("https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/", "nvcc --use_fast_math"),),

@@ -36,7 +36,12 @@ FIXES: tuple[Fix, ...] = (
         code="""\
 from torch.nn.parallel import DistributedDataParallel
 
-model = DistributedDataParallel(model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True)""",
+model = DistributedDataParallel(
+    model,
+    bucket_cap_mb=50,
+    gradient_as_bucket_view=True,
+    static_graph=True,
+)""",
         undo="Remove the arguments.",
         verify=_LESS_EXPOSED,
         can_try=True,
@@ -64,7 +69,8 @@ from contextlib import nullcontext
 for micro, (inputs, targets) in enumerate(micro_batches):
     last = micro == len(micro_batches) - 1
     with nullcontext() if last else ddp_model.no_sync():
-        (loss_fn(ddp_model(inputs), targets) / len(micro_batches)).backward()
+        loss = loss_fn(ddp_model(inputs), targets)
+        (loss / len(micro_batches)).backward()
 optimizer.step()""",
         undo="Remove no_sync.",
         verify="Collectives per optimizer step fall by the number of micro-steps.",
@@ -92,7 +98,7 @@ optimizer.step()""",
         code="""\
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-ddp_model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)""",
+ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)""",
         undo="Do not register the hook.",
         verify="Bytes per all-reduce halve; loss follows the old curve.",
         sources=(docs("ddp_comm_hooks.html", "DDP communication hooks"),),
@@ -156,7 +162,7 @@ fully_shard(model)""",
         code="""\
 from torch.utils.data import DataLoader, DistributedSampler
 
-sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, shuffle=True)
+sampler = DistributedSampler(dataset, world_size, rank, shuffle=True)
 loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler)
 for epoch in range(2):
     sampler.set_epoch(epoch)""",
@@ -182,10 +188,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group()  # started by: torchrun --nproc-per-node=gpu train.py
+dist.init_process_group()  # torchrun --nproc-per-node=gpu train.py
 local_rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local_rank)
-model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])""",
+model = model.to(local_rank)
+model = DistributedDataParallel(model, device_ids=[local_rank])""",
         undo="Use DataParallel again.",
         verify="Samples per second rise with the number of devices.",
         sources=(

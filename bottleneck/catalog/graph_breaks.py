@@ -33,10 +33,10 @@ FIXES: tuple[Fix, ...] = (
         code="""\
 import torch
 
-# .item() in the model        keep the tensor: x * scale, not x * scale.item()
-# if tensor > 0: a else: b    torch.where(tensor > 0, a, b)
-# print, logging, time        after the step, on values that the model returns
-# an unsupported call         outside the compiled function, or a torch.library.custom_op
+# .item() in the model      keep the tensor: x * scale
+# if tensor > 0: a else b   torch.where(tensor > 0, a, b)
+# print, logging, time      after the step, on what the model returns
+# an unsupported call       outside, or a torch.library.custom_op
 out = torch.where(x.mean() > 0, x * 2, x)""",
         undo="Not needed: the rewrites also run eagerly.",
         verify=_ONE_FEWER,
@@ -58,7 +58,8 @@ import torch
 scale = x.abs().mean()  # stays on the device
 out = x / scale  # was: x / x.abs().mean().item()
 
-torch._dynamo.config.capture_scalar_outputs = True  # only where a number is unavoidable""",
+# Only where a number is unavoidable:
+torch._dynamo.config.capture_scalar_outputs = True""",
         undo="Not needed.",
         verify=_ONE_FEWER,
         sources=(_TROUBLE,),
@@ -78,8 +79,8 @@ import torch
 
 
 def forward(x):
-    hidden = x.relu()
-    return hidden, {"mean": hidden.detach().mean()}  # was: print(hidden.mean()) in here
+    hidden = x.relu()  # was followed by print(hidden.mean())
+    return hidden, {"mean": hidden.detach().mean()}
 
 
 out, seen = torch.compile(forward, backend="eager")(x)
@@ -131,7 +132,8 @@ import torch
 
 @torch.library.custom_op("mylib::smooth", mutates_args=())
 def smooth(signal: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.convolve(signal.cpu().numpy(), np.ones(3) / 3, "same")).to(signal)
+    smoothed = np.convolve(signal.cpu().numpy(), np.ones(3) / 3, "same")
+    return torch.from_numpy(smoothed).to(signal)
 
 
 @smooth.register_fake

@@ -102,7 +102,7 @@ class Later:
     Fix(
         id="FX504",
         family="host",
-        title="Take checkpoints, validation and logging out of the step's path",
+        title="Take other work out of the step: checkpoints, logging, Python",
         addresses=("BN901",),
         what_to_change="Do them less often, or elsewhere: copy the state to the host and write it in a thread; log"
         " from a queue; validate every N steps or in another process.",
@@ -117,7 +117,8 @@ import torch
 
 
 def save_in_background(model, path):
-    state = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+    state = model.state_dict()
+    state = {k: v.detach().to("cpu", copy=True) for k, v in state.items()}
     thread = threading.Thread(target=torch.save, args=(state, path))
     thread.start()
     return thread
@@ -175,7 +176,8 @@ import os
 
 import torch
 
-torch.set_num_threads(len(os.sched_getaffinity(0)))  # and OMP_NUM_THREADS for libraries""",
+# And OMP_NUM_THREADS, for libraries with threads of their own.
+torch.set_num_threads(len(os.sched_getaffinity(0)))""",
         undo="Remove the line.",
         verify="Step time falls and its spread too.",
         can_try=True,
@@ -204,7 +206,8 @@ if node.exists():
     for part in node.read_text().strip().split(","):
         first, _, last = part.partition("-")
         cores |= set(range(int(first), int(last or first) + 1))
-    os.sched_setaffinity(0, (cores & os.sched_getaffinity(0)) or os.sched_getaffinity(0))""",
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores & allowed or allowed)""",
         undo="Start without it.",
         verify="numastat -p shows memory on one node; step time and spread fall.",
         can_try=True,
@@ -234,7 +237,7 @@ def on_device(loader, device):
     ahead = None
     for batch in loader:
         with torch.cuda.stream(copies):
-            coming = [tensor.to(device, non_blocking=True) for tensor in batch]
+            coming = [t.to(device, non_blocking=True) for t in batch]
         if ahead is not None:
             yield ahead
         torch.cuda.current_stream().wait_stream(copies)
@@ -276,13 +279,11 @@ for images, labels in loader:  # images are uint8 here
         " operator once per round. Put the loop into a dimension (batched matmul, vmap), or use torch._foreach_ on lists.",
         risk=Risk.NEEDS_REVIEW,
         may_break="The batched form holds all intermediate results at once.",
-        what_if=WhatIf.DISPATCH_FREE,
-        what_if_bound=True,
-        basis="dispatch free of charge, the most that fewer operators can bring",
+        basis="not predicted: depends on which loop goes",
         code="""\
 import torch
 
-# was: out = torch.stack([head_input @ weight for head_input, weight in zip(inputs, weights)])
+# was: out = torch.stack([x @ w for x, w in zip(inputs, weights)])
 out = torch.bmm(inputs, weights)""",
         undo="Loop again.",
         verify="Operators (launches) per step fall.",

@@ -73,7 +73,12 @@ loader = DataLoader(
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, persistent_workers=True)""",
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    num_workers=2,
+    persistent_workers=True,
+)""",
         fills={"num_workers=2": "num_workers={min(loader.needed_workers, host.cores)}"},
         undo="Set num_workers back.",
         verify="The step does not get slower and worker start-up gets shorter.",
@@ -148,7 +153,12 @@ for images, labels in loader:
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, persistent_workers=True)""",
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    num_workers=2,
+    persistent_workers=True,
+)""",
         fills={"num_workers=2": "num_workers={loader.num_workers}"},
         undo="Remove persistent_workers.",
         verify="From the second epoch on, the first batch comes as fast as the others.",
@@ -170,7 +180,12 @@ loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, persistent_wo
         code="""\
 from torch.utils.data import DataLoader
 
-loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, prefetch_factor=8)""",
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    num_workers=2,
+    prefetch_factor=8,
+)""",
         fills={"num_workers=2": "num_workers={loader.num_workers}"},
         undo="Remove prefetch_factor (the default is 2).",
         verify="The longest waits for input disappear.",
@@ -193,7 +208,7 @@ loader = DataLoader(dataset, batch_size=batch_size, num_workers=2, prefetch_fact
 import torch
 from torch.utils.data import TensorDataset
 
-# Once, before training: run the deterministic part over all samples and keep the result.
+# Once, before training: the part that is the same in every epoch.
 samples = [dataset[i] for i in range(len(dataset))]
 prepared = TensorDataset(*(torch.stack(column) for column in zip(*samples)))
 torch.save(prepared.tensors, "prepared.pt")""",
@@ -227,8 +242,9 @@ class Shared(IterableDataset):
 
     def __iter__(self):
         worker = get_worker_info()
-        start, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return islice(iter(self.records), start, None, step)""",
+        first = worker.id if worker else 0
+        every = worker.num_workers if worker else 1
+        return islice(iter(self.records), first, None, every)""",
         undo="Yield everything from every worker again.",
         verify="No sample arrives twice in an epoch.",
         sources=(docs("data.html#torch.utils.data.IterableDataset", "torch.utils.data.IterableDataset"),),
@@ -255,7 +271,8 @@ class Bucketed(Sampler):
 
     def __init__(self, lengths, batch_size):
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        self.batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        starts = range(0, len(order), batch_size)
+        self.batches = [order[i : i + batch_size] for i in starts]
 
     def __iter__(self):
         return iter(random.sample(self.batches, len(self.batches)))
@@ -287,8 +304,8 @@ class Bucketed(Sampler):
 import torch
 
 with torch.no_grad():
-    features = torch.cat([encoder(batch.to(device)).cpu() for (batch,) in feature_loader])
-torch.save(features, "features.pt")""",
+    features = [encoder(x.to(device)).cpu() for (x,) in feature_loader]
+torch.save(torch.cat(features), "features.pt")""",
         undo="Run the encoder in the loop again.",
         verify="Forward time falls by the encoder's share; validation loss is unchanged.",
         sources=(paper("2112.10752", "High-resolution image synthesis with latent diffusion models"),),
@@ -355,7 +372,12 @@ class Rows(Dataset):
 
 
 rows = Rows(inputs, targets)
-loader = DataLoader(rows, batch_size=batch_size, shuffle=True, collate_fn=lambda batch: batch)""",
+loader = DataLoader(
+    rows,
+    batch_size=batch_size,
+    shuffle=True,
+    collate_fn=lambda batch: batch,
+)""",
         undo="Remove __getitems__ and collate_fn.",
         verify="Production time per batch falls.",
         sources=(_DATA,),

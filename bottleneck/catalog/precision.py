@@ -176,7 +176,9 @@ class MyMatmul(torch.autograd.Function):
         code="""\
 from torchao.float8 import convert_to_float8_training
 
-convert_to_float8_training(model, module_filter_fn=lambda module, name: name != "lm_head")""",
+convert_to_float8_training(
+    model, module_filter_fn=lambda module, name: name != "lm_head"
+)""",
         undo="Do not convert.",
         verify="Step time falls and loss stays within its noise over a long run.",
         sources=(
