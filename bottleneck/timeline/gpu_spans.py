@@ -5,7 +5,7 @@ In: a `Trace`, a `Program`, the exposed time of each event. Out: `HostSpan`s, la
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from .dialect import Kind
 from .hostwork import Work
 from .program import EventKind
 from .result import HostSpan
+from .stacks import UserFrames
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +32,11 @@ _WORK_OF_EVENT = {
     EventKind.ALLOCATOR: Work.ALLOCATOR,
 }
 _PLAIN = ("aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_")
+_NOTES_OF_EVENT = {
+    EventKind.SYNC: "synchronisation",
+    EventKind.COPY: "h2d",
+    EventKind.ALLOCATOR: "empty_cache",
+}
 _PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD: "zero_grad"}
 
 
@@ -65,11 +71,13 @@ def _enclosing_ops(
     return ops, labels
 
 
-def _site(run: Run | None, phase: str) -> SourceSite | None:
-    if run is None:
-        return None
-    seen = [s for s in run.sites if s.phase == phase]
-    return max(seen, key=lambda s: s.count).site if seen else None
+def _noted(run: Run | None, *phases: str) -> SourceSite | None:
+    """Return the line that the harness noted most often for the first of the phases it noted at all."""
+    for phase in phases:
+        seen = [s for s in run.sites if s.phase == phase] if run is not None else []
+        if seen:
+            return max(seen, key=lambda s: s.count).site
+    return None
 
 
 def read_spans(
@@ -81,6 +89,7 @@ def read_spans(
     run: Run | None,
     scale: float,
     idle_ms: dict[Work, float],
+    main_tid: int,
 ) -> tuple[HostSpan, ...]:
     """Group waiting, copying and allocating calls; add one span per label-told category.
 
@@ -92,6 +101,7 @@ def read_spans(
         run: run.json, for the user lines of phases.
         scale: factor from replayed to true time.
         idle_ms: device idle per step by category, for the categories that labels tell.
+        main_tid: thread code of the training thread.
     """
     special = np.flatnonzero(np.isin(program.kind, list(_WORK_OF_EVENT)))
     # A long trace has the same calls in every step: 20 000 of them name them all.
@@ -100,14 +110,20 @@ def read_spans(
     rows = program.row[special]
     ops, labels = _enclosing_ops(trace, kinds, rows)
     steps = max(1, program.steps)
+    frames = UserFrames(trace, kinds)
     sums: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    lines: dict[tuple[int, str, str], Counter[SourceSite]] = defaultdict(Counter)
     for k, event in enumerate(special.tolist()):
         call = trace.names[trace.name[rows[k]]]
         what = f"{ops[k]} ({call})" if ops[k] else call
-        entry = sums[int(program.kind[event]), what, labels[k]]
+        key = (int(program.kind[event]), what, labels[k])
+        entry = sums[key]
         entry[0] += float(exposed_ns[event])
         entry[1] += float(trace.dur_ns[rows[k]])
         entry[2] += 1
+        line = frames.at(int(trace.ts_ns[rows[k]]), int(trace.tid[rows[k]]))
+        if line is not None:
+            lines[key][line] += 1
     spans = [
         HostSpan(
             part=PART_OF_WORK[_WORK_OF_EVENT[EventKind(kind)]],
@@ -115,10 +131,14 @@ def read_spans(
             exposed_ms=total / max(1, steps - 1) / 1e6 * scale,
             called_ms=called / steps / 1e6,
             count=count / steps,
-            site=_site(run, label),
+            site=(
+                lines[kind, what, label].most_common(1)[0][0]
+                if lines[kind, what, label]
+                else _noted(run, _NOTES_OF_EVENT[EventKind(kind)], label)
+            ),
             label=label,
         )
-        for (kind, what, label), (total, called, count) in sums.items()
+        for (kind, what, label), (total, called, count) in list(sums.items())
     ]
     for work, ms in idle_ms.items():
         traced = float(program.work[:, work].sum()) / steps / 1e6
@@ -132,11 +152,22 @@ def read_spans(
                 exposed_ms=ms,
                 called_ms=traced,
                 count=1.0,
-                site=_site(run, phase) if phase else None,
+                site=_paused_at(program, frames, main_tid) if work is Work.HOST else _noted(run, phase),
                 label=phase,
             )
         )
     return tuple(sorted(spans, key=lambda s: -s.exposed_ms))
+
+
+def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSite | None:
+    """Return the user's line that held most of the Python time without operators."""
+    spent: Counter[SourceSite] = Counter()
+    edges, work = program.host_work.edges, program.host_work.work
+    for k in np.flatnonzero(work == Work.HOST).tolist():
+        line = frames.at(int(edges[k] + edges[k + 1]) // 2, main_tid)
+        if line is not None:
+            spent[line] += int(edges[k + 1] - edges[k])
+    return spent.most_common(1)[0][0] if spent else None
 
 
 def _describe(work: Work) -> str:

@@ -1,8 +1,7 @@
-"""User lines for device calls, read from Python frames recorded in a trace.
+"""User lines for moments of a trace, read from the Python frames recorded in it.
 
-In: a `Trace` with python_function rows (`with_stack=True`), from the run itself or from the short
-extra capture that the harness makes. Out: `StackSites`: file and line per (kind of call, operator
-and call, label), so that spans of another trace of the same program can be given their lines.
+In: a `Trace` with python_function rows (`with_stack=True`). Out: `UserFrames`, the innermost line of
+the user's at any moment of any thread.
 
 torch writes frames as "path/file.py(48): function", the path relative to the entry of sys.path that
 it was found on. A frame belongs to the user unless its first part is an installed library or a
@@ -13,9 +12,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..model.trace import Trace
 
-__all__ = ["StackSites", "UserFrames", "parse_frame"]
+__all__ = ["UserFrames", "parse_frame"]
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARIES = frozenset(
@@ -59,59 +55,31 @@ def parse_frame(name: str) -> SourceSite | None:
 
 
 class UserFrames:
-    """The innermost user frame at any moment of any thread."""
+    """The innermost user frame at any moment of any thread; empty when no frames were recorded."""
 
     def __init__(self, trace: Trace, kinds: NDArray[np.int8]) -> None:
         self._trace = trace
-        sites = [None] * len(trace.names)
-        python = kinds == Kind.PYTHON
-        parsed: list[SourceSite | None] = list(sites)
-        for code in np.unique(trace.name[python]).tolist():
-            parsed[code] = parse_frame(trace.names[code])
-        user = np.fromiter((p is not None for p in parsed), bool, len(parsed))
-        self._sites = parsed
-        self._rows = np.flatnonzero(python & user[trace.name])
         self._ends = trace.end_ns
-
-    @property
-    def any(self) -> bool:
-        """The trace holds at least one user frame."""
-        return len(self._rows) > 0
+        self._sites: dict[int, SourceSite] = {}
+        python = np.flatnonzero(kinds == Kind.PYTHON)
+        for code in np.unique(trace.name[python]).tolist():
+            site = parse_frame(trace.names[code])
+            if site is not None:
+                self._sites[code] = site
+        rows = python[np.isin(trace.name[python], list(self._sites))]
+        self._rows = {int(tid): rows[trace.tid[rows] == tid] for tid in np.unique(trace.tid[rows])}
+        self._reach = {tid: np.maximum.accumulate(self._ends[mine]) for tid, mine in self._rows.items()}
 
     def at(self, when_ns: int, tid: int) -> SourceSite | None:
         """Return the innermost user frame on thread code `tid` at `when_ns`."""
-        trace = self._trace
-        rows = self._rows[trace.tid[self._rows] == tid]
-        last = int(np.searchsorted(trace.ts_ns[rows], when_ns, side="right"))
-        around = rows[:last][self._ends[rows[:last]] > when_ns]
-        # Rows are sorted by start, outer first: the last that still runs is the innermost.
-        return self._sites[int(trace.name[around[-1]])] if len(around) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackSites:
-    """Lines by what a span is called: (what, label) -> the line seen most often."""
-
-    sites: dict[tuple[str, str], SourceSite]
-
-    @classmethod
-    def collect(cls, seen: Iterator[tuple[str, str, int, int]], frames: UserFrames) -> StackSites:
-        """Collect lines.
-
-        Args:
-            seen: (what, label, time in ns, thread code) of each call.
-            frames: the frames of the same trace.
-        """
-        votes: dict[tuple[str, str], Counter[SourceSite]] = {}
-        for what, label, when, tid in seen:
-            site = frames.at(when, tid)
-            if site is not None:
-                votes.setdefault((what, label), Counter())[site] += 1
-        return cls(sites={key: counter.most_common(1)[0][0] for key, counter in votes.items()})
-
-    def find(self, what: str, label: str) -> SourceSite | None:
-        """Return the line of a span, by its full name, else by its name under any label."""
-        exact = self.sites.get((what, label))
-        if exact is not None:
-            return exact
-        return next((site for (name, _), site in self.sites.items() if name == what), None)
+        rows = self._rows.get(tid)
+        if rows is None:
+            return None
+        reach = self._reach[tid]
+        k = int(np.searchsorted(self._trace.ts_ns[rows], when_ns, side="right")) - 1
+        # Rows are sorted by start, outer first: the last one that still runs is the innermost.
+        while k >= 0 and reach[k] > when_ns:
+            if self._ends[rows[k]] > when_ns:
+                return self._sites[int(self._trace.name[rows[k]])]
+            k -= 1
+        return None
