@@ -1,0 +1,183 @@
+"""However a script ends, what was measured is kept, and the command says plainly what happened."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+from e2e.running import Result, diagnose, plain, read_run
+
+TRAIN = """
+import os, signal, sys, time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for i in range(int(os.environ.get("STEPS", "30"))):
+    loss = model(torch.randn(16, 32)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def write(path: Path, source: str, *, after_training: bool = True) -> None:
+    path.write_text((TRAIN if after_training else "") + textwrap.dedent(source))
+
+
+def verdict(got: Result) -> str:
+    diagnosis = json.loads((got.folder / "diagnosis.json").read_text())
+    return str(diagnosis["verdict"]["class"])
+
+
+ENDS = {
+    "raises": ("raise ValueError('too bad')", "ValueError: too bad"),
+    "exits": ("sys.exit(3)", "exit code 3"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+    "leaves": ("os._exit(9)", "exit code 9"),
+    "memory": ("raise MemoryError", "ran out of memory"),
+    "torch memory": ("torch.empty(1 << 60)", "ran out of memory"),
+}
+
+
+@pytest.mark.parametrize("name", list(ENDS))
+def test_a_script_that_fails_after_training_gets_its_report_and_code_4(tmp_path: Path, name: str) -> None:
+    source, said = ENDS[name]
+    write(tmp_path / "train.py", source)
+    got = diagnose(tmp_path, "--run-to-end", "--steps", "2", "train.py")
+    assert got.code == 4
+    assert said in got.err
+    assert "What each cause costs" in got.out or "step" in got.out
+    assert (got.folder / "report.md").is_file()
+    run = read_run(got.folder)
+    assert run.outcome.how == {"raises": "raised", "killed": "killed", "crashes": "killed"}.get(
+        name, "raised" if "memory" in name else "exited"
+    )
+    assert run.outcome.out_of_memory == ("memory" in name)
+    assert sum(len(window.steps.index) for window in run.windows) >= 20, "the steps before it are kept"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import a_module_that_is_not_there", "bottleneck is installed in"),
+        ("import sys; sys.exit(3)", "exit code 3"),
+        ("import sys; sys.exit('no data')", "no data"),
+        ("import torch\n1 / 0", "ZeroDivisionError"),
+        ("def broken(:", "SyntaxError"),
+    ],
+)
+def test_a_script_that_fails_before_training_shows_python_s_error_and_ours(
+    tmp_path: Path, source: str, said: str
+) -> None:
+    write(tmp_path / "train.py", source, after_training=False)
+    expected = plain(tmp_path, "train.py")
+    got = diagnose(tmp_path, "train.py")
+    assert got.code == 4
+    assert got.out == ""
+    assert expected.err in got.err
+    assert said in got.err
+    assert "nothing was measured" in got.err
+    assert "torch_bottleneck" not in got.err
+
+
+@pytest.mark.parametrize(
+    "source", ["print('no torch here')", "import torch\ntorch.randn(3).sum()", "import sys; sys.exit(0)"]
+)
+def test_a_script_that_trains_nothing_is_undetermined_and_told_why(tmp_path: Path, source: str) -> None:
+    write(tmp_path / "train.py", source, after_training=False)
+    got = diagnose(tmp_path, "train.py")
+    assert got.code == 3, got.err
+    assert verdict(got) == "undetermined"
+    assert read_run(got.folder).outcome.how == "finished"
+    assert "Traceback" not in got.err
+
+
+@pytest.mark.parametrize("steps", ["1", "4", "12"])
+def test_a_script_that_ends_early_is_analysed_as_far_as_it_goes(tmp_path: Path, steps: str) -> None:
+    write(tmp_path / "train.py", "print('done')")
+    got = diagnose(tmp_path, "train.py", STEPS=steps)
+    assert got.code in (0, 3), got.err
+    assert got.out.startswith("done\n")
+    assert "Traceback" not in got.err
+    assert read_run(got.folder).outcome.how == "finished"
+    assert verdict(got)
+
+
+def test_hooks_that_cannot_be_put_in_leave_the_script_alone(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", "print('done')")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import torch_bottleneck.harness.stopping as s\n"
+        "s.Stopper.at_first_safe_point = lambda self, call: None\n"
+        "import sys; sys.modules['torch_bottleneck.harness.hooks'] = None\n"
+    )
+    got = diagnose(tmp_path, "train.py", PYTHONPATH=str(tmp_path))
+    assert got.out.startswith("done\n")
+    assert "could not be put in" in got.err
+    assert got.code == 3
+    assert read_run(got.folder).artefacts["harness"].status == "failed"
+
+
+WRONG = {
+    "no script": ((), "No script given"),
+    "missing": (("nothing.py",), "There is no script nothing.py"),
+    "python": (("python", "train.py"), "Leave `python` out"),
+    "torchrun": (("torchrun", "train.py"), "launcher first"),
+    "folder": (("data",), "is a folder"),
+    "binary": (("model.pt",), "binary"),
+    "shell": (("run.sh",), "not Python"),
+    "steps": (("--steps", "0", "train.py"), "--steps"),
+    "option": (("--no-such-option", "train.py"), "--no-such-option"),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_wrong_command_line_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    words, said = WRONG[name]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\0\0")
+    (tmp_path / "run.sh").write_text("for i in 1 2; do echo $i; done")
+    got = diagnose(tmp_path, *words)
+    assert got.code == 2
+    assert said in got.err
+    assert "Traceback" not in got.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_out_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/thesis.tex").write_text("precious")
+    (tmp_path / "train.py").write_text("print('ran')")
+    got = diagnose(tmp_path, "train.py")
+    assert (got.code, got.out) == (2, "")
+    assert "exists already" in got.err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_an_out_folder_that_cannot_be_written_is_said_before_the_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    (tmp_path / "train.py").write_text("print('ran')")
+    got = diagnose(tmp_path, "train.py")
+    assert (got.code, got.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("train.py", "--steps", "5", "-m", "x", "--out", "y", "--help"), "--steps 5 -m x --out y --help"),
+        (("train.py", "--", "--lr", "1"), "--lr 1"),
+        (("train.py", "a", "--", "b"), "a -- b"),
+        (("-m", "train", "--steps", "5", "-q"), "--steps 5 -q"),
+        (("-mtrain", "--verbose"), "--verbose"),
+        (("--", "train.py", "-q"), "-q"),
+    ],
+)
+def test_what_stands_behind_the_script_is_the_script_s(
+    tmp_path: Path, words: tuple[str, ...], expected: str
+) -> None:
+    (tmp_path / "train.py").write_text("import sys; print(' '.join(sys.argv[1:])); sys.exit(1)")
+    got = diagnose(tmp_path, *words)
+    assert got.out == f"{expected}\n"
