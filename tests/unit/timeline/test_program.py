@@ -1,0 +1,164 @@
+"""From trace rows to the program: waits, blocking copies, the allocator, streams, graph launches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.model.codes import Part
+from torch_bottleneck.timeline.calibrate import calibrate, observed_step_ns
+from torch_bottleneck.timeline.dialect import kinds
+from torch_bottleneck.timeline.hostwork import Work
+from torch_bottleneck.timeline.program import NO_WAIT, WAIT_ALL, EventKind, Program, build_program
+from torch_bottleneck.timeline.replay import Edit, Replay
+
+from .traces import BACKWARD, TraceWriter
+
+
+def program_of(trace: TraceWriter, edges: list[float]) -> Program:
+    trace.steps(edges)
+    built = trace.build()
+    program = build_program(built, kinds(built), np.asarray([round(e * 1000) for e in edges], dtype=np.int64))
+    assert program is not None
+    return program
+
+
+def test_a_trace_without_device_work_has_no_program() -> None:
+    writer = TraceWriter()
+    writer.row("aten::add", "cpu_op", 0, 10)
+    trace = writer.build()
+    assert build_program(trace, kinds(trace), np.asarray([0, 10_000])) is None
+
+
+def test_launches_of_the_autograd_thread_are_merged_in_order_of_time() -> None:
+    writer = TraceWriter()
+    writer.launch(10, 5, start=18, length=20)
+    writer.launch(30, 5, start=40, length=20, tid=BACKWARD)
+    writer.launch(50, 5, start=62, length=20)
+    program = program_of(writer, [0, 100])
+    assert list(program.event) == sorted(program.event)
+    assert program.work[:, Work.DISPATCH].sum() == pytest.approx(100_000)
+
+
+def test_a_synchronisation_waits_for_what_was_launched_and_its_waiting_is_no_work() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=8, length=500)
+    writer.row("cudaDeviceSynchronize", "cuda_runtime", 10, 505, correlation=99)
+    program = program_of(writer, [0, 600])
+    (sync,) = np.flatnonzero(program.kind == EventKind.SYNC)
+    assert program.wait[sync] == WAIT_ALL
+    assert program.work[sync].sum() == pytest.approx(5_000)  # from the launch to the call
+    assert program.after[sync] == pytest.approx(7_000)  # 515 - 508
+
+
+def test_a_pageable_copy_that_the_host_stages_is_a_blocking_copy() -> None:
+    writer = TraceWriter()
+    writer.launch(
+        0, 900, kernel="Memcpy HtoD (Pageable -> Device)", cat="gpu_memcpy", call="cudaMemcpyAsync",
+        start=60, length=850,
+    )  # fmt: skip
+    writer.row("cudaStreamSynchronize", "cuda_runtime", 902, 12, correlation=98)
+    writer.launch(920, 5, start=928, length=10)
+    program = program_of(writer, [0, 1000])
+    copies = np.flatnonzero(program.kind == EventKind.COPY)
+    assert len(copies) == 2  # the copy, and the synchronisation that belongs to it
+    assert program.wait[copies[0]] != NO_WAIT
+
+
+def test_a_pinned_copy_is_a_launch_like_any_other() -> None:
+    writer = TraceWriter()
+    writer.launch(
+        0, 6, kernel="Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", call="cudaMemcpyAsync",
+        start=10, length=850,
+    )  # fmt: skip
+    program = program_of(writer, [0, 1000])
+    assert not (program.kind == EventKind.COPY).any()
+    assert program.parts[program.part[0]] is Part.COPIES
+
+
+def test_an_allocator_call_waits_only_if_the_times_say_so() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=8, length=100)
+    writer.row("cudaMalloc", "cuda_runtime", 10, 30, correlation=97)
+    writer.row("cudaFree", "cuda_runtime", 50, 62, correlation=96)
+    program = program_of(writer, [0, 200])
+    malloc, free = np.flatnonzero(program.kind == EventKind.ALLOCATOR)
+    assert program.wait[malloc] == NO_WAIT
+    assert program.work[malloc, Work.ALLOCATOR] == pytest.approx(30_000)
+    assert program.wait[free] == WAIT_ALL
+
+
+def test_kernels_of_one_graph_launch_are_one_piece_of_work() -> None:
+    writer = TraceWriter()
+    writer.row("cudaGraphLaunch", "cuda_runtime", 0, 20, correlation=500)
+    for k in range(50):
+        writer.row(f"kernel_{k}", "kernel", 30 + 4 * k, 3, "7", correlation=500, stream=7, device=0)
+    program = program_of(writer, [0, 300])
+    assert len(program.event) == 1
+    assert program.duration[0] == pytest.approx((30 + 4 * 49 + 3 - 30) * 1000)
+
+
+def test_a_kernel_that_waits_for_another_stream_depends_on_it() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=10, length=300, stream=20)
+    writer.launch(10, 5, start=312, length=10, stream=7)
+    program = program_of(writer, [0, 400])
+    assert list(program.depends) == [-1, 0]
+
+
+def test_launches_without_kernels_and_kernels_without_launches_are_counted() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=8, length=10)
+    writer.row("cudaLaunchKernel", "cuda_runtime", 20, 5, correlation=777)
+    writer.row("orphan", "kernel", 50, 5, "7", correlation=888, stream=7, device=0)
+    program = program_of(writer, [0, 100])
+    assert program.missing_activities == 1
+    assert program.orphan_activities == 1
+
+
+def steady(
+    steps: int, *, host: float, device: float, launches: int = 40, pause: float = 0.0
+) -> tuple[TraceWriter, list[float]]:
+    """Steps of equal launches on one stream, scheduled as a device would."""
+    writer = TraceWriter()
+    now, free = 0.0, 0.0
+    edges = [0.0]
+    for _ in range(steps):
+        writer.row("forward", "user_annotation", now, launches * host)
+        for _ in range(launches):
+            writer.row("aten::add", "cpu_op", now, host)
+            start = max(now + host + 2.5, free + 1.0)
+            writer.launch(now + host - 5, 5, start=start, length=device)
+            free = start + device
+            now += host
+        now += pause
+        edges.append(now)
+    return writer, edges
+
+
+@pytest.mark.parametrize(("host", "device"), [(20.0, 4.0), (6.0, 30.0)])
+def test_the_replay_reproduces_what_was_observed(host: float, device: float) -> None:
+    program = program_of(*steady(6, host=host, device=device))
+    replay = Replay(program)
+    assert replay.run().step_ns == pytest.approx(observed_step_ns(program), rel=0.01)
+
+
+def test_calibration_takes_the_profilers_cost_out_of_dispatch() -> None:
+    program = program_of(*steady(6, host=20.0, device=4.0))
+    found = calibrate(Replay(program), true_ms=0.5)
+    assert found.dispatch_scale == pytest.approx(0.5 / 0.8, rel=0.02)
+    assert found.replayed_true_ms == pytest.approx(0.5, rel=0.001)
+
+
+def test_calibration_leaves_the_kernels_of_a_device_bound_step_alone() -> None:
+    program = program_of(*steady(6, host=6.0, device=30.0))
+    found = calibrate(Replay(program), true_ms=observed_step_ns(program) / 1e6)
+    assert found.device_scale == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_long_silence_of_the_host_is_host_work_and_not_dispatch() -> None:
+    program = program_of(*steady(6, host=20.0, device=4.0, pause=3000.0))
+    replay = Replay(program)
+    per_step = program.work[:, Work.HOST].sum() / program.steps
+    assert per_step == pytest.approx(3_000_000, rel=0.05)
+    assert replay.run(Edit(work={Work.HOST: 0.0})).step_ns == pytest.approx(800_000, rel=0.05)
