@@ -14,7 +14,8 @@ __all__ = ["ON_CUDA", "ON_GPU", "docs", "given", "if_known", "paper", "recipe", 
 
 Op: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "known"]
 
-_DOCS = "https://docs.pytorch.org/docs/stable/"
+# A released version: pages of `stable` move from release to release, and addresses here must last.
+_DOCS = "https://docs.pytorch.org/docs/2.8/"
 _TUTORIALS = "https://docs.pytorch.org/tutorials/"
 
 
