@@ -80,7 +80,7 @@ class EventArray:
                     raise _not_a_trace(path, text, whole=self.ended)
                 self.grow()
                 continue
-            self.replace(text[start:])
+            self.replace(text[start + 1 :])
             return text[:start]
 
     def fill(self) -> None:
@@ -89,16 +89,12 @@ class EventArray:
             self._read()
 
     def replace(self, rest: bytes) -> None:
-        """Make `rest` the content of the window; it starts at a bracket, a comma or blank."""
+        """Make `rest` the content of the window, after its opening bracket."""
         while len(rest) + 1 > len(self._buffer):
             self.grow()
+        self._buffer[0] = _OPEN
         self._buffer[1 : 1 + len(rest)] = rest
         self._filled = 1 + len(rest)
-        start = 1 if rest[:1] == b"[" else 0
-        self._buffer[start] = _OPEN
-        if start:
-            self._buffer[: self._filled - 1] = self._buffer[1 : self._filled]
-            self._filled -= 1
 
     def window(self) -> bytes:
         """Return all that is in memory after the opening bracket."""

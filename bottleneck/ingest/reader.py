@@ -156,30 +156,31 @@ def read_trace(path: str | os.PathLike[str], *, window_bytes: int = _WINDOW_BYTE
             array = EventArray(source, path=name, window_bytes=window_bytes)
             reader = _Reader(array)
             reader.read()
-            columns = reader.columns
-            header = read_header(array.header, reader.trailer)
-            truncated = reader.truncated
-            if not reader.understood and reader.lost:
+            if reader.lost and not reader.understood:
                 raise NotATraceError(
                     f"{name} is a JSON list, but not of trace events.",
                     remedy="Give what torch.profiler's export_chrome_trace wrote.",
                 )
-            meta = TraceMeta(
-                path=name,
-                base_ns=header.base_ns,
-                torch_version=header.torch_version,
-                device_properties=header.device_properties,
-                distributed=header.distributed,
-                thread_names=columns.thread_names,
-                process_names=columns.process_names,
-                truncated=truncated,
-                warnings=_warnings(reader, source.damaged),
-                layout="kineto" if array.kineto else "json",
-                clock_resolution_ns=columns.clock_resolution_ns,
-            )
-            return columns.build(meta)
+            return reader.columns.build(_meta(name, array, reader, source.damaged))
     finally:
         source.close()
+
+
+def _meta(path: str, array: EventArray, reader: _Reader, damaged: str) -> TraceMeta:
+    header = read_header(array.header, reader.trailer)
+    return TraceMeta(
+        path=path,
+        base_ns=header.base_ns,
+        torch_version=header.torch_version,
+        device_properties=header.device_properties,
+        distributed=header.distributed,
+        thread_names=reader.columns.thread_names,
+        process_names=reader.columns.process_names,
+        truncated=reader.truncated,
+        warnings=_warnings(reader, damaged),
+        layout="kineto" if array.kineto else "json",
+        clock_resolution_ns=reader.columns.clock_resolution_ns,
+    )
 
 
 def _warnings(reader: _Reader, damaged: str) -> tuple[str, ...]:
