@@ -25,7 +25,8 @@ from .catalog.match import match
 from .ingest import bundle as ingest
 from .model.codes import Part
 from .model.diagnosis import BudgetLine, Capture, Diagnosis, RankRow
-from .model.run import HostFacts, JsonValue, Run
+from .model.run import HostFacts, Run
+from .timeline.collectives import Skew, collective_ns, rank_skew
 from .timeline.cpu import read_cpu
 from .timeline.cpu_baseline import read_baseline
 from .timeline.dialect import DEVICE_KINDS, kinds
@@ -131,35 +132,36 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
     )
 
 
-def _critical(readings: Sequence[_RankReading]) -> tuple[_RankReading, dict[str, JsonValue]]:
-    """The rank that the others wait for, and how long they do.
-
-    A collective ends when the last rank arrives, so the rank with the least exposed communication
-    is the one that arrives last; where ranks do not communicate, it is the slowest.
-    """
-    if len(readings) == 1:
-        return readings[0], {}
-    exposed = [reading.timeline.part_ms(Part.COMMUNICATION) for reading in readings]
-    skew = max(exposed) - min(exposed)
-    slowest = max(range(len(readings)), key=lambda i: readings[i].timeline.true_ms)
-    worth = skew > 0.02 * readings[slowest].timeline.true_ms
-    chosen = int(np.argmin(exposed)) if worth else slowest
-    return readings[chosen], {"comm.rank_skew_ms": skew} if any(exposed) else {}
+def _skew(readings: Sequence[_RankReading]) -> Skew | None:
+    if len(readings) < 2:
+        return None
+    traces = [reading.rank.trace for reading in readings]
+    durations = [collective_ns(trace, kinds(trace)) for trace in traces if trace is not None]
+    if len(durations) < len(readings):
+        return None
+    return rank_skew(durations, min(reading.timeline.steps for reading in readings))
 
 
-def _rank_rows(readings: Sequence[_RankReading]) -> tuple[RankRow, ...]:
+def _critical(readings: Sequence[_RankReading], skew: Skew | None) -> _RankReading:
+    """The rank that the others wait for in their collectives; without any, the slowest one."""
+    slowest = max(readings, key=lambda reading: reading.timeline.true_ms)
+    if skew is None or skew.skew_ms < 0.02 * slowest.timeline.true_ms:
+        return slowest
+    return readings[skew.critical]
+
+
+def _rank_rows(readings: Sequence[_RankReading], skew: Skew | None) -> tuple[RankRow, ...]:
     if len(readings) < 2:
         return ()
-    exposed = [reading.timeline.part_ms(Part.COMMUNICATION) for reading in readings]
     rows = []
-    for reading, communication in zip(readings, exposed, strict=True):
+    for i, reading in enumerate(readings):
         idle = reading.timeline.context.get("step.idle_share")
         rows.append(
             RankRow(
                 rank=reading.rank.rank,
                 step_ms=reading.basis.summary.true_ms,
                 busy_share=1.0 - float(idle) if isinstance(idle, (int, float)) else None,
-                waits_for_others_ms=communication - min(exposed) if any(exposed) else None,
+                waits_for_others_ms=float(skew.waits_ms[i]) if skew is not None else None,
                 path=_name(reading.rank),
             )
         )
@@ -246,7 +248,8 @@ def diagnose_paths(
     """
     gathered = ingest.load(*paths)
     readings = [_read_rank(rank, true_step_ms) for rank in gathered.ranks]
-    reading, between_ranks = _critical(readings)
+    skew = _skew(readings)
+    reading = _critical(readings, skew)
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     context = build_context(
         timeline=timeline,
@@ -254,7 +257,7 @@ def diagnose_paths(
         run=run,
         loaders=reading.rank.loaders,
         compile_facts=reading.rank.compile,
-        extra=between_ranks,
+        extra={"comm.rank_skew_ms": skew.skew_ms} if skew is not None else {},
     )
     facts = Facts(
         timeline=timeline,
@@ -290,7 +293,7 @@ def diagnose_paths(
         acceleration=acceleration_rows(context, settings),
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
-        ranks=_rank_rows(readings),
+        ranks=_rank_rows(readings, skew),
         capture=_capture(reading, facts, problems),
         outcome=_outcome(run),
         notes=_notes(reading, len(readings)),

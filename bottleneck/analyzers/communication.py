@@ -89,7 +89,8 @@ class Straggler(Analyzer):
         is the transfer itself; what exceeds it is waiting.
 
     What it costs you
-        The mean wait per step of the waiting ranks.
+        What the late rank's own cause costs: that rank is the one diagnosed here, and removing its
+        cause is what the others would gain. The wait itself has no price of its own.
 
     What it is not
         Not a slow network: that lengthens the shortest duration too.
@@ -111,16 +112,17 @@ class Straggler(Analyzer):
         return (
             self.finding(
                 facts,
-                f"Ranks wait {ms(skew)} per step for the slowest one",
-                cost_ms=min(skew, facts.true_ms),
+                f"Other ranks wait for rank {facts.rank}: {ms(skew)} per traced step",
+                time_ms=skew,
                 evidence=[
                     Evidence(
-                        text=f"{ms(skew)} between the first and the last rank at their collectives",
+                        text=f"{ms(skew)} per traced step inside collectives on the most patient rank",
                         value=skew,
                         unit="ms/step",
                         source="traces of all ranks",
                     )
                 ],
-                not_this="Not a matter of bandwidth.",
+                not_this="Not a matter of bandwidth; the late rank's own cause is the price.",
+                note=True,
             ),
         )

@@ -122,8 +122,8 @@ def split(segments: Segments, *, dispatch_ns: float | None) -> Pools:
     long = dur >= _LONG_PYTHON_NS
     code = {name: i for i, name in enumerate(segments.phases)}
     # An optimizer collects its parameters in Python before the first operator: that is its own.
-    own = np.isin(segments.phase, [code[name] for name in ("optimizer", "zero_grad") if name in code])
-    pool[long & (pool == Pool.PYTHON) & ~own] = Pool.HOST
+    own_python = np.isin(segments.phase, [code[name] for name in ("optimizer", "zero_grad") if name in code])
+    pool[long & (pool == Pool.PYTHON) & ~own_python] = Pool.HOST
     # The engine itself never takes that long: it is freeing saved tensors, which is memory work.
     freeing = long & (segments.op_class == OpClass.AUTOGRAD)
     pool[freeing] = Pool.MEMORY

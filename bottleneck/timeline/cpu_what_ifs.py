@@ -91,8 +91,8 @@ def _input_workers(
     if baseline is not None and baseline.user_ms is not None and baseline.system_ms is not None:
         cpu = baseline.user_ms + baseline.system_ms
         if supply.where == "main":
-            cpu_rest = min(cpu, rest * cores)
             cpu_production = min(supply.production_ms, max(0.0, cpu - rest))
+            cpu_rest = max(0.0, cpu - cpu_production)
         else:
             cpu_rest = cpu
     shared = (cpu_rest + cpu_production) / cores

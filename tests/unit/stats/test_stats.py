@@ -1,0 +1,115 @@
+"""Intervals cover what they say, decisions may stay open, and the typical step keeps what recurs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_bottleneck.stats import (
+    mad_spread,
+    mean_interval,
+    median_interval,
+    quantile_spread,
+    ratio_interval,
+    trimmed_mean,
+    typical_step,
+    weigh_effect,
+)
+
+
+def test_the_median_interval_covers_the_median_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(400):
+        low, high = median_interval(rng.exponential(10.0, size=25)) or (np.nan, np.nan)
+        hits += low <= 10.0 * np.log(2) <= high
+    assert hits / 400 >= 0.93
+
+
+def test_the_mean_interval_covers_the_mean_of_correlated_steps():
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(200):
+        noise = rng.normal(size=62)
+        times = 10 + noise[2:] + 0.6 * noise[1:-1] + 0.3 * noise[:-2]
+        low, high = mean_interval(times, resamples=400) or (np.nan, np.nan)
+        hits += low <= 10.0 <= high
+    assert hits / 200 >= 0.85
+
+
+def test_too_few_values_carry_no_interval():
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 6.0)
+    assert mean_interval([1.0, 2.0, 3.0]) is None
+    assert ratio_interval([1.0] * 3, [1.0] * 9) is None
+    assert mad_spread([1.0]) is None
+    assert quantile_spread([1.0]) is None
+    assert trimmed_mean([]) is None
+
+
+def test_a_ratio_says_how_much_faster_the_second_is():
+    rng = np.random.default_rng(3)
+    ratio, low, high = ratio_interval(rng.normal(20, 1, 40), rng.normal(10, 0.5, 40)) or (0, 0, 0)
+    assert low < 2.0 < high
+    assert ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_spreads_ignore_an_outlier():
+    times = [10.0, 10.1, 9.9, 10.2, 9.8, 500.0]
+    assert mad_spread(times) < 0.5
+    assert trimmed_mean(times, cut=0.2) == pytest.approx(10.05)
+    with pytest.raises(ValueError, match="cut"):
+        trimmed_mean(times, cut=0.5)
+
+
+@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=40))
+def test_the_typical_step_lies_within_the_steps(times):
+    typical = typical_step(times)
+    assert min(times) * (1 - 1e-9) <= typical.mean_ms <= max(times) * (1 + 1e-9)
+    assert typical.count >= 1
+
+
+def test_waits_that_recur_belong_to_the_step_and_a_lone_straggler_does_not():
+    bursts = [10.0, 10.0, 10.0, 50.0] * 10
+    assert typical_step(bursts).mean_ms == pytest.approx(20.0)
+    lone = [10.0] * 39 + [400.0]
+    typical = typical_step(lone)
+    assert typical.mean_ms == pytest.approx(10.0)
+    assert typical.stragglers == (400.0,)
+
+
+def test_evaluations_and_a_late_first_compilation_are_other_kinds_of_step():
+    times = [10.0] * 8 + [300.0, 90.0]
+    flags = [False] * 8
+    typical = typical_step(times, validation=[*flags, False, True], compiled=[*flags, True, False])
+    assert typical.mean_ms == pytest.approx(10.0)
+    assert (typical.validation, typical.one_off_compiles) == (1, 1)
+    recompiling = typical_step([*times[:8], 300.0, 300.0], compiled=[*flags, True, True])
+    assert recompiling.mean_ms == pytest.approx(68.0)
+
+
+def test_steps_that_could_not_be_timed_do_not_count():
+    assert typical_step([None, 10.0, None]).mean_ms == 10.0
+    assert typical_step([None]) is None
+    assert typical_step([]) is None
+    assert typical_step([10.0, 11.0], validation=[True, True]).count == 2
+
+
+@pytest.mark.parametrize(
+    ("effect", "interval", "decision"),
+    [
+        (5.0, (9.9, 10.1), "real"),
+        (0.1, (9.9, 10.1), "negligible"),
+        (0.5, (8.0, 12.0), "undecided"),
+        (5.0, None, "undecided"),
+    ],
+)
+def test_an_effect_is_real_only_above_its_noise(effect, interval, decision):
+    assert weigh_effect(effect, step_ms=10.0, interval_ms=interval).decision == decision
+
+
+def test_the_error_of_a_prediction_is_noise_too():
+    effect = weigh_effect(0.5, step_ms=10.0, interval_ms=(10.0, 10.0), relative_error=0.1)
+    assert effect.decision == "undecided"

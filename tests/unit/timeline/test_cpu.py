@@ -1,0 +1,272 @@
+"""The CPU reading: one lane whose parts add up to the true step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import (
+    CompileFacts,
+    GraphBreak,
+    HostFacts,
+    LoaderFacts,
+    OptimizerFacts,
+    Production,
+    Run,
+    StepTable,
+    Window,
+)
+from torch_bottleneck.timeline.cpu import read_cpu
+
+from .cpu_traces import make_steps, make_trace, training
+
+NAMES = (
+    "aten::mm",
+    "aten::add",
+    "aten::view",
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "autograd::engine::evaluate_function: MulBackward0",
+    "Torch-Compiled Region: 0/0",
+    "## Call CompiledFxGraph x ##",
+    "TorchDynamo Cache Lookup",
+    "_compile.compile_inner (dynamo_timed)",
+    "MyFunctionBackward",
+)
+LABELS = ("data", "forward", "backward", "optimizer", "zero_grad", "evaluation", "my label")
+
+
+def run_of(
+    wall_ms: float, phases_ms: dict[str, float], *, steps: int = 10, **columns: list[float]
+) -> tuple[Run, np.ndarray]:
+    table = StepTable(
+        wall_ms=[wall_ms] * steps,
+        phases_ms={name: [value] * steps for name, value in phases_ms.items()},
+        **{name: [value[0]] * steps for name, value in columns.items()},  # type: ignore[arg-type]
+    )
+    run = Run(
+        windows=[Window(name="baseline", status="ok", steps=table)],
+        host=HostFacts(cores=4),
+        dispatch_ns=1000.0,
+    )
+    return run, np.ones(steps, dtype=bool)
+
+
+@st.composite
+def nested_rows(draw: st.DrawFn, depth: int = 0, start: int = 0, end: int = 4000) -> list:
+    rows = []
+    now = start
+    for _ in range(draw(st.integers(0, 4))):
+        begin = draw(st.integers(now, end))
+        stop = draw(st.integers(begin, end))
+        is_label = draw(st.booleans())
+        name = draw(st.sampled_from(LABELS if is_label else NAMES))
+        rows.append((name, "label" if is_label else "op", float(begin), float(stop - begin)))
+        if depth < 3:
+            rows += draw(nested_rows(depth=depth + 1, start=begin, end=stop))
+        now = stop
+    return rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=nested_rows(),
+    wall=st.floats(0.05, 50.0),
+    shares=st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4),
+    system=st.floats(0.0, 10.0),
+    collector=st.floats(0.0, 10.0),
+)
+def test_parts_add_up_to_the_true_step(rows, wall, shares, system, collector):
+    total = max(sum(shares), 1.0)
+    phases = dict(
+        zip(("data", "forward", "backward", "my label"), [s / total * wall for s in shares], strict=True)
+    )
+    run, kept = run_of(
+        wall, phases, system_cpu_ms=[system], user_cpu_ms=[wall], minor_faults=[5000], gc_ms=[collector]
+    )
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 4000)]), true_ms=wall, run=run, kept=kept)
+    assert sum(line.ms for line in timeline.budget) == pytest.approx(wall)
+    assert all(line.ms >= -1e-9 for line in timeline.budget)
+    assert all(0 <= answer.step_ms <= wall + 1e-9 for answer in timeline.what_ifs.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=nested_rows(), true_ms=st.floats(0.1, 20.0))
+def test_parts_of_a_bare_trace_add_up_to_the_step_given(rows, true_ms):
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 4000)]), true_ms=true_ms)
+    assert sum(line.ms for line in timeline.budget) == pytest.approx(true_ms)
+
+
+def test_the_wait_comes_from_the_baseline_and_not_from_the_trace():
+    trace, steps = training(4, data=500.0)
+    run, kept = run_of(12.1, {"data": 10.0, "forward": 1.0, "backward": 1.0, "optimizer": 0.1})
+    timeline = read_cpu(trace, steps, true_ms=12.1, run=run, kept=kept)
+    assert timeline.part_ms(Part.INPUT) == pytest.approx(10.0)
+    assert timeline.what_ifs[WhatIf.INPUT_READY].step_ms == pytest.approx(2.1)
+
+
+def test_the_profilers_cost_is_taken_from_dispatch_and_never_from_work():
+    # Profiled: 1 ms of mm and 100 small operators in 1 ms. Unprofiled the forward took 1.5 ms.
+    trace, steps = training(4, math=1000.0, small_ops=100)
+    run, kept = run_of(2.6, {"forward": 1.5, "backward": 1.0, "optimizer": 0.1})
+    timeline = read_cpu(trace, steps, true_ms=2.6, run=run, kept=kept)
+    assert timeline.part_ms(Part.OTHER_MATH) == pytest.approx(2.0, rel=0.01)
+    assert timeline.part_ms(Part.DISPATCH) + timeline.part_ms(Part.MEMORY_BOUND) == pytest.approx(
+        0.5, rel=0.1
+    )
+    # Of 1 ms, 0.2 are work beyond the fixed cost of 2 us; the other 0.8 shrink to what is left.
+    assert timeline.dispatch_scale == pytest.approx(0.3 / 0.8, rel=0.02)
+
+
+def test_tiny_operators_are_dispatch_and_long_ones_are_work():
+    launching, steps = training(4, math=5.0, small_ops=300, optimizer=5.0)
+    busy, busy_steps = training(4, math=5000.0, small_ops=3)
+    first = read_cpu(launching, steps, true_ms=3.0)
+    second = read_cpu(busy, busy_steps, true_ms=10.0)
+    assert first.part_ms(Part.DISPATCH) > 0.6 * first.true_ms
+    assert second.part_ms(Part.OTHER_MATH) > 0.9 * second.true_ms
+
+
+def test_work_between_the_steps_that_the_trace_lacks_is_host_work():
+    trace, steps = training(4)
+    run, kept = run_of(10.0, {"forward": 1.0, "backward": 1.0, "optimizer": 0.1})
+    timeline = read_cpu(trace, steps, true_ms=10.0, run=run, kept=kept)
+    assert timeline.part_ms(Part.HOST) == pytest.approx(7.9, rel=0.02)
+
+
+def test_a_moment_lost_to_another_process_does_not_become_a_cause():
+    trace, steps = training(5)
+    quiet = read_cpu(trace, steps, true_ms=2.1)
+    rows, bounds, now = [], [], 0.0
+    for k in range(5):
+        pause = 40_000.0 if k == 2 else 0.0
+        begin = now
+        rows += [
+            ("forward", "label", now, 1000.0 + pause),
+            ("aten::mm", "op", now + pause, 1000.0),
+            ("backward", "label", now + pause + 1000, 1000.0),
+            ("aten::mm", "op", now + pause + 1000, 1000.0),
+            ("optimizer", "label", now + pause + 2000, 100.0),
+            ("aten::add_", "op", now + pause + 2000, 100.0),
+        ]
+        now += pause + 2100
+        bounds.append((begin, now))
+    disturbed = read_cpu(make_trace(rows), make_steps(bounds), true_ms=2.1)
+    assert disturbed.part_ms(Part.HOST) == pytest.approx(quiet.part_ms(Part.HOST), abs=0.05)
+
+
+def test_page_faults_are_system_time_as_far_as_faults_explain_it():
+    trace, steps = training(4)
+    phases = {"forward": 1.0, "backward": 1.0, "optimizer": 0.1}
+    run, kept = run_of(2.1, phases, system_cpu_ms=[0.8], user_cpu_ms=[1.3], minor_faults=[400])
+    timeline = read_cpu(trace, steps, true_ms=2.1, run=run, kept=kept)
+    assert timeline.part_ms(Part.ALLOCATOR) == pytest.approx(0.8, rel=0.01)
+    run, kept = run_of(2.1, phases, system_cpu_ms=[0.8], user_cpu_ms=[1.3], minor_faults=[4])
+    assert read_cpu(trace, steps, true_ms=2.1, run=run, kept=kept).part_ms(Part.ALLOCATOR) == 0
+
+
+def test_steady_compilation_is_the_difference_of_the_means():
+    trace, steps = training(4)
+    table = StepTable(
+        wall_ms=[2.1, 2.1, 102.1, 2.1, 102.1],
+        phases_ms={"forward": [1.0, 1.0, 101.0, 1.0, 101.0], "backward": [1.0] * 5, "optimizer": [0.1] * 5},
+        compiled=[False, False, True, False, True],
+    )
+    run = Run(windows=[Window(name="baseline", status="ok", steps=table)])
+    timeline = read_cpu(trace, steps, true_ms=42.1, run=run, kept=np.ones(5, dtype=bool))
+    assert timeline.part_ms(Part.COMPILE) == pytest.approx(40.0)
+    assert timeline.what_ifs[WhatIf.NO_COMPILE].step_ms == pytest.approx(2.1)
+
+
+def compiled_step(regions: int, *, nested: bool) -> list:
+    rows = [("forward", "label", 0.0, 1000.0)]
+    for k in range(regions):
+        begin = 10.0 + k * 100
+        length = 900.0 - k * 100 if nested else 90.0
+        rows += [
+            ("Torch-Compiled Region: 0/0", "op", begin, length),
+            ("## Call CompiledFxGraph a ##", "op", begin + 30, 50.0),
+        ]
+    return rows
+
+
+def test_seams_are_regions_that_dynamo_resumed_and_blocks_compiled_apart_are_not():
+    broken = CompileFacts(used=True, breaks=[GraphBreak(reason="Tensor.item()")])
+    whole = CompileFacts(used=True)
+    steps = make_steps([(0, 1000)])
+    nested = make_trace(compiled_step(4, nested=True))
+    side_by_side = make_trace(compiled_step(4, nested=False))
+    assert read_cpu(nested, steps, true_ms=1.0, compile_facts=broken).part_ms(Part.GRAPH_BREAK) > 0.3
+    assert read_cpu(side_by_side, steps, true_ms=1.0, compile_facts=broken).part_ms(Part.GRAPH_BREAK) > 0.1
+    assert read_cpu(side_by_side, steps, true_ms=1.0, compile_facts=whole).part_ms(Part.GRAPH_BREAK) == 0
+
+
+def test_a_hand_made_batch_is_input_and_what_stands_before_the_last_read_is_not():
+    rows = [
+        ("forward", "label", 0.0, 100.0),
+        ("aten::mm", "op", 0.0, 100.0),
+        ("optimizer", "label", 100.0, 100.0),
+        ("aten::item", "op", 200.0, 20.0),
+        ("aten::_local_scalar_dense", "op", 205.0, 10.0),
+        # 2 ms of logging stand between the read and a second read
+        ("aten::item", "op", 2220.0, 20.0),
+        ("aten::_local_scalar_dense", "op", 2225.0, 10.0),
+        ("aten::lift_fresh", "op", 9000.0, 5.0),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 9100)]), true_ms=9.1)
+    assert timeline.part_ms(Part.INPUT) == pytest.approx(6.86, abs=0.05)
+    assert timeline.part_ms(Part.HOST) == pytest.approx(1.98, abs=0.05)
+
+
+def test_python_between_fetch_and_forward_prepares_the_batch():
+    rows = [
+        ("data", "label", 0.0, 100.0),
+        ("forward", "label", 5100.0, 100.0),
+        ("aten::mm", "op", 5100.0, 100.0),
+        ("backward", "label", 5200.0, 100.0),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 5300)]), true_ms=5.3)
+    assert timeline.part_ms(Part.INPUT) == pytest.approx(5.1, abs=0.02)
+
+
+def loader(**kwargs: object) -> LoaderFacts:
+    return LoaderFacts(id=0, cls="DataLoader", role="train", fetches=10, wait_step=list(range(10)), **kwargs)  # type: ignore[arg-type]
+
+
+def test_workers_cannot_give_more_than_the_cores_have():
+    trace, steps = training(4, data=500.0)
+    phases = {"data": 40.0, "forward": 5.0, "backward": 5.0}
+    made = Production(where="main", batches=10, fetch_ms=[40.0] * 10)
+    asleep, kept = run_of(50.0, phases, user_cpu_ms=[10.0], system_cpu_ms=[0.0])
+    busy, _ = run_of(50.0, phases, user_cpu_ms=[50.0], system_cpu_ms=[0.0])
+    loaders = [loader(num_workers=0, production=made, wait_ms=[40.0] * 10)]
+    free = read_cpu(trace, steps, true_ms=50.0, run=asleep, kept=kept, loaders=loaders)
+    tight = read_cpu(trace, steps, true_ms=50.0, run=busy, kept=kept, loaders=loaders)
+    assert free.what_ifs[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(10.0)
+    assert tight.what_ifs[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(12.5)
+    assert tight.what_ifs[WhatIf.INPUT_WORKERS].bound
+    assert free.context["loader.needed_workers"] == 4
+
+
+def test_a_fused_optimizer_saves_launches_and_passes_and_is_not_offered_twice():
+    trace, steps = training(4, optimizer=1000.0)
+    run, kept = run_of(3.0, {"forward": 1.0, "backward": 1.0, "optimizer": 1.0})
+    for flavour, offered in (("for-loop", True), ("fused", False)):
+        import msgspec
+
+        facts = [OptimizerFacts(cls="AdamW", flavour=flavour)]  # type: ignore[arg-type]
+        ran = msgspec.structs.replace(run, optimizers=facts)
+        timeline = read_cpu(trace, steps, true_ms=3.0, run=ran, kept=kept)
+        assert (WhatIf.OPTIMIZER_FUSED in timeline.what_ifs) is offered
+
+
+def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():
+    run, kept = run_of(10.0, {"data": 7.0, "forward": 1.0, "backward": 1.0})
+    timeline = read_cpu(None, None, true_ms=10.0, run=run, kept=kept)
+    assert timeline.part_ms(Part.INPUT) == pytest.approx(7.0)
+    assert timeline.part_ms(Part.UNEXPLAINED) == pytest.approx(2.0)
+    assert timeline.part_ms(Part.HOST) == pytest.approx(1.0)
+    assert any("No trace" in problem for problem in timeline.problems)
