@@ -178,7 +178,7 @@ class CompileWatch:
         for metric in new:
             self._add_metric(utils, metric, step)
         self._read_breaks(utils)
-        self._read_counters(utils)
+        self._read_counters(utils, compiled=any(getattr(metric, "co_name", None) for metric in new))
         return True
 
     def _add_metric(self, utils: Any, metric: Any, step: int) -> None:
@@ -252,14 +252,21 @@ class CompileWatch:
             )
         self._seen_breaks = len(reasons)
 
-    def _read_counters(self, utils: Any) -> None:
-        """Copy dynamo's counters; the script may reset them, so earlier sums are kept apart."""
+    def _read_counters(self, utils: Any, *, compiled: bool = False) -> None:
+        """Copy dynamo's counters; the script may reset them, so earlier sums are kept apart.
+
+        Args:
+            utils: torch._dynamo.utils.
+            compiled: frames were compiled since the last reading, so a sum that has not grown is new.
+        """
         now = {
             str(group): {str(name): int(n) for name, n in counter.items()}
             for group, counter in list(getattr(utils, "counters", {}).items())
         }
         frames = ("frames", "total")
-        if _count(now, *frames) < _count(self._counters, *frames) - _count(self._base, *frames):
+        total = _count(now, *frames)
+        known = _count(self._counters, *frames) - _count(self._base, *frames)
+        if total < known or (compiled and 0 < total == known):
             self._base = self._counters
         self._counters = _add(self._base, now)
 

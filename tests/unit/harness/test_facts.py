@@ -1,0 +1,263 @@
+"""Facts about compilations, settings and the machine; being told of an import; the save guard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_bottleneck.harness import children, settings
+from torch_bottleneck.harness.compiler import CompileWatch
+from torch_bottleneck.harness.devices import read_devices, read_host, usable_cores
+from torch_bottleneck.harness.imports import ImportWatch
+from torch_bottleneck.harness.plan import Plan
+from torch_bottleneck.harness.saves import SaveGuard
+from torch_bottleneck.harness.session import is_out_of_memory
+from torch_bottleneck.harness.settings import Seen, read_settings
+from torch_bottleneck.harness.store import Store
+from torch_bottleneck.model.run import CompileFacts
+
+
+class Breaking(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        print(end="")
+        return y + 1
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[CompileWatch]:
+    """A watch on a dynamo without a past."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.clear_compilation_metrics()
+    for record in (torch._dynamo.utils.counters, torch._dynamo.utils.graph_break_reasons):
+        record.clear()
+    original = torch.compile
+    made = CompileWatch(Store(tmp_path / "run"))
+    made.install()
+    yield made
+    made.uninstall()
+    assert torch.compile is original
+    handler = sys.modules["torch._dynamo.callback"].callback_handler
+    assert not handler.start_callbacks
+    assert not handler.end_callbacks
+
+
+def compiled(watch: CompileWatch) -> CompileFacts:
+    return watch._facts()
+
+
+def test_a_step_that_compiles_is_told_from_one_that_does_not(watch: CompileWatch) -> None:
+    model = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+    assert not watch.at_cut(0)
+    model(torch.randn(1, 2))
+    assert watch.at_cut(1)
+    model(torch.randn(1, 2))
+    assert not watch.at_cut(2)
+    facts = compiled(watch)
+    assert (facts.used, facts.unique_graphs, facts.mode) == (True, 1, "eager")
+    assert facts.compiled_modules == ["Linear"]
+    assert [event.step for event in facts.compiles] == [1]
+    assert facts.compiles[0].seconds
+    assert facts.compiles[0].start_ns
+
+
+def test_a_break_names_the_user_s_line(watch: CompileWatch) -> None:
+    torch.compile(Breaking(), backend="eager")(torch.randn(2))
+    watch.at_cut(0)
+    (found,) = compiled(watch).breaks
+    assert found.site is not None
+    line = Path(__file__).read_text().splitlines()[found.site.line - 1]
+    assert (found.site.file, line.strip()) == (__file__, 'print(end="")')
+    assert "print" in found.reason + found.hint
+
+
+def test_recompiles_are_counted_by_guard_whatever_the_sizes(watch: CompileWatch) -> None:
+    model = torch.compile(torch.nn.ReLU(), backend="eager", dynamic=False)
+    for step, size in enumerate([2, 3, 4, 5]):
+        model(torch.randn(size))
+        watch.at_cut(step)
+    (found,) = compiled(watch).recompiles
+    assert (found.count, found.steps) == (3, [1, 2, 3])
+    assert "size" in found.guard
+    assert "expected 2" in found.guard
+
+
+def test_the_recompile_limit_names_the_frame(watch: CompileWatch) -> None:
+    def frame(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    function = torch.compile(frame, backend="eager", dynamic=False)
+    for step in range(12):
+        function(torch.randn(step + 1))
+        watch.at_cut(step)
+    facts = compiled(watch)
+    assert facts.limit_hit
+    assert facts.limit_hit[0].startswith("frame (")
+    assert sum(found.count for found in facts.recompiles) == 7
+
+
+def test_counters_survive_a_reset_by_the_script(watch: CompileWatch) -> None:
+    for size in (2, 3):
+        torch.compile(torch.nn.Linear(size, size), backend="eager")(torch.randn(1, size))
+        watch.at_cut(size)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+    assert compiled(watch).unique_graphs == 2
+
+
+def test_nothing_compiled_is_all_zero_not_absent(watch: CompileWatch, tmp_path: Path) -> None:
+    watch.write()
+    assert not compiled(watch).used
+    assert (tmp_path / ".run.partial/compile.json").is_file()
+
+
+def test_settings_say_what_was_seen_and_leave_out_what_was_not() -> None:
+    seen = Seen()
+    assert "autocast.dtype" not in read_settings(seen)
+    model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen.root_forward(model)
+    seen.zero_grad(set_to_none=False)
+    seen.grad_scaler(torch.amp.GradScaler("cpu", enabled=True))
+    found = read_settings(seen)
+    assert (found["autocast.dtype"], found["memory_format"]) == ("bfloat16", "channels_last")
+    assert (found["zero_grad.set_to_none"], found["grad_scaler"]) == (False, True)
+    assert found["parameters.dtype"] == {"float32": 112}
+    assert found["distributed.module"] == "none"
+    seen.release()
+    assert seen.roots == []
+
+
+def test_flags_are_read_back_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = read_settings()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found["matmul.precision"] == "medium"
+    assert found["allocator.conf"] == "max_split_size_mb:64"
+    assert found["environment"]["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"  # type: ignore[index,call-overload]
+    assert found["threads.intra_op"] == torch.get_num_threads()
+
+
+def test_every_setting_is_documented() -> None:
+    seen = Seen()
+    seen.root_forward(torch.nn.Linear(2, 2))
+    page = settings.__doc__ or ""
+    assert [name for name in read_settings(seen) if name not in page] == []
+
+
+def test_the_machine_is_described() -> None:
+    host = read_host()
+    assert host.torch == torch.__version__
+    assert host.packages["numpy"]
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    if not torch.cuda.is_available():
+        assert [device.kind for device in read_devices()] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_running_out_of_memory_is_recognised(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected
+
+
+def test_an_import_is_announced_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_module_xyz.py").write_text("VALUE = 1\nDONE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[bool] = []
+    watch = ImportWatch("some_module_xyz", lambda: seen.append(sys.modules["some_module_xyz"].DONE))
+    finders = list(sys.meta_path)
+    watch.install()
+    import some_module_xyz  # type: ignore[import-not-found]
+
+    assert seen == [True]
+    assert sys.meta_path == finders
+    assert "exec_module" not in vars(some_module_xyz.__loader__)
+    ImportWatch("some_module_xyz", lambda: seen.append(False)).install()
+    assert seen == [True, False], "already there: at once"
+
+
+def test_an_import_that_fails_stays_the_script_s_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_xyz.py").write_text("raise ImportError('its own')")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[int] = []
+    watch = ImportWatch("broken_xyz", lambda: seen.append(1))
+    watch.install()
+    with pytest.raises(ImportError, match="its own"):
+        import broken_xyz  # type: ignore[import-not-found]  # noqa: F401
+    watch.uninstall()
+    assert (seen, watch in sys.meta_path) == ([], False)
+
+
+def target() -> None:
+    """A process target of the user's."""
+
+
+def test_only_targets_that_may_train_are_wrapped() -> None:
+    import concurrent.futures.process
+    import multiprocessing.process
+
+    before = multiprocessing.process.BaseProcess.__init__
+    children.install(Plan())
+    try:
+        own = multiprocessing.Process(target=target)
+        pool = multiprocessing.Process(target=concurrent.futures.process._process_worker)
+        none = multiprocessing.Process()
+    finally:
+        children.uninstall()
+    wrapped: Callable[[object], bool] = lambda p: isinstance(p._target, children.ChildTarget)  # type: ignore[attr-defined]  # noqa: E731
+    assert [wrapped(process) for process in (own, pool, none)] == [True, False, False]
+    assert multiprocessing.process.BaseProcess.__init__ is before
+
+
+def test_the_save_guard_goes_without_a_trace(tmp_path: Path) -> None:
+    """In a process of its own: it reaches into every module there is."""
+    script = """
+        import builtins, io, os, pathlib, shutil, sys
+        import torch, numpy as np
+        from torch import save
+        from torch_bottleneck.harness.saves import SaveGuard
+        from torch_bottleneck.harness.store import Store
+        def state():
+            return (builtins.open, io.open, os.replace, os.remove, shutil.rmtree, torch.save, np.save,
+                    sys.modules["__main__"].save)
+        before = state()
+        guard = SaveGuard(Store("run"))
+        guard.install()
+        assert all(a is not b for a, b in zip(state(), before)), state()
+        save([1], "x.pt")
+        guard.uninstall()
+        assert state() == before
+        assert not os.path.exists("x.pt") and len(guard.diverted) == 1
+        save([1], "x.pt")
+        assert os.path.exists("x.pt")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert SaveGuard

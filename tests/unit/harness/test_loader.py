@@ -1,0 +1,189 @@
+"""What is recorded of DataLoaders: arguments as really constructed, production where it happens."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from torch_bottleneck.harness.batch_facts import BatchBook
+from torch_bottleneck.harness.loader import LoaderWatch
+from torch_bottleneck.harness.store import Store
+from torch_bottleneck.model.run import LoaderFacts
+
+SLEEP_MS = 4.0
+
+
+class Slow(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(SLEEP_MS / 1e3)
+        return torch.full((2,), float(index))
+
+
+class Repeated(IterableDataset[torch.Tensor]):
+    """Every worker yields everything."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.full((2,), float(i)) for i in range(40))
+
+
+class Divided(Repeated):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        assert info is not None
+        return (torch.full((2,), float(i)) for i in range(info.id, 40, info.num_workers))
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[LoaderWatch]:
+    """A watch, and a check that nothing of it stays behind."""
+    before = (vars(DataLoader)["__init__"], vars(DataLoader)["__iter__"], torch_worker._worker_loop)
+    made = LoaderWatch(Store(tmp_path / "run"))
+    made.install()
+    yield made
+    made.uninstall()
+    assert before == (vars(DataLoader)["__init__"], vars(DataLoader)["__iter__"], torch_worker._worker_loop)
+    assert not list((tmp_path / ".run.partial").glob(".loader*"))
+
+
+def drain(watch: LoaderWatch, loader: Any, *, step: int = 0, window: str = "baseline") -> int:
+    """Fetch everything as the agent's hook does."""
+    iterator = iter(loader)
+    while True:
+        begun = time.perf_counter_ns()
+        batch = next(iterator, None)
+        watch.fetched(iterator, (time.perf_counter_ns() - begun) / 1e6, step, batch, window)
+        if batch is None:
+            return step
+        step += 1
+
+
+def only(watch: LoaderWatch) -> LoaderFacts:
+    (facts,) = watch.facts()
+    return facts
+
+
+def test_arguments_are_those_of_the_object_and_the_line_is_the_caller_s(watch: LoaderWatch) -> None:
+    line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+    loader = DataLoader(Slow(), 4, True, num_workers=2, persistent_workers=True)
+    facts = only(watch)
+    assert (facts.cls, facts.dataset, facts.length, facts.batch_size) == ("DataLoader", "Slow", 3, 4)
+    assert (facts.num_workers, facts.persistent_workers, facts.prefetch_factor) == (2, True, 2)
+    assert (facts.shuffle, facts.iterable, facts.fetches) == (True, False, 0)
+    assert facts.site is not None
+    assert (facts.site.file, facts.site.line) == (__file__, line)
+    assert inspect.signature(DataLoader.__init__).parameters["dataset"], "its signature stays readable"
+    del loader
+
+
+def test_production_in_the_main_process(watch: LoaderWatch) -> None:
+    drain(watch, DataLoader(Slow(), 4))
+    facts = only(watch)
+    assert facts.production is not None
+    assert (facts.production.where, facts.production.batches) == ("main", 3)
+    assert all(4 * SLEEP_MS <= ms < 40 * SLEEP_MS for ms in facts.production.fetch_ms)
+    assert all(wait >= fetch for wait, fetch in zip(facts.wait_ms, facts.production.fetch_ms, strict=True))
+    assert facts.wait_step == [0, 1, 2]
+    assert len(facts.startup_ms) == facts.iterators == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_production_in_workers_is_measured_in_them(watch: LoaderWatch, method: str) -> None:
+    drain(watch, DataLoader(Slow(), 4, num_workers=2, multiprocessing_context=method))
+    facts = only(watch)
+    assert facts.production is not None
+    assert (facts.production.where, facts.production.batches) == ("workers", 3)
+    assert all(ms >= 4 * SLEEP_MS for ms in facts.production.fetch_ms)
+    assert facts.production.ready_ns == sorted(facts.production.ready_ns)
+    assert 0 < (facts.production.busy_share or 0) <= 1
+    assert facts.start_method == method
+
+
+def test_persistent_workers_over_epochs(watch: LoaderWatch) -> None:
+    loader = DataLoader(Slow(), 4, num_workers=1, persistent_workers=True)
+    drain(watch, loader)
+    drain(watch, loader, step=3)
+    facts = only(watch)
+    assert (facts.iterators, facts.fetches, len(facts.startup_ms)) == (2, 6, 2)
+    assert facts.production is not None
+    assert facts.production.batches == 6
+    del loader
+
+
+def test_a_loader_built_anew_each_epoch_is_one_loader(watch: LoaderWatch) -> None:
+    step = 0
+    for _ in range(3):
+        step = drain(watch, DataLoader(Slow(), 6), step=step)
+    facts = only(watch)
+    assert (facts.iterators, facts.fetches, facts.role) == (3, 6, "train")
+
+
+def test_roles_are_told_by_what_lies_between_fetches(watch: LoaderWatch) -> None:
+    data = TensorDataset(torch.zeros(12, 2))
+    train, evaluation = DataLoader(data, 4, shuffle=True), DataLoader(data, 2)
+    for epoch in range(2):
+        drain(watch, train, step=3 * epoch)
+        iterator = iter(evaluation)
+        for batch in iterator:
+            watch.fetched(iterator, 0.1, 3 * epoch + 3, batch, "baseline")
+    assert [facts.role for facts in watch.facts()] == ["train", "eval"]
+
+
+def test_other_windows_leave_the_waits_alone(watch: LoaderWatch) -> None:
+    drain(watch, DataLoader(Slow(), 6), window="trace")
+    assert only(watch).wait_ms == []
+    assert only(watch).fetches == 2
+
+
+@pytest.mark.parametrize(("dataset", "share"), [(Repeated, 0.5), (Divided, 0.0)])
+def test_samples_that_every_worker_repeats_are_found(
+    watch: LoaderWatch, dataset: type[Repeated], share: float
+) -> None:
+    drain(watch, DataLoader(dataset(), 4, num_workers=2, multiprocessing_context="fork"))
+    facts = only(watch)
+    assert facts.iterable
+    assert facts.duplicated_samples_share == share
+
+
+def test_constant_data_is_not_taken_for_repeated_samples() -> None:
+    book = BatchBook()
+    for _ in range(8):
+        book.note(torch.zeros(16, 4), several_workers=True)
+    assert book.duplicated_share(workers=2) is None
+
+
+def test_asking_about_an_iterable_dataset_changes_nothing(watch: LoaderWatch) -> None:
+    class Lies(Repeated):
+        def __len__(self) -> int:
+            return 8  # torch warns about this, but only if someone has asked for the length
+
+    drain(watch, DataLoader(Lies(), 4))
+    assert only(watch).length is None
+
+
+def test_a_batch_of_any_nesting() -> None:
+    book = BatchBook()
+    mask = torch.tensor([[1, 1, 0, 0]])
+    batch = {"input_ids": torch.zeros(1, 4, dtype=torch.int64), "attention_mask": mask, "x": [("a", mask)]}
+    book.note(batch, several_workers=False)
+    book.note({**batch, "input_ids": torch.zeros(1, 5, dtype=torch.int64)}, several_workers=False)
+    facts = book.facts()
+    assert facts is not None
+    assert facts.tensors == ["int64[1, 5]", "int64[1, 4]", "int64[1, 4]"]
+    assert (facts.bytes, facts.distinct_shapes, facts.padding_share) == (104, 2, 0.5)
+    assert (facts.device, facts.pinned) == ("cpu", None)
+
+
+def test_loader_json_is_written_even_before_anything_happened(watch: LoaderWatch, tmp_path: Path) -> None:
+    watch.write()
+    assert (tmp_path / ".run.partial/loader.json").read_text().strip() == "[]"

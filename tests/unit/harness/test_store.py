@@ -1,0 +1,219 @@
+"""The run folder while it is written, and how process folders become a run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from torch_bottleneck.errors import InputError
+from torch_bottleneck.harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+from torch_bottleneck.harness.place import choose_place
+from torch_bottleneck.harness.plan import Plan, decode_plan, encode_plan
+from torch_bottleneck.harness.store import Store, partial_name, write_atomically
+from torch_bottleneck.model.run import Run, ScriptOutcome, StepTable, Window
+
+DONE = ScriptOutcome(how="stopped", exit_code=0)
+
+
+def read(folder: Path) -> Run:
+    return msgspec.json.decode((folder / "run.json").read_bytes(), type=Run)
+
+
+def one_window(steps: int = 3) -> list[Window]:
+    table = StepTable(index=list(range(steps)), wall_ms=[1.0] * steps)
+    return [Window(name="baseline", status="ok", steps=table)]
+
+
+def process(working: Path, name: str, *, steps: int = 3, rank: int = 0, world_size: int = 1) -> None:
+    store = Store(working / name, run=Run(rank=rank, world_size=world_size))
+    store.update(windows=one_window(steps) if steps else [])
+    store.finish(DONE)
+
+
+def test_the_folder_has_a_temporary_name_until_it_is_whole(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert read(partial_name(tmp_path / "run")).outcome.how == "running"
+    assert store.finish(DONE) == tmp_path / "run"
+    assert read(tmp_path / "run").outcome == DONE
+    assert not partial_name(tmp_path / "run").exists()
+
+
+def test_facts_are_on_disk_as_soon_as_they_are_known(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run", run=Run(rank=2))
+    store.update(step_signal="optimizer", windows=one_window())
+    store.warn("w")
+    store.warn("w")
+    run = read(store.working)
+    assert (run.rank, run.step_signal, run.warnings) == (2, "optimizer", ["w"])
+    with pytest.raises(TypeError):
+        store.update(no_such_field=1)
+
+
+def test_artefacts_are_named_relative_to_the_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    trace = store.path("trace")
+    trace.write_bytes(b"12345")
+    store.artefact("trace", "ok", path=trace)
+    store.artefact("memory", "absent", reason="no device")
+    store.write_json("loader", [])
+    store.finish(DONE)
+    artefacts = read(tmp_path / "run").artefacts
+    assert artefacts["trace"].bytes == 5
+    assert (tmp_path / "run" / str(artefacts["trace"].path)).is_file()
+    assert artefacts["memory"].reason == "no device"
+    assert artefacts["loader"].path == "loader.json"
+    assert trace.name.endswith(".pt.trace.json.gz")
+    assert store.path("trace") != store.path("trace")
+
+
+def test_a_taken_name_is_never_replaced(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/precious").touch()
+    assert store.finish(DONE) == tmp_path / "run-2"
+    assert (tmp_path / "run/precious").exists()
+
+
+def test_finishing_twice_keeps_the_last_outcome(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    store.finish(DONE)
+    store.finish(ScriptOutcome(how="raised", exit_code=1))
+    assert read(tmp_path / "run").outcome.how == "raised"
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_cannot_write_its_parent_s_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store.update(step_signal="from the child")
+            store.finish(DONE)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert store.working.is_dir()
+    assert read(store.working).step_signal == ""
+
+
+def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    write_atomically(path, b"1")
+    write_atomically(path, b"2")
+    assert path.read_bytes() == b"2"
+    assert [p.name for p in tmp_path.iterdir()] == ["f.json"]
+
+
+def test_the_plan_travels_as_one_line_and_its_arguments_beside_it() -> None:
+    plan = Plan(script="a b.py", args=("--x", "\udcff"), out="/tmp/ö", steps=3, warmup=0)
+    line = encode_plan(plan)
+    assert "\n" not in line
+    assert decode_plan(line, args=plan.args) == plan
+    with pytest.raises(msgspec.ValidationError):
+        decode_plan(json.dumps({"steps": "three"}))
+
+
+def test_one_process_s_files_move_to_the_top(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    process(working, "main")
+    folder = collect(working, tmp_path / "run")
+    assert folder == tmp_path / "run"
+    assert {path.name for path in folder.iterdir()} == {"run.json"}
+
+
+def test_a_killed_process_s_folder_is_kept_and_says_so(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    Store(working / "main").update(windows=one_window())
+    outcome = record_end(working, "main", Plan(script="t.py"), -9)
+    folder = collect(working, tmp_path / "run")
+    assert read(folder).outcome == outcome
+    assert (outcome.how, outcome.exit_code, outcome.exception) == ("killed", -9, "ended by SIGKILL")
+    assert has_steps(folder)
+
+
+def test_a_process_that_left_nothing_still_gets_a_run(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    working.mkdir()
+    outcome = record_end(working, "main", Plan(script="t.py", args=("a",)), 1)
+    folder = collect(working, tmp_path / "run")
+    assert read(folder).command == ["t.py", "a"]
+    assert (outcome.how, outcome.exit_code) == ("exited", 1)
+    assert not has_steps(folder)
+
+
+def test_an_outcome_that_the_process_recorded_stands(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    Store(working / "main").finish(ScriptOutcome(how="raised", exit_code=1, exception="E: x"))
+    assert record_end(working, "main", Plan(script="t.py"), 1).exception == "E: x"
+
+
+def test_spawned_ranks_are_named_by_rank_and_their_launcher_goes(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    process(working, "main", steps=0)
+    process(working, "child-100", rank=1, world_size=2)
+    process(working, "child-99", rank=0, world_size=2)
+    process(working, "child-98", steps=0)
+    folder = collect(working, tmp_path / "run")
+    assert sorted(path.name for path in folder.iterdir()) == ["rank0", "rank1"]
+    assert read(folder / "rank1").rank == 1
+
+
+def test_a_lone_training_child_is_the_run(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    process(working, "main", steps=0)
+    process(working, "child-7", steps=4)
+    folder = collect(working, tmp_path / "run")
+    assert len(read(folder).windows[0].steps.index) == 4
+
+
+def test_a_rank_counts_as_done_only_when_its_parent_says_so(tmp_path: Path) -> None:
+    process(tmp_path, "rank0", world_size=2)
+    process(tmp_path, "rank1", rank=1, world_size=2)
+    report_done(tmp_path, "rank0")
+    assert wait_for_ranks(tmp_path, (0, 1), seconds=0.05) == [1]
+    report_done(tmp_path, "rank1")
+    assert wait_for_ranks(tmp_path, (0, 1), seconds=0.05) == []
+
+
+def ranks(monkeypatch: pytest.MonkeyPatch, **values: int) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_ranks_come_to_one_folder_without_talking(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = []
+    for rank in (0, 1):
+        ranks(monkeypatch, RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2)
+        places.append(choose_place(None, target="a/train it.py", is_module=False))
+    assert places[0].folder == places[1].folder
+    assert places[0].folder.name.startswith("train-it-")
+    assert [place.process for place in places] == ["rank0", "rank1"]
+    assert [place.leads for place in places] == [True, False]
+
+
+def test_each_machine_has_its_own_folder_unless_they_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks(monkeypatch, RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2, GROUP_RANK=1)
+    place = choose_place(None, target="pkg.train", is_module=True)
+    assert place.folder.name.endswith("-node1")
+    assert (place.ranks, place.leads) == ((2, 3), False)
+    shared = choose_place(Path("out"), target="pkg.train", is_module=True)
+    assert (shared.folder, shared.ranks) == (Path.cwd() / "out", (0, 1, 2, 3))
+
+
+def test_a_place_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks(monkeypatch)
+    (tmp_path / "run").mkdir()
+    place = choose_place(tmp_path / "run", target="t.py", is_module=False)
+    place.prepare()
+    (tmp_path / "run/x").touch()
+    with pytest.raises(InputError, match="exists already"):
+        place.prepare()
+    with pytest.raises(InputError, match="Cannot write"):
+        choose_place(tmp_path / "run/x/deeper", target="t.py", is_module=False).prepare()
