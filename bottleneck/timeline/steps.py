@@ -164,11 +164,26 @@ def _from_optimizer(
     if len(rows) < 2:
         return None
     period = identity_period(trace.name[rows])
-    if period is None or len(rows) <= period:
+    if period is None:
+        rows = _rarest(trace, rows)
+        note = "Steps end at the rarest optimizer; the order of the optimizers does not repeat."
+    else:
+        rows = rows[::-1][::period][::-1]
+        note = "" if period == 1 else f"A step holds {period} optimizer updates, which alternate."
+    if len(rows) < 2:
         return None
-    cuts = trace.end_ns[rows[::-1][::period][::-1]]
-    note = "" if period == 1 else f"A step holds {period} optimizer updates, which alternate."
-    return _between(cuts, how="optimizer", thread=thread, threads=threads, note=note)
+    return _between(trace.end_ns[rows], how="optimizer", thread=thread, threads=threads, note=note)
+
+
+def _rarest(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the rows of the name that occurs least often, but more than once."""
+    values, counts = np.unique(trace.name[rows], return_counts=True)
+    repeated = counts > 1
+    if not repeated.any():
+        return rows[:0]
+    rarest = int(values[repeated][np.argmin(counts[repeated])])
+    same: NDArray[np.bool_] = trace.name[rows] == rarest
+    return rows[same]
 
 
 def _updates(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.intp]:

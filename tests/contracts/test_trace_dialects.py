@@ -203,6 +203,15 @@ def test_two_optimizers_in_turn_make_one_step_of_two_updates(tmp_path: Path) -> 
     assert "2 optimizer updates" in steps.note
 
 
+def test_optimizers_in_no_order_cut_at_the_rarest(tmp_path: Path) -> None:
+    order = ("D", "D", "G", "D", "D", "D", "G", "D", "G")
+    trace, origin = made(tmp_path, "torch 2.6", steps=9, step_annotations=False, optimizers=order)
+    steps = find_steps(trace)
+    assert steps.how == "optimizer"
+    assert starts_us(trace, origin) == [k * STEP_US + 800 for k in (2, 6)]
+    assert "rarest" in steps.note
+
+
 def test_two_optimizers_after_one_backward_are_one_update(tmp_path: Path) -> None:
     writer = Writer(Dialect(step_annotations=False))
     for k in range(4):
