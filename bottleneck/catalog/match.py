@@ -53,8 +53,8 @@ def match(
         fixes: the catalogue to choose from.
 
     Returns:
-        Suggestions: predicted gains of 2 % and more first, by size; then those that cannot be
-        predicted, by the cost of their finding; then small gains; notes last.
+        Suggestions: gains of 2 % and more first, by size; then what cannot be predicted for findings
+        that another fix answers with a prediction; then small gains; notes last.
     """
     by_cost = sorted(findings, key=lambda finding: -(finding.cost_ms or 0.0))
     catalogue = tuple(fixes)
@@ -67,7 +67,8 @@ def match(
             if unknown is not None and not _gains_nothing(fix, what_ifs):
                 suggestion = _suggest(fix, finding, context, what_ifs, unknown)
                 chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
-    ranked = sorted(chosen.values(), key=lambda entry: _rank(entry[1], entry[2], true_ms))
+    priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
+    ranked = sorted(chosen.values(), key=lambda entry: _rank(entry[1], entry[2], true_ms, priced))
     return _without_conflicts(ranked)
 
 
@@ -122,14 +123,19 @@ def _suggest(
     )
 
 
-def _rank(suggestion: Suggestion, finding_ms: float, true_ms: float | None) -> tuple[int, float, str]:
+def _rank(
+    suggestion: Suggestion, finding_ms: float, true_ms: float | None, priced: set[str]
+) -> tuple[int, float, str]:
+    saves, bound = suggestion.saves_ms, suggestion.bound
     if suggestion.note:
         return (3, -finding_ms, suggestion.fix)
-    if suggestion.saves_ms is None:
-        return (1, -finding_ms, suggestion.fix)
-    worth = true_ms is None or suggestion.saves_ms >= _WORTH_SHARE * true_ms
-    hoped = suggestion.saves_ms * (_BOUND_WEIGHT if suggestion.bound else 1.0)
-    return (0 if worth else 2, -hoped, suggestion.fix)
+    if saves is None:
+        if suggestion.finding in priced:
+            return (1, -finding_ms, suggestion.fix)
+        # Nothing else answers this finding: at best the fix saves all that it costs.
+        saves, bound = finding_ms, True
+    worth = true_ms is None or saves >= _WORTH_SHARE * true_ms
+    return (0 if worth else 2, -saves * (_BOUND_WEIGHT if bound else 1.0), suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 _WORTH_A_LINE = 0.005
+_BUDGET_LINES = 8
+"""As many as a bar has segments that can be told apart without colour."""
 _WORTH_TRYING = 0.02
 """A fix that saves less than the verdict's own threshold is not put before the reader first."""
 
@@ -110,7 +112,11 @@ def budget_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[BudgetRow]
             rows.append(row)
         else:
             small.append(row)
-    if len(small) == 1:
+    most = _BUDGET_LINES - len(last)
+    if not whole and len(rows) > most:
+        small = rows[most - 1 :] + small
+        rows = rows[: most - 1]
+    if len(small) == 1 and len(rows) < most:
         rows += small
     elif any(row.ms > 0 for row in small):
         rows.append(

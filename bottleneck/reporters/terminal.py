@@ -57,7 +57,6 @@ _ASCII = str.maketrans(
     }
 )
 
-_BUDGET_LINES = 8
 _TOP_FIXES = 3
 _CODE_LINES = 6
 """Lines of code shown for the first fix."""
@@ -195,11 +194,8 @@ def _budget(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
         bar.append((fills[i % len(fills)] * count, _COLORS[i % len(_COLORS)]))
     page.line(*bar)
     label_width = max(len(row.label) for row in rows)
-    shown = rows if verbose or len(rows) <= _BUDGET_LINES else [*rows[: _BUDGET_LINES - 1], rows[-1]]
     size = diagnosis.step.true_ms
     for i, row in enumerate(rows):
-        if row not in shown:
-            continue
         mark = (fills[i % len(fills)], _COLORS[i % len(_COLORS)])
         cost = milliseconds(row.ms, like=size)
         figures = f" {row.label:<{label_width}} {cost:>9} ms {percent(row.share):>7}"

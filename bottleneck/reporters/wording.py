@@ -76,7 +76,8 @@ def milliseconds(value: float | None, *, like: float | None = None) -> str:
     decimals = 1 if size >= 10 else 2 if size >= 1 else 3
     if size >= 1000:
         decimals = 0
-    return f"{value:,.{decimals}f}".replace(",", " ")
+    # Adding zero turns the -0.0 of a rounded negative into 0.0.
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}".replace(",", " ")
 
 
 def percent(share: float | None) -> str:
@@ -84,9 +85,9 @@ def percent(share: float | None) -> str:
     if share is None:
         return "-"
     value = share * 100
-    if 0 < abs(value) < 0.1:
+    if 0.05 <= abs(value) < 0.1:
         return "<0.1 %"
-    return f"{value:.1f} %" if abs(value) < 10 else f"{value:.0f} %"
+    return f"{round(value, 1) + 0.0:.1f} %" if abs(value) < 10 else f"{value:.0f} %"
 
 
 def times(before: float, after: float) -> str:

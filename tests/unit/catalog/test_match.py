@@ -109,27 +109,41 @@ def test_of_two_that_conflict_the_better_stays() -> None:
     assert ids(match([finding("BN101")], {}, answers, 100.0, fixes=[worse, better])) == ["FX002"]
 
 
-def test_order_is_predicted_then_unpriced_by_cause_then_small_then_notes() -> None:
+def test_order_is_by_gain_then_the_unpriced_beside_a_priced_one_then_small_gains_then_notes() -> None:
     fixes = [
         make("FX001", "BN902", note=True, what_if=WhatIf.GC_FREE),
         make("FX002", "BN101", what_if=WhatIf.GC_FREE),
-        make("FX003", "BN102"),
-        make("FX004", "BN103"),
+        make("FX003", "BN101"),
         make("FX005", "BN101", what_if=WhatIf.INPUT_READY),
         make("FX006", "BN101", what_if=WhatIf.INPUT_WORKERS),
     ]
     answers = (
         answer(WhatIf.GC_FREE, 1.0) | answer(WhatIf.INPUT_READY, 40.0) | answer(WhatIf.INPUT_WORKERS, 30.0)
     )
-    findings = [finding("BN902", 1.0), finding("BN101", 40.0), finding("BN102", 5.0), finding("BN103", 9.0)]
-    assert ids(match(findings, {}, answers, 100.0, fixes=fixes)) == [
-        "FX005",
-        "FX006",
-        "FX004",
-        "FX003",
-        "FX002",
-        "FX001",
+    findings = [finding("BN902", 1.0), finding("BN101", 40.0)]
+    expected = ["FX005", "FX006", "FX003", "FX002", "FX001"]
+    assert ids(match(findings, {}, answers, 100.0, fixes=fixes)) == expected
+
+
+def test_the_only_answer_to_a_dear_finding_is_not_buried_for_want_of_a_prediction() -> None:
+    fixes = [
+        make("FX001", "BN101", what_if=WhatIf.INPUT_READY),
+        make("FX002", "BN802"),
+        make("FX003", "BN901"),
     ]
+    findings = [finding("BN101", 10.0), finding("BN802", 60.0), finding("BN901", 15.0)]
+    suggestions = match(findings, {}, answer(WhatIf.INPUT_READY, 10.0), 100.0, fixes=fixes)
+    assert ids(suggestions) == ["FX002", "FX001", "FX003"]
+    assert suggestions[0].saves_ms is None, "ranked by what it might save, never given a figure"
+
+
+def test_a_bound_ranks_below_an_estimate_of_like_size() -> None:
+    fixes = [
+        make("FX001", what_if=WhatIf.INPUT_READY, what_if_bound=True),
+        make("FX002", what_if=WhatIf.INPUT_WORKERS),
+    ]
+    answers = answer(WhatIf.INPUT_READY, 50.0) | answer(WhatIf.INPUT_WORKERS, 40.0)
+    assert ids(match([finding("BN101", 50.0)], {}, answers, 100.0, fixes=fixes)) == ["FX002", "FX001"]
 
 
 def test_a_note_never_carries_a_prediction() -> None:

@@ -29,6 +29,18 @@ def test_budget_rows_lose_nothing_and_end_with_the_unexplained() -> None:
     assert len(budget_rows(sample(), whole=True)) == len(sample().budget)
 
 
+def test_a_budget_has_no_more_lines_than_the_bar_has_patterns() -> None:
+    parts = [part for part in Part if part is not Part.UNEXPLAINED]
+    lines = [BudgetLine(part=part, ms=5.0 + i, share=0.05) for i, part in enumerate(parts)]
+    full = msgspec.structs.replace(
+        sample(), budget=(*lines, BudgetLine(part=Part.UNEXPLAINED, ms=1.0, share=0.01))
+    )
+    rows = budget_rows(full)
+    assert len(rows) == 8
+    assert rows[-2].label == f"{len(parts) - 6} smaller lines"
+    assert sum(row.ms for row in rows) == pytest.approx(sum(line.ms for line in full.budget))
+
+
 def test_unexplained_is_shown_even_when_it_is_nothing() -> None:
     none = msgspec.structs.replace(
         sample(),
@@ -118,6 +130,7 @@ def test_the_capture_line_states_only_what_was_measured() -> None:
     [
         (None, "not measured"),
         (0.0, "0.000"),
+        (-0.0001, "0.000"),
         (0.0421, "0.042"),
         (6.607, "6.61"),
         (87.43, "87.4"),
@@ -133,7 +146,9 @@ def test_milliseconds_keep_three_figures(value: float | None, text: str) -> None
     [
         (None, "-"),
         (0.0, "0.0 %"),
-        (0.0004, "<0.1 %"),
+        (0.0004, "0.0 %"),
+        (0.0008, "<0.1 %"),
+        (-0.0001, "0.0 %"),
         (0.0712, "7.1 %"),
         (0.6247, "62 %"),
         (-0.0313, "-3.1 %"),
