@@ -90,19 +90,15 @@ class GraphBreaks(Analyzer):
                 )
             )
         count = len(breaks)
-        what = (
-            f"{count} graph break{'s' if count != 1 else ''}"
-            if count
-            else "Seams between compiled regions"
-        )
-        cost = (
-            f" cost {ms(answer.saves_ms)} per step" if answer is not None else "; their price is unknown"
-        )
+        what = f"{count} graph break{'s' if count != 1 else ''}" if count else "Compiled regions"
+        if seams >= 1.5:
+            what += f" with {seams:.0f} seams per step"
+        verb = "costs" if count == 1 else "cost"
+        price = f"{verb} {ms(answer.saves_ms)} per step" if answer is not None else "found; no price known"
         return (
             self.finding(
                 facts,
-                what
-                + (cost if count != 1 or answer is None else f" costs {ms(answer.saves_ms)} per step"),
+                f"{what} {price}",
                 answer=answer,
                 time_ms=facts.timeline.part_ms(Part.GRAPH_BREAK) or None,
                 evidence=evidence,

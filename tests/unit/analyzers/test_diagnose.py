@@ -1,0 +1,189 @@
+"""From a run folder made by hand to a diagnosis; every missing piece lowers the quality, none is fatal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.errors import InputError
+from torch_bottleneck.model.codes import BottleneckClass
+from torch_bottleneck.model.run import (
+    Artefact,
+    DeviceFacts,
+    HostFacts,
+    LoaderFacts,
+    Production,
+    Run,
+    ScriptOutcome,
+    SourceSite,
+    StepTable,
+    Window,
+)
+
+PHASES = {"data": 8.0, "forward": 1.0, "backward": 1.0, "optimizer": 0.2}
+WALL = 10.4
+
+
+def table(count: int, phases: dict[str, float] = PHASES, wall: float = WALL) -> StepTable:
+    return StepTable(
+        index=list(range(count)),
+        wall_ms=[wall + 0.01 * (k % 3) for k in range(count)],
+        phases_ms={name: [value] * count for name, value in phases.items()},
+        batch_elements=[64] * count,
+        user_cpu_ms=[2.4] * count,
+        system_cpu_ms=[0.0] * count,
+        minor_faults=[0] * count,
+        micro_steps=[1] * count,
+    )
+
+
+def make_run(**changes: object) -> Run:
+    run = Run(
+        command=["train.py"],
+        host=HostFacts(cores=4, torch="2.13.0"),
+        devices=[DeviceFacts(kind="cpu")],
+        step_signal="optimizer+fetch",
+        windows=[
+            Window(name="warm-up", status="ok", steps=table(10)),
+            Window(name="baseline", status="ok", steps=table(20)),
+        ],
+        dispatch_ns=1000.0,
+        settings={"threads.intra_op": 1, "malloc.library": "glibc"},
+        artefacts={"trace": Artefact(status="ok", path="trace")},
+        outcome=ScriptOutcome(how="stopped"),
+    )
+    return msgspec.structs.replace(run, **changes)
+
+
+LOADER = LoaderFacts(
+    id=1,
+    cls="DataLoader",
+    site=SourceSite(file="train.py", line=12),
+    role="train",
+    fetches=40,
+    iterators=1,
+    wait_ms=[8.0] * 20,
+    wait_step=list(range(20)),
+    production=Production(where="main", batches=20, fetch_ms=[7.5] * 20, collate_ms=[0.4] * 20),
+)
+
+
+def trace_events(steps: int) -> list[dict[str, object]]:
+    events = []
+
+    def add(name: str, category: str, start: float, length: float) -> None:
+        events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": 7, "ts": start, "dur": length}
+        )
+
+    for k in range(steps):
+        at = 1000.0 + k * 10_400
+        add(f"ProfilerStep#{k + 1}", "user_annotation", at, 10_400)
+        add("data", "user_annotation", at, 8000)
+        add("forward", "user_annotation", at + 8000, 1000)
+        add("aten::addmm", "cpu_op", at + 8010, 950)
+        add("backward", "user_annotation", at + 9000, 1000)
+        add("aten::mm", "cpu_op", at + 9010, 950)
+        add("optimizer", "user_annotation", at + 10_000, 200)
+        add("aten::add_", "cpu_op", at + 10_010, 150)
+    return events
+
+
+def make_folder(
+    path: Path, run: Run | None, *, steps: int = 4, loaders: list[LoaderFacts] | None = None
+) -> Path:
+    path.mkdir()
+    if run is not None:
+        (path / "run.json").write_bytes(msgspec.json.encode(run))
+    (path / "loader.json").write_bytes(msgspec.json.encode([LOADER] if loaders is None else loaders))
+    if steps:
+        (path / "trace").mkdir()
+        (path / "trace" / "host_7.1.pt.trace.json").write_text(
+            json.dumps({"schemaVersion": 1, "traceEvents": trace_events(steps)})
+        )
+    return path
+
+
+def test_a_whole_run_folder_is_diagnosed_with_price_place_and_fix(tmp_path):
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", make_run())])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.INPUT
+    assert diagnosis.verdict.confidence == "high"
+    assert sum(line.ms for line in diagnosis.budget) == pytest.approx(diagnosis.step.true_ms)
+    cause = diagnosis.causes[0]
+    assert cause.cost_ms == pytest.approx(8.0, rel=0.02)
+    assert cause.sites[0].line == 12
+    workers = next(s for s in diagnosis.suggestions if s.fix == "FX101")
+    assert workers.predicted_ms == pytest.approx(WALL - 8.0, rel=0.05)
+    assert diagnosis.capture.inflation == pytest.approx(1.0, rel=0.01)
+    assert "num_workers=4" in workers.code
+
+
+def test_without_a_trace_the_baseline_alone_tells_waiting_for_input(tmp_path):
+    absent = {"trace": Artefact(status="absent", reason="the script profiles itself")}
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", make_run(artefacts=absent), steps=0)])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.INPUT
+    assert diagnosis.capture.quality != "good"
+    assert diagnosis.capture.artefacts["trace"].startswith("absent: the script profiles itself")
+
+
+def test_without_a_trace_nothing_else_is_guessed(tmp_path):
+    phases = {"data": 0.1, "forward": 5.0, "backward": 5.0}
+    run = make_run(windows=[Window(name="baseline", status="ok", steps=table(20, phases))])
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
+    assert diagnosis.verdict.remedy
+
+
+def test_the_warm_up_stands_in_for_a_baseline_that_was_never_reached(tmp_path):
+    run = make_run(windows=[Window(name="warm-up", status="ok", steps=table(10))])
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
+    assert diagnosis.step.true_is == "measured"
+    assert diagnosis.step.count < 10
+    assert any("warm-up stand in" in problem for problem in diagnosis.capture.problems)
+
+
+def test_a_run_that_never_made_a_step_is_undetermined_with_a_remedy(tmp_path):
+    run = make_run(windows=[], outcome=ScriptOutcome(how="raised", exception="ValueError: no data"))
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
+    assert diagnosis.verdict.remedy
+    assert "ValueError: no data" in diagnosis.outcome
+
+
+def test_a_bare_trace_says_that_its_step_is_inflated_until_it_is_given_one(tmp_path):
+    trace = make_folder(tmp_path / "run", None) / "trace" / "host_7.1.pt.trace.json"
+    inflated = diagnose_paths([trace])
+    assert inflated.step.true_is == "profiled"
+    assert inflated.verdict.bottleneck_class is BottleneckClass.INPUT
+    given = diagnose_paths([trace], true_step_ms=9.0)
+    assert (given.step.true_is, given.step.true_ms) == ("given", 9.0)
+    assert sum(line.ms for line in given.budget) == pytest.approx(9.0)
+
+
+def test_a_gpu_run_whose_trace_has_no_kernels_is_not_read_as_a_cpu_run(tmp_path):
+    run = make_run(devices=[DeviceFacts(kind="cuda", name="H200")])
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
+    assert any("without device activity" in problem for problem in diagnosis.capture.problems)
+
+
+def test_the_slowest_of_ranks_without_collectives_decides(tmp_path):
+    top = tmp_path / "run"
+    top.mkdir()
+    for rank, wall in ((0, 10.4), (1, 20.4)):
+        steps = table(20, {**PHASES, "data": wall - 2.4}, wall)
+        run = make_run(rank=rank, world_size=2, windows=[Window(name="baseline", status="ok", steps=steps)])
+        make_folder(top / f"rank{rank}", run)
+    diagnosis = diagnose_paths([top])
+    assert diagnosis.step.true_ms == pytest.approx(20.4, rel=0.01)
+    assert [row.rank for row in diagnosis.ranks] == [0, 1]
+    assert any("rank 1" in note for note in diagnosis.notes)
+
+
+def test_nothing_readable_is_the_users_error(tmp_path):
+    with pytest.raises(InputError):
+        diagnose_paths([tmp_path / "missing"])

@@ -1,0 +1,176 @@
+"""The verdict names what saves most when removed, abstains when it must, and never counts time as cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.analyzers import find_all
+from torch_bottleneck.analyzers.capture import judge
+from torch_bottleneck.analyzers.verdict import decide, order_causes
+from torch_bottleneck.model.codes import BottleneckClass as C
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import CompileFacts, GraphBreak
+from torch_bottleneck.timeline.result import HostSpan
+
+from .facts import STEP_MS, facts
+
+
+def verdict_of(known):
+    return decide(known, find_all(known), judge(known))
+
+
+def causes_of(known):
+    findings = find_all(known)
+    return order_causes(known, findings, decide(known, findings, judge(known)))
+
+
+GPU_CLASSES = [
+    (C.INPUT, Part.INPUT, WhatIf.INPUT_READY, {}),
+    (C.ALLOCATOR, Part.ALLOCATOR, WhatIf.ALLOCATOR_FREE, {}),
+    (C.LAUNCH, Part.DISPATCH, WhatIf.DISPATCH_FREE, {}),
+    (C.SYNC, Part.SYNC, WhatIf.SYNCS_GONE, {}),
+    (C.TRANSFER, Part.COPIES, WhatIf.COPIES_ASYNC, {"copies.pageable_blocking": True}),
+    (C.COMMUNICATION, Part.COMMUNICATION, WhatIf.COMM_OVERLAPPED, {}),
+    (C.COMPILE, Part.COMPILE, WhatIf.NO_COMPILE, {}),
+    (C.GRAPH_BREAK, Part.GRAPH_BREAK, WhatIf.SEAMS_GONE, {}),
+    (C.HOST, Part.HOST, WhatIf.HOST_WORK_GONE, {}),
+]
+
+
+@pytest.mark.parametrize(("expected", "part", "question", "context"), GPU_CLASSES)
+def test_each_class_is_named_when_its_removal_saves_most(expected, part, question, context):
+    known = facts(parts={part: 60.0}, saves={question: 60.0}, context=context)
+    verdict = verdict_of(known)
+    assert verdict.bottleneck_class is expected
+    assert verdict.confidence == "high"
+    first = causes_of(known)[0]
+    assert (first.bottleneck_class, first.cost_ms) == (expected, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "part", "question", "context"),
+    [
+        (C.INPUT, Part.INPUT, WhatIf.INPUT_READY, {}),
+        (C.ALLOCATOR, Part.ALLOCATOR, WhatIf.ALLOCATOR_FREE, {"memory.faults_per_step": 1e4}),
+        (C.LAUNCH, Part.DISPATCH, WhatIf.DISPATCH_FREE, {}),
+        (C.COMPILE, Part.COMPILE, WhatIf.NO_COMPILE, {}),
+        (C.GRAPH_BREAK, Part.GRAPH_BREAK, WhatIf.SEAMS_GONE, {}),
+        (C.HOST, Part.HOST, WhatIf.HOST_WORK_GONE, {}),
+    ],
+)
+def test_the_classes_that_exist_without_a_gpu(expected, part, question, context):
+    known = facts("cpu", parts={part: 60.0}, saves={question: 60.0}, context=context)
+    assert verdict_of(known).bottleneck_class is expected
+
+
+def test_time_spent_in_calls_is_not_their_cost():
+    # 197 ms of cudaFree per step in the host's lane, and nothing gained without them.
+    span = HostSpan(part=Part.ALLOCATOR, what="cudaFree", exposed_ms=0.1, called_ms=197.0, count=18)
+    known = facts(saves={WhatIf.ALLOCATOR_FREE: 0.1}, spans=(span,))
+    assert verdict_of(known).bottleneck_class is C.COMPUTE
+    finding = next(f for f in find_all(known) if f.code == "BN201")
+    assert finding.note
+    assert finding.time_ms == pytest.approx(197.0)
+    assert finding.cost_ms == pytest.approx(0.1)
+
+
+def test_a_busy_device_is_compute_bound_and_small_causes_are_listed_as_negligible():
+    known = facts(parts={Part.SYNC: 1.0}, saves={WhatIf.SYNCS_GONE: 1.0})
+    verdict = verdict_of(known)
+    assert verdict.bottleneck_class is C.COMPUTE
+    causes = causes_of(known)
+    assert causes[0].bottleneck_class is C.COMPUTE
+    assert [c.negligible for c in causes if c.bottleneck_class is C.SYNC] == [True]
+
+
+def test_classes_within_the_noise_are_named_together():
+    known = facts(
+        parts={Part.INPUT: 35.0, Part.SYNC: 34.0},
+        saves={WhatIf.INPUT_READY: 35.0, WhatIf.SYNCS_GONE: 34.0},
+        noise_ms=3.0,
+    )
+    verdict = verdict_of(known)
+    assert verdict.bottleneck_class is C.INPUT
+    assert verdict.also == (C.SYNC,)
+    assert verdict.confidence != "high"
+
+
+def test_the_second_cause_is_priced_with_the_first_already_gone():
+    known = facts(
+        parts={Part.INPUT: 50.0, Part.SYNC: 30.0},
+        saves={WhatIf.INPUT_READY: 50.0, WhatIf.SYNCS_GONE: 30.0},
+        after={(WhatIf.INPUT_READY, WhatIf.SYNCS_GONE): 45.0},
+    )
+    second = causes_of(known)[1]
+    assert second.cost_ms == 30.0
+    assert second.after_previous_ms == pytest.approx(5.0)
+
+
+def test_an_estimate_goes_before_a_bound_of_about_its_size():
+    known = facts(
+        "cpu",
+        parts={Part.INPUT: 40.0, Part.DISPATCH: 45.0},
+        saves={WhatIf.INPUT_READY: 40.0, WhatIf.DISPATCH_FREE: 45.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+    )
+    assert verdict_of(known).bottleneck_class is C.INPUT
+
+
+def test_beside_long_work_dispatch_on_a_cpu_never_decides():
+    known = facts(
+        "cpu",
+        parts={Part.DISPATCH: 35.0},
+        saves={WhatIf.DISPATCH_FREE: 35.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+    )
+    assert verdict_of(known).bottleneck_class is C.COMPUTE
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"replay_error": 0.2, "usable_what_ifs": False},
+        {"launches": 1000, "missing_activities": 200},
+        {"parts": {Part.UNEXPLAINED: 70.0}},
+    ],
+)
+def test_a_poor_capture_gives_no_verdict_but_a_remedy(trouble):
+    known = facts(saves={WhatIf.INPUT_READY: 30.0}, **trouble)
+    verdict = verdict_of(known)
+    assert verdict.bottleneck_class is C.UNDETERMINED
+    assert verdict.confidence == "none"
+    assert verdict.reason
+    assert verdict.remedy
+    assert any(f.code == "BN001" for f in find_all(known))
+
+
+def test_noise_as_large_as_the_effect_takes_the_confidence():
+    known = facts(parts={Part.INPUT: 60.0}, saves={WhatIf.INPUT_READY: 60.0}, noise_ms=70.0)
+    assert verdict_of(known).confidence == "low"
+
+
+def test_varying_batches_and_profiled_steps_lower_the_confidence():
+    sure = {"parts": {Part.INPUT: 60.0}, "saves": {WhatIf.INPUT_READY: 60.0}}
+    assert verdict_of(facts(**sure)).confidence == "high"
+    assert verdict_of(facts(**sure, context={"step.varying_shapes": True})).confidence == "medium"
+    assert verdict_of(facts(**sure, true_is="profiled")).confidence == "medium"
+
+
+def test_breaks_are_named_with_their_lines_and_stand_before_launching():
+    known = facts(
+        parts={Part.GRAPH_BREAK: 30.0, Part.DISPATCH: 40.0},
+        saves={WhatIf.SEAMS_GONE: 30.0, WhatIf.DISPATCH_FREE: 40.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+        compile_facts=CompileFacts(used=True, breaks=[GraphBreak(reason="Tensor.item() call", hits=4)]),
+    )
+    assert verdict_of(known).bottleneck_class is C.GRAPH_BREAK
+    finding = next(f for f in find_all(known) if f.code == "BN401")
+    assert any("Tensor.item()" in item.text for item in finding.evidence)
+
+
+def test_findings_are_priced_in_shares_of_the_true_step():
+    for finding in find_all(facts(parts={Part.INPUT: 60.0}, saves={WhatIf.INPUT_READY: 60.0})):
+        if finding.cost_ms is not None:
+            assert finding.cost_share == pytest.approx(finding.cost_ms / STEP_MS)
+            assert finding.predicted_step_ms == pytest.approx(STEP_MS - finding.cost_ms)
+            assert finding.interval.low_ms <= finding.cost_ms <= finding.interval.high_ms
