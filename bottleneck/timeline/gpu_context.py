@@ -96,6 +96,8 @@ def gpu_context(
     allocations = sum("Malloc" in n or "MemCreate" in n or "MemMap" in n for n in call_names)
     frees = sum(n.startswith(("cudaFree", "hipFree")) or "MemUnmap" in n for n in call_names)
     context: dict[str, JsonValue] = {
+        # A bare trace has no run.json to say it.
+        "device.kind": "rocm" if any(n.startswith("hip") for n in set(call_names)) else "cuda",
         "step.idle_share": sum(parts[p] for p in _IDLE) / true_ms if true_ms else 0.0,
         "input.wait_share": parts[Part.INPUT] / true_ms if true_ms else 0.0,
         "copies.pageable_blocking": of_kind[EventKind.COPY] > 0,
