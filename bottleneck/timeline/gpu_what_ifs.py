@@ -18,6 +18,7 @@ import numpy as np
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import WhatIfResult
 from .hostwork import Work
+from .math_rates import math_speed_up
 from .program import PARTS, EventKind
 from .replay import Edit
 
@@ -36,21 +37,6 @@ _EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 _GRAPH_LEFT = 0.03
 """Share of dispatch left when a CUDA graph is launched instead: one launch of 20 to 60 us and the
 copies of its inputs (12-layer GPT on an H200: 0.35 of 11.9 ms)."""
-
-PEAK_RATIO: dict[str, dict[str, float]] = {
-    # Dense peak rate over plain fp32, from NVIDIA's architecture white papers (V100 to B200).
-    "7.0": {"fp16": 8.0},
-    "7.5": {"fp16": 8.0},
-    "8.0": {"tf32": 8.0, "bf16": 16.0, "fp16": 16.0},
-    "8.6": {"tf32": 1.0, "bf16": 2.0, "fp16": 2.0},
-    "8.9": {"tf32": 1.0, "bf16": 2.0, "fp16": 2.0},
-    "9.0": {"tf32": 7.4, "bf16": 14.8, "fp16": 14.8},
-    "10.0": {"tf32": 14.0, "bf16": 28.0, "fp16": 28.0},
-}
-
-_REAL_SHARE = 0.72
-"""Exponent on the peak ratio: a step's matmuls are smaller than a benchmark's and read their operands
-from memory. On an H200 a GPT's fp32 matmuls gained 4.2x from TF32 where the peak ratio is 7.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +102,6 @@ _FUSED_TRAFFIC = {
 
 def _dispatch(factor: float, works: Sequence[Work]) -> dict[Work, float]:
     return dict.fromkeys(works, factor)
-
-
-def _math_ratio(target: str, measured: dict[str, float], capability: str | None) -> tuple[float, str] | None:
-    """Return (speed-up of fp32 math, where it comes from), or None when unknown."""
-    if measured.get("fp32") and measured.get(target):
-        ratio, source = measured[target] / measured["fp32"], "measured on this device"
-    else:
-        peak = PEAK_RATIO.get(capability or "", {}).get(target)
-        if peak is None:
-            return None
-        ratio, source = peak, "published peak rates"
-    gain = max(1.0, ratio**_REAL_SHARE)
-    return gain, f"{ratio:.1f}x by {source}, discounted to {gain:.1f}x"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +290,7 @@ def _device_questions(program: Program, work: DeviceWork, known: Circumstances) 
         )
     for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
         mask = work.fp32_math if target == "tf32" else work.fp32_math | work.tf32_math
-        ratio = _math_ratio(target, known.matmul_tflops, known.capability)
+        ratio = math_speed_up(target, known.matmul_tflops, known.capability)
         if mask.any() and ratio is not None and ratio[0] > 1.0:
             yield _Question(
                 question,
