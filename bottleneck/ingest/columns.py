@@ -44,25 +44,34 @@ _DTYPES: dict[str, DTypeLike] = {
 
 _COMPLETE = frozenset((XEvent, XEventExact))
 
+_CHUNKS_AT_A_TIME = 32
+
 _FLOAT_IS_COARSE_US = 2.0**50
 """From here on neighbouring float64 values lie a quarter microsecond apart."""
 
 
-class _Codes(dict["int | str", int]):
-    """Dictionary coding: the code of a value, made on first sight; 5 and "5" are one value."""
+class _Codes:
+    """Dictionary coding of one column; 5 and "5" are one value."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.texts: list[str] = []
-        self._by_text: dict[str, int] = {}
+        self._codes: dict[int | str, int] = {}
 
-    def __missing__(self, value: int | str) -> int:
-        text = str(value)
-        code = self._by_text.get(text)
-        if code is None:
-            code = self._by_text[text] = len(self.texts)
+    def of(self, values: Sequence[int | str], dtype: DTypeLike) -> NDArray[Any]:
+        """Return the code of each value; a new value gets the next code."""
+        codes = self._codes
+        try:
+            return np.fromiter([codes[v] for v in values], dtype, len(values))
+        except KeyError:  # rare after the first pieces: most names of a step come again
+            for value in values:
+                if value not in codes:
+                    codes[value] = self._code_of_text(str(value))
+            return np.fromiter([codes[v] for v in values], dtype, len(values))
+
+    def _code_of_text(self, text: str) -> int:
+        code = self._codes.setdefault(text, len(self.texts))
+        if code == len(self.texts):
             self.texts.append(text)
-        self[value] = code
         return code
 
 
@@ -108,6 +117,7 @@ class Columns:
         self._cats = _Codes()
         self._pids = _Codes()
         self._tids = _Codes()
+        self._fresh: list[dict[str, NDArray[Any]]] = []
         self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _DTYPES}
         self.thread_names: dict[tuple[str, str], str] = {}
         self.process_names: dict[str, str] = {}
@@ -136,16 +146,14 @@ class Columns:
             self._whole_us_only = self._whole_us_only and not fractional
             ts_ns = _to_ns(ts_us)
         if len(rows) < len(events):
-            for event in events:
-                if isinstance(event, Metadata):
-                    self._add_metadata(event)
+            for event in [e for e in events if type(e) is Metadata]:
+                self._add_metadata(event)
         if rows:
             self._add_rows(rows, ts_ns)
         return True
 
     def _add_rows(self, rows: list[XEvent], ts_ns: NDArray[np.int64]) -> None:
         n = len(rows)
-        names, cats, pids, tids = self._names, self._cats, self._pids, self._tids
         args = [e.args for e in rows]
         external_id = _ints([a.external_id for a in args])
         if (unset := external_id == NONE).any():
@@ -153,10 +161,10 @@ class Columns:
         chunk: dict[str, NDArray[Any]] = {
             "ts_ns": ts_ns,
             "dur_ns": np.maximum(_to_ns(np.fromiter([e.dur for e in rows], np.float64, n)), 0),
-            "name": np.fromiter([names[e.name] for e in rows], np.int32, n),
-            "cat": np.fromiter([cats[e.cat] for e in rows], np.int16, n),
-            "pid": np.fromiter([pids[e.pid] for e in rows], np.int16, n),
-            "tid": np.fromiter([tids[e.tid] for e in rows], np.int32, n),
+            "name": self._names.of([e.name for e in rows], np.int32),
+            "cat": self._cats.of([e.cat for e in rows], np.int16),
+            "pid": self._pids.of([e.pid for e in rows], np.int16),
+            "tid": self._tids.of([e.tid for e in rows], np.int32),
             "external_id": external_id,
             "correlation": _ints([a.correlation for a in args]),
             "stream": _ints([a.stream for a in args]),
@@ -168,11 +176,19 @@ class Columns:
             "wait_stream": _ints([a.wait_stream for a in args]),
             "wait_correlation": _ints([a.wait_correlation for a in args]),
         }
-        device = chunk["device"]
-        chunk["device"] = np.where(abs(device) < 2**31, device, NONE)
-        for column, part in chunk.items():
-            self._parts[column].append(_compact(part, _DTYPES[column]))
+        self._fresh.append(chunk)
         self.rows += n
+        if len(self._fresh) == _CHUNKS_AT_A_TIME:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Put the last chunks away, together: numpy's cost per call would outweigh their size."""
+        for column, parts in self._parts.items():
+            part = np.concatenate([chunk[column] for chunk in self._fresh])
+            if column == "device":
+                part[abs(part) >= 2**31] = NONE
+            parts.append(_compact(part, _DTYPES[column]))
+        self._fresh.clear()
 
     def _add_metadata(self, event: Metadata) -> None:
         value = event.args.get("name")
@@ -197,6 +213,8 @@ class Columns:
 
         Rows come sorted by (start, longest first), ties in file order.
         """
+        if self._fresh:
+            self._settle()
         ts_ns, dur_ns = self._joined("ts_ns"), self._joined("dur_ns")
         order = _time_order(ts_ns, dur_ns)
         columns: dict[str, NDArray[Any]] = {"ts_ns": ts_ns[order], "dur_ns": dur_ns[order]}
