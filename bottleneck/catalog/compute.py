@@ -51,7 +51,8 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
         note=True,
         what_to_change="scaled_dot_product_attention falls back to plain math when no fused backend accepts the"
         " inputs: flash needs fp16 or bf16, no arbitrary attn_mask, and a head size it supports. Ask for the fused ones"
-        " only: the warnings then say what is in the way. Flash first, then cuDNN, then memory-efficient.",
+        " only: the warnings then say what is in the way. Flash first, then cuDNN, then memory-efficient. Outside torch,"
+        " FlashAttention-3 (Hopper), xFormers (odd masks) and Transformer Engine bring kernels of their own.",
         when=(ON_GPU,),
         code="""\
 import torch.nn.functional as F
@@ -70,6 +71,10 @@ with sdpa_kernel(backends):
         sources=(
             docs("generated/torch.nn.attention.sdpa_kernel.html", "torch.nn.attention.sdpa_kernel"),
             _SDPA,
+            paper(
+                "2407.08608", "FlashAttention-3", "1.5-2.0x faster than FlashAttention-2 with fp16 on H100"
+            ),
+            source("https://github.com/facebookresearch/xformers", "xFormers"),
         ),
     ),
     Fix(
@@ -222,7 +227,7 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
         title="Use fused norm, rotary, activation and loss kernels",
         addresses=("BN306",),
         what_to_change="RMSNorm, RoPE, SwiGLU and the cross-entropy of a large vocabulary are memory-bound chains of"
-        " kernels. Fused ones (Liger, or torch.compile) read and write once; the fused linear cross-entropy never holds"
+        " kernels. Fused ones (Liger, torch.compile, or Triton kernels of your own) read and write once; the fused linear cross-entropy never holds"
         " the logits. Keep the residual sum in fp32.",
         when=(
             ON_GPU,
