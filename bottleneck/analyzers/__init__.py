@@ -16,6 +16,7 @@ from . import (  # noqa: F401  (importing a module registers its analyzers)
     graph_breaks,
     host,
     input_bound,
+    kernels,
     launch,
     sync,
     transfer,

@@ -96,9 +96,7 @@ class AllocatorInCriticalPath(Analyzer):
         if cost is not None:
             title = f"Allocator calls keep each step waiting for {ms(cost)}"
         else:
-            title = (
-                f"{calls:.0f} allocator calls per step reach the driver; their price could not be told"
-            )
+            title = f"{calls:.0f} allocator calls per step reach the driver; their price could not be told"
         return (
             self.finding(
                 facts,

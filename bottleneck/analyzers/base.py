@@ -19,7 +19,7 @@ from ..model.finding import Evidence, Finding, Interval
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, SourceSite
 from ..timeline.result import HostSpan, Timeline
 
-__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "ms", "percent"]
+__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent"]
 
 HEADINGS = (
     "What it means",
@@ -107,6 +107,20 @@ class Facts:
         noise = (ci[1] - ci[0]) / 2 / self.true_ms * saves_ms
         noise += (self.timeline.replay_error or 0.0) * saves_ms
         return Interval(low_ms=max(0.0, saves_ms - noise), high_ms=saves_ms + noise)
+
+
+def kernel_evidence(facts: Facts, *parts: Part, most: int = 3) -> list[Evidence]:
+    """Name the dearest kernels (CPU: operators) of some budget parts, or of all."""
+    rows = [row for row in facts.timeline.kernels if not parts or row.part in parts]
+    return [
+        Evidence(
+            text=f"{row.name}: {ms(row.ms)} per step in {row.count:.0f} calls ({percent(row.share)})",
+            value=row.ms,
+            unit="ms/step",
+            source="trace",
+        )
+        for row in rows[:most]
+    ]
 
 
 class Analyzer(ABC):

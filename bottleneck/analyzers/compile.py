@@ -81,14 +81,10 @@ class RecompilesInSteadyState(Analyzer):
             )
             for item in sorted(recompiles, key=lambda item: -item.count)[:4]
         ]
-        evidence += [
-            Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]
-        ]
+        evidence += [Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]]
         sites: list[SourceSite | None] = [item.site for item in recompiles]
         if cost > 0:
-            title = (
-                f"Compiling costs {ms(cost)} per step ({percent(cost / facts.true_ms)}) in steady state"
-            )
+            title = f"Compiling costs {ms(cost)} per step ({percent(cost / facts.true_ms)}) in steady state"
         elif limit:
             title = "The recompile limit was reached: some code runs eagerly for good"
         else:
@@ -143,9 +139,7 @@ class CudagraphsSkipped(Analyzer):
                 facts,
                 f"CUDA graphs were skipped: {skips[0].splitlines()[0][:100]}",
                 answer=facts.ask(WhatIf.ONE_LAUNCH),
-                evidence=[
-                    Evidence(text=text.splitlines()[0][:160], source="inductor") for text in skips[:4]
-                ],
+                evidence=[Evidence(text=text.splitlines()[0][:160], source="inductor") for text in skips[:4]],
                 not_this="Costs only where launching decides.",
             ),
         )

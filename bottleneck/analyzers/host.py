@@ -168,11 +168,7 @@ class ThreadSettings(Analyzer):
             problems.append(f"{threads:.0f} intra-op threads on {cores:.0f} cores")
         if workers > cores:
             problems.append(f"{workers:.0f} loader workers on {cores:.0f} cores")
-        if (
-            load
-            and load[0] > 1.5 * cores + workers
-            and not (facts.timeline.kind == "gpu" and not busy_input)
-        ):
+        if load and load[0] > 1.5 * cores + workers and not (facts.timeline.kind == "gpu" and not busy_input):
             problems.append(f"load average {load[0]:.1f} on {cores:.0f} cores: others use this machine")
         if not problems:
             return ()

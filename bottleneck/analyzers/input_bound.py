@@ -63,11 +63,7 @@ class WaitingForInput(Analyzer):
         """Price the wait; evidence from the loader that causes it."""
         answer = facts.ask(WhatIf.INPUT_READY)
         exposed = facts.timeline.part_ms(Part.INPUT)
-        cost = (
-            answer.saves_ms
-            if answer is not None
-            else (exposed if facts.timeline.kind == "cpu" else None)
-        )
+        cost = answer.saves_ms if answer is not None else (exposed if facts.timeline.kind == "cpu" else None)
         if cost is None or cost <= 0:
             return ()
         loader = facts.training_loader()
@@ -178,11 +174,7 @@ class InputProductionSlow(Analyzer):
         production = _production_ms(loader)
         wait = facts.timeline.part_ms(Part.INPUT)
         rest = facts.true_ms - wait
-        if (
-            production is None
-            or production < 0.5 * max(rest, 1e-9)
-            or wait < _WORTH_SHARE * facts.true_ms
-        ):
+        if production is None or production < 0.5 * max(rest, 1e-9) or wait < _WORTH_SHARE * facts.true_ms:
             return ()
         made = loader.production
         assert made is not None

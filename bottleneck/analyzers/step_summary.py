@@ -88,9 +88,7 @@ def _left_out(typical: TypicalStep) -> tuple[str, ...]:
         times = ", ".join(ms(value) for value in typical.stragglers)
         notes.append(f"One baseline step of {times} stands alone and is left out of the step time.")
     if typical.one_off_compiles:
-        notes.append(
-            "One baseline step contains a late first compilation and is left out of the step time."
-        )
+        notes.append("One baseline step contains a late first compilation and is left out of the step time.")
     return tuple(notes)
 
 
@@ -145,6 +143,4 @@ def find_basis(run: Run | None, steps: Steps | None, *, given_ms: float | None) 
             run=run,
             problems=tuple(problems),
         )
-    return StepBasis(
-        summary=StepSummary(true_ms=None, step_signal=signal), run=run, problems=tuple(problems)
-    )
+    return StepBasis(summary=StepSummary(true_ms=None, step_signal=signal), run=run, problems=tuple(problems))

@@ -47,9 +47,7 @@ def median_interval(values: ArrayLike, *, confidence: float = 0.95) -> tuple[flo
     return float(x[below - 1]), float(x[n - below])
 
 
-def _block_resamples(
-    x: NDArray[np.float64], rng: np.random.Generator, resamples: int
-) -> NDArray[np.float64]:
+def _block_resamples(x: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> NDArray[np.float64]:
     # Neighbouring steps share a queue, a clock rate and a noisy neighbour, so whole blocks are
     # drawn (circular block bootstrap, length about n^(1/3): Politis & Romano, 1992).
     n = len(x)

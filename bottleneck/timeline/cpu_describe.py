@@ -17,7 +17,9 @@ from .cpu_budget import CpuBudget
 from .cpu_ops import OpClass, base_name
 from .cpu_pools import WORK, Pool, Pools
 from .cpu_segments import Segments
+from .dialect import kinds
 from .result import HostSpan
+from .stacks import UserFrames
 
 __all__ = ["describe_context", "describe_kernels", "describe_spans"]
 
@@ -94,8 +96,10 @@ def _site(run: Run | None, phase: str) -> SourceSite | None:
     return max(known, key=lambda item: item.count).site if known else None
 
 
-def _host_chunks(segments: Segments, pools: Pools) -> list[tuple[str, float, float]]:
-    """Long Python by where it stands: (where, count per step, profiled ms per step)."""
+def _host_chunks(
+    trace: Trace, segments: Segments, pools: Pools
+) -> list[tuple[str, float, float, SourceSite | None]]:
+    """Long Python by where it stands: (where, count per step, profiled ms per step, user line)."""
     if pools.segment_pool is None:
         return []
     host = pools.segment_pool == Pool.HOST
@@ -104,6 +108,7 @@ def _host_chunks(segments: Segments, pools: Pools) -> list[tuple[str, float, flo
     steps = max(1, segments.steps)
     before = _previous_phase(segments)
     where = np.where(segments.phase > 0, segments.phase.astype(np.int64), -before - 1)
+    frames = UserFrames(trace, kinds(trace))
     out = []
     for value in np.unique(where[host]).tolist():
         mask = host & (where == value)
@@ -112,7 +117,9 @@ def _host_chunks(segments: Segments, pools: Pools) -> list[tuple[str, float, flo
         if phase == "evaluation":
             text = "evaluation"
         ms = float(segments.dur_ns[mask].sum()) / steps / 1e6
-        out.append((text, float(mask.sum()) / steps, ms))
+        longest = int(np.argmax(np.where(mask, segments.dur_ns, 0)))
+        middle = int(segments.start_ns[longest] + segments.dur_ns[longest] // 2)
+        out.append((text, float(mask.sum()) / steps, ms, frames.at(middle, segments.tid)))
     return sorted(out, key=lambda row: -row[2])
 
 
@@ -137,7 +144,14 @@ def describe_spans(
     spans: list[HostSpan] = []
 
     def add(
-        part: Part, what: str, ms: float, *, count: float, phase: str, called: float | None = None
+        part: Part,
+        what: str,
+        ms: float,
+        *,
+        count: float,
+        phase: str,
+        called: float | None = None,
+        site: SourceSite | None = None,
     ) -> None:
         if ms > 0 or count > 0:
             spans.append(
@@ -147,7 +161,7 @@ def describe_spans(
                     exposed_ms=ms,
                     called_ms=ms if called is None else called,
                     count=count,
-                    site=_site(run, "fetch" if phase == "data" else phase),
+                    site=site or _site(run, "fetch" if phase == "data" else phase),
                     label=phase,
                 )
             )
@@ -180,11 +194,11 @@ def describe_spans(
     if trace is not None and segments is not None and pools.segment_pool is not None:
         steps = max(1, segments.steps)
         host_left = budget.parts[Part.HOST] - budget.collector_ms
-        chunks = _host_chunks(segments, pools)
-        seen = sum(ms for _, _, ms in chunks)
-        for text, count, ms in chunks:
+        chunks = _host_chunks(trace, segments, pools)
+        seen = sum(ms for _, _, ms, _ in chunks)
+        for text, count, ms, site in chunks:
             label = text.rpartition(" ")[2] if text.startswith("Python in") else ""
-            add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms)
+            add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms, site=site)
         if not chunks:
             add(Part.HOST, "Python outside the phases", host_left, count=0.0, phase="")
         reads = segments.first_of_row & (segments.op_class == OpClass.SYNC)

@@ -51,6 +51,8 @@ class Segments:
     steps: int
     step_ns: NDArray[np.int64]
     """Length of each step."""
+    tid: int
+    """Code of the thread in the trace."""
     first_of_row: NDArray[np.bool_]
     """True where a row's first own stretch begins: its fixed cost is charged there, once."""
     regions_per_step: float = 0.0
@@ -218,6 +220,7 @@ def read_segments(
         phases=phases,
         steps=len(start_ns),
         step_ns=np.asarray(end_ns - start_ns, dtype=np.int64),
+        tid=thread[1],
         first_of_row=first & covered,
         regions_per_step=sweep.regions / steps,
         nested_regions_per_step=sweep.nested_regions / steps,
