@@ -67,11 +67,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     args = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")
 
-    model = Encoder().to(DEVICE)
+    model = Encoder().to(DEVICE, torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    features = torch.randn(BATCH, LENGTH, WIDTH, device=DEVICE)
+    features = torch.randn(BATCH, LENGTH, WIDTH, device=DEVICE, dtype=torch.bfloat16)
     labels = torch.randint(CLASSES, (BATCH,), device=DEVICE)
     history = []
     waiting = []  # fixed: results that have not been read yet

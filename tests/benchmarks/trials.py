@@ -1,0 +1,199 @@
+"""Runs `bottleneck diagnose` over training scripts of many shapes and compares verdict with truth.
+
+In: trials/*.py, each of which states its planted bottleneck in `TRUTH` (and in `ACCEPT` what else
+would be right). Out: reports/trials.md (reports/trials-gpu.md on a GPU): one row per script, a
+confusion table, the misses.
+
+    python tests/benchmarks/trials.py [--no-times] [TRIAL ...]
+
+Where a script takes `--fixed`, the planted bottleneck is measured by taking it away: the script
+alone, with nothing attached, slow and fixed. A planted bottleneck whose removal gains less than
+1.15x is not taken for the truth: its row says so and is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from step_times import REPOSITORY, ScriptFailedError, run_once
+
+GPU = torch.cuda.is_available()
+FOLDER = Path(__file__).with_name("trials")
+HEALTHY = "compute-bound"
+LEAST_GAIN = 1.15
+TIMEOUT_S = 180
+
+
+@dataclass
+class Trial:
+    """One script, what was planted in it and what came out."""
+
+    name: str
+    accepted: tuple[str, ...]
+    has_fix: bool
+    verdict: str = "failed"
+    confidence: str = ""
+    also: tuple[str, ...] = ()
+    reason: str = ""
+    true_ms: float | None = None
+    without_ms: float | None = None
+    slow_ms: float | None = None
+    fixed_ms: float | None = None
+
+    @property
+    def truth(self) -> str:
+        """The planted class."""
+        return self.accepted[0]
+
+    @property
+    def right(self) -> bool:
+        """The headline is the planted class, or another one that the script allows."""
+        return self.verdict in self.accepted
+
+    @property
+    def weak(self) -> bool:
+        """Taking the planted bottleneck away hardly helps: then it is not the truth."""
+        if self.slow_ms is None or self.fixed_ms is None:
+            return False
+        return self.slow_ms / self.fixed_ms < LEAST_GAIN
+
+
+def read_trial(path: Path) -> Trial:
+    """Read what a script says of itself, without running it."""
+    source = path.read_text()
+    truth: dict[str, object] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in ("TRUTH", "ACCEPT"):
+                code = compile(ast.Expression(node.value), str(path), "eval")
+                truth[name] = eval(code, {"GPU": GPU})
+    accept = truth.get("ACCEPT", ())
+    assert isinstance(accept, tuple)
+    return Trial(path.stem, (str(truth["TRUTH"]), *map(str, accept)), '"--fixed"' in source)
+
+
+def diagnose(trial: Trial, folder: Path) -> None:
+    """Run the tool on the script and enter its verdict."""
+    script = FOLDER / f"{trial.name}.py"
+    command = [sys.executable, "-m", "torch_bottleneck", "diagnose", "-q", "--out", str(folder), str(script)]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder.parent, check=False
+        )
+    except subprocess.TimeoutExpired:
+        trial.reason = f"longer than {TIMEOUT_S} s"
+        return
+    stored = folder / "diagnosis.json"
+    if not stored.is_file():
+        trial.reason = f"exit code {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"
+        return
+    diagnosis = json.loads(stored.read_text())
+    verdict = diagnosis["verdict"]
+    trial.verdict, trial.confidence = verdict["class"], verdict["confidence"]
+    trial.also, trial.reason = tuple(verdict["also"]), verdict["headline"]
+    trial.true_ms = diagnosis["step"]["true_ms"]
+    planted = (c["predicted_ms"] for c in diagnosis["causes"] if c["class"] == trial.truth)
+    trial.without_ms = next(planted, None)
+
+
+def measure(trial: Trial) -> None:
+    """Time the script alone, without and with its fix."""
+    script = FOLDER / f"{trial.name}.py"
+    try:
+        trial.slow_ms = run_once(script, timeout_s=TIMEOUT_S)
+        if trial.has_fix:
+            trial.fixed_ms = run_once(script, ["--fixed"], timeout_s=TIMEOUT_S)
+    except ScriptFailedError as failure:
+        print(failure, flush=True)
+
+
+def ms(value: float | None) -> str:
+    """Return a table cell."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def render(trials: list[Trial]) -> str:
+    """Return the report."""
+    device = torch.cuda.get_device_name(0) if GPU else f"CPU, {os.cpu_count()} cores, one thread per script"
+    counted = [t for t in trials if not t.weak]
+    right = sum(t.right for t in counted)
+    lines = [
+        "# Verdict against truth on scripts of other shapes",
+        "",
+        f"{device}, torch {torch.__version__}. Written by `python tests/benchmarks/trials.py`.",
+        "Planted: what the script was written to wait on (`compute-bound`: healthy). Slow, fixed: measured",
+        "alone, once each. Without it: the tool's figure for the step without the planted class.",
+        "",
+        f"**{right} of {len(counted)} verdicts are right.**",
+        "",
+        "| script | planted | verdict | right | true step (tool) | slow | without it (tool) | fixed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for t in trials:
+        judged = "not counted" if t.weak else "yes" if t.right else "in `also`" if t.truth in t.also else "NO"
+        without = t.without_ms if t.has_fix else None
+        lines.append(
+            f"| {t.name} | {t.truth} | {t.verdict} ({t.confidence}) | {judged} | {ms(t.true_ms)} "
+            f"| {ms(t.slow_ms)} | {ms(without)} | {ms(t.fixed_ms)} |"
+        )
+    table: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for t in counted:
+        table[t.truth][t.verdict] += 1
+    columns = sorted({t.verdict for t in counted} | set(table))
+    lines += ["", "## Confusion", "", f"| planted \\ verdict | {' | '.join(columns)} |"]
+    lines.append("| --- " * (len(columns) + 1) + "|")
+    for truth in sorted(table):
+        lines.append(f"| {truth} | {' | '.join(str(table[truth][c] or '') for c in columns)} |")
+    misses = [t for t in counted if not t.right]
+    lines += ["", "## Misses", ""] + [f"- {t.name}: {t.verdict}. {t.reason}" for t in misses]
+    if not misses:
+        lines.append("None.")
+    weak = [t for t in trials if t.weak]
+    if weak:
+        lines += ["", "## Not counted", "", "The planted bottleneck gained less than 1.15x when removed:"]
+        lines += [f"- {t.name}: {ms(t.slow_ms)} to {ms(t.fixed_ms)} ms; verdict {t.verdict}" for t in weak]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run the trials and write the report after each, so that a stopped run leaves one too."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--no-times", action="store_true", help="verdicts only")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    out = args.out or REPOSITORY / "reports" / ("trials-gpu.md" if GPU else "trials.md")
+    out.parent.mkdir(exist_ok=True)
+    done: list[Trial] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        keep = (args.keep or Path(scratch)).resolve()
+        keep.mkdir(parents=True, exist_ok=True)
+        for path in sorted(FOLDER.glob("*.py")):
+            if args.names and path.stem not in args.names:
+                continue
+            trial = read_trial(path)
+            diagnose(trial, keep / trial.name)
+            if not args.no_times:
+                measure(trial)
+            done.append(trial)
+            out.write_text(render(done))
+            print(f"{trial.name:24} planted {trial.truth:20} verdict {trial.verdict} {trial.confidence} "
+                  f"{trial.also} {ms(trial.slow_ms)} {ms(trial.fixed_ms)}", flush=True)  # fmt: skip
+    print(out.read_text())
+
+
+if __name__ == "__main__":
+    main()
