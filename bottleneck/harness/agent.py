@@ -46,12 +46,13 @@ __all__ = ["Agent", "active"]
 LEARNING_EVENTS = 200
 """User lines and settings are looked at for so many events of each kind, then never again."""
 
-_active: weakref.ref[Agent] | None = None
+_installed: list[weakref.ref[Agent]] = []
+"""The agent whose hooks are in, if any."""
 
 
 def active() -> Agent | None:
     """Return the agent that watches this process, if there is one."""
-    return _active() if _active is not None else None
+    return _installed[-1]() if _installed else None
 
 
 class Agent:
@@ -112,8 +113,7 @@ class Agent:
 
     def install(self) -> None:
         """Put every hook in; from now on the script is observed."""
-        global _active
-        _active = weakref.ref(self)
+        _installed.append(weakref.ref(self))
         self._live = True
         self._hooks.install()
         self._loader_watch.install()
@@ -125,14 +125,12 @@ class Agent:
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
-        global _active
         self._live = False
         self._garbage.uninstall()
         self._compile_watch.uninstall()
         self._loader_watch.uninstall()
         self._hooks.uninstall()
-        if active() is self:
-            _active = None
+        _installed[:] = [watching for watching in _installed if watching() not in (None, self)]
 
     def finish(self) -> None:
         """The script has ended or was stopped: keep what there is. Never raises."""
@@ -154,7 +152,7 @@ class Agent:
     def _guarded(self, artefact: str, call: Any) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - one per artefact; the script's end must be its own
+        except Exception as error:
             with contextlib.suppress(Exception):
                 self._store.artefact(artefact, "failed", reason=f"{type(error).__name__}: {error}")
 
@@ -197,9 +195,7 @@ class Agent:
         self._batch_elements += elements
         self._vote(iterator)
         self._horizon.fetched(iterator)
-        self._loader_watch.fetched(
-            iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name
-        )
+        self._loader_watch.fetched(iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name)
 
     def _vote(self, iterator: object) -> None:
         """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
@@ -360,9 +356,9 @@ class Agent:
         if self._start_ns is None:
             self._begin_step(perf_counter_ns())
 
-    def _begin_step(self, now_ns: int) -> None:
+    def _begin_step(self, now_ns: int, usage: Any = None) -> None:
         self._start_ns = now_ns
-        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._usage = usage or resource.getrusage(resource.RUSAGE_SELF)
         self._garbage.total_ns = 0
         self._backwards = self._accumulations = self._evaluations = 0
         self._batch_bytes = self._batch_elements = 0
@@ -371,6 +367,7 @@ class Agent:
         """Return the step that ends at `now_ns`."""
         assert self._start_ns is not None
         usage, before = resource.getrusage(resource.RUSAGE_SELF), self._usage
+        self._usage = usage
         return Row(
             index=self._steps,
             start_ns=self._start_ns,
@@ -414,7 +411,10 @@ class Agent:
         self._steps += 1
         if changed:
             self._on_window()
-        self._begin_step(perf_counter_ns() if changed else now)
+        if changed:
+            self._begin_step(perf_counter_ns())
+        else:
+            self._begin_step(now, self._usage)
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
+    from typing_extensions import Self
+
 __all__ = ["Harness"]
 
 Batch = TypeVar("Batch")
@@ -110,7 +112,7 @@ class Harness:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def __enter__(self) -> Harness:
+    def __enter__(self) -> Self:
         self._agent = active()
         if self._agent is not None:
             return self

@@ -317,7 +317,7 @@ class Capture:
         try:
             self.own_profiler_busy = True
             session.start()
-        except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
+        except Exception as error:
             self._no_trace("failed", f"the profiler did not start: {_text(error)}")
             self._after_trace()
             return
@@ -338,7 +338,7 @@ class Capture:
             return
         try:
             session.step()
-        except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
+        except Exception as error:
             self._session = None
             session.abandon()
             self._no_trace("failed", f"the profiler failed at a step: {_text(error)}")
@@ -356,7 +356,7 @@ class Capture:
             size = session.export(raw)
             if not at_cut:
                 session.mark_partial(raw)
-        except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
+        except Exception as error:
             raw.unlink(missing_ok=True)
             if self._probe is None:
                 self._no_trace("failed", f"the trace could not be written: {_text(error)}")
@@ -390,14 +390,12 @@ class Capture:
     def _planned_trace(self) -> int:
         return self._schedule.traced if self._schedule is not None else 1
 
-    def _finish_trace(
-        self, raw: Path, rows: list[Row] | None, *, skip: int, reason: str | None
-    ) -> None:
+    def _finish_trace(self, raw: Path, rows: list[Row] | None, *, skip: int, reason: str | None) -> None:
         try:
             target = raw.with_name(raw.name.removeprefix(".") + ".gz")
             compress(raw, target)
             self._store.artefact("trace", "ok", path=target)
-        except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
+        except Exception as error:
             self._no_trace("failed", f"the trace could not be compressed: {_text(error)}")
             return
         self._close("trace", planned=self._traced, rows=rows, skip=skip, reason=reason)
@@ -426,7 +424,7 @@ class Capture:
         try:
             self._history.start()
             self._syncs.start()
-        except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
+        except Exception as error:
             self._store.artefact("memory", "failed", reason=_text(error))
             self._syncs.stop()
             self._open_after()
@@ -437,7 +435,7 @@ class Capture:
             self._syncs.stop()
             self._history.stop(target)
             self._store.artefact("memory", "ok", path=target)
-        except Exception as error:  # noqa: BLE001 - the one broad except of this artefact
+        except Exception as error:
             self._store.artefact("memory", "failed", reason=_text(error))
         self._note_overhead(memory_dump_ms=self._history.dump_ms)
         self._close("memory", planned=self._planned("memory"), reason=reason)
@@ -514,9 +512,7 @@ class Capture:
         elif stage == "waiting":
             self._no_trace("absent", "the script profiles itself until its end")
         elif stage in ("trace", "probe") and self._session is not None:
-            self._schedule = msgspec.structs.replace(
-                self._schedule or _NOTHING, memory=0, after=0
-            )
+            self._schedule = msgspec.structs.replace(self._schedule or _NOTHING, memory=0, after=0)
             # Forks and worker shut-downs may be under way, so the open step is not counted.
             self._end_trace(at_cut=False, reason=reason)
         elif stage == "memory":
@@ -578,5 +574,3 @@ def _joined(first: Window, second: Window) -> Window:
 
 def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-
-

@@ -6,6 +6,7 @@ on the host and no synchronisation; events are reused from window to window.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class DeviceClock:
         marks = self._pool[: self._used]
         marks[-1].synchronize()
         times: list[float | None] = []
-        for first, second in zip(marks, marks[1:], strict=False):
+        for first, second in pairwise(marks):
             try:
                 times.append(first.elapsed_time(second))
             except RuntimeError:

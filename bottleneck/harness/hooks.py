@@ -169,7 +169,7 @@ class Hooks:
         local, observer = self._local, self._observer
         range_of = torch_private.record_function
 
-        def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             # is_compiling() must come first: dynamo would guard on the thread-local.
             if _is_compiling() or local.depth:
                 return original(self, *args, **kwargs)
@@ -186,7 +186,7 @@ class Hooks:
                 local.depth = 0
                 observer.end_phase()
 
-        return __call__
+        return call
 
     def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer
@@ -211,7 +211,7 @@ class Hooks:
         observer = self._observer
         range_of = torch_private.record_function
 
-        def __next__(self: Any) -> Any:
+        def fetch(self: Any) -> Any:
             if not observer.mine():
                 return original(self)
             observer.begin_fetch()
@@ -226,13 +226,13 @@ class Hooks:
                 observer.end_fetch(self, batch)
             return batch
 
-        return __next__
+        return fetch
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer
         range_of = torch_private.record_function
 
-        def __iter__(self: Any) -> Any:
+        def begin(self: Any) -> Any:
             # Starting workers is part of waiting for data, though no batch comes of it.
             if not observer.mine():
                 return original(self)
@@ -243,7 +243,7 @@ class Hooks:
             finally:
                 observer.end_phase()
 
-        return __iter__
+        return begin
 
     def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer
@@ -269,12 +269,12 @@ class Hooks:
     def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer
 
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        def build(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not _is_compiling():
                 observer.built_optimizer(self)
 
-        return __init__
+        return build
 
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer
@@ -324,14 +324,14 @@ class Hooks:
     def _profile_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer
 
-        def __exit__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def leave(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(self, *args, **kwargs)
             finally:
                 if not observer.own_profiler_busy():
                     observer.foreign_profiler(active=False)
 
-        return __exit__
+        return leave
 
     def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
         observer = self._observer

@@ -67,9 +67,7 @@ def _facts(optimizer: Any, site: SourceSite | None) -> OptimizerFacts:
     )
 
 
-def _flavour(
-    optimizer: Any, parameters: list[Any]
-) -> Literal["fused", "foreach", "for-loop", "unknown"]:
+def _flavour(optimizer: Any, parameters: list[Any]) -> Literal["fused", "foreach", "for-loop", "unknown"]:
     """Tell which implementation torch takes, by torch's own rule where the user left it open."""
     groups = optimizer.param_groups
     if not type(optimizer).__module__.startswith("torch.optim") or not groups:

@@ -8,7 +8,7 @@ once, between the warm-up and the baseline.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 
 import msgspec
 
@@ -41,7 +41,7 @@ def agree(own: Schedule, *, rank: int) -> Schedule:
         if rank == 0:
             store.set(KEY, msgspec.json.encode(own))
         else:
-            store.wait([KEY], datetime.timedelta(seconds=PATIENCE_SECONDS))
+            store.wait([KEY], dt.timedelta(seconds=PATIENCE_SECONDS))
         return msgspec.json.decode(store.get(KEY), type=Schedule)
     except (RuntimeError, msgspec.DecodeError):
         return FIXED

@@ -214,9 +214,7 @@ class StepRule:
             self._forget("optimizer")
             self._fetched_ever = self._fetched_since_update = fetched
             self._anywhere = pending
-        same_update = (
-            self._group and not self._backward_since_update and key not in self._group
-        )
+        same_update = self._group and not self._backward_since_update and key not in self._group
         if same_update:
             self._group.append(key)
             return

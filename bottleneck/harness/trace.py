@@ -132,7 +132,6 @@ class TraceSession:
         self.export_ms = (perf_counter_ns() - began) / 1e6
         return raw.stat().st_size
 
-
     def mark_partial(self, raw: Path) -> None:
         """Rename the last step, which no cut has ended, so that nobody counts it as a whole one."""
         data = raw.read_bytes()

@@ -64,9 +64,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 def has_settled(times_ms: list[float]) -> bool:
     """Compare the median of the last steps with that of as many before them.
 
-    Two to six steps a side, as many as there are (three steps in all if they are alike). They may differ by 10 %, or by what the last
-    ones' own spread (median absolute deviation) explains: variable-length batches never settle to
-    10 %, and that is no reason to wait.
+    Two to six steps a side, as many as there are (three steps in all if they are alike). They may
+    differ by 10 %, or by what the last ones' own spread (median absolute deviation) explains:
+    variable-length batches never settle to 10 %, and that is no reason to wait.
     """
     half = max(2, min(6, len(times_ms) // 2))
     if len(times_ms) < 2 * half:
@@ -96,11 +96,7 @@ def warmup_is_over(rows: list[Row], *, plan: Plan, left: int | None) -> tuple[bo
     plenty = left is not None and left >= PLENTY
     cap = WARMUP_CAP_PLENTY if plenty else WARMUP_CAP_UNKNOWN
     compiling = sum(row.compiled for row in rows)
-    over = (
-        len(times) >= cap
-        or compiling >= COMPILING_CAP
-        or (sum(times) > WARMUP_CAP_MS and len(times) >= 2)
-    )
+    over = len(times) >= cap or compiling >= COMPILING_CAP or (sum(times) > WARMUP_CAP_MS and len(times) >= 2)
     return over, False
 
 
@@ -161,12 +157,18 @@ def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
 
     The mean, since waits that recur every few steps (bursts of a data loader) hide from a median.
     """
-    if len(rows) >= schedule.baseline_max + 10:
-        return True
+    taken = len(rows)
+    spent_ms = (rows[-1].start_ns - rows[0].start_ns) / 1e6 + rows[-1].wall_ms
+    last_chance = taken >= schedule.baseline_max or spent_ms >= schedule.baseline_ms
+    # Between two looks a cut costs nothing: this runs inside the window.
+    if taken < max(2, schedule.baseline_min) or not (last_chance or taken % 5 == 0):
+        return spent_ms >= schedule.baseline_ms
     times = counted_ms(rows)
     count = len(times)
-    if count >= schedule.baseline_max or sum(row.wall_ms for row in rows) >= schedule.baseline_ms:
+    if count >= schedule.baseline_max or spent_ms >= schedule.baseline_ms:
         return True
-    if count < max(2, schedule.baseline_min) or count % 5:
+    if taken >= schedule.baseline_max + 10:
+        return True
+    if count < max(2, schedule.baseline_min):
         return False
     return 1.96 * stdev(times) / math.sqrt(count) <= TARGET * fmean(times)

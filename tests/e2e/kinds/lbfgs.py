@@ -10,7 +10,7 @@ for _ in range(60):
     iteration()
     x, y = next(batches)
 
-    def closure():
+    def closure(x=x, y=y):
         optimizer.zero_grad()
         value = loss(model(x), y)
         value.backward()

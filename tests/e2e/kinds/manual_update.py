@@ -9,5 +9,5 @@ for _ in range(90):
     value = loss(model(torch.randn(4, 16)), torch.zeros(4, dtype=torch.long))
     gradients = torch.autograd.grad(value, list(model.parameters()))
     with torch.no_grad():
-        for parameter, gradient in zip(model.parameters(), gradients):
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter -= 0.01 * gradient

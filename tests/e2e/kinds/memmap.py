@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from truth import iteration
 
-tokens = np.memmap(tempfile.NamedTemporaryFile(), dtype=np.uint16, mode="w+", shape=(10_000,))
+folder = tempfile.TemporaryDirectory()
+tokens = np.memmap(f"{folder.name}/tokens", dtype=np.uint16, mode="w+", shape=(10_000,))
 
 
 def get_batch():

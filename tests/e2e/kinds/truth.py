@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -15,7 +16,7 @@ def iteration():
     global _FILE
     if _FILE is None:
         name = os.environ.get("TRUTH_FILE", os.devnull)
-        _FILE = open(name + os.environ.get("RANK", ""), "a", buffering=1)
+        _FILE = Path(name + os.environ.get("RANK", "")).open("a", buffering=1)  # noqa: SIM115 - open as long as the script runs
     _FILE.write(f"{time.perf_counter_ns()}\n")
 
 
@@ -29,6 +30,4 @@ def loader(count=90, batch=4, **options):
 
 def network(width=32):
     """A small classifier."""
-    return torch.nn.Sequential(
-        torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4)
-    )
+    return torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4))

@@ -252,7 +252,7 @@ def test_a_large_step_is_probed_and_fewer_are_traced(tmp_path: Path) -> None:
     assert trace.status == "ok"
     assert 1 <= len(trace.steps.wall_ms) < 8
     assert len(list(store.working.rglob("*.json.gz"))) == 1
-    assert not [path for path in store.working.rglob(".*")]
+    assert not list(store.working.rglob(".*"))
 
 
 def test_the_api_captures_marked_steps_and_never_stops(tmp_path: Path) -> None:
@@ -284,9 +284,8 @@ def test_the_api_captures_marked_steps_and_never_stops(tmp_path: Path) -> None:
 
 
 def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> None:
-    with Harness(tmp_path / "other", quiet=True) as harness:
-        with harness.step(), harness.label("mine"):
-            pass
+    with Harness(tmp_path / "other", quiet=True) as harness, harness.step(), harness.label("mine"):
+        pass
     assert not (tmp_path / "other").exists()
     assert "mine" in agent.clock.take(0)
     assert active() is agent

@@ -86,10 +86,7 @@ def test_every_schedule_measures_and_traces_within_the_limit(step_ms: float, gpu
 def test_a_script_of_twenty_steps_has_room_for_a_whole_trace() -> None:
     schedule = make_schedule(50.0, plan=PLAN, left=None, gpu=False)
     warmup = 4
-    assert (
-        warmup + schedule.baseline_max + schedule.trace_warmup + schedule.traced
-        <= 20
-    )
+    assert warmup + schedule.baseline_max + schedule.trace_warmup + schedule.traced <= 20
     assert schedule.resume
 
 

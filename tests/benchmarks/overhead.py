@@ -1,0 +1,183 @@
+"""What the harness costs the program it watches: `python tests/benchmarks/overhead.py [REPORT]`.
+
+Three measurements, all in this process, interleaved so that a busy machine hits both sides alike:
+
+1. hooks: a training step with and without the hooks while no profiler runs (target: under 20 us a
+   step and under 1 % of a 5 ms step);
+2. one cut: reading the clocks and counters at the end of a step;
+3. windows: the step time in each window over that of the baseline.
+
+Prints a table; with a path writes it there as markdown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import torch
+
+from torch_bottleneck.harness.agent import Agent
+from torch_bottleneck.harness.plan import Plan
+from torch_bottleneck.harness.progress import Progress
+from torch_bottleneck.harness.stopping import Stopper
+from torch_bottleneck.harness.store import Store
+from torch_bottleneck.model.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROUNDS = 40
+STEPS_PER_ROUND = 20
+ENDLESS = 10**9
+
+
+def make_step(width: int, layers: int) -> Callable[[], None]:
+    """Return one whole training step: fetch, zero_grad, forward, loss, backward, optimizer."""
+    blocks = [torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(layers)]
+    model = torch.nn.Sequential(*blocks)
+    loss = torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    data = torch.utils.data.TensorDataset(torch.randn(64 * 1000, width))
+    loader = torch.utils.data.DataLoader(data, batch_size=64)
+
+    def endless() -> Iterator[torch.Tensor]:
+        while True:
+            for (x,) in loader:
+                yield x
+
+    batches = endless()
+
+    def step() -> None:
+        x = next(batches)
+        optimizer.zero_grad()
+        loss(model(x), x).backward()
+        optimizer.step()
+
+    return step
+
+
+@contextlib.contextmanager
+def watched(folder: Path, **wishes: object) -> Iterator[Agent]:
+    """Run the block under an agent."""
+    plan = Plan(script="overhead.py", quiet=True, run_to_end=True, out=str(folder), **wishes)  # type: ignore[arg-type]
+    agent = Agent(plan, Store(folder), Stopper(), Progress(quiet=True))
+    agent.install()
+    try:
+        yield agent
+    finally:
+        agent.uninstall()
+
+
+def time_steps(step: Callable[[], None], count: int) -> float:
+    """Return the step time in microseconds: the lower quartile, which other processes reach least."""
+    times = []
+    for _ in range(count):
+        began = perf_counter_ns()
+        step()
+        times.append(perf_counter_ns() - began)
+    return sorted(times)[count // 4] / 1e3
+
+
+def hooks_cost(width: int, layers: int) -> tuple[float, float]:
+    """Return (microseconds of a plain step, microseconds that the hooks add)."""
+    step = make_step(width, layers)
+    time_steps(step, 50)
+    plain, added = [], []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        # A baseline without end: the window in which every microsecond counts.
+        watched(Path(folder) / "run", warmup=1, baseline_steps=ENDLESS) as agent,
+    ):
+        # Long enough for what is looked at only at the beginning.
+        time_steps(step, 100)
+        assert agent.capture.stage == "baseline"
+        for _ in range(ROUNDS):
+            inside = time_steps(step, STEPS_PER_ROUND)
+            agent._loader_watch.uninstall()
+            agent._hooks.uninstall()
+            without = time_steps(step, STEPS_PER_ROUND)
+            agent._hooks.install()
+            agent._loader_watch.install()
+            again = time_steps(step, STEPS_PER_ROUND)
+            plain.append(without)
+            added.append((inside + again) / 2 - without)
+    return median(plain), median(added)
+
+
+def window_ratios(width: int, layers: int) -> dict[str, float]:
+    """Return the median step of each window over the baseline's, from one real capture."""
+    step = make_step(width, layers)
+    time_steps(step, 20)
+    with tempfile.TemporaryDirectory() as folder:
+        with watched(Path(folder) / "run", baseline_steps=40) as agent:
+            while not agent.capture.done:
+                step()
+            run: Run = agent._store.run
+    medians = {w.name: median(w.steps.wall_ms) for w in run.windows if w.steps.wall_ms}
+    ratios = {name: value / medians["baseline"] for name, value in medians.items()}
+    overhead = run.overhead
+    for name in ("profiler_start_ms", "profiler_stop_ms", "trace_export_ms"):
+        ratios[name] = getattr(overhead, name) or 0.0
+    return ratios
+
+
+def report() -> str:
+    """Measure everything and return the report."""
+    torch.set_num_threads(1)
+    lines = [
+        "# What the harness costs",
+        "",
+        "Made by `python tests/benchmarks/overhead.py reports/overhead.md`; medians over"
+        f" {ROUNDS} interleaved rounds of {STEPS_PER_ROUND} steps, one thread.",
+        "",
+        f"Machine: {platform.processor() or platform.machine()}, torch {torch.__version__},"
+        f" Python {platform.python_version()}.",
+        "",
+        "## Hooks, no profiler running",
+        "",
+        "| step | plain, us | added, us | added, % | modules called |",
+        "|---|---|---|---|---|",
+    ]
+    for name, width, layers in (
+        ("small", 64, 4),
+        ("about 5 ms", 512, 8),
+        ("many modules", 128, 100),
+    ):
+        plain, added = hooks_cost(width, layers)
+        lines.append(f"| {name} | {plain:.0f} | {added:.1f} | {100 * added / plain:.2f} | {3 * layers + 2} |")
+    lines += [
+        "",
+        "## Windows: step time over the baseline's",
+        "",
+        "| step | warm-up | trace | after | start, ms | stop, ms | export, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, width, layers in (("small", 64, 4), ("about 5 ms", 512, 8)):
+        rows = [window_ratios(width, layers) for _ in range(5)]
+        cells = [
+            f"{median(row.get(key, float('nan')) for row in rows):.2f}"
+            for key in (
+                "warm-up",
+                "trace",
+                "after",
+                "profiler_start_ms",
+                "profiler_stop_ms",
+                "trace_export_ms",
+            )
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    text = report()
+    print(text)
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text)
