@@ -221,14 +221,6 @@ def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int
             _say(f"nothing was measured before that. What is known lies in {_shown(folder)}")
             return ScriptError.exit_code
     diagnosis = _report(folder, format_=format_, verbose=plan.verbose)
-    if outcome.diverted_saves:
-        count = len(outcome.diverted_saves)
-        _say(
-            f"{count} file{'s' * (count > 1)} that the script saved while being stopped "
-            f"{'are' if count > 1 else 'is'} in {_shown(folder / 'diverted')}, not in place."
-        )
-    for note in outcome.notes:
-        _say(note)
     _say(f"run folder: {_shown(folder)}")
     if returncode:
         return ScriptError.exit_code

@@ -41,6 +41,25 @@ PATH_ARGUMENT = {
     ("numpy", "savetxt"): (0, "fname"),
 }
 """Functions that write model state or results -> position and name of their path argument."""
+CHECKPOINTS = frozenset(
+    [
+        ".pt",
+        ".pth",
+        ".ckpt",
+        ".bin",
+        ".safetensors",
+        ".npy",
+        ".npz",
+        ".pkl",
+        ".pickle",
+        ".h5",
+        ".msgpack",
+        ".joblib",
+        ".onnx",
+        ".pt2",
+    ]
+)
+"""Endings of files with model state: libraries write those through `open`, not `torch.save(path)`."""
 
 
 class SaveGuard:
@@ -98,8 +117,14 @@ class SaveGuard:
         def open(  # noqa: A001 - stands in for it
             file: Anything, mode: str = "r", *args: Anything, **kwargs: Anything
         ) -> object:
-            if "w" in mode and _is_path(file) and self._is_from_before(_absolute(file)):
-                file = self._divert(_absolute(file))
+            if _is_path(file):
+                path = _absolute(file)
+                kept = self._places.get(path)
+                if ("w" in mode or "x" in mode) and self._is_to_be_spared(path):
+                    file = self._divert(path)
+                elif "r" in mode and kept is not None and kept.exists():
+                    # What it believes to have saved it may read back: a checksum, a copy.
+                    file = kept
             return original(file, mode, *args, **kwargs)
 
         return open
@@ -114,7 +139,7 @@ class SaveGuard:
                 # The usual way to save safely: write beside it, then rename over it.
                 self.diverted.remove(source)
                 return original(kept, self._divert(target))
-            if self._is_from_before(target):
+            if self._is_to_be_spared(target):
                 return shutil.move(source, self._divert(target)) and None
             return original(src, dst)
 
@@ -156,6 +181,15 @@ class SaveGuard:
 
     def _is_ours(self, path: str) -> bool:
         return path.startswith((f"{self._store.working}{os.sep}", f"{self._store.folder}{os.sep}"))
+
+    def _is_to_be_spared(self, path: str) -> bool:
+        """Say whether writing this path is what must not happen: an old file, or a new checkpoint.
+
+        A half-trained `last.ckpt` would be taken for a real one when training is resumed.
+        """
+        if self._is_ours(path):
+            return False
+        return Path(path).suffix in CHECKPOINTS or self._is_from_before(path)
 
     def _is_from_before(self, path: str) -> bool:
         """Say whether this is a regular file that the present run has not written."""

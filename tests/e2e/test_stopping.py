@@ -81,6 +81,10 @@ def test_a_checkpoint_from_before_survives_every_way_of_saving(tmp_path: Path) -
             torch.save({"steps": steps}, Path("new.pt"))
             np.save("array.npy", np.zeros(3))
             np.savez(file="arrays.npz", a=np.zeros(3))
+            with open("epoch=1.ckpt", "wb") as file:
+                file.write(b"weights")
+            assert Path("epoch=1.ckpt").read_bytes() == b"weights"
+            Path("notes.txt").write_text("a new text")
             Path("metrics.json").write_text("{}")
             with open("config.json", "w") as file:
                 json.dump({}, file)
@@ -126,6 +130,8 @@ def test_a_checkpoint_from_before_survives_every_way_of_saving(tmp_path: Path) -
         "log.txt": "preciousappended"
     }
     assert not (tmp_path / "new.pt").exists(), "a fresh last checkpoint would be taken for a real one"
+    assert not (tmp_path / "epoch=1.ckpt").exists()
+    assert (tmp_path / "notes.txt").exists(), "what is no checkpoint and replaces nothing"
     assert not (tmp_path / "made.tmp").exists(), "what the run itself made, it may delete"
     outcome = read_run(got.folder).outcome
     diverted = {Path(path).name for path in outcome.diverted_saves}
