@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 import weakref
 from threading import get_ident
@@ -25,21 +24,20 @@ from . import horizon, optimizers, probes, torch_private
 from .batches import measure
 from .capture import Capture
 from .compiler import CompileWatch
-from .counters import GarbageClock
 from .devices import read_devices, read_host
 from .hooks import Hooks
 from .loader import LoaderWatch
-from .phases import PhaseClock
+from .meter import StepMeter
 from .settings import Seen, read_settings
 from .sites import SiteBook
 from .steps import StepRule
-from .table import Row
 
 if TYPE_CHECKING:
     from .plan import Plan
     from .progress import Progress
     from .stopping import Stopper
     from .store import Store
+    from .table import Row
 
 __all__ = ["Agent", "active"]
 
@@ -68,7 +66,8 @@ class Agent:
         rule: StepRule | None = None,
     ) -> None:
         self.rule = rule if rule is not None else StepRule()
-        self.clock = PhaseClock()
+        self._meter = StepMeter()
+        self.clock = self._meter.clock
         self._plan = plan
         self._store = store
         self._stopper = stopper
@@ -78,7 +77,6 @@ class Agent:
         self._started_ns = perf_counter_ns()
         self._loader_watch = LoaderWatch(store)
         self._compile_watch = CompileWatch(store)
-        self._garbage = GarbageClock()
         self._seen = Seen()
         self._sites = SiteBook()
         self._looked = 0
@@ -87,15 +85,7 @@ class Agent:
         self._ranges: list[Any] = []
         self._generation = 0
         self._steps = 0
-        self._start_ns: int | None = None
         self._last_update_ns = 0
-        self._usage = resource.getrusage(resource.RUSAGE_SELF)
-        self._backwards = 0
-        self._accumulations = 0
-        self._evaluations = 0
-        self._evaluation_history: list[int] = []
-        self._batch_bytes = 0
-        self._batch_elements = 0
         self._iterator: weakref.ref[Any] | None = None
         self._trained = self._evaluated = False
         self._votes = 0
@@ -118,7 +108,7 @@ class Agent:
         self._hooks.install()
         self._loader_watch.install()
         self._compile_watch.install()
-        self._garbage.install()
+        self._meter.garbage.install()
         torch_private.skip_package(__name__.rpartition(".")[0])
         # A forked data-loader worker has its parent's thread identity; it must not cut steps.
         os.register_at_fork(after_in_child=_deafen(weakref.ref(self)))
@@ -126,7 +116,7 @@ class Agent:
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
         self._live = False
-        self._garbage.uninstall()
+        self._meter.garbage.uninstall()
         self._compile_watch.uninstall()
         self._loader_watch.uninstall()
         self._hooks.uninstall()
@@ -143,9 +133,9 @@ class Agent:
 
     def _finish_capture(self) -> None:
         last = None
-        if self.rule.pending and self._start_ns is not None:
+        if self.rule.pending and self._meter.start_ns is not None:
             # The last step is whole, though nothing came after it to cut at.
-            last = self._row(max(self._last_update_ns, self._start_ns + 1))
+            last = self._row(max(self._last_update_ns, self._meter.start_ns + 1))
         reason = "interrupted" if self._stopper.interrupted else "the script ended"
         self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
 
@@ -191,8 +181,8 @@ class Agent:
         if batch is None or self.capture.done:
             return
         count, elements = measure(batch)
-        self._batch_bytes += count
-        self._batch_elements += elements
+        self._meter.batch_bytes += count
+        self._meter.batch_elements += elements
         self._vote(iterator)
         self._horizon.fetched(iterator)
         self._loader_watch.fetched(iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name)
@@ -227,7 +217,7 @@ class Agent:
                 self._seen.root_forward(module)
         else:
             label = "evaluation"
-            self._evaluations += 1
+            self._meter.evaluations += 1
             self._evaluated = True
         self.clock.enter(label)
         return label
@@ -245,7 +235,7 @@ class Agent:
         self._look("backward")
         rule.backward_begin()
         if accumulates:
-            self._accumulations += 1
+            self._meter.accumulations += 1
         self.clock.enter("backward")
 
     def end_backward(self) -> None:
@@ -253,7 +243,7 @@ class Agent:
         self.clock.leave()
         self.rule.backward_end()
         if not self.rule.in_backward:
-            self._backwards += 1
+            self._meter.backwards += 1
             self._trained = True
             if self.rule.pending:
                 self._last_update_ns = perf_counter_ns()
@@ -353,48 +343,13 @@ class Agent:
     # -- steps ---------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._start_ns is None:
-            self._begin_step(perf_counter_ns())
-
-    def _begin_step(self, now_ns: int, usage: Any = None) -> None:
-        self._start_ns = now_ns
-        self._usage = usage or resource.getrusage(resource.RUSAGE_SELF)
-        self._garbage.total_ns = 0
-        self._backwards = self._accumulations = self._evaluations = 0
-        self._batch_bytes = self._batch_elements = 0
+        if self._meter.start_ns is None:
+            self._meter.begin(perf_counter_ns())
 
     def _row(self, now_ns: int) -> Row:
         """Return the step that ends at `now_ns`."""
-        assert self._start_ns is not None
-        usage, before = resource.getrusage(resource.RUSAGE_SELF), self._usage
-        self._usage = usage
-        return Row(
-            index=self._steps,
-            start_ns=self._start_ns,
-            wall_ms=(now_ns - self._start_ns) / 1e6,
-            phases_ns=self.clock.take(now_ns),
-            batch_bytes=self._batch_bytes,
-            batch_elements=self._batch_elements,
-            validation=self._is_validation(),
-            compiled=self._compile_watch.at_cut(self._steps),
-            # A gradient penalty is no micro-step; a script that updates by hand has nothing else.
-            micro_steps=self._accumulations or self._backwards,
-            minor_faults=usage.ru_minflt - before.ru_minflt,
-            user_cpu_ms=(usage.ru_utime - before.ru_utime) * 1e3,
-            system_cpu_ms=(usage.ru_stime - before.ru_stime) * 1e3,
-            gc_ms=self._garbage.total_ns / 1e6,
-        )
-
-    def _is_validation(self) -> bool:
-        """More evaluation forwards than steps usually have.
-
-        A teacher or an encoder without gradients runs in every step and is part of it.
-        """
-        history = self._evaluation_history
-        usual = sorted(history)[len(history) // 2] if history else 0
-        history.append(self._evaluations)
-        del history[:-16]
-        return self._evaluations > 2 * usual
+        compiled = self._compile_watch.at_cut(self._steps)
+        return self._meter.row(now_ns, index=self._steps, compiled=compiled)
 
     def _cut(self) -> None:
         """A step ends and the next begins, here."""
@@ -411,10 +366,7 @@ class Agent:
         self._steps += 1
         if changed:
             self._on_window()
-        if changed:
-            self._begin_step(perf_counter_ns())
-        else:
-            self._begin_step(now, self._usage)
+        self._meter.begin(perf_counter_ns() if changed else now, fresh=changed)
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
@@ -429,7 +381,7 @@ class Agent:
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
         stage = self.capture.stage
-        if stage in ("trace", "probe") and torch_private.device_kind() != "cpu":
+        if stage == "trace" and torch_private.device_kind() != "cpu":
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()

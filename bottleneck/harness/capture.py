@@ -7,21 +7,17 @@ script: each artefact has one broad `except` that turns into its status and reas
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ..model.run import Overhead, Window
 from . import ranks, torch_private
-from .counters import join_counters, read_counters
-from .device_clock import DeviceClock
 from .memory import MemoryHistory, SyncSites
-from .table import Row, as_table, counted_ms, join_tables, plain_ms
-from .trace import EVENT_BYTES_PER_MS, TraceSession, compress
+from .table import Row, counted_ms
+from .trace_window import TraceWindow
+from .window_book import WindowBook
 from .windows import (
     AFTER_STEPS,
     Schedule,
@@ -33,7 +29,7 @@ from .windows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model.run import Counters
+    from ..model.run import Overhead
     from .horizon import Horizon
     from .plan import Plan
     from .progress import Progress
@@ -41,11 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Capture"]
 
-Stage = Literal["warm-up", "baseline", "waiting", "probe", "trace", "memory", "after", "done"]
+Stage = Literal["warm-up", "baseline", "waiting", "trace", "memory", "after", "done"]
 
-AGREEMENT = 0.05
-"""Steps after the captures join the baseline if their medians are this close, or as close as the
-scatter of the steps can tell."""
 PROFILER_PATIENCE_STEPS = 200
 """The script's own profiler may be on for so many steps before the trace is given up."""
 
@@ -74,30 +67,21 @@ class Capture:
             at_trace_end: called when the trace window has ended (settings are read then).
         """
         self.stage: Stage = "warm-up"
-        self.own_profiler_busy = False
-        """We are inside start or stop of our own profile."""
         self._plan = plan
         self._store = store
         self._progress = progress
         self._horizon = horizon
         self._at_trace_end = at_trace_end
-        self._rows: list[Row] = []
-        self._baseline_rows: list[Row] = []
-        self._windows: dict[str, Window] = {}
-        self._before: Counters | None = None
-        self._clock = DeviceClock()
+        self._book = WindowBook(store, progress)
         self._schedule: Schedule | None = None
         self._step_ms = 0.0
         self._began_ns = 0
         self._waited = 0
-        self._session: TraceSession | None = None
+        self._trace = TraceWindow(plan, store, self._book)
         self._foreign_profiler = False
-        self._probe: Path | None = None
-        self._probe_rows: list[Row] = []
-        self._traced = 0
+        self._changed = False
         self._history = MemoryHistory()
         self._syncs = SyncSites(found_sync)
-        self._overhead = Overhead()
         self._spent_ns = 0
         self._progress.window("warm-up", plan.warmup)
 
@@ -114,12 +98,17 @@ class Capture:
     @property
     def window_name(self) -> str:
         """The window that a step belongs to now, as run.json names windows."""
-        return "trace" if self.stage in ("waiting", "probe") else self.stage
+        return "trace" if self.stage == "waiting" else self.stage
 
     @property
-    def mean_step_ms(self) -> float:
-        """A typical step as known so far."""
-        return self._step_ms
+    def own_profiler_busy(self) -> bool:
+        """We are inside start or stop of our own profile."""
+        return self._trace.busy
+
+    @property
+    def overhead(self) -> Overhead:
+        """What the captures have cost so far."""
+        return self._book.overhead
 
     # -- cuts ----------------------------------------------------------------------------------
 
@@ -136,41 +125,41 @@ class Capture:
         """
         if self.stage == "done":
             return False
-        self._rows.append(row)
         stage = self.stage
-        if stage != "warm-up":
-            self._clock.mark()
-        if stage in ("trace", "probe"):
-            self._trace_cut()
+        self._book.add(row, timed=stage != "warm-up")
+        if stage == "trace":
+            if self._trace.is_last(late=self._late):
+                self._timed(lambda: self._end_trace(at_cut=True))
         elif stage == "warm-up":
             if learned:
                 self._warmup_cut()
         elif stage == "baseline":
             assert self._schedule is not None
-            if baseline_is_enough(self._rows, self._schedule):
+            if baseline_is_enough(self._book.rows, self._schedule):
                 self._timed(self._end_baseline)
         elif stage == "waiting":
             self._timed(self._try_to_trace)
         elif stage == "memory":
-            if len(self._rows) >= self._planned("memory"):
+            if len(self._book.rows) >= self._planned("memory"):
                 self._timed(self._end_memory)
         elif self._after_is_enough():
             self._timed(self._end_after)
-        if self.stage == stage:
-            self._progress.step(len(self._rows), row.wall_ms)
-        return self.stage != stage
+        changed, self._changed = self._changed, False
+        if not changed:
+            self._progress.step(len(self._book.rows), row.wall_ms)
+        return changed
 
     def restart(self) -> None:
         """The step rule has learned another cycle: steps so far do not compare with later ones."""
         if self.stage in ("warm-up", "baseline"):
             self.stage = "warm-up"
-            self._rows = []
-            self._clock.stop()
+            self._book.drop()
 
     def _timed(self, call: Callable[[], None]) -> None:
         began = perf_counter_ns()
         call()
         self._spent_ns += perf_counter_ns() - began
+        self._changed = True
 
     def _planned(self, window: str) -> int:
         schedule = self._schedule
@@ -178,64 +167,33 @@ class Capture:
             return 0
         return {
             "baseline": schedule.baseline_max,
-            "trace": self._traced,
+            "trace": schedule.traced,
             "memory": schedule.memory,
             "after": schedule.after,
         }[window]
 
-    def _open(self, stage: Stage) -> None:
+    def _open(self, stage: Literal["baseline", "memory", "after"]) -> None:
         self.stage = stage
-        self._rows = []
-        if stage in ("baseline", "trace", "memory", "after"):
-            self._progress.window(stage, self._planned(stage))
-            self._before = read_counters()
-            self._clock.start()
-            self._clock.mark()
-
-    def _close(
-        self,
-        name: Literal["warm-up", "baseline", "trace", "memory", "after"],
-        *,
-        planned: int,
-        rows: list[Row] | None = None,
-        skip: int = 0,
-        settled: bool | None = None,
-        reason: str | None = None,
-    ) -> None:
-        """Store a window: `rows`, or those seen since it was opened but for the first `skip`."""
-        device_ms = self._clock.stop()[skip:] if rows is None else []
-        rows = self._rows[skip:] if rows is None else rows
-        self._windows[name] = Window(
-            name=name,
-            status="short" if reason else "ok",
-            reason=reason,
-            planned_steps=planned,
-            steps=as_table(rows, device_ms=device_ms),
-            before=self._before,
-            after=read_counters(),
-            settled=settled,
-        )
-        self._before = None
-        self._store.update(windows=list(self._windows.values()), overhead=self._overhead)
+        self._book.open(stage, self._planned(stage))
 
     # -- warm-up -------------------------------------------------------------------------------
 
     def _warmup_cut(self) -> None:
         rank, count = torch_private.world()
-        if self._foreign_profiler and len(self._rows) < PROFILER_PATIENCE_STEPS:
+        if self._foreign_profiler and len(self._book.rows) < PROFILER_PATIENCE_STEPS:
             # Step times under the script's own profiler are not the true ones.
             return
         if count > 1:
             # Times differ between ranks; they must all end the window at the same step.
             needed = self._plan.warmup or ranks.WARMUP_STEPS
-            over, settled = len(self._rows) >= needed, None
+            over, settled = len(self._book.rows) >= needed, None
         else:
-            over, settled = warmup_is_over(self._rows, plan=self._plan, left=self._horizon.steps_left())
+            over, settled = warmup_is_over(self._book.rows, plan=self._plan, left=self._horizon.steps_left())
         if not over:
             return
 
         def move_on() -> None:
-            times = counted_ms(self._rows[1:]) or [row.wall_ms for row in self._rows]
+            times = counted_ms(self._book.rows[1:]) or [row.wall_ms for row in self._book.rows]
             self._step_ms = median(times[-6:])
             schedule = make_schedule(
                 self._step_ms,
@@ -248,8 +206,7 @@ class Capture:
             if count > 1:
                 schedule = ranks.agree(schedule, rank=rank)
             self._schedule = schedule
-            self._traced = schedule.traced
-            self._close("warm-up", planned=self._plan.warmup or 0, settled=settled)
+            self._book.close("warm-up", planned=self._plan.warmup or 0, settled=settled)
             self._began_ns = perf_counter_ns()
             self._open("baseline")
 
@@ -259,150 +216,47 @@ class Capture:
 
     def _end_baseline(self, reason: str | None = None) -> None:
         assert self._schedule is not None
-        times = counted_ms(self._rows)
+        times = counted_ms(self._book.rows)
         if times:
             self._step_ms = median(times)
-        self._baseline_rows = self._rows
-        enough = len(self._rows) >= self._schedule.baseline_min
-        planned = len(self._rows) if enough else self._schedule.baseline_min
+        enough = len(self._book.rows) >= self._schedule.baseline_min
+        planned = len(self._book.rows) if enough else self._schedule.baseline_min
         if reason is None and not enough:
             reason = "time limit"
-        self._close("baseline", planned=planned, reason=reason)
+        self._book.close("baseline", planned=planned, reason=reason)
         self._waited = 0
         self._try_to_trace()
 
     # -- trace ---------------------------------------------------------------------------------
+
+    def foreign_profiler(self, *, active: bool) -> None:
+        """The script's own profiler begins or has ended; kineto has room for one: it is theirs."""
+        self._foreign_profiler = active
+        if active and self.measuring:
+            self._store.warn(
+                "The script's own profiler recorded during the baseline, whose times it inflates."
+            )
+        if active and self._trace.running:
+            self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
 
     def _try_to_trace(self) -> None:
         assert self._schedule is not None
         if torch_private.profiler_running() or self._foreign_profiler:
             self._waited += 1
             if self._waited > PROFILER_PATIENCE_STEPS or self._late():
-                self._no_trace("absent", "the script profiles itself all the time")
+                self._trace.lack("absent", "the script profiles itself all the time")
                 self._after_trace()
             else:
                 self.stage = "waiting"
-                self._rows = []
+                self._book.drop()
             return
-        bound = self._step_ms * EVENT_BYTES_PER_MS
-        steps = self._schedule.traced
-        _, count = torch_private.world()
-        if bound * steps <= self._plan.trace_bytes_cap:
-            self._start_trace("trace", steps, self._schedule.trace_warmup)
-        elif count > 1:
-            # No probing: ranks must trace the same steps.
-            limit = max(1, int(3 * self._plan.trace_bytes_cap / bound))
-            self._start_trace("trace", min(steps, limit), self._schedule.trace_warmup)
-        else:
-            self._start_trace("probe", 1, self._schedule.trace_warmup)
-
-    def foreign_profiler(self, *, active: bool) -> None:
-        """The script's own profiler begins or has ended; kineto has room for one, and it is theirs."""
-        self._foreign_profiler = active
-        if active and self.measuring:
-            self._store.warn(
-                "The script's own profiler recorded during the baseline, whose step times it inflates."
-            )
-        if active and self._session is not None and self._session.running:
-            self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
-
-    def _start_trace(self, stage: Literal["probe", "trace"], steps: int, warmup: int) -> None:
-        session = TraceSession(
-            warmup=warmup,
-            gpu=torch_private.device_kind() != "cpu",
-            with_stack=self._plan.with_stack,
-        )
-        self._traced = steps
-        self._open(stage)
-        try:
-            self.own_profiler_busy = True
-            session.start()
-        except Exception as error:
-            self._no_trace("failed", f"the profiler did not start: {_text(error)}")
-            self._after_trace()
-            return
-        finally:
-            self.own_profiler_busy = False
-        self._session = session
-        if self._overhead.profiler_start_ms is None:
-            self._note_overhead(profiler_start_ms=session.start_ms)
-
-    def _trace_cut(self) -> None:
-        session = self._session
-        assert session is not None
-        last = session.recorded + 1 >= self._traced and session.passed >= session.warmup
-        late = session.recorded >= 1 and self._late(0.85)
-        if last or late:
-            reason = "time limit" if late and not last else None
-            self._timed(lambda: self._end_trace(at_cut=True, reason=reason))
-            return
-        try:
-            session.step()
-        except Exception as error:
-            self._session = None
-            session.abandon()
-            self._no_trace("failed", f"the profiler failed at a step: {_text(error)}")
+        self.stage = "trace"
+        if not self._trace.begin(self._schedule, step_ms=self._step_ms, alone=self._alone):
             self._after_trace()
 
     def _end_trace(self, *, at_cut: bool, reason: str | None = None) -> None:
-        session, self._session = self._session, None
-        assert session is not None
-        was_probe = self.stage == "probe"
-        raw = self._store.write_trace_path()
-        raw = raw.with_name(f".{raw.name.removesuffix('.gz')}")
-        try:
-            self.own_profiler_busy = True
-            session.stop(at_cut=at_cut)
-            size = session.export(raw)
-            if not at_cut:
-                session.mark_partial(raw)
-        except Exception as error:
-            raw.unlink(missing_ok=True)
-            if self._probe is None:
-                self._no_trace("failed", f"the trace could not be written: {_text(error)}")
-                self._after_trace()
-                return
-            raw, size = self._probe, 0
-        finally:
-            self.own_profiler_busy = False
-        self._note_overhead(profiler_stop_ms=session.stop_ms, trace_export_ms=session.export_ms)
-
-        if was_probe and at_cut and reason is None:
-            affordable = int(self._plan.trace_bytes_cap / max(size, 1))
-            steps = min(self._planned_trace, affordable)
-            if steps > 1 and not self._late(0.5):
-                self._probe, self._probe_rows = raw, self._rows[session.warmup :]
-                self._start_trace("trace", steps, 0)
-                return
-        rows: list[Row] | None = None
-        if self._probe is not None:
-            # The longer recording replaces the probe, unless it has not one whole step.
-            if raw == self._probe or not session.recorded:
-                rows = self._probe_rows
-            keep, drop = (raw, self._probe) if rows is None else (self._probe, raw)
-            if drop != keep:
-                drop.unlink(missing_ok=True)
-            raw, self._probe = keep, None
-        self._finish_trace(raw, rows, skip=session.warmup, reason=reason)
-        self._after_trace()
-
-    @property
-    def _planned_trace(self) -> int:
-        return self._schedule.traced if self._schedule is not None else 1
-
-    def _finish_trace(self, raw: Path, rows: list[Row] | None, *, skip: int, reason: str | None) -> None:
-        try:
-            target = raw.with_name(raw.name.removeprefix(".") + ".gz")
-            compress(raw, target)
-            self._store.artefact("trace", "ok", path=target)
-        except Exception as error:
-            self._no_trace("failed", f"the trace could not be compressed: {_text(error)}")
-            return
-        self._close("trace", planned=self._traced, rows=rows, skip=skip, reason=reason)
-
-    def _no_trace(self, status: Literal["absent", "failed"], reason: str) -> None:
-        self._store.artefact("trace", status, reason=reason)
-        self._windows["trace"] = Window(name="trace", status=status, reason=reason)
+        if self._trace.end(at_cut=at_cut, late=self._late, reason=reason):
+            self._after_trace()
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -437,8 +291,8 @@ class Capture:
             self._store.artefact("memory", "ok", path=target)
         except Exception as error:
             self._store.artefact("memory", "failed", reason=_text(error))
-        self._note_overhead(memory_dump_ms=self._history.dump_ms)
-        self._close("memory", planned=self._planned("memory"), reason=reason)
+        self._book.note_overhead(memory_dump_ms=self._history.dump_ms)
+        self._book.close("memory", planned=self._planned("memory"), reason=reason)
         self._open_after()
 
     # -- after ---------------------------------------------------------------------------------
@@ -451,7 +305,7 @@ class Capture:
 
     def _after_is_enough(self) -> bool:
         assert self._schedule is not None
-        count = len(self._rows)
+        count = len(self._book.rows)
         if count >= self._schedule.after or (self._alone and self._late()):
             return True
         if not self._schedule.resume or count < AFTER_STEPS:
@@ -459,33 +313,18 @@ class Capture:
         total = msgspec.structs.replace(
             self._schedule, baseline_max=self._schedule.baseline_max + self._schedule.after
         )
-        return baseline_is_enough([*self._baseline_rows, *self._rows], total)
+        return baseline_is_enough([*self._book.baseline_rows, *self._book.rows], total)
 
     def _end_after(self, reason: str | None = None) -> None:
-        planned = self._planned("after") if reason else len(self._rows)
-        self._close("after", planned=planned, reason=reason)
-        first, second = self._windows.get("baseline"), self._windows["after"]
-        if first is not None:
-            before, after = plain_ms(first.steps), plain_ms(second.steps)
-            if before and after:
-                middle = median(after)
-                ratio = middle / median(before)
-                self._note_overhead(after_trace_ratio=ratio)
-                spread = 1.4826 * median(abs(ms - middle) for ms in after) / middle
-                allowed = max(AGREEMENT, 2.5 * spread / math.sqrt(len(before)))
-                # Without a device nothing stays attached, and what differs is the machine's noise.
-                agrees = abs(ratio - 1) <= allowed or torch_private.device_kind() == "cpu"
-                if self._resumes and agrees:
-                    self._windows["baseline"] = _joined(first, second)
+        planned = self._planned("after") if reason else len(self._book.rows)
+        self._book.close("after", planned=planned, reason=reason)
+        assert self._schedule is not None
+        self._book.compare_after(resume=self._schedule.resume)
         self._complete()
-
-    @property
-    def _resumes(self) -> bool:
-        return self._schedule is not None and self._schedule.resume
 
     def _complete(self) -> None:
         self.stage = "done"
-        self._rows = []
+        self._book.drop()
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -503,38 +342,30 @@ class Capture:
             self.cut(last, learned=learned)
         stage = self.stage
         if stage == "warm-up":
-            self._close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
-            self._no_trace("absent", f"{reason} before the trace window")
+            self._book.close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
+            self._trace.lack("absent", f"{reason} before the trace window")
         elif stage == "baseline":
-            if self._rows:
-                self._close("baseline", planned=self._planned("baseline"), reason=reason)
-            self._no_trace("absent", f"{reason} before the trace window")
+            if self._book.rows:
+                self._book.close("baseline", planned=self._planned("baseline"), reason=reason)
+            self._trace.lack("absent", f"{reason} before the trace window")
         elif stage == "waiting":
-            self._no_trace("absent", "the script profiles itself until its end")
-        elif stage in ("trace", "probe") and self._session is not None:
+            self._trace.lack("absent", "the script profiles itself until its end")
+        elif stage == "trace" and self._trace.running:
             self._schedule = msgspec.structs.replace(self._schedule or _NOTHING, memory=0, after=0)
             # Forks and worker shut-downs may be under way, so the open step is not counted.
             self._end_trace(at_cut=False, reason=reason)
         elif stage == "memory":
             self._schedule = msgspec.structs.replace(self._schedule or _NOTHING, after=0)
             self._end_memory(reason)
-        elif stage == "after" and self._rows:
+        elif stage == "after" and self._book.rows:
             self._end_after(reason)
         self.stage = "done"
-        self._store.update(windows=list(self._windows.values()), overhead=self._overhead)
+        self._book.write()
 
     @property
     def spent_ms(self) -> float:
         """Wall time that the captures have added between steps so far."""
         return self._spent_ns / 1e6
-
-    @property
-    def overhead(self) -> Overhead:
-        """What the captures have cost so far."""
-        return self._overhead
-
-    def _note_overhead(self, **values: float) -> None:
-        self._overhead = msgspec.structs.replace(self._overhead, **values)
 
     @property
     def _alone(self) -> bool:
@@ -557,19 +388,6 @@ _NOTHING = Schedule(
     memory=0,
     after=0,
 )
-
-
-def _joined(first: Window, second: Window) -> Window:
-    """Return a baseline in two stretches: before the captures, and after them."""
-    end = first.after
-    if end is not None and second.before is not None and second.after is not None:
-        end = join_counters(end, second.before, second.after)
-    return msgspec.structs.replace(
-        first,
-        planned_steps=first.planned_steps + len(second.steps.wall_ms),
-        steps=join_tables(first.steps, second.steps),
-        after=end,
-    )
 
 
 def _text(error: BaseException) -> str:

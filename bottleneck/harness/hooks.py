@@ -360,7 +360,7 @@ def _to_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if isinstance(target, torch.Tensor):
         target = target.device
     if isinstance(target, torch.device):
-        return target.type != "cpu"
+        return bool(target.type != "cpu")
     return isinstance(target, int) or (isinstance(target, str) and not target.startswith("cpu"))
 
 

@@ -115,11 +115,13 @@ def window_ratios(width: int, layers: int) -> dict[str, float]:
     """Return the median step of each window over the baseline's, from one real capture."""
     step = make_step(width, layers)
     time_steps(step, 20)
-    with tempfile.TemporaryDirectory() as folder:
-        with watched(Path(folder) / "run", baseline_steps=40) as agent:
-            while not agent.capture.done:
-                step()
-            run: Run = agent._store.run
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        watched(Path(folder) / "run", baseline_steps=40) as agent,
+    ):
+        while not agent.capture.done:
+            step()
+        run: Run = agent._store.run
     medians = {w.name: median(w.steps.wall_ms) for w in run.windows if w.steps.wall_ms}
     ratios = {name: value / medians["baseline"] for name, value in medians.items()}
     overhead = run.overhead

@@ -174,9 +174,9 @@ def test_nested_and_foreign_modules_count_once(agent: Agent) -> None:
         model(torch.ones(4))
     model(torch.ones(4)).sum().backward()
     optimizer.step()
-    totals = agent.clock.take(agent._start_ns or 0)
+    totals = agent.clock.take(agent._meter.start_ns or 0)
     assert {"forward", "backward", "optimizer", "evaluation"} <= set(totals)
-    assert agent._evaluations == 1
+    assert agent._meter.evaluations == 1
 
 
 def test_functions_of_torch_still_work(agent: Agent) -> None:
@@ -193,7 +193,7 @@ def test_functions_of_torch_still_work(agent: Agent) -> None:
     checkpointed = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
     checkpointed.sum().backward()
     # Gradients that were only asked for accumulate nothing, so they are no micro-steps.
-    assert agent._row(agent._start_ns or 0).micro_steps == 1
+    assert agent._row(agent._meter.start_ns or 0).micro_steps == 1
 
 
 def make_capture(folder: Path, **wishes: Any) -> tuple[Capture, Store]:
