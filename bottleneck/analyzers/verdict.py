@@ -24,8 +24,8 @@ NEGLIGIBLE_SHARE = 0.02
 _BESIDE_WORK_SHARE = 0.08
 """While work fills most of the step, a host-side cause decides only from this share on: twice the
 replay's usual error (0.4 to 4 %), and below it the kernels are the better place to look."""
-_FAULTS_BESIDE_WORK_SHARE = 0.25
-"""On a CPU every eager model with activations of megabytes pays 10 to 20 % in page faults: that is
+_FAULTS_BESIDE_WORK_SHARE = 1 / 3
+"""On a CPU every eager model with activations of megabytes pays 10 to 25 % in page faults: that is
 worth a fix, but it is not what such a step is bound by."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.codes import Part
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run
 from ..model.trace import Trace
 from .cpu_baseline import Baseline, read_baseline
@@ -18,12 +19,15 @@ from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
 from .cpu_pools import Pool, Pools, calibrate, split, undivided
 from .cpu_segments import PHASES, Segments, read_segments
+from .cpu_steady import steady_ns
 from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
 from .result import Timeline
 from .steps import Steps
 
 __all__ = ["read_cpu"]
 
+_HAD_LITTLE = 0.7
+"""Processor time over the working part of the step below which others must have had the rest."""
 _MISFIT = 0.25
 """Stretch of the trace, as a share of the step, from which its division is doubted."""
 
@@ -43,7 +47,12 @@ def _profile(
     )
     if len(segments.row) == 0:
         return None
-    return segments, split(segments, dispatch_ns=run.dispatch_ns if run is not None else None)
+    pools = split(
+        segments,
+        dispatch_ns=run.dispatch_ns if run is not None else None,
+        steady=steady_ns(trace, segments),
+    )
+    return segments, pools
 
 
 def _as_measured(pools: Pools, *, true_ms: float) -> Pools:
@@ -92,7 +101,19 @@ def _settle(budget: CpuBudget, true_ms: float) -> CpuBudget:
     return budget
 
 
-def _problems(pools: Pools, *, divided: bool, baseline: Baseline | None, steps: int) -> tuple[str, ...]:
+def _processor_share(budget: CpuBudget, baseline: Baseline | None) -> float | None:
+    """Processor time over the part of the step that is neither input nor host work, 1 at most."""
+    if baseline is None or baseline.user_ms is None or baseline.system_ms is None:
+        return None
+    working = baseline.step_ms - budget.parts[Part.INPUT] - budget.parts[Part.HOST]
+    if working < 0.2 * baseline.step_ms:
+        return None
+    return min(1.0, (baseline.user_ms + baseline.system_ms) / working)
+
+
+def _problems(
+    pools: Pools, *, budget: CpuBudget, divided: bool, baseline: Baseline | None, steps: int
+) -> tuple[str, ...]:
     out: list[str] = []
     if not divided:
         out.append(
@@ -106,10 +127,16 @@ def _problems(pools: Pools, *, divided: bool, baseline: Baseline | None, steps: 
             "No unprofiled window: the profiled step stands in, and dispatch looks larger than it is. "
             "Capture with `bottleneck diagnose`, or give --true-step-ms."
         )
+    had = _processor_share(budget, baseline)
+    if had is not None and had < _HAD_LITTLE:
+        out.append(
+            f"The machine was busy: the process had a processor for {had:.0%} of its working time. Times "
+            "are long, shares hold approximately. Run again on a quiet machine."
+        )
     if pools.misfit > _MISFIT:
         out.append(
-            f"The traced steps differ from the timed ones by {pools.misfit:.0%} of the step beyond what "
-            "the profiler explains: steps vary, or the machine was busy. Use more --steps on a quiet machine."
+            f"The traced steps differ from the timed ones: {pools.misfit:.0%} of it is in other phases. "
+            "Steps vary, or the machine was busy. Use more --steps on a quiet machine."
         )
     return tuple(out)
 
@@ -176,7 +203,9 @@ def read_cpu(
         kernels=describe_kernels(trace, segments, pools, true_ms=true_ms),
         spans=describe_spans(trace, segments, pools, budget, baseline=baseline, run=run),
         dispatch_scale=pools.scale,
-        problems=_problems(pools, divided=profile is not None, baseline=baseline, steps=traced),
+        problems=_problems(
+            pools, budget=budget, divided=profile is not None, baseline=baseline, steps=traced
+        ),
         context=_context(
             trace=trace,
             segments=segments,

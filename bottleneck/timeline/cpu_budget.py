@@ -26,6 +26,8 @@ _DEAREST_FAULT_MS = 0.005
 """A 4 KiB minor fault with zeroing costs 0.1 to 0.25 us of kernel entry plus the zeroing, and
 measured 1.9 to 2.3 us in a virtual machine; 5 us is beyond any of them, so the rest of the system
 time is something else."""
+_MOST_WAITED = 4.0
+"""Beyond this the machine is too busy for its shares to mean anything."""
 _HUGE_PAGE_FAULT_MS = 0.05
 """Where a fault costs more than this it zeroes a huge page (512 times the bytes)."""
 
@@ -60,13 +62,15 @@ class CpuBudget:
         )
 
 
-def fault_ms(baseline: Baseline, *, input_ms: float, threads: int) -> float:
+def fault_ms(baseline: Baseline, *, input_ms: float, host_ms: float, threads: int) -> float:
     """System time per step that page faults of the training itself explain, ms.
 
     A page that the allocator gave back to the kernel is faulted in and zeroed anew at its next use.
     Measured against the same program under a malloc that keeps its pages, system time is a lower
     bound of what goes away (saved over system time: 1.1 to 1.4; the caches stay warm as well).
-    Processor time that must have been spent producing input is taken off in proportion.
+    Processor time that must have been spent producing input is taken off in proportion. Where the
+    process had less processor time than its working part of the step is long, others had the rest,
+    and the faults' share of the step is their share of the processor time.
     """
     if baseline.system_ms is None or baseline.faults is None or baseline.faults < _FEWEST_FAULTS:
         return 0.0
@@ -78,7 +82,10 @@ def fault_ms(baseline: Baseline, *, input_ms: float, threads: int) -> float:
     outside = max(0.0, baseline.step_ms - input_ms) * max(1, threads)
     producing = min(max(0.0, cpu - outside), input_ms)
     share = 1.0 - producing / cpu if cpu > 0 else 1.0
-    return system * share
+    working = max(0.0, baseline.step_ms - input_ms - host_ms)
+    had = cpu - producing
+    waited = min(max(working / had, 1.0), _MOST_WAITED) if had > 0 else 1.0
+    return system * share * waited
 
 
 def _take(
@@ -149,7 +156,9 @@ def compose(
         weight[:, [Pool.PYTHON, Pool.OPS]] = 0.5 * working[:, None]
         weight[:, [Pool.MATH, Pool.HOST]] = 0.25 * working[:, None]
         input_ms = float(ms[:, Pool.INPUT].sum())
-        faults = _take(ms, fault_ms(baseline, input_ms=input_ms, threads=threads), weight)
+        host_ms = float(ms[:, Pool.HOST].sum())
+        found = fault_ms(baseline, input_ms=input_ms, host_ms=host_ms, threads=threads)
+        faults = _take(ms, found, weight)
 
     seam_share = min(1.0, seams / regions) if regions > 0 else 0.0
     seams_ms = float(ms[:, Pool.SEAM].sum()) * seam_share

@@ -4,7 +4,7 @@ In: segments. Out: a mask of the segments that belong to the input although no D
 covers them: a transform between the fetch and the forward, or a hand-written `get_batch`.
 
 Position decides. Between a fetch and the forward that consumes it stands preparation. Where the
-script has no loader at all, the stretch before the forward is preparation if tensors are made in
+script has no loader at all, the stretch before the step's first forward is preparation if tensors are made in
 it, from the last scalar read onwards (what stands before that is logging of the previous step).
 """
 
@@ -41,6 +41,16 @@ def _neighbour(runs: list[tuple[int, int, int]], at: int, by: int, skip: set[int
     return 0
 
 
+def _between_forwards(runs: list[tuple[int, int, int]], at: int, forward: int) -> bool:
+    """Whether forwards stand on both sides of a run within its step.
+
+    That is the model's own code, or the noise for a generator, and not the batch of the step.
+    """
+    before = any(label == forward for _, _, label in runs[:at])
+    after = any(label == forward for _, _, label in runs[at + 1 :])
+    return before and after
+
+
 def preparation(segments: Segments) -> NDArray[np.bool_]:
     """Return the mask of unlabelled segments that prepare a batch, bool[m]."""
     mask = np.zeros(len(segments.row), dtype=np.bool_)
@@ -58,6 +68,8 @@ def preparation(segments: Segments) -> NDArray[np.bool_]:
             if has_loader:
                 if _neighbour(runs, at, -1, skip) == code["data"]:
                     mask[first + a : first + b] = True
+                continue
+            if _between_forwards(runs, at, forward):
                 continue
             reads = np.flatnonzero(segments.op_class[first + a : first + b] == OpClass.SYNC)
             begin = first + a + (int(reads[-1]) + 1 if len(reads) else 0)

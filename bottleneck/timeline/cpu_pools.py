@@ -58,8 +58,12 @@ _PROFILED_FACTOR = 2.0
 """An operator's fixed cost while profiled over the same unprofiled: the step of 13 k operators
 that research/hooks.md measured went from 11.5 ms to 1.5 to 1.7 times that, of which the Python
 around the operators, which is less inflated, is about half."""
-_LEAST_SCALE = 0.2
-"""The profiler never multiplied host work by more than five; beyond, the trace does not fit."""
+_LEAST_SCALE = 0.3
+"""The profiler was never seen to multiply host work by more than three; beyond, the trace differs
+from the baseline for another reason, and everything in the phase shrinks alike."""
+
+_FAR_LONGER = 2.0
+"""Baseline over trace beyond which time outside the phases holds something that the trace lacks."""
 
 _POOL_OF_CLASS = {
     OpClass.PYTHON: Pool.PYTHON,
@@ -89,7 +93,7 @@ class Pools:
     scale: float | None = None
     """Mean factor on the inflated pools that brings them to the true step."""
     misfit: float = 0.0
-    """Share of the step that had to be stretched or shrunk beyond what the profiler explains."""
+    """Share of the step that the trace puts into other phases than the baseline does."""
     undescribed_ms: dict[str, float] = field(default_factory=dict)
     """Baseline time of phases that the traced steps do not contain."""
 
@@ -99,14 +103,22 @@ class Pools:
         return float(self.ms[np.ix_(rows, [int(p) for p in pools])].sum())
 
 
-def split(segments: Segments, *, dispatch_ns: float | None) -> Pools:
-    """Divide the profiled steps into pools, ms of the median step."""
+def split(
+    segments: Segments, *, dispatch_ns: float | None, steady: NDArray[np.float64] | None = None
+) -> Pools:
+    """Divide the profiled steps into pools, ms of the median step.
+
+    Args:
+        segments: flattened steps.
+        dispatch_ns: measured cost of one operator, None where it was not measured.
+        steady: durations to use instead of the recorded ones, from `cpu_steady.steady_ns`.
+    """
     fixed_ns = _PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
     table = np.zeros(max(OpClass) + 1, dtype=np.int8)
     for op_class, default in _POOL_OF_CLASS.items():
         table[op_class] = default
     pool: NDArray[np.int8] = table[segments.op_class]
-    dur = segments.dur_ns.astype(np.float64)
+    dur = segments.dur_ns.astype(np.float64) if steady is None else steady
 
     # One fixed cost per operator, spread over the stretches in which it is innermost.
     work = dur.copy()
@@ -137,8 +149,7 @@ def split(segments: Segments, *, dispatch_ns: float | None) -> Pools:
     amount = np.where(is_work, work, dur)
     flat = np.bincount(cell + pool, weights=amount, minlength=steps * size)
     flat += np.bincount(cell + Pool.OPS, weights=dur - amount, minlength=steps * size)
-    # The median step of each cell: a moment in which the machine ran somebody else lengthens one
-    # step in one place. What the program does every few steps only, the baseline knows.
+    # The median step of each cell: what the program does every few steps only, the baseline knows.
     typical = np.median(flat.reshape(steps, size), axis=0)
     return Pools(
         phases=segments.phases,
@@ -163,6 +174,14 @@ def _fit(row: NDArray[np.float64], target_ms: float) -> tuple[NDArray[np.float64
     return fitted * stretch, scale, stretch
 
 
+def _misfit(fits: list[tuple[float, float]]) -> float:
+    """How much the phases' proportions differ, as a share; a slower machine alone changes none."""
+    true, traced = sum(t for t, _ in fits), sum(f for _, f in fits)
+    if true <= 0 or traced <= 0:
+        return 0.0
+    return sum(abs(t - f * true / traced) for t, f in fits) / 2 / true
+
+
 def calibrate(
     profiled: Pools, *, phases_ms: Mapping[str, float], outside_ms: float, compiling_ms: float
 ) -> Pools:
@@ -176,7 +195,7 @@ def calibrate(
     """
     ms = np.zeros_like(profiled.ms)
     scales: list[tuple[float, float]] = []
-    misfit = 0.0
+    fits: list[tuple[float, float]] = []
     undescribed: dict[str, float] = {}
     for i, name in enumerate(profiled.phases):
         target = outside_ms if i == 0 else phases_ms.get(name, 0.0)
@@ -190,7 +209,7 @@ def calibrate(
             undescribed[name] = target
             continue
         fitted, scale, stretch = _fit(row, target)
-        surplus = target - target / stretch if stretch > 1.25 else 0.0
+        surplus = target - target / stretch if stretch > _FAR_LONGER else 0.0
         if i == 0 and surplus > 0:
             # More time outside the phases than the trace has there: work of the loop itself that
             # the traced steps happened to lack (a checkpoint every N steps), not slower operators.
@@ -198,7 +217,7 @@ def calibrate(
             fitted[Pool.HOST] += surplus
             undescribed[name] = surplus
         else:
-            misfit += abs(target - target / stretch)
+            fits.append((target, target / stretch))
         ms[i] = fitted
         scales.append((scale * stretch, float(row[[int(p) for p in INFLATED]].sum())))
     missing = set(phases_ms) - set(profiled.phases)
@@ -206,7 +225,6 @@ def calibrate(
         undescribed[name] = phases_ms[name]
     ms[0, Pool.UNKNOWN] += sum(phases_ms[name] for name in missing)
     ms[0, Pool.COMPILING] += compiling_ms
-    total = ms.sum()
     weight = sum(w for _, w in scales)
     return Pools(
         phases=profiled.phases,
@@ -214,7 +232,7 @@ def calibrate(
         segment_pool=profiled.segment_pool,
         segment_work_ns=profiled.segment_work_ns,
         scale=sum(s * w for s, w in scales) / weight if weight > 0 else None,
-        misfit=float(misfit / total) if total > 0 else 0.0,
+        misfit=_misfit(fits),
         undescribed_ms=undescribed,
     )
 
