@@ -8,6 +8,7 @@ Traces are read when first asked for; everything else is small and read at once.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import os
 
 __all__ = ["Bundle", "Rank", "load"]
+
+_PROCESS = re.compile(rf"\.?(?P<name>main|rank\d+)(?:{re.escape(PARTIAL_SUFFIX)})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,17 +114,19 @@ def _one_run(place: Path) -> Path:
 
 
 def _process_folders(folder: Path) -> list[Path]:
-    """Return the folders that hold a run.json: this one, or its ranks' sub-folders.
+    """Return the folders that hold a run.json: this one, or those of its processes.
 
-    A rank that was killed left `.rankN.partial`; it counts unless rankN is there as well.
+    While a run is on, each process writes `.rankN.partial` (or `.main.partial`, when there is one
+    process only); what a killed run left counts unless the finished folder is there as well.
     """
     if (folder / "run.json").is_file():
         return [folder]
-    found = {p.name: p for p in sorted(folder.glob("rank*")) if (p / "run.json").is_file()}
-    for left in sorted(folder.glob(f".rank*{PARTIAL_SUFFIX}")):
-        name = left.name[1 : -len(PARTIAL_SUFFIX)]
-        if (left / "run.json").is_file():
-            found.setdefault(name, left)
+    found: dict[str, Path] = {}
+    places = [file.parent for file in folder.glob("*/run.json")]
+    for place in sorted(places, key=lambda p: (is_partial(p), p.name)):
+        match = _PROCESS.fullmatch(place.name)
+        if match is not None:
+            found.setdefault(match["name"], place)
     return list(found.values())
 
 

@@ -205,6 +205,20 @@ def test_the_folder_of_a_killed_run_is_found_under_its_final_name(tmp_path: Path
     assert "killed" in bundle.ranks[0].problems[0]
 
 
+def test_a_run_killed_together_with_its_parent_leaves_a_folder_in_a_folder(tmp_path: Path) -> None:
+    left = run_folder(tmp_path / ".run.partial" / ".main.partial")
+    for path in (tmp_path / "run", tmp_path / ".run.partial"):
+        bundle = load(path)
+        assert [r.folder for r in bundle.ranks] == [left]
+        assert bundle.partial
+
+
+def test_a_finished_rank_counts_before_its_left_over(tmp_path: Path) -> None:
+    whole = run_folder(tmp_path / "run" / "rank0")
+    run_folder(tmp_path / "run" / ".rank0.partial")
+    assert [r.folder for r in load(tmp_path / "run").ranks] == [whole]
+
+
 def test_a_killed_rank_stands_beside_the_whole_ones(tmp_path: Path) -> None:
     run_folder(tmp_path / "run" / "rank0", rank=0, world_size=2)
     run_folder(tmp_path / "run" / ".rank1.partial", rank=1, world_size=2)
