@@ -24,6 +24,9 @@ NEGLIGIBLE_SHARE = 0.02
 _BESIDE_WORK_SHARE = 0.08
 """While work fills most of the step, a host-side cause decides only from this share on: twice the
 replay's usual error (0.4 to 4 %), and below it the kernels are the better place to look."""
+_BESIDE_WORK_ON_CPU_SHARE = 0.2
+"""The same on a CPU, where one lane runs everything: the shares are exact, nothing hides behind the
+work, and while work is more than half of the step a tenth beside it is not what the step is bound by."""
 _FAULTS_BESIDE_WORK_SHARE = 1 / 3
 """On a CPU every eager model with activations of megabytes pays 10 to 25 % in page faults: that is
 worth a fix, but it is not what such a step is bound by."""
@@ -213,8 +216,9 @@ def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
         return True
     if price.bound and facts.timeline.kind == "cpu":
         return False  # one lane: the work is longer, and none of it overlaps with dispatch
-    if price.bottleneck_class is BottleneckClass.ALLOCATOR and facts.timeline.kind == "cpu":
-        return share >= _FAULTS_BESIDE_WORK_SHARE
+    if facts.timeline.kind == "cpu":
+        faults = price.bottleneck_class is BottleneckClass.ALLOCATOR
+        return share >= (_FAULTS_BESIDE_WORK_SHARE if faults else _BESIDE_WORK_ON_CPU_SHARE)
     return share >= (_BOUND_BESIDE_WORK_SHARE if price.bound else _BESIDE_WORK_SHARE)
 
 

@@ -175,6 +175,7 @@ def compose(
         Part.OTHER_MATH: float(ms[others, Pool.MATH].sum()),
         Part.MEMORY_BOUND: float(ms[np.ix_(others, [Pool.MEMORY, Pool.GRAPH])].sum()),
         Part.OPTIMIZER: float(ms[np.ix_(optimizer, list(WORK))].sum()),
+        Part.COMMUNICATION: float(ms[:, Pool.COMMUNICATION].sum()),
         Part.INPUT: float(ms[:, Pool.INPUT].sum()),
         Part.ALLOCATOR: faults,
         Part.COMPILE: float(ms[:, Pool.COMPILING].sum()),

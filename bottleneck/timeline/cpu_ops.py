@@ -45,6 +45,8 @@ class OpClass(IntEnum):
     CREATION = 10
     """New tensors, before anything is written into them: torch.tensor(rows) shows as aten::empty,
     aten::to and aten::lift_fresh."""
+    COMMUNICATION = 11
+    """Collectives, as far as the calling thread is in them."""
 
 
 _BOOKKEEPING = frozenset(
@@ -101,6 +103,8 @@ def _classify_special(name: str) -> OpClass | None:
         return OpClass.GRAPH
     if "(dynamo_timed)" in name or name.startswith("CompileTimeInstructionCounter"):
         return OpClass.COMPILING
+    if name.startswith(("c10d::", "gloo:", "mpi:", "record_param_comms")):
+        return OpClass.COMMUNICATION
     if name in _SEAM_NAMES or name.startswith(_SEAM_PREFIXES):
         return OpClass.SEAM
     if name.startswith("autograd::engine::evaluate_function: CompiledFunction"):

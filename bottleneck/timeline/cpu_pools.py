@@ -43,6 +43,7 @@ class Pool(IntEnum):
     COMPILING = 8
     UNKNOWN = 9
     """Baseline time that no trace divides."""
+    COMMUNICATION = 10
 
 
 WORK = (Pool.MATH, Pool.MEMORY, Pool.GRAPH)
@@ -77,6 +78,7 @@ _POOL_OF_CLASS = {
     OpClass.SYNC: Pool.OPS,
     OpClass.PY_BACKWARD: Pool.PYTHON,
     OpClass.CREATION: Pool.OPS,
+    OpClass.COMMUNICATION: Pool.COMMUNICATION,
 }
 
 
@@ -136,6 +138,9 @@ def split(
     # An optimizer collects its parameters in Python before the first operator: that is its own.
     own_python = np.isin(segments.phase, [code[name] for name in ("optimizer", "zero_grad") if name in code])
     pool[long & (pool == Pool.PYTHON) & ~own_python] = Pool.HOST
+    if (segments.op_class == OpClass.COMMUNICATION).any() and "backward" in code:
+        # DDP ends the backward by waiting for its last buckets, in no operator.
+        pool[(pool == Pool.HOST) & (segments.phase == code["backward"])] = Pool.COMMUNICATION
     # The engine itself never takes that long: it is freeing saved tensors, which is memory work.
     freeing = long & (segments.op_class == OpClass.AUTOGRAD)
     pool[freeing] = Pool.MEMORY

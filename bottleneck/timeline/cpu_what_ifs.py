@@ -190,6 +190,12 @@ def answer(
         parts[Part.COMPILE],
         "baseline: mean step less mean step without a compilation in it",
     )
+    ask(
+        WhatIf.COMM_OVERLAPPED,
+        parts[Part.COMMUNICATION],
+        "time of the training thread inside collectives gone",
+        bound=True,
+    )
     host = parts[Part.HOST] - budget.collector_ms
     ask(WhatIf.HOST_WORK_GONE, host, "one lane: Python outside operators and phases gone")
     ask(
