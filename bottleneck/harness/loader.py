@@ -22,7 +22,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ..model.run import LoaderFacts, Production, SourceSite
 from .batch_facts import BatchBook
-from .loader_worker import Batch, WorkerLoop, read_records, time_fetcher
+from .line_sampler import Line, LineSampler, as_sites, merge
+from .loader_worker import Batch, WorkerLoop, read_lines, read_records, time_fetcher
 from .sites import user_site
 from .torch_private import mark_skip
 
@@ -35,6 +36,7 @@ __all__ = ["LoaderWatch"]
 
 BATCHES_KEPT = 512
 WAITS_KEPT = 4096
+SITES_KEPT = 16
 
 
 class _Loader:
@@ -51,6 +53,7 @@ class _Loader:
         self.made: deque[Batch] = deque(maxlen=BATCHES_KEPT)
         self.made_count = 0
         self.batches = BatchBook()
+        self.sampler: LineSampler | None = None
         self.advances = 0
         """Fetches in a row, from one iterator, with a step between them: a training loader's."""
         self.no_grad = 0
@@ -82,6 +85,7 @@ class LoaderWatch:
         self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
         self._folder = store.working / ".loader"
         self._loop = WorkerLoop(str(self._folder))
+        self._window = ""
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -115,6 +119,9 @@ class LoaderWatch:
             batch: what it returned; None when it raised (the end of an epoch).
             window: name of the window under way.
         """
+        if window != self._window:
+            self._window = window
+            self._stop_samplers()
         if batch is None:
             return
         with contextlib.suppress(Exception):
@@ -142,7 +149,24 @@ class LoaderWatch:
         workers: dict[int, list[list[Batch]]] = {}
         for number, batches in read_records(self._folder):
             workers.setdefault(number, []).append(batches)
-        return [_facts(loader, workers.get(loader.number, [])) for loader in self._loaders]
+        lines: dict[int, dict[Line, int]] = {
+            loader.number: loader.sampler.counts.copy()
+            for loader in self._loaders
+            if loader.sampler is not None
+        }
+        for number, counts in read_lines(self._folder):
+            lines[number] = merge([lines.get(number, {}), counts])
+        return [
+            _facts(loader, workers.get(loader.number, []), lines.get(loader.number, {}))
+            for loader in self._loaders
+        ]
+
+    def _stop_samplers(self) -> None:
+        """Leave the process as it was before anything is timed in it."""
+        if self._window != "warm-up":
+            for loader in self._loaders:
+                if loader.sampler is not None:
+                    loader.sampler.stop()
 
     # -- hooks ----------------------------------------------------------------------------------
 
@@ -204,7 +228,15 @@ class LoaderWatch:
         self._iterations[iterator] = _Iteration(known, begun_ns)
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
-            time_fetcher(fetcher, known.produced)
+            time_fetcher(fetcher, known.produced, self._sampler_for(known))
+
+    def _sampler_for(self, known: _Loader) -> LineSampler | None:
+        """Return the loader's sampler while nothing is being timed: in the warm-up only."""
+        if self._window not in ("", "warm-up"):
+            return None
+        if known.sampler is None:
+            known.sampler = LineSampler()
+        return known.sampler
 
     def _iteration_of(self, iterator: Any) -> _Iteration:
         found = self._iterations.get(iterator)
@@ -240,7 +272,7 @@ def _are_twins(old: LoaderFacts, new: LoaderFacts) -> bool:
     return old.site is not None and old == replace(new, id=old.id)
 
 
-def _facts(loader: _Loader, workers: list[list[Batch]]) -> LoaderFacts:
+def _facts(loader: _Loader, workers: list[list[Batch]], lines: dict[Line, int]) -> LoaderFacts:
     return replace(
         loader.facts,
         role=_role(loader),
@@ -249,7 +281,7 @@ def _facts(loader: _Loader, workers: list[list[Batch]]) -> LoaderFacts:
         startup_ms=[round(value, 3) for value in loader.startup_ms],
         wait_ms=loader.wait_ms,
         wait_step=loader.wait_step,
-        production=_production(loader, workers),
+        production=_production(loader, workers, lines),
         batch=loader.batches.facts(),
         duplicated_samples_share=loader.batches.duplicated_share(workers=loader.facts.num_workers),
     )
@@ -265,19 +297,22 @@ def _role(loader: _Loader) -> Any:
     return "unknown"
 
 
-def _production(loader: _Loader, workers: list[list[Batch]]) -> Production | None:
+def _production(loader: _Loader, workers: list[list[Batch]], lines: dict[Line, int]) -> Production | None:
     if any(workers):
         every = sorted((b for batches in workers for b in batches), key=lambda b: b.end_ns)
         spans = [batches[-1].end_ns - batches[0].start_ns for batches in workers if batches]
         busy = sum(b.samples_ns + b.collate_ns for b in every)
-        return _as_production("workers", every, len(every), busy / max(1, sum(spans)))
+        return _as_production("workers", every, len(every), busy / max(1, sum(spans)), lines)
     if loader.made:
-        return _as_production("main", list(loader.made), loader.made_count, None)
+        return _as_production("main", list(loader.made), loader.made_count, None, lines)
     return None
 
 
-def _as_production(where: Any, batches: list[Batch], count: int, busy: float | None) -> Production:
+def _as_production(
+    where: Any, batches: list[Batch], count: int, busy: float | None, lines: dict[Line, int]
+) -> Production:
     kept = batches[-BATCHES_KEPT:]
+    mean_ms = sum(batch.samples_ns + batch.collate_ns for batch in kept) / len(kept) / 1e6
     return Production(
         where=where,
         batches=count,
@@ -285,6 +320,7 @@ def _as_production(where: Any, batches: list[Batch], count: int, busy: float | N
         collate_ms=[round(batch.collate_ns / 1e6, 4) for batch in kept],
         busy_share=round(busy, 4) if busy is not None else None,
         ready_ns=[batch.end_ns for batch in kept],
+        sites=as_sites(lines, share_of_ms=mean_ms * count)[:SITES_KEPT],
     )
 
 

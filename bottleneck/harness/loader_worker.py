@@ -9,18 +9,24 @@ The dataset is not wrapped: scripts ask `isinstance` of it and pickle it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .line_sampler import LineSampler
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Batch", "WorkerLoop", "read_records", "time_fetcher"]
+    from .line_sampler import Line
+
+__all__ = ["Batch", "WorkerLoop", "read_lines", "read_records", "time_fetcher"]
 
 _RECORD = struct.Struct("<qqq")
+_GROWTH = 1.5
 
 
 class Batch(NamedTuple):
@@ -37,8 +43,14 @@ class Batch(NamedTuple):
         return self.start_ns + self.samples_ns + self.collate_ns
 
 
-def time_fetcher(fetcher: Any, record: Callable[[Batch], None]) -> None:
-    """Report every batch that this fetcher makes; replaces attributes of the one object only."""
+def time_fetcher(fetcher: Any, record: Callable[[Batch], None], sampler: LineSampler | None = None) -> None:
+    """Report every batch that this fetcher makes; replaces attributes of the one object only.
+
+    Args:
+        fetcher: torch's, fresh.
+        record: called with each batch.
+        sampler: told when producing begins and ends; its lines tell what is slow in it.
+    """
     fetch, collate = fetcher.fetch, fetcher.collate_fn
     collating = 0
 
@@ -53,9 +65,15 @@ def time_fetcher(fetcher: Any, record: Callable[[Batch], None]) -> None:
     def timed_fetch(index: Any) -> Any:
         nonlocal collating
         collating = 0
+        if sampler is not None:
+            sampler.begin()
         begin = time.perf_counter_ns()
-        data = fetch(index)
-        whole = time.perf_counter_ns() - begin
+        try:
+            data = fetch(index)
+        finally:
+            whole = time.perf_counter_ns() - begin
+            if sampler is not None:
+                sampler.end()
         record(Batch(begin, whole - collating, collating))
         return data
 
@@ -87,28 +105,35 @@ class WorkerLoop:
             loop = WorkerLoop.original
         with contextlib.suppress(Exception):
             create = _DatasetKind.create_fetcher
-            record = self._recorder()
+            sampler = LineSampler()
+            record = self._recorder(sampler)
 
             def create_fetcher(*create_args: Any, **create_kwargs: Any) -> Any:
                 fetcher = create(*create_args, **create_kwargs)
                 with contextlib.suppress(Exception):
-                    time_fetcher(fetcher, record)
+                    time_fetcher(fetcher, record, sampler)
                 return fetcher
 
             _DatasetKind.create_fetcher = staticmethod(create_fetcher)
         loop(*args, **kwargs)
 
-    def _recorder(self) -> Callable[[Batch], None]:
-        path = os.path.join(self.folder, f"{self.loader}-{os.getpid()}.bin")  # noqa: PTH118
+    def _recorder(self, sampler: LineSampler) -> Callable[[Batch], None]:
+        stem = os.path.join(self.folder, f"{self.loader}-{os.getpid()}")  # noqa: PTH118
         file: int | None = None
+        written = 0
 
         def record(batch: Batch) -> None:
-            nonlocal file
+            nonlocal file, written
             # The run folder may be gone or full by now; the worker works on.
             with contextlib.suppress(OSError):
                 if file is None:
-                    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                    file = os.open(f"{stem}.bin", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 os.write(file, _RECORD.pack(*batch))
+                # A worker may be killed at any time; its lines are written as they grow.
+                if sampler.taken > written * _GROWTH:
+                    written = sampler.taken
+                    lines = [[*line, count] for line, count in sampler.counts.copy().items()]
+                    Path(f"{stem}.lines").write_text(json.dumps(lines))
 
         return record
 
@@ -122,3 +147,15 @@ def read_records(folder: Path) -> Iterator[tuple[int, list[Batch]]]:
             int(path.stem.partition("-")[0]),
             [Batch(*fields) for fields in _RECORD.iter_unpack(data[:whole])],
         )
+
+
+def read_lines(folder: Path) -> Iterator[tuple[int, dict[Line, int]]]:
+    """Yield (loader number, samples per user line) for each worker's file."""
+    for path in sorted(folder.glob("*-*.lines")):
+        # Caught while it was being written: the other workers tell the same.
+        with contextlib.suppress(ValueError):
+            lines = json.loads(path.read_text())
+            yield (
+                int(path.stem.partition("-")[0]),
+                {(file, line, function): count for file, line, function, count in lines},
+            )

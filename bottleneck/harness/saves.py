@@ -41,23 +41,9 @@ PATH_ARGUMENT = {
     ("numpy", "savetxt"): (0, "fname"),
 }
 """Functions that write model state or results -> position and name of their path argument."""
-CHECKPOINTS = frozenset(
-    [
-        ".pt",
-        ".pth",
-        ".ckpt",
-        ".bin",
-        ".safetensors",
-        ".npy",
-        ".npz",
-        ".pkl",
-        ".pickle",
-        ".h5",
-        ".msgpack",
-        ".joblib",
-        ".onnx",
-        ".pt2",
-    ]
+CHECKPOINTS = (
+    *(".pt", ".pth", ".pt2", ".ckpt", ".bin", ".safetensors", ".onnx"),
+    *(".npy", ".npz", ".pkl", ".pickle", ".h5", ".msgpack", ".joblib"),
 )
 """Endings of files with model state: libraries write those through `open`, not `torch.save(path)`."""
 
