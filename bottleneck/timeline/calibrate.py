@@ -75,9 +75,11 @@ def observed_step_ns(program: Program) -> float:
 
 
 def _device_work_varies(program: Program) -> bool:
+    """Whether steps differ in what the device computes; copies and collectives stretch by waiting."""
     work = np.zeros(program.steps)
     step = np.searchsorted(program.marks, program.event, side="right") - 1
-    inside = (step >= 0) & (step < program.steps)
+    computes = program.part < PARTS.index(Part.COMMUNICATION)
+    inside = (step >= 0) & (step < program.steps) & computes
     np.add.at(work, step[inside], program.duration[inside])
     return bool(program.steps > 1 and work.std() > 0.10 * work.mean())
 
