@@ -21,7 +21,7 @@ DEVICE = "cuda" if GPU else "cpu"
 STEPS = 150
 WARMUP = 20
 WIDTH, LAYERS, HEADS = (768, 8, 12) if GPU else (32, 2, 2)
-BATCH, LENGTH = (8, 512) if GPU else (4, 16)
+BATCH, LENGTH = (16, 512) if GPU else (4, 16)
 CLASSES = 1000
 
 
@@ -52,11 +52,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     args = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")
 
-    model = Encoder().to(DEVICE)
+    model = Encoder().to(DEVICE, torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    features = torch.randn(BATCH, LENGTH, WIDTH, device=DEVICE)
+    features = torch.randn(BATCH, LENGTH, WIDTH, device=DEVICE, dtype=torch.bfloat16)
     labels = torch.randint(CLASSES, (BATCH,), device=DEVICE)
     warmup = min(WARMUP, args.steps // 2)
     for step in range(args.steps):

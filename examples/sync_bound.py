@@ -4,9 +4,9 @@
     python examples/sync_bound.py                  # slow: prints step_ms=...
     python examples/sync_bound.py --fixed          # fix: keep them on the device, read every 50 steps
 
-A transformer encoder whose loop logs the norm of every parameter and gradient. Each `.item()` waits
-until the device has caught up, so the host is never ahead of it: a few hundred times per step the
-device idles while Python gets the next small kernel out. Needs a GPU; without one the script runs,
+A transformer encoder whose loop logs the health of every parameter and its gradient. Each `.item()`
+waits until the device has caught up, so the host is never ahead of it: hundreds of times per step
+the device idles while Python gets the next small kernel out. Needs a GPU; without one the script runs,
 but there is nothing to wait for. Synthetic data.
 """
 
@@ -22,7 +22,7 @@ STEPS = 150
 WARMUP = 20
 READ_EVERY = 50
 WIDTH, LAYERS, HEADS = (768, 12, 12) if GPU else (32, 2, 2)
-BATCH, LENGTH = (8, 512) if GPU else (4, 16)
+BATCH, LENGTH = (16, 512) if GPU else (4, 16)
 CLASSES = 1000
 
 
@@ -40,18 +40,17 @@ class Encoder(nn.Module):
         return self.head(self.layers(features).mean(dim=1))
 
 
-def norms_one_by_one(model: nn.Module) -> dict[str, tuple[float, float]]:
-    return {
-        name: (p.detach().norm().item(), p.grad.norm().item())
-        for name, p in model.named_parameters()
-        if p.grad is not None
-    }
+def health(parameter: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    weight, grad = parameter.detach(), parameter.grad
+    return weight.norm(), grad.norm(), grad.abs().max()
 
 
-def norms_on_device(model: nn.Module) -> torch.Tensor:
-    weights = [p.detach().norm() for p in model.parameters()]
-    grads = [p.grad.norm() for p in model.parameters() if p.grad is not None]
-    return torch.stack(weights + grads)
+def read_one_by_one(model: nn.Module) -> dict[str, list[float]]:
+    return {name: [value.item() for value in health(p)] for name, p in model.named_parameters()}
+
+
+def keep_on_device(model: nn.Module) -> torch.Tensor:
+    return torch.stack([value for p in model.parameters() for value in health(p)])
 
 
 def now() -> float:
@@ -82,12 +81,12 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         if args.fixed:
-            waiting.append(norms_on_device(model))
+            waiting.append(keep_on_device(model))
             if (step + 1) % READ_EVERY == 0:
                 history.append(torch.stack(waiting).tolist())
                 waiting.clear()
         else:
-            history.append(norms_one_by_one(model))
+            history.append(read_one_by_one(model))
         optimizer.step()
 
     step_ms = (now() - start) * 1000 / (args.steps - warmup)
