@@ -17,7 +17,7 @@ import msgspec
 from .. import __version__
 from ..model.run import Run, ScriptOutcome
 from .launch import name_signal
-from .store import Store, publish, write_atomically
+from .store import RAW_RECORDS, Store, publish, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,8 @@ def collect(working: Path, folder: Path) -> Path:
     """Turn the folder of process folders into a run folder and rename it.
 
     A process that trained nothing (the launcher of `mp.spawn`, helpers) is dropped when another
-    one did. What a single process wrote moves to the top.
+    one did. When the script's first process trains, it is the run, and what its children did beside
+    it goes into `others/`. What a single process wrote moves to the top.
 
     Args:
         working: the folder that holds the process folders; no process writes any more.
@@ -129,9 +130,16 @@ def collect(working: Path, folder: Path) -> Path:
         mark.unlink()
     processes = sorted(path for path in working.iterdir() if (path / "run.json").is_file())
     trained = [path for path in processes if has_steps(path)]
-    kept = trained or processes[:1]
+    kept = [path for path in trained if path.name == "main"] or trained or processes[:1]
     for path in processes:
-        if path not in kept and not (path / "diverted").is_dir():
+        # Records that workers left raw because nobody was there any more to read them.
+        shutil.rmtree(path / RAW_RECORDS, ignore_errors=True)
+        if path in kept:
+            continue
+        if path in trained or (path / "diverted").is_dir():
+            (working / "others").mkdir(exist_ok=True)
+            path.rename(working / "others" / path.name)
+        else:
             shutil.rmtree(path)
     if len(kept) == 1 and not _is_rank_of_several(kept[0]):
         _move_up(kept[0], working)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
 import time
 import traceback
@@ -25,6 +26,7 @@ from .batch_facts import BatchBook
 from .line_sampler import Line, LineSampler, as_sites, merge
 from .loader_worker import Batch, WorkerLoop, read_lines, read_records, time_fetcher
 from .sites import user_site
+from .store import RAW_RECORDS
 from .torch_private import mark_skip
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class LoaderWatch:
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._loaders: list[_Loader] = []
         self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
-        self._folder = store.working / ".loader"
+        self._folder = store.working / RAW_RECORDS
+        self._pid = os.getpid()
         self._loop = WorkerLoop(str(self._folder))
         self._window = ""
         self._undo: list[Callable[[], None]] = []
@@ -107,7 +110,9 @@ class LoaderWatch:
         """Take everything off and remove the workers' raw records."""
         while self._undo:
             self._undo.pop()()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if os.getpid() == self._pid:
+            # A forked child takes its parent's hooks out too, and has no say in its files.
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def fetched(self, iterator: object, wait_ms: float, step_index: int, batch: object, window: str) -> None:
         """Note one batch handed over.

@@ -156,9 +156,9 @@ class Session:
         except Exception:
             reason = traceback.format_exc(limit=-3)
             self.store.artefact("harness", "failed", reason=reason)
-            self.progress.note(
-                "the hooks could not be put in, so nothing is measured: " + reason.strip().rsplit("\n", 1)[-1]
-            )
+            said = f"the hooks could not be put in, so nothing is measured: {_last_line(reason)}"
+            self.store.warn(said)
+            self.progress.note(said)
 
     def _before_stop(self) -> None:
         self.saves.install()
@@ -267,6 +267,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     text = str(error).strip().split("\n", 1)[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]
 
 
 def _ranks_from_environment() -> tuple[int, int, int]:

@@ -20,7 +20,10 @@ from ..model.run import Artefact, Run
 if TYPE_CHECKING:
     from ..model.run import ScriptOutcome
 
-__all__ = ["Store", "partial_name", "publish", "write_atomically"]
+__all__ = ["RAW_RECORDS", "Store", "partial_name", "publish", "write_atomically"]
+
+RAW_RECORDS = ".loader"
+"""Sub-folder for what DataLoader workers append to while the run is on; gone when it is whole."""
 
 
 def partial_name(folder: Path) -> Path:

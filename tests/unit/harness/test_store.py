@@ -171,6 +171,16 @@ def test_a_lone_training_child_is_the_run(tmp_path: Path) -> None:
     assert len(read(folder).windows[0].steps.index) == 4
 
 
+def test_when_the_first_process_trains_it_is_the_run(tmp_path: Path) -> None:
+    working = tmp_path / ".run.partial"
+    process(working, "main", steps=5)
+    process(working, "child-7", steps=4)
+    (working / "main/.loader").mkdir()
+    folder = collect(working, tmp_path / "run")
+    assert len(read(folder).windows[0].steps.index) == 5
+    assert sorted(path.name for path in folder.iterdir()) == ["others", "run.json"]
+
+
 def test_a_rank_counts_as_done_only_when_its_parent_says_so(tmp_path: Path) -> None:
     process(tmp_path, "rank0", world_size=2)
     process(tmp_path, "rank1", rank=1, world_size=2)
