@@ -10,7 +10,8 @@ In: examples/*.py and the machine this runs on. Out:
 
 The predicted step is that of the first suggestion which the example's fix carries out (`FIXES`), so
 that prediction and measurement speak of the same change; a dash where the tool did not suggest it.
-Every example is diagnosed and measured once; what is left of `--seconds` goes into repeats.
+Every example is diagnosed and measured once; what is left of `--seconds` goes into repeats. Named
+examples replace their rows in an earlier gallery of the same kind of machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from step_times import EXAMPLES, REPOSITORY, ScriptFailedError, StepTimes, run_once
@@ -176,12 +176,27 @@ def ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def write_readme(out: Path, entries: list[Entry], device: str) -> None:
+def with_earlier(out: Path, entries: list[Entry], device: str) -> list[Entry]:
+    """Add what an earlier call on the same kind of machine found out about other examples."""
+    stored = out / "measured.json"
+    if not stored.is_file():
+        return entries
+    past = json.loads(stored.read_text())
+    if (past["device"], past["torch"]) != (device, torch.__version__):
+        return entries
+    here = {entry.name: entry for entry in entries}
+    for row in past["examples"]:
+        kept = Entry(**{**row, "times": StepTimes(**row["times"])})
+        here.setdefault(kept.name, kept)
+    return [here[name] for name in CLASSES if name in here]
+
+
+def write_readme(out: Path, entries: list[Entry], device: str, version: str = torch.__version__) -> None:
     """Write the table, misses included."""
     lines = [
         f"# Examples on {device}",
         "",
-        f"torch {torch.__version__}. Written by `python tests/benchmarks/gallery.py`. Times in ms per step.",
+        f"torch {version}. Written by `python tests/benchmarks/gallery.py`. Times in ms per step.",
         "Measured: the script alone, slow and `--fixed` in turns, median of the repeats in measured.json.",
         "Predicted: the tool's figure for the fix that `--fixed` carries out, from the slow run only. "
         "Without the cause: its figure for the step with the whole class of the verdict removed.",
@@ -196,14 +211,16 @@ def write_readme(out: Path, entries: list[Entry], device: str) -> None:
         gain = f"{slow / fixed:.2f}x" if slow and fixed else "-"
         error = "-" if e.replay_error is None else f"{e.replay_error:.1%}"
         predicted = f"{ms(e.predicted_ms)} ({e.predicted_by})" if e.predicted_by else "-"
+        # Without its work a step has no meaning.
+        without = None if CLASSES[e.name] == "compute-bound" else e.without_cause_ms
         lines.append(
             f"| [{e.name}]({e.name}/report.md) | {e.verdict} ({e.confidence}) "
-            f"| {'yes' if e.right else 'NO'} | {ms(e.true_ms)} | {ms(slow)} | {ms(e.without_cause_ms)} "
+            f"| {'yes' if e.right else 'NO'} | {ms(e.true_ms)} | {ms(slow)} | {ms(without)} "
             f"| {predicted} | {ms(fixed)} | {gain} | {error} | {ms(e.capture_seconds)} s |"
         )
     lines += ["", f"{sum(e.right for e in entries)} of {len(entries)} verdicts are right."]
     (out / "README.md").write_text("\n".join(lines) + "\n")
-    measured: list[dict[str, Any]] = [asdict(e) for e in entries]
+    measured = {"device": device, "torch": version, "examples": [asdict(e) for e in entries]}
     (out / "measured.json").write_text(json.dumps(measured, indent=1) + "\n")
 
 
@@ -250,14 +267,14 @@ def main() -> None:
             publish(folder, out / name)
             if not args.no_record and entry.verdict != "failed":
                 record(folder, recorded / f"example-{name.replace('_', '-')}{'' if GPU else '-cpu'}")
-            write_readme(out, entries, device)
+            write_readme(out, with_earlier(out, entries, device), device)
             print(name, entry.verdict, entry.confidence, f"{entry.capture_seconds:.0f} s", flush=True)
     longest = 0.0
     while entries and not args.no_times and time.monotonic() + longest < end:
         begin = time.monotonic()
         time_pair(min(entries, key=lambda e: len(e.times.slow_ms)))
         longest = max(longest, time.monotonic() - begin)
-    write_readme(out, entries, device)
+    write_readme(out, with_earlier(out, entries, device), device)
     if not args.no_record:
         for entry in entries:
             target = recorded / f"example-{entry.name.replace('_', '-')}{'' if GPU else '-cpu'}"
