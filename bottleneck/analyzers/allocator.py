@@ -149,14 +149,14 @@ class EmptyCacheInLoop(Analyzer):
         return (
             self.finding(
                 facts,
-                f"empty_cache() is called {calls:.1f} times per step",
+                "empty_cache() runs in the training loop",
                 answer=answer,
                 evidence=[
                     Evidence(
-                        text=f"{calls:.1f} calls of empty_cache() per step",
+                        text=f"without a retry, blocks go back to the driver {calls:.1f} times per step",
                         value=calls,
                         unit="1/step",
-                        source="trace and memory_stats",
+                        source="memory_stats over the baseline window",
                     )
                 ],
                 sites=facts.sites("empty_cache"),

@@ -196,8 +196,11 @@ def describe_spans(
         host_left = budget.parts[Part.HOST] - budget.collector_ms
         chunks = _host_chunks(trace, segments, pools)
         seen = sum(ms for _, _, ms, _ in chunks)
-        for text, count, ms, site in chunks:
-            label = text.rpartition(" ")[2] if text.startswith("Python in") else ""
+        for text, count, ms, line in chunks:
+            # Without recorded stacks the line of the phase that it follows is the nearest known.
+            near = text.rpartition(" ")[2]
+            label = near if text.startswith("Python in") else ""
+            site = line or _site(run, near)
             add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms, site=site)
         if not chunks:
             add(Part.HOST, "Python outside the phases", host_left, count=0.0, phase="")
