@@ -28,6 +28,7 @@ from .devices import read_devices, read_host
 from .hooks import Hooks
 from .loader import LoaderWatch
 from .meter import StepMeter
+from .own_cost import OwnCost
 from .settings import Seen, read_settings
 from .sites import SiteBook
 from .steps import StepRule
@@ -72,6 +73,7 @@ class Agent:
         self._store = store
         self._stopper = stopper
         self._hooks = Hooks(self)
+        self._own_cost = OwnCost()
         self._live = False
         self._thread: int | None = None
         self._started_ns = perf_counter_ns()
@@ -180,12 +182,14 @@ class Agent:
         wait_ns = self.clock.leave()
         if batch is None or self.capture.done:
             return
+        began = perf_counter_ns()
         count, elements = measure(batch)
         self._meter.batch_bytes += count
         self._meter.batch_elements += elements
         self._vote(iterator)
         self._horizon.fetched(iterator)
         self._loader_watch.fetched(iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name)
+        self._own_cost.add(began)
 
     def _vote(self, iterator: object) -> None:
         """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
@@ -366,7 +370,11 @@ class Agent:
         self._steps += 1
         if changed:
             self._on_window()
-        self._meter.begin(perf_counter_ns() if changed else now, fresh=changed)
+            self._meter.begin(perf_counter_ns())
+        else:
+            self._meter.begin(now, fresh=False)
+            self._own_cost.add(now)
+        self._own_cost.step()
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
@@ -390,6 +398,7 @@ class Agent:
 
     def _all_captured(self) -> None:
         self._guarded("probes", self._probe_machine)
+        self._guarded("probes", self._probe_ourselves)
         self._write_summary()
         if self._plan.run_to_end:
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would
@@ -409,6 +418,8 @@ class Agent:
             host=read_host(),
             devices=read_devices(),
         )
+        below = (sum(1 for _ in root.modules()) - 1 for root in self._seen.roots)
+        self._own_cost.submodules = sum(below)
         self._seen.release()
 
     def _probe_machine(self) -> None:
@@ -421,6 +432,14 @@ class Agent:
         pinned, pageable = probes.copy_gbps()
         self._store.update(pinned_gbps=pinned, pageable_gbps=pageable)
         self._store.update(matmul_tflops=probes.matmul_tflops())
+
+    def _probe_ourselves(self) -> None:
+        """Time the hooks through themselves; the windows are over, so no event counts any more."""
+        self._looked = LEARNING_EVENTS
+        phases = self.clock.entered
+        with torch.enable_grad():
+            cost = self._own_cost.per_step_us(phases=phases, original=self._hooks.module_call)
+        self.capture.note_hook_cost(cost)
 
     def _write_summary(self) -> None:
         import msgspec

@@ -105,6 +105,11 @@ class Capture:
         """We are inside start or stop of our own profile."""
         return self._trace.busy
 
+    def note_hook_cost(self, us_per_step: float | None) -> None:
+        """Record what the hooks themselves cost."""
+        if us_per_step is not None:
+            self._book.note_overhead(hook_us_per_step=us_per_step)
+
     @property
     def overhead(self) -> Overhead:
         """What the captures have cost so far."""

@@ -120,6 +120,14 @@ class Hooks:
             optim_module.register_optimizer_step_post_hook(self._step_hook(begin=False)),
         ]
 
+    @property
+    def module_call(self) -> Callable[..., Any]:
+        """`nn.Module.__call__` as torch has it."""
+        for owner, name, original, _ours, _own in self._replaced:
+            if owner is torch.nn.Module and name == "__call__":
+                return original  # type: ignore[no-any-return]
+        return torch.nn.Module.__call__  # type: ignore[no-any-return]
+
     def uninstall(self) -> None:
         """Put everything back that is still ours; what the script has replaced since stays its."""
         self.unlabel_copies()
@@ -134,6 +142,8 @@ class Hooks:
         Replacing `Tensor.to` is neutral to torch.compile, but it changes the identity of
         `torch.Tensor.to`, by which tensor subclasses dispatch, and costs 0.4 us on every call.
         """
+        if self._copies:
+            return
         for name in ("to", "cuda"):
             self._replace(torch.Tensor, name, self._copy, into=self._copies)
 

@@ -17,16 +17,19 @@ PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evalu
 class PhaseClock:
     """A stack of open phases with exclusive totals."""
 
-    __slots__ = ("_inner", "_names", "_starts", "_totals")
+    __slots__ = ("_inner", "_names", "_starts", "_totals", "entered")
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._starts: list[int] = []
         self._inner: list[int] = []
         self._totals: dict[str, int] = {}
+        self.entered = 0
+        """How many phases were opened in all."""
 
     def enter(self, name: str) -> None:
         """Open a phase inside whatever is open."""
+        self.entered += 1
         self._names.append(name)
         self._inner.append(0)
         self._starts.append(perf_counter_ns())

@@ -100,6 +100,7 @@ def _file(function: object) -> str:
 def test_copies_are_labelled_only_while_asked_for(agent: Agent) -> None:
     assert "to" not in vars(torch.Tensor)
     agent._hooks.label_copies()
+    agent._hooks.label_copies()
     assert "to" in vars(torch.Tensor)
     assert torch.ones(2).to(torch.float64).dtype == torch.float64
     assert torch.ones(2).to("meta").device.type == "meta"
