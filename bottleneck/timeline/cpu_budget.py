@@ -97,7 +97,7 @@ def _take(
         room = ms * weight
         total = float(room.sum())
         need = amount - got
-        if total <= 0 or need <= 1e-12:
+        if min(total, need) < 1e-9:
             break
         taken = np.minimum(room * (need / total), ms * at_most)
         ms -= taken

@@ -63,6 +63,8 @@ _LEAST_SCALE = 0.3
 """The profiler was never seen to multiply host work by more than three; beyond, the trace differs
 from the baseline for another reason, and everything in the phase shrinks alike."""
 
+_A_TICK_MS = 1e-6
+"""The clock's resolution, 1 ns: what is shorter was not measured."""
 _FAR_LONGER = 2.0
 """Baseline over trace beyond which time outside the phases holds something that the trace lacks."""
 
@@ -205,9 +207,9 @@ def calibrate(
     for i, name in enumerate(profiled.phases):
         target = outside_ms if i == 0 else phases_ms.get(name, 0.0)
         row = profiled.ms[i]
-        if target <= 0:
+        if target < _A_TICK_MS:
             continue
-        if row.sum() <= 0:
+        if row.sum() < _A_TICK_MS:
             # In the baseline but not in the traced steps, as work done every so many steps is.
             pool = {"data": Pool.INPUT, "": Pool.HOST, "evaluation": Pool.HOST}.get(name)
             ms[i, pool if pool is not None else Pool.UNKNOWN] += target
