@@ -53,7 +53,7 @@ import torch""",
         addresses=("BN201",),
         what_to_change="Pad lengths up to a multiple (64, 128) or bucket them: every new size can need a new block"
         " from the driver, a repeated one is served from the cache.",
-        when=(given("step.varying_shapes", "==", True, "batch sizes differ between steps"),),
+        when=seen("step.varying_shapes", "==", True, "batch sizes differ between steps"),
         risk=Risk.NEEDS_REVIEW,
         may_break="Padding is computed too; mask it in the loss.",
         what_if=WhatIf.ALLOCATOR_FREE,
@@ -77,7 +77,7 @@ def pad_to_multiple(tokens, multiple=64, value=0):
         addresses=("BN201",),
         what_to_change="Before training, run one forward and backward with the largest shape that will occur: the"
         " blocks it leaves in the cache serve every smaller one.",
-        when=(ON_GPU, given("step.varying_shapes", "==", True, "batch sizes differ between steps")),
+        when=(ON_GPU, *seen("step.varying_shapes", "==", True, "batch sizes differ between steps")),
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
         basis="allocator calls free of charge; the churn fades anyway as the largest sizes are met",

@@ -166,7 +166,7 @@ images = images.to(memory_format=torch.channels_last)""",
         " parameter or per operation.",
         when=(
             given("optimizer.can_fuse", "==", True, "the optimizer has a fused implementation"),
-            given("optimizer.flavour", "!=", "fused", "it is not used"),
+            given("optimizer.flavour", "!=", "fused", "that is not in use"),
         ),
         conflicts=("FX312",),
         what_if=WhatIf.OPTIMIZER_FUSED,

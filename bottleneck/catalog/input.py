@@ -27,7 +27,12 @@ FIXES: tuple[Fix, ...] = (
         " of the step takes; more than that only costs memory and start-up.",
         when=(
             _LOADER,
-            given("loader.num_workers", "<", "@loader.needed_workers", "fewer workers than production needs"),
+            given(
+                "loader.num_workers",
+                "<",
+                "@loader.needed_workers",
+                "there are fewer workers than production needs",
+            ),
         ),
         unless=(
             given("loader.num_workers", ">=", "@host.cores", "there are already as many workers as cores"),
@@ -67,7 +72,7 @@ loader = DataLoader(
         addresses=("BN104", "BN903"),
         what_to_change="Lower num_workers to the number that production needs, at most the cores: workers beyond"
         " that compete with the training process, hold memory and make every epoch start slower.",
-        when=(_LOADER, *seen("loader.num_workers", ">", "@host.cores", "more workers than cores")),
+        when=(_LOADER, *seen("loader.num_workers", ">", "@host.cores", "there are more workers than cores")),
         conflicts=("FX101",),
         basis="not predicted: contention for the cores is not in the replay",
         code="""\

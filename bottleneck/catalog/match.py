@@ -84,7 +84,7 @@ def _unchecked(fix: Fix, context: Mapping[str, JsonValue]) -> tuple[str, ...] | 
     for condition, wanted in [(c, True) for c in fix.when] + [(c, False) for c in fix.unless]:
         holds = evaluate(condition, context)
         if holds is None:
-            unknown.append(condition.text if wanted else f"not: {condition.text}")
+            unknown.append(f"whether {condition.text}")
         elif holds is not wanted:
             return None
     return tuple(unknown)

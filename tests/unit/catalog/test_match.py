@@ -79,7 +79,7 @@ def test_an_unmeasured_condition_is_listed_not_assumed() -> None:
         unless=(Condition(key="cudnn.deterministic", op="==", value=True, text="determinism is asked for"),),
     )
     (suggestion,) = match([finding("BN101")], {}, {}, 100.0, fixes=[fix])
-    assert suggestion.unknown == ("benchmark is off", "not: determinism is asked for")
+    assert suggestion.unknown == ("whether benchmark is off", "whether determinism is asked for")
 
 
 def test_a_fix_whose_evidence_was_not_measured_is_not_suggested() -> None:
@@ -180,6 +180,26 @@ def test_an_fp32_run_on_hopper_is_told_of_tf32_and_bf16_but_not_of_fp16() -> Non
     assert not {"FX302", "FX304", "FX305"} & set(found)
     already = context | {"matmul.precision": "high", "autocast.dtype": "bfloat16", "kernels.bf16_share": 0.6}
     assert not {"FX301", "FX303"} & set(ids(match([finding("BN302"), finding("BN303")], already, {}, 100.0)))
+
+
+def test_what_needs_evidence_of_varying_shapes_is_silent_without_it() -> None:
+    context = {"device.kind": "cuda", "allocator.expandable_segments": False, "allocator.backend": "native"}
+    answers = answer(WhatIf.ALLOCATOR_FREE, 30.0)
+    assert ids(match([finding("BN201", 30.0)], context, answers, 100.0)) == ["FX201"]
+    varying = context | {"step.varying_shapes": True}
+    assert {"FX201", "FX202", "FX203"} <= set(ids(match([finding("BN201", 30.0)], varying, answers, 100.0)))
+
+
+def test_graph_breaks_go_before_cuda_graphs() -> None:
+    context = {
+        "device.kind": "cuda",
+        "work.static_shapes": True,
+        "compile.used": True,
+        "compile.mode": "default",
+    }
+    findings = [finding("BN401", 20.0), finding("BN501", 40.0)]
+    assert "FX412" in ids(match(findings, context | {"compile.breaks": 0}, {}, 100.0))
+    assert "FX412" not in ids(match(findings, context | {"compile.breaks": 2}, {}, 100.0))
 
 
 def test_a_cpu_run_is_never_offered_what_needs_a_gpu() -> None:
