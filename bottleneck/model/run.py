@@ -118,7 +118,10 @@ class Window(_Record, frozen=True, kw_only=True):
     """One stretch of steps with one set of things attached."""
 
     name: Literal["warm-up", "baseline", "trace", "memory", "after"]
-    """after: a few steps with nothing attached once more, to see what the captures left behind."""
+    """after: steps with nothing attached once more, to see what the captures left behind. Where the
+    end of the script could not be known, the trace came early, and the baseline is completed by
+    these steps if they agree with its own: `steps.index` then has a gap, and counters are the sums
+    over both stretches."""
     status: Literal["ok", "short", "absent", "failed"]
     """short: fewer steps than planned (the script ended, Ctrl-C, time limit)."""
     reason: str | None = None
