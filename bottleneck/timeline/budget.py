@@ -172,8 +172,9 @@ def _split_gaps(
     for kind, work in _WORK_OF_WAIT.items():
         rows = np.flatnonzero(blocked & (program.kind[event] == kind))
         for dispatch in DISPATCH_WORK:
-            amounts[rows, work] += amounts[rows, dispatch]
-            amounts[rows, dispatch] = 0.0
+            if dispatch is not work:
+                amounts[rows, work] += amounts[rows, dispatch]
+                amounts[rows, dispatch] = 0.0
         np.add.at(exposed, event[rows], amounts[rows, work])
     for work in Work:
         parts[PART_OF_WORK[work]] += float(amounts[:, work].sum())

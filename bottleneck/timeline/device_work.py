@@ -111,7 +111,8 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
 
     optimizer = program.launch_work == Work.OPTIMIZER
     zero_grad = program.launch_work == Work.ZERO_GRAD
-    math = by_name([k.family in ("matmul", "conv", "attention") for k in kind_of_name])
+    math = by_name([k.family in ("matmul", "conv") for k in kind_of_name])
+    attention = by_name([k.family == "attention" and k.dtype == "fp32" for k in kind_of_name])
     fp32 = math & by_name([k.dtype == "fp32" for k in kind_of_name]) & ~optimizer
     tf32 = math & by_name([k.dtype == "tf32" for k in kind_of_name]) & ~optimizer
     fusable = (
@@ -123,6 +124,7 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
     scores, score_products = _scores(trace, kinds, program)
     return DeviceWork(
         fp32_math=fp32,
+        fp32_attention=attention & ~optimizer,
         tf32_math=tf32,
         scores=scores,
         score_products=score_products,

@@ -22,7 +22,7 @@ from .dialect import Kind
 from .dialect import kinds as kinds_of
 from .gpu_context import gpu_context
 from .gpu_spans import read_spans
-from .gpu_what_ifs import Answers, Circumstances, ask_gpu
+from .gpu_what_ifs import Answers, Circumstances, ask_gpu, workers_needed
 from .hostwork import Work
 from .program import PARTS, Program, build_program
 from .replay import Replay
@@ -113,6 +113,20 @@ def read_gpu(
         gc_ms=baseline.gc_ms if baseline is not None else None,
     )
     answers = ask_gpu(replay, calibration, work, known)
+    context = gpu_context(
+        trace,
+        kinds,
+        program,
+        work,
+        parts={part: ns / 1e6 * scale for part, ns in budget.parts.items()},
+        true_ms=true_ms,
+        varying=calibration.varying,
+        device_scale=calibration.device_scale * scale,
+        flavour=flavour,
+    )
+    ready = answers.results.get(WhatIf.INPUT_READY)
+    if known.supply is not None and ready is not None:
+        context["loader.needed_workers"] = workers_needed(known.supply, ready)
     parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
     _credit_waits(parts, replay, calibration, answers, scale=scale)
     usable = calibration.replay_error <= MAX_REPLAY_ERROR
@@ -145,17 +159,7 @@ def read_gpu(
         dispatch_scale=calibration.dispatch_scale,
         usable_what_ifs=usable,
         problems=(*calibration.problems, *_doubts(program, calibration)),
-        context=gpu_context(
-            trace,
-            kinds,
-            program,
-            work,
-            parts=parts,
-            true_ms=true_ms,
-            varying=calibration.varying,
-            device_scale=calibration.device_scale * scale,
-            flavour=flavour,
-        ),
+        context=context,
         launches=program.launch_calls,
         device_activities=len(program.event),
         missing_activities=program.missing_activities,

@@ -121,6 +121,9 @@ def gpu_context(
         "allocator.device_frees_per_step": _per_step(frees, program),
         "comm.exposed_share": parts[Part.COMMUNICATION] / true_ms if true_ms else 0.0,
     }
+    emptied = _emptied_cache(trace, kinds, program)
+    if emptied:
+        context["allocator.empty_cache_per_step"] = _per_step(emptied, program)
     if varying:
         context["step.varying_shapes"] = True
     if flavour != "unknown":
@@ -132,6 +135,33 @@ def gpu_context(
     if program.work[:, Work.COMPILE].any():
         context["compile.used"] = True
     return context
+
+
+def _emptied_cache(trace: Trace, kinds: NDArray[np.int8], program: Program) -> int:
+    """Count the calls of empty_cache(): runs of frees outside any operator.
+
+    A retry of the allocator frees inside the operator that asks for memory; only a call from
+    Python frees outside one.
+    """
+    frees = np.fromiter(
+        (n.startswith(("cudaFree", "hipFree")) or "MemUnmap" in n for n in trace.names),
+        bool,
+        len(trace.names),
+    )
+    rows = program.row[program.kind == EventKind.ALLOCATOR]
+    rows = rows[frees[trace.name[rows]]]
+    count, last = 0, -1
+    for tid in np.unique(trace.tid[rows]):
+        mine = rows[trace.tid[rows] == tid]
+        ops = np.flatnonzero((kinds == Kind.OP) & (trace.tid == tid))
+        start, reach = trace.ts_ns[ops], np.maximum.accumulate(trace.end_ns[ops])
+        at = np.searchsorted(start, trace.ts_ns[mine], side="right") - 1
+        outside = (at < 0) | (reach[np.maximum(at, 0)] <= trace.ts_ns[mine])
+        # Frees that follow the same operator belong to one call.
+        for after in at[outside].tolist():
+            count += after != last
+            last = after
+    return count
 
 
 def _micro_steps(trace: Trace, kinds: NDArray[np.int8], program: Program) -> float:

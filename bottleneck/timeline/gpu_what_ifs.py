@@ -18,7 +18,7 @@ import numpy as np
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import WhatIfResult
 from .hostwork import Work
-from .math_rates import math_speed_up
+from .math_rates import FIXED_NS, math_speed_up
 from .program import PARTS, EventKind
 from .replay import Edit
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Replay
 
-__all__ = ["Answers", "Circumstances", "DeviceWork", "ask_gpu"]
+__all__ = ["Answers", "Circumstances", "DeviceWork", "ask_gpu", "workers_needed"]
 
 _EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 _GRAPH_LEFT = 0.03
@@ -45,6 +45,8 @@ class DeviceWork:
 
     fp32_math: NDArray[np.bool_]
     """Matmul and convolution kernels that compute in full fp32."""
+    fp32_attention: NDArray[np.bool_]
+    """Fused attention in fp32, which no TF32 switch changes, but bf16 does."""
     tf32_math: NDArray[np.bool_]
     scores: NDArray[np.bool_]
     """Kernels between the two batched matmuls of attention that is not fused."""
@@ -289,13 +291,17 @@ def _device_questions(program: Program, work: DeviceWork, known: Circumstances) 
             bound=True,
         )
     for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
-        mask = work.fp32_math if target == "tf32" else work.fp32_math | work.tf32_math
+        mask = work.fp32_math
+        if target == "bf16":
+            mask = mask | work.tf32_math | work.fp32_attention
         ratio = math_speed_up(target, known.matmul_tflops, known.capability)
         if mask.any() and ratio is not None and ratio[0] > 1.0:
+            factor = 1.0 / ratio[0] + FIXED_NS / np.maximum(program.duration, 1.0)
             yield _Question(
                 question,
-                only(mask, 1.0 / ratio[0]),
-                f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]})",
+                Edit(duration=np.where(mask, np.minimum(1.0, factor), 1.0)),
+                f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
+                f"{FIXED_NS / 1e3:.0f} us each that stay)",
             )
     if work.scores.any():
         yield _Question(
@@ -354,12 +360,17 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
     return Answers(results=results, edits=edits, after=_pairs(results, edits, ms))
 
 
+def workers_needed(supply: InputSupply, ready: WhatIfResult) -> int:
+    """Return the workers whose supply keeps up with the step that never waits for input."""
+    return max(1, int(np.ceil(supply.production_ms / max(ready.step_ms, 1e-6))))
+
+
 def _workers(ready: WhatIfResult | None, known: Circumstances) -> WhatIfResult | None:
     """Ask for enough workers, from what producing a batch costs."""
     supply, true_ms = known.supply, known.true_ms
     if ready is None or supply is None or supply.production_ms <= 0:
         return None
-    needed = max(1, int(np.ceil(supply.production_ms / max(ready.step_ms, 1e-6))))
+    needed = workers_needed(supply, ready)
     workers = min(needed, known.cores) if known.cores else needed
     step = max(ready.step_ms, supply.production_ms / workers)
     if workers <= supply.workers or step >= true_ms:

@@ -69,7 +69,8 @@ _COMPILE = re.compile(
 _REGION = re.compile(r"^Torch-Compiled Region")
 _REGION_BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
 _REGION_BODY = re.compile(r"^## Call CompiledFxGraph|^inductor_cudagraph|CUDAGraph")
-_LOOKUP = re.compile(r"^TorchDynamo Cache Lookup")
+_READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
+_SYNC_CALL = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy")
 
 
 def label_of(name: str) -> Work | None:
@@ -219,10 +220,11 @@ def read_host_work(
 
     seams = _seams(trace, threads & in_window) if has_breaks else []
     pauses = _pauses(trace, kinds, threads & in_window, low_ns, high_ns)
+    reads = _reads(trace, kinds, threads & in_window)
     overhead = np.flatnonzero((kinds == Kind.OVERHEAD) & in_window)
 
     points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
-    for rows in (inside, others, overhead):
+    for rows in (inside, others, overhead, reads):
         points += [trace.ts_ns[rows], trace.end_ns[rows]]
     points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in (seams, pauses)]
     edges = np.unique(np.concatenate(points))
@@ -235,11 +237,29 @@ def read_host_work(
         painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
     for start, end in pauses:
         painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
+    for row in reads:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.SYNC)
     for row in others:
         painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.COMPILE)
     for row in overhead:
         painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.OVERHEAD)
     return HostWork(edges=edges, work=painter.work)
+
+
+def _reads(trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the operators that read a value off the device: what they do goes with the wait.
+
+    `.item()` on a tensor of the host (optimizers keep their step counts there) waits for nothing
+    and stays dispatch.
+    """
+    reads = np.fromiter((bool(_READ.search(n)) for n in trace.names), bool, len(trace.names))
+    syncs = np.fromiter((bool(_SYNC_CALL.search(n)) for n in trace.names), bool, len(trace.names))
+    ops = np.flatnonzero(rows & (kinds == Kind.OP) & reads[trace.name])
+    waits = np.flatnonzero(rows & np.isin(kinds, HOST_CALL_KINDS) & syncs[trace.name])
+    moments = np.sort(trace.ts_ns[waits])
+    first = np.searchsorted(moments, trace.ts_ns[ops])
+    last = np.searchsorted(moments, trace.end_ns[ops])
+    return ops[last > first]
 
 
 def _pauses(

@@ -37,7 +37,7 @@ def main() -> None:
     errors: list[float] = []
     for name, case in CASES.items():
         fixed = case.facts.get("fixed_step_ms")
-        if not fixed or case.true_step_ms is None:
+        if not fixed or case.true_step_ms is None or "what_if" not in case.facts:
             continue
         trace = read_trace(case.traces[0])
         timeline = read_gpu(trace, find_steps(trace), true_ms=case.true_step_ms)

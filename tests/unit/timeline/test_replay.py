@@ -54,9 +54,13 @@ def programs(draw: st.DrawFn) -> Program:
     lanes = draw(st.sampled_from([1, 2, 3]))
     waiting = draw(st.sampled_from([0.0, 0.02, 0.3]))
     slow_device = draw(st.booleans())
-    events: list[dict] = [{"kind": EventKind.MARK}]
-    count = 0
-    last_on: dict[int, int] = {}
+    # A window without any device work has no program (see test_program.py).
+    events: list[dict] = [
+        {"kind": EventKind.MARK},
+        {"kind": EventKind.LAUNCH, "work": {}, "acts": [(0, 5.0, 0, -1)]},
+    ]
+    count = 1
+    last_on: dict[int, int] = {0: 0}
     for _ in range(size):
         roll = rng.random()
         event: dict = {"work": {int(rng.integers(0, len(Work))): float(rng.integers(0, 50))}}
