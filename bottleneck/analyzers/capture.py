@@ -33,6 +33,13 @@ class Quality:
     """For a poor capture: what to do."""
 
 
+def _remedy_for_no_trace(facts: Facts) -> str:
+    run = facts.run
+    if run is not None and facts.timeline.steps == 0 and run.outcome.how in ("finished", "exited", "raised"):
+        return "The script ended before the trace: let it make more steps, or use --warmup 2 --steps 3."
+    return "Run again and let the trace window finish; use --steps 3 if the trace grew too large."
+
+
 def judge(facts: Facts) -> Quality:
     """Grade the capture of one rank."""
     timeline = facts.timeline
@@ -70,7 +77,7 @@ def judge(facts: Facts) -> Quality:
         poor.append(
             (
                 f"{percent(unexplained)} of the step is unexplained",
-                "Run again and let the trace window finish; use --steps 3 if the trace grew too large.",
+                _remedy_for_no_trace(facts),
             )
         )
     elif unexplained > 0.15:

@@ -28,6 +28,9 @@ __all__ = ["read_cpu"]
 
 _HAD_LITTLE = 0.7
 """Processor time over the working part of the step below which others must have had the rest."""
+_LOST_SLICES = 2.5
+"""Standard errors that time outside the phases must exceed on a busy machine to be host work: a few
+lost time slices in a short window are no checkpoint."""
 _MISFIT = 0.25
 """Stretch of the trace, as a share of the step, from which its division is doubted."""
 
@@ -83,11 +86,14 @@ def _divide(profile: tuple[Segments, Pools] | None, baseline: Baseline | None, t
         )
     if baseline is None:
         return _as_measured(profile[1], true_ms=true_ms)
+    had = baseline.processor_share
+    busy = had is not None and had < _HAD_LITTLE
     return calibrate(
         profile[1],
         phases_ms=baseline.phases_ms,
         outside_ms=baseline.outside_ms,
         compiling_ms=baseline.compiling_ms,
+        noise_ms=_LOST_SLICES * baseline.outside_error_ms if busy else 0.0,
     )
 
 

@@ -7,7 +7,7 @@ phases and the time outside them add up to the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,16 @@ class Baseline:
     faults: float | None = None
     steps: int = 0
     micro_steps: float = 1.0
-    phase_spread_ms: dict[str, float] = field(default_factory=dict)
+    outside_error_ms: float = 0.0
+    """Standard error of the time outside every phase."""
+
+    @property
+    def processor_share(self) -> float | None:
+        """Processor time over the step without its wait for input; None where not measured."""
+        working = self.step_ms - self.phases_ms.get("data", 0.0)
+        if self.user_ms is None or self.system_ms is None or working <= 0:
+            return None
+        return min(1.0, (self.user_ms + self.system_ms) / working)
 
     @property
     def outside_ms(self) -> float:
@@ -76,6 +85,11 @@ def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = 
         plain = kept
 
     phases = {name: _mean(values, plain) for name, values in table.phases_ms.items()}
+    outside = wall - sum(
+        (np.asarray(v, dtype=np.float64) for v in table.phases_ms.values() if len(v) == len(wall)),
+        np.zeros(len(wall)),
+    )
+    error = float(outside[plain].std() / np.sqrt(max(1, int(plain.sum()) - 1)))
     scale = 1.0 if true_ms is None or step_ms <= 0 else true_ms / step_ms
     gc_ms = _mean(table.gc_ms, kept)
     user, system = _mean(table.user_cpu_ms, kept), _mean(table.system_cpu_ms, kept)
@@ -89,6 +103,7 @@ def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = 
         user_ms=None if user is None else user * scale,
         system_ms=None if system is None else system * scale,
         faults=faults,
+        outside_error_ms=error * scale,
         steps=int(kept.sum()),
         micro_steps=micro or 1.0,
     )

@@ -190,7 +190,12 @@ def _misfit(fits: list[tuple[float, float]]) -> float:
 
 
 def calibrate(
-    profiled: Pools, *, phases_ms: Mapping[str, float], outside_ms: float, compiling_ms: float
+    profiled: Pools,
+    *,
+    phases_ms: Mapping[str, float],
+    outside_ms: float,
+    compiling_ms: float,
+    noise_ms: float = 0.0,
 ) -> Pools:
     """Bring the profiled division to the baseline's phase times.
 
@@ -199,6 +204,8 @@ def calibrate(
         phases_ms: true exclusive time of each phase.
         outside_ms: true time outside every phase.
         compiling_ms: true time spent compiling in the baseline window; stands beside the phases.
+        noise_ms: excess of the time outside the phases, over what the trace has there, that proves
+            nothing; it is left to all parts alike.
     """
     ms = np.zeros_like(profiled.ms)
     scales: list[tuple[float, float]] = []
@@ -221,8 +228,9 @@ def calibrate(
             # More time outside the phases than the trace has there: work of the loop itself that
             # the traced steps happened to lack (a checkpoint every N steps), not slower operators.
             fitted *= 1.0 / stretch
-            fitted[Pool.HOST] += surplus
-            undescribed[name] = surplus
+            if surplus > noise_ms:
+                fitted[Pool.HOST] += surplus
+                undescribed[name] = surplus
         else:
             fits.append((target, target / stretch))
         ms[i] = fitted

@@ -270,3 +270,36 @@ def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():
     assert timeline.part_ms(Part.UNEXPLAINED) == pytest.approx(2.0)
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.0)
     assert any("No trace" in problem for problem in timeline.problems)
+
+
+def unsteady_run(outside_ms: list[float], *, cpu_ms: float) -> tuple[Run, np.ndarray]:
+    count = len(outside_ms)
+    table = StepTable(
+        wall_ms=[2.1 + extra for extra in outside_ms],
+        phases_ms={"forward": [1.0] * count, "backward": [1.0] * count, "optimizer": [0.1] * count},
+        user_cpu_ms=[cpu_ms] * count,
+        system_cpu_ms=[0.0] * count,
+        minor_faults=[0] * count,
+    )
+    return Run(windows=[Window(name="baseline", status="ok", steps=table)]), np.ones(count, dtype=bool)
+
+
+def test_a_few_lost_time_slices_on_a_busy_machine_are_no_checkpoint():
+    trace, steps = training(4, after=100.0)
+    for cpu_ms, is_host_work in ((10.0, True), (1.0, False)):
+        run, kept = unsteady_run([0.1, 20.1, 0.1, 0.1, 20.1], cpu_ms=cpu_ms)
+        timeline = read_cpu(trace, steps, true_ms=10.2, run=run, kept=kept)
+        assert (timeline.part_ms(Part.HOST) > 5.0) is is_host_work
+
+
+def test_collectives_and_the_wait_for_the_last_bucket_are_communication():
+    rows = [
+        ("forward", "label", 0.0, 1000.0),
+        ("aten::mm", "op", 10.0, 900.0),
+        ("backward", "label", 1000.0, 4000.0),
+        ("aten::mm", "op", 1010.0, 900.0),
+        ("c10d::allreduce_", "op", 1950.0, 100.0),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 5000)]), true_ms=5.0)
+    assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(3.05, abs=0.05)
+    assert timeline.what_ifs[WhatIf.COMM_OVERLAPPED].bound
