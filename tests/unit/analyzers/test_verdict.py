@@ -174,3 +174,10 @@ def test_findings_are_priced_in_shares_of_the_true_step():
             assert finding.cost_share == pytest.approx(finding.cost_ms / STEP_MS)
             assert finding.predicted_step_ms == pytest.approx(STEP_MS - finding.cost_ms)
             assert finding.interval.low_ms <= finding.cost_ms <= finding.interval.high_ms
+
+
+@pytest.mark.parametrize(("share", "expected"), [(12.0, C.COMPUTE), (30.0, C.INPUT)])
+def test_on_one_lane_a_tenth_beside_long_work_does_not_decide(share, expected):
+    known = facts("cpu", parts={Part.INPUT: share}, saves={WhatIf.INPUT_READY: share})
+    assert verdict_of(known).bottleneck_class is expected
+    assert any(c.bottleneck_class is C.INPUT and c.cost_ms == share for c in causes_of(known))
