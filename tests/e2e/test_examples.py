@@ -61,14 +61,15 @@ def test_an_example_runs_and_prints_its_step_time(script: Path, fixed: bool) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ON_CPU))
-def test_the_verdict_on_a_slow_example_is_its_class(
+def test_the_class_of_a_slow_example_leads_the_verdict(
     bottleneck: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "run"
     ended = bottleneck("diagnose", "-q", "--out", out, EXAMPLES / f"{name}.py")
     assert ended.returncode == 0, ended.stderr
     diagnosis = json.loads((out / "diagnosis.json").read_text())
-    assert diagnosis["verdict"]["class"] == ON_CPU[name]
+    # On a busy machine two classes may lie within the noise: then both are headlined.
+    assert ON_CPU[name] in (diagnosis["verdict"]["class"], *diagnosis["verdict"]["also"])
     assert diagnosis["device"]["kind"] in ("cpu", "cuda")
 
 
