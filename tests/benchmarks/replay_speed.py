@@ -1,6 +1,6 @@
 """How long one replay takes: a million launches, with and without waits in between.
 
-    python tests/benchmarks/replay_speed.py
+python tests/benchmarks/replay_speed.py
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timeline"))
 
-from programs import make_program  # noqa: E402
-from torch_bottleneck.timeline.budget import gpu_budget  # noqa: E402
-from torch_bottleneck.timeline.hostwork import Work  # noqa: E402
-from torch_bottleneck.timeline.program import WAIT_ALL, EventKind  # noqa: E402
-from torch_bottleneck.timeline.replay import Edit, Replay  # noqa: E402
+from programs import make_program
+
+from torch_bottleneck.timeline.budget import gpu_budget
+from torch_bottleneck.timeline.hostwork import Work
+from torch_bottleneck.timeline.program import WAIT_ALL, EventKind
+from torch_bottleneck.timeline.replay import Edit, Replay
 
 
 def main() -> None:
