@@ -33,6 +33,8 @@ worth a fix, but it is not what such a step is bound by."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""
 _MOSTLY = 0.5
+_RIVAL_SHARE = 0.5
+"""However large the noise, a class of less than half the first one's price is no rival of it."""
 _BOUND_WEIGHT = 0.7
 """How a bound ranks against an estimate of the same size."""
 
@@ -253,9 +255,10 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         )
     assert first is not None
     noise = _noise_ms(facts)
-    also = [p.bottleneck_class for p in prices[1:] if p.rank >= first.rank - noise]
+    least = max(first.rank - noise, _RIVAL_SHARE * first.rank)
+    also = [p.bottleneck_class for p in prices[1:] if p.rank >= least]
     work_ms = work * facts.true_ms
-    if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise:
+    if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise and work_ms >= least:
         also.append(BottleneckClass.COMPUTE)
     confidence, reason = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
     if also and confidence == "high":

@@ -54,7 +54,7 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     true_ms: float | None
     true_ci_ms: tuple[float, float] | None = None
-    """95 % interval of the median."""
+    """95 % interval of `true_ms`, a mean: elapsed time over steps, lone stragglers left out."""
     profiled_ms: float | None = None
     count: int = 0
     """Steps behind `true_ms`."""
