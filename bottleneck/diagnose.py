@@ -22,9 +22,11 @@ from .analyzers.context import build_context
 from .analyzers.step_summary import StepBasis, find_basis
 from .analyzers.verdict import decide, order_causes
 from .catalog.match import match
+from .catalog.registry import by_id
 from .ingest import bundle as ingest
 from .model.codes import Part
-from .model.diagnosis import BudgetLine, Capture, Diagnosis, RankRow
+from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow
+from .model.fix import Suggestion
 from .model.run import HostFacts, Run
 from .timeline.collectives import Skew, collective_ns, rank_skew
 from .timeline.cpu import read_cpu
@@ -35,6 +37,10 @@ from .timeline.result import Timeline
 from .timeline.steps import Steps, find_steps
 
 __all__ = ["diagnose_paths"]
+
+
+_WORTH_COMBINING = 0.03
+"""Share of the step that a second fix must add to the first to be named with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +208,28 @@ def _capture(reading: _RankReading, facts: Facts, problems: Sequence[str]) -> Ca
     )
 
 
+def _combination(
+    suggestions: Sequence[Suggestion], timeline: Timeline, true_ms: float | None
+) -> Combination | None:
+    """The first suggestion with the one that adds most to it."""
+    if not suggestions or true_ms is None or not timeline.usable_what_ifs:
+        return None
+    first, *others = suggestions
+    question = by_id(first.fix).what_if
+    best: Combination | None = None
+    for other in others:
+        its = by_id(other.fix).what_if
+        if question is None or its is None or (question, its) not in timeline.after:
+            continue
+        both = timeline.after[question, its]
+        alone = min(s.predicted_ms for s in (first, other) if s.predicted_ms is not None)
+        if both < alone - _WORTH_COMBINING * true_ms and (best is None or both < best.predicted_ms):
+            best = Combination(
+                fixes=(first.fix, other.fix), predicted_ms=both, bound=first.bound or other.bound
+            )
+    return best
+
+
 def _outcome(run: Run | None) -> str:
     if run is None:
         return ""
@@ -275,6 +303,7 @@ def diagnose_paths(
     problems = [*gathered.problems, *reading.problems, *(run.warnings if run is not None else ())]
     what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
     settings = dict(run.settings) if run is not None else {}
+    suggestions = match(findings, context, what_ifs, step.true_ms)
     return Diagnosis(
         tool_version=__version__,
         created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
@@ -285,7 +314,8 @@ def diagnose_paths(
         budget=timeline.budget,
         causes=order_causes(facts, findings, verdict),
         findings=findings,
-        suggestions=match(findings, context, what_ifs, step.true_ms),
+        suggestions=suggestions,
+        combination=_combination(suggestions, timeline, step.true_ms),
         what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
         kernels=timeline.kernels,
         phases_ms=reading.phases_ms,

@@ -20,6 +20,7 @@ __all__ = [
     "BudgetLine",
     "Capture",
     "Cause",
+    "Combination",
     "Diagnosis",
     "KernelRow",
     "RankRow",
@@ -103,6 +104,15 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Below 2 % of the step: listed, never headlined."""
 
 
+class Combination(msgspec.Struct, frozen=True, kw_only=True):
+    """Two suggestions replayed together: gains do not add up."""
+
+    fixes: tuple[str, str]
+    predicted_ms: float
+    """Predicted true step time with both."""
+    bound: bool = False
+
+
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
     """Device time by kernel (or operator time on CPU), per step."""
 
@@ -168,6 +178,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     findings: tuple[Finding, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
+    combination: Combination | None = None
+    """The best pair of suggestions with the first of them, where both together gain more."""
     what_ifs: tuple[WhatIfResult, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
     phases_ms: dict[str, float] = {}

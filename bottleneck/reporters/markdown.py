@@ -16,6 +16,7 @@ from .rows import (
     budget_rows,
     capture_line,
     cause_rows,
+    combination_line,
     device_line,
     fix_rows,
     headline,
@@ -108,6 +109,9 @@ def _fixes(diagnosis: Diagnosis) -> list[str]:
     if not rows:
         return []
     lines = ["", "## What to change"]
+    together = combination_line(diagnosis)
+    if together:
+        lines += ["", escape(together)]
     for row in rows:
         lines += _fix(row)
     return lines

@@ -27,6 +27,7 @@ __all__ = [
     "budget_rows",
     "capture_line",
     "cause_rows",
+    "combination_line",
     "device_line",
     "fix_rows",
     "headline",
@@ -185,6 +186,15 @@ def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
     """Return the suggestions in their order."""
     root = root_of(diagnosis)
     return [_fix_row(suggestion, diagnosis.step.true_ms, root) for suggestion in diagnosis.suggestions]
+
+
+def combination_line(diagnosis: Diagnosis) -> str:
+    """Return what the best pair of suggestions would bring, or an empty string."""
+    pair = diagnosis.combination
+    if pair is None:
+        return ""
+    gain = step_change(diagnosis.step.true_ms, pair.predicted_ms, bound=pair.bound)
+    return f"{' and '.join(map(clean, pair.fixes))} together: {gain}"
 
 
 def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow:

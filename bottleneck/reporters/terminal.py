@@ -19,6 +19,7 @@ from .rows import (
     budget_rows,
     capture_line,
     cause_rows,
+    combination_line,
     device_line,
     fix_rows,
     headline,
@@ -247,6 +248,9 @@ def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
             _first_fix(page, row)
         else:
             _further_fix(page, row)
+    together = combination_line(diagnosis)
+    if together:
+        page.line((together, "green"))
     others = [row for row in rows if row not in top]
     if others:
         if not top:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +93,30 @@ CLASS_QUESTIONS = (
     WhatIf.DISPATCH_FREE,
 )
 """One per class: these are asked in pairs too."""
+
+_FIX_QUESTIONS = (
+    WhatIf.INPUT_READY,
+    WhatIf.SYNCS_GONE,
+    WhatIf.ALLOCATOR_FREE,
+    WhatIf.COPIES_ASYNC,
+    WhatIf.SEAMS_GONE,
+    WhatIf.ONE_LAUNCH,
+    WhatIf.COMPILED,
+    WhatIf.OPTIMIZER_FUSED,
+    WhatIf.TF32,
+    WhatIf.BF16,
+    WhatIf.FUSED_ATTENTION,
+)
+"""What a fix of the catalogue can bring about, as opposed to a bound."""
+_SAME_THING = frozenset(
+    {
+        frozenset({WhatIf.ONE_LAUNCH, WhatIf.COMPILED}),
+        frozenset({WhatIf.TF32, WhatIf.BF16}),
+        frozenset({WhatIf.ONE_LAUNCH, WhatIf.FUSED_ATTENTION}),
+        frozenset({WhatIf.COMPILED, WhatIf.FUSED_ATTENTION}),
+    }
+)
+"""Pairs that change the same kernels: asked together they would count twice."""
 
 _FUSED_TRAFFIC = {
     # Share of device time left when the optimizer is one kernel per group, by what it is now.
@@ -246,7 +271,6 @@ def _dispatch_questions(
         Edit(work=_dispatch(_GRAPH_LEFT, (Work.DISPATCH, Work.SEAM)), duration=work.chains),
         "replay with forward and backward as one graph launch and neighbouring element-wise kernels "
         "fused to the longest of them; the optimizer's launches stay",
-        bound=True,
     )
     if not known.compiled:
         yield _Question(
@@ -254,7 +278,6 @@ def _dispatch_questions(
             Edit(work={Work.DISPATCH: _COMPILED_LEFT}, duration=work.chains),
             "replay with neighbouring element-wise kernels of forward and backward fused to the longest "
             "of them; compiled code without CUDA graphs dispatches little faster",
-            bound=True,
         )
     fused = _fused_optimizer(program, work, known)
     if fused is not None:
@@ -389,11 +412,14 @@ def _pairs(
     edits: dict[WhatIf, Edit],
     ms: Callable[[Edit], float],
 ) -> dict[tuple[WhatIf, WhatIf], float]:
-    """Ask the costly classes with another one already gone: ceilings do not add up."""
-    ranked = sorted((q for q in CLASS_QUESTIONS if q in results), key=lambda q: -results[q].saves_ms)[:5]
+    """Ask the costly classes, and the fixes that gain most, two at a time."""
     out: dict[tuple[WhatIf, WhatIf], float] = {}
-    for first in ranked:
-        for then in ranked:
-            if first is not then:
-                out[first, then] = ms(edits[first].and_also(edits[then]))
+    for questions, most in ((CLASS_QUESTIONS, 5), (_FIX_QUESTIONS, 4)):
+        asked = [q for q in questions if q in results and q in edits]
+        ranked = sorted(asked, key=lambda q: -results[q].saves_ms)[:most]
+        for first, then in permutations(ranked, 2):
+            if frozenset((first, then)) not in _SAME_THING and (first, then) not in out:
+                out[first, then] = out.get((then, first), -1.0)
+                if out[first, then] < 0:
+                    out[first, then] = ms(edits[first].and_also(edits[then]))
     return out

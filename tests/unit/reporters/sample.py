@@ -9,6 +9,7 @@ from torch_bottleneck.model.diagnosis import (
     BudgetLine,
     Capture,
     Cause,
+    Combination,
     Diagnosis,
     KernelRow,
     RankRow,
@@ -112,6 +113,7 @@ def sample() -> Diagnosis:
             ),
             Finding(code="BN902", title="Garbage collector", cost_ms=None),
         ),
+        combination=Combination(fixes=("FX101", "FX311"), predicted_ms=28.5),
         suggestions=(
             Suggestion(
                 fix="FX101",

@@ -15,6 +15,7 @@ from torch_bottleneck.reporters.rows import (
     budget_rows,
     capture_line,
     cause_rows,
+    combination_line,
     fix_rows,
     settings_lines,
     step_line,
@@ -169,3 +170,10 @@ def test_long_places_keep_their_end() -> None:
     assert shown.endswith("deep/train.py:7 (main)")
     assert shown.startswith("…/")
     assert len(shown) <= 40
+
+
+def test_two_fixes_replayed_together_are_one_line() -> None:
+    line = combination_line(sample())
+    assert line.startswith("FX101 and FX311 together:")
+    assert "28.5 ms" in line
+    assert combination_line(msgspec.structs.replace(sample(), combination=None)) == ""
