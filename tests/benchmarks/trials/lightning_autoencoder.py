@@ -1,6 +1,9 @@
 """Lightning module, convolutional autoencoder, a loader of ready tensors with large batches.
 
-Healthy: compute-bound (convolutions).
+Meant to be healthy: compute-bound (convolutions). Yet without a GPU some runs are not: glibc gives the
+top of the heap back after every step and faults it in again. Measured over seven pairs of runs: 23 to 25
+or 51 to 63 ms per step as it is (350 000 or 800 000 page faults), 20 to 36 with MALLOC_MMAP_MAX_=0 and a
+high MALLOC_TRIM_THRESHOLD_ (120 000). Which of the two a run becomes, it does not say: both are right.
 """
 
 import time
@@ -11,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 TRUTH = "compute-bound"
+ACCEPT = ("allocator-thrashing",)
 
 
 class Batches(Dataset):
