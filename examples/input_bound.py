@@ -26,7 +26,7 @@ BATCH = 32
 IMAGE = 96  # pixels, after a random crop out of IMAGE + 16
 CHANNELS = 64 if GPU else 8
 READ_MS = 2.0  # latency of one read from storage
-WORKERS = min(8, os.cpu_count() or 1)
+WORKERS = min(16, os.cpu_count() or 1)
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):

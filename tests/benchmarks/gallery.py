@@ -59,6 +59,9 @@ FIXES = {
     "transfer_bound": ("FX103", "FX104"),
 }
 
+BOTH = {"launch_bound": {"FX311", "FX412"}}
+"""Where `--fixed` carries out two suggestions at once, and the tool may have predicted the pair."""
+
 
 @dataclass
 class Entry:
@@ -122,6 +125,9 @@ def diagnose(name: str, folder: Path) -> Entry:
     chosen = next((offered[fix] for fix in FIXES[name] if fix in offered), None)
     if chosen:
         entry.predicted_ms, entry.predicted_by = chosen["predicted_ms"], chosen["fix"]
+    pair = diagnosis.get("combination")
+    if pair and set(pair["fixes"]) == BOTH.get(name):
+        entry.predicted_ms, entry.predicted_by = pair["predicted_ms"], " + ".join(pair["fixes"])
     return entry
 
 
