@@ -77,6 +77,9 @@ class StepMeter:
         A teacher or an encoder without gradients runs in every step and is part of it.
         """
         history = self._history
+        if not self.evaluations and not history:
+            # Most scripts: nothing to compare, and this runs at every cut.
+            return False
         usual = sorted(history)[len(history) // 2] if history else 0
         history.append(self.evaluations)
         del history[:-HISTORY]
