@@ -142,7 +142,7 @@ def find_waits(
     for e, k in zip(own.tolist(), first.tolist(), strict=True):
         if k >= len(a.row) or act_event[k] != e:
             continue
-        staged = end[e] - a.start[k] > max(20_000, 0.5 * (end[e] - start[e]))
+        staged = end[e] - a.start[k] > max(20_000, 0.5 * (a.end[k] - a.start[k]))
         if a.end[k] <= end[e] + slack or staged:
             to_host = (
                 "DtoH" in trace.names[trace.name[a.row[k]]]

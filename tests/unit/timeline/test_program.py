@@ -65,6 +65,19 @@ def test_a_pageable_copy_that_the_host_stages_is_a_blocking_copy() -> None:
     assert program.wait[copies[0]] != NO_WAIT
 
 
+def test_a_pageable_copy_that_first_waits_for_its_stream_is_a_blocking_copy_too() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=8, length=9000)
+    writer.launch(
+        10, 14_000, kernel="Memcpy HtoD (Pageable -> Device)", cat="gpu_memcpy", call="cudaMemcpyAsync",
+        start=9_020, length=5_000,
+    )  # fmt: skip
+    writer.row("cudaStreamSynchronize", "cuda_runtime", 14_012, 12, correlation=98)
+    program = program_of(writer, [0, 15_000])
+    assert (program.kind == EventKind.COPY).sum() == 2
+    assert Replay(program).run().step_ns == pytest.approx(15_000_000, rel=0.01)
+
+
 def test_a_pinned_copy_is_a_launch_like_any_other() -> None:
     writer = TraceWriter()
     writer.launch(
