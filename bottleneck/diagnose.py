@@ -24,8 +24,8 @@ from .analyzers.verdict import decide, order_causes
 from .catalog.match import match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
-from .model.codes import Part
-from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow
+from .model.codes import FINDING_CODES, Part
+from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
 from .model.fix import Suggestion
 from .model.run import HostFacts, Run
 from .timeline.collectives import Skew, collective_ns, rank_skew
@@ -39,6 +39,7 @@ from .timeline.steps import Steps, find_steps
 __all__ = ["diagnose_paths"]
 
 
+_EQUAL = 1.01
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 
@@ -208,6 +209,36 @@ def _capture(reading: _RankReading, facts: Facts, problems: Sequence[str]) -> Ca
     )
 
 
+def _made_for(suggestion: Suggestion, codes: set[str]) -> str:
+    """The finding that a fix names first, if it was found at all."""
+    first = next(iter(by_id(suggestion.fix).addresses), "")
+    return first if first in codes else ""
+
+
+def _answers_first(
+    suggestions: Sequence[Suggestion], verdict: Verdict, codes: set[str]
+) -> tuple[Suggestion, ...]:
+    """Put the best fix of the verdict's own class first: it is what the headline speaks of.
+
+    A fix of another class may promise more and yet presuppose this one: a CUDA graph cannot be
+    captured over a synchronisation.
+    """
+    able = [
+        s
+        for s in suggestions
+        if s.predicted_ms is not None
+        and FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class
+    ]
+    if not able:
+        return tuple(suggestions)
+    best = min(s.predicted_ms for s in able if s.predicted_ms is not None)
+    # Of equals the one made for the most specific finding: a family of codes begins with the general.
+    equals = [s for s in able if s.predicted_ms is not None and s.predicted_ms <= _EQUAL * best]
+    if able[0] in equals:
+        able[0] = max(equals, key=lambda s: _made_for(s, codes))
+    return (able[0], *(s for s in suggestions if s is not able[0]))
+
+
 def _combination(
     suggestions: Sequence[Suggestion], timeline: Timeline, true_ms: float | None
 ) -> Combination | None:
@@ -303,7 +334,9 @@ def diagnose_paths(
     problems = [*gathered.problems, *reading.problems, *(run.warnings if run is not None else ())]
     what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
     settings = dict(run.settings) if run is not None else {}
-    suggestions = match(findings, context, what_ifs, step.true_ms)
+    suggestions = _answers_first(
+        match(findings, context, what_ifs, step.true_ms), verdict, {f.code for f in findings if not f.note}
+    )
     return Diagnosis(
         tool_version=__version__,
         created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # Before torch is imported anywhere: tests and the scripts that they start share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+# Started in the background of a shell, as runners do, a process inherits "ignore SIGINT", and so would
+# every script under test: the tests of Ctrl-C need the ordinary disposition.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -170,11 +170,6 @@ def _allocator(run: Run) -> dict[str, JsonValue]:
         grown = _grown(window, counter)
         if grown is not None:
             out[key] = grown / steps
-    frees, retries = out.get("allocator.device_frees_per_step"), out.get("allocator.retries_per_step")
-    collects = "garbage_collection_threshold" in str(run.settings.get("allocator.conf", ""))
-    if isinstance(frees, float) and isinstance(retries, float) and not collects:
-        # Only a retry and empty_cache() give blocks back to the driver; once per step at least.
-        out["allocator.empty_cache_per_step"] = min(1.0, frees) if retries == 0 else None
     after = window.after.allocator
     reserved, allocated = after.get("reserved_bytes.all.peak"), after.get("allocated_bytes.all.peak")
     if reserved and allocated:
