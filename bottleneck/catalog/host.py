@@ -224,9 +224,8 @@ if node.exists():
         " copy on a stream of its own and wait for it when it is needed.",
         when=(ON_GPU,),
         risk=Risk.NEEDS_REVIEW,
-        what_if=WhatIf.COPIES_ASYNC,
-        what_if_bound=True,
-        basis="copies asynchronous and on their own stream",
+        what_if=WhatIf.COPIES_GONE,
+        basis="every copy hidden behind other work",
         may_break="Forgetting wait_stream or record_stream lets memory be reused too early.",
         code="""\
 import torch

@@ -28,8 +28,8 @@ __all__ = ["WindowBook"]
 WindowName = Literal["warm-up", "baseline", "trace", "memory", "after"]
 
 AGREEMENT = 0.05
-"""Steps after the captures join the baseline if their medians are this close, or as close as the
-scatter of the steps can tell."""
+"""Steps after the captures join the baseline unless their median is longer than this allows, or than
+the scatter of the steps can tell."""
 
 
 class WindowBook:
@@ -130,8 +130,9 @@ class WindowBook:
         self.note_overhead(after_trace_ratio=ratio)
         spread = 1.4826 * median(abs(ms - middle) for ms in after) / middle
         allowed = max(AGREEMENT, 2.5 * spread / math.sqrt(len(before)))
-        agrees = abs(ratio - 1) <= allowed or torch_private.device_kind() == "cpu"
-        if resume and agrees:
+        # What stays attached can only slow steps down: faster ones are the program's as well.
+        undisturbed = ratio <= 1 + allowed or torch_private.device_kind() == "cpu"
+        if resume and undisturbed:
             self._windows["baseline"] = _joined(first, second)
         self.write()
 

@@ -56,7 +56,7 @@ FIXES = {
     "input_bound": ("FX101",),
     "launch_bound": ("FX412", "FX414"),
     "sync_bound": ("FX501", "FX502"),
-    "transfer_bound": ("FX103", "FX104"),
+    "transfer_bound": ("FX508",),
 }
 
 BOTH = {"launch_bound": {"FX311", "FX412"}}
