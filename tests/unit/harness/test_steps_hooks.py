@@ -62,10 +62,13 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     torch.set_num_threads(1)
     before = snapshot()
     plan = Plan(script="train.py", quiet=True, out=str(tmp_path))
-    made = Agent(plan, Store(tmp_path / "run"), Stopper(), Progress(quiet=True))
+    stopper = Stopper()
+    made = Agent(plan, Store(tmp_path / "run"), stopper, Progress(quiet=True))
     made.install()
     yield made
     made.uninstall()
+    # Its watchdog would end this process, tests and all, a minute after a test has raised a stop.
+    stopper.stand_down()
     assert snapshot() == before
     assert active() is None
 
