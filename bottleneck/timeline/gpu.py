@@ -113,12 +113,13 @@ def read_gpu(
         gc_ms=baseline.gc_ms if baseline is not None else None,
     )
     answers = ask_gpu(replay, calibration, work, known)
+    parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
     context = gpu_context(
         trace,
         kinds,
         program,
         work,
-        parts={part: ns / 1e6 * scale for part, ns in budget.parts.items()},
+        parts=parts,
         true_ms=true_ms,
         varying=calibration.varying,
         device_scale=calibration.device_scale * scale,
@@ -127,7 +128,6 @@ def read_gpu(
     ready = answers.results.get(WhatIf.INPUT_READY)
     if known.supply is not None and ready is not None:
         context["loader.needed_workers"] = workers_needed(known.supply, ready)
-    parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
     _credit_waits(parts, replay, calibration, answers, scale=scale)
     usable = calibration.replay_error <= MAX_REPLAY_ERROR
     idle = {w: parts[PART_OF_WORK[w]] for w in (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -417,9 +417,8 @@ def _pairs(
     for questions, most in ((CLASS_QUESTIONS, 5), (_FIX_QUESTIONS, 4)):
         asked = [q for q in questions if q in results and q in edits]
         ranked = sorted(asked, key=lambda q: -results[q].saves_ms)[:most]
-        for first, then in permutations(ranked, 2):
+        for first, then in combinations(ranked, 2):
             if frozenset((first, then)) not in _SAME_THING and (first, then) not in out:
-                out[first, then] = out.get((then, first), -1.0)
-                if out[first, then] < 0:
-                    out[first, then] = ms(edits[first].and_also(edits[then]))
+                # Removing two causes has no order; readers ask in either.
+                out[first, then] = out[then, first] = ms(edits[first].and_also(edits[then]))
     return out
