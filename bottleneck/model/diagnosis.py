@@ -13,6 +13,7 @@ import msgspec
 from .codes import BottleneckClass, Part, WhatIf
 from .finding import Finding
 from .fix import Suggestion
+from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
 __all__ = [
@@ -182,6 +183,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The best pair of suggestions with the first of them, where both together gain more."""
     what_ifs: tuple[WhatIfResult, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
+    memory: tuple[MemorySummary, ...] = ()
+    """One per device that the snapshot tells of; empty when no memory history was read."""
     phases_ms: dict[str, float] = {}
     """Median host time per phase of the baseline window (exclusive)."""
     settings: dict[str, JsonValue] = {}

@@ -1,0 +1,223 @@
+"""What the allocator's history says: `Diagnosis.memory`, one summary per device.
+
+In: nothing. Out: frozen structs, bounded in size whatever the history was: the curve has at most
+`MAX_POINTS` points and every list at most `MAX_ROWS` rows. What was not measured is None or empty,
+never zero, and `problems` says why.
+
+Bytes are those that the program asked for, as the history counts them; the allocator rounds each up
+to 512 and reserves more, which `reserved_*` and `fragmentation` tell.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from .run import SourceSite
+
+__all__ = [
+    "MAX_POINTS",
+    "MAX_ROWS",
+    "Churn",
+    "Fragmentation",
+    "Headroom",
+    "Leak",
+    "MemoryCategory",
+    "MemoryCurve",
+    "MemoryHolder",
+    "MemoryMark",
+    "MemoryShare",
+    "MemorySummary",
+    "OutOfMemory",
+    "Spike",
+]
+
+MAX_POINTS = 400
+MAX_ROWS = 20
+
+
+class MemoryCategory(str, Enum):
+    """What a block holds."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer state"
+    ACTIVATIONS = "activations"
+    """Allocated in forward and held for backward."""
+    INPUTS = "inputs"
+    TEMPORARY = "temporary"
+    """Freed in the phase that allocated it."""
+    UNKNOWN = "unknown"
+
+
+class MemoryShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One category at the peak."""
+
+    category: MemoryCategory
+    bytes: int
+    share: float
+    """Of the peak, 0..1."""
+    how: Literal["by address", "inferred", "by address and inferred"] = "inferred"
+    """by address: the harness noted which tensors are parameters, gradients, optimizer state."""
+
+
+class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """What one line of the user's program holds at the peak."""
+
+    category: MemoryCategory
+    bytes: int
+    share: float
+    blocks: int
+    site: SourceSite | None = None
+    """Innermost frame of the user's program; None where the history has no stack."""
+    where: str = ""
+    """Without a user frame: the phase or library frame, as in "backward"."""
+    largest_bytes: int = 0
+
+
+class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """Live bytes over the recorded time, as columns of equal length.
+
+    Thinned by slots of equal time (of equal event counts where the history has no times): each point
+    is the moment of the slot where most was live, and the global maximum is always kept.
+    """
+
+    unit: Literal["ms", "event"] = "ms"
+    at: list[float] = []
+    """Since the first point."""
+    live_bytes: list[int] = []
+    reserved_bytes: list[int] = []
+    """Empty when the history does not tell."""
+    by_category: dict[str, list[int]] = {}
+    """Category -> bytes; the columns add up to `live_bytes`."""
+
+
+class MemoryMark(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of the curve: a step, or a phase of one."""
+
+    name: str
+    """ "step", or a phase: forward, backward, optimizer, ..."""
+    begin: float
+    end: float
+    """In the unit of the curve."""
+    step: int | None = None
+
+
+class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
+    """Reserved memory that holds nothing, at the moment of the snapshot."""
+
+    reserved_bytes: int
+    active_bytes: int
+    inactive_split_bytes: int
+    """Free blocks inside segments that are partly used: empty_cache() cannot give them back."""
+    unfreeable_segments: int
+    """Segments in partial use."""
+    segments: int
+    largest_free_bytes: int
+    """Largest block that can be had without asking the driver."""
+
+
+class Churn(msgspec.Struct, frozen=True, kw_only=True):
+    """Segments asked of the driver and given back, per step of the history."""
+
+    allocs: float
+    frees: float
+    maps: float
+    unmaps: float
+    bytes: int
+    """Asked for per step."""
+    sites: tuple[tuple[SourceSite, float], ...] = ()
+    """User lines whose allocation went to the driver, with times per step, most often first."""
+
+
+class Leak(msgspec.Struct, frozen=True, kw_only=True):
+    """Allocations of a step that the step after next has not freed, from one stack."""
+
+    bytes_per_step: int
+    blocks_per_step: float
+    steps_seen: int
+    """Steps of the history whose allocations could be watched for long enough."""
+    site: SourceSite | None = None
+    where: str = ""
+    steps_left: int | None = None
+    """Until the device's memory is full at this rate; None where its size is not known."""
+
+
+class Spike(msgspec.Struct, frozen=True, kw_only=True):
+    """A peak that only a short part of a step needs."""
+
+    above_bytes: int
+    """Peak over what the other 95 % of the time stays below."""
+    width_share: float
+    """Share of the recorded time spent above that level."""
+    holders: tuple[MemoryHolder, ...] = ()
+    """What was allocated last before the peak, the largest first."""
+
+
+class Headroom(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the batch could grow before memory is full."""
+
+    factor: float
+    """Times the present batch, at the peak's bytes and with a tenth of the device kept free."""
+    per_batch_bytes: int
+    """Bytes at the peak that grow with the batch: activations, inputs, temporaries."""
+    fixed_bytes: int
+    basis: str = ""
+
+
+class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation that failed."""
+
+    requested_bytes: int | None = None
+    device_free_bytes: int | None = None
+    site: SourceSite | None = None
+    when: str = ""
+    """Phase and step, as far as known."""
+    caught: bool = False
+    """The script went on after it."""
+
+
+class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one device."""
+
+    device: int = 0
+    source: str = ""
+    """File that this was read from."""
+    peak_bytes: int
+    """Most that was live at once in the history (without one: live at the snapshot)."""
+    peak_at: float | None = None
+    """Position on the curve."""
+    peak_when: str = ""
+    """Phase in which the peak lies, as in "backward of step 2"."""
+    reserved_bytes: int | None = None
+    """Reserved from the driver at the snapshot."""
+    reserved_peak_bytes: int | None = None
+    capacity_bytes: int | None = None
+    """What this process may use of the device."""
+    floor_bytes: int | None = None
+    """Least that was live between two steps: what stays."""
+    composition: tuple[MemoryShare, ...] = ()
+    """Of the peak, the largest first; shares add up to 1."""
+    unknown_share: float | None = None
+    holders: tuple[MemoryHolder, ...] = ()
+    """Of the peak, the largest first, at most MAX_ROWS."""
+    curve: MemoryCurve = MemoryCurve()
+    marks: tuple[MemoryMark, ...] = ()
+    events: int = 0
+    steps: int | None = None
+    """Whole steps in the history."""
+    steps_from: Literal["harness", "annotations", "stacks", ""] = ""
+    stacks: Literal["python", "python and C++", "none"] = "none"
+    truncated: bool = False
+    """The ring was full: the history begins later than the recording."""
+    fragmentation: Fragmentation | None = None
+    churn: Churn | None = None
+    leaks: tuple[Leak, ...] = ()
+    spike: Spike | None = None
+    headroom: Headroom | None = None
+    gradients_in_forward_bytes: int | None = None
+    """Gradients of the step before that are alive when the forward begins; None: not known."""
+    out_of_memory: OutOfMemory | None = None
+    problems: tuple[str, ...] = ()
