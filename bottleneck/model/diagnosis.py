@@ -15,6 +15,7 @@ from .finding import Finding
 from .fix import Suggestion
 from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
+from .work import CompileSummary, ComputeFacts
 
 __all__ = [
     "SCHEMA",
@@ -189,6 +190,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Median host time per phase of the baseline window (exclusive)."""
     settings: dict[str, JsonValue] = {}
     acceleration: tuple[SettingRow, ...] = ()
+    compile: CompileSummary | None = None
+    """None: nothing was compiled, or compiling was not watched (bare traces: see `acceleration`)."""
+    compute: ComputeFacts | None = None
+    """None: no trace to read them from."""
     device: DeviceFacts | None = None
     host: HostFacts = HostFacts()
     ranks: tuple[RankRow, ...] = ()

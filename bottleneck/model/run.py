@@ -23,6 +23,7 @@ __all__ = [
     "CompileFacts",
     "Counters",
     "DeviceFacts",
+    "FlopCount",
     "GraphBreak",
     "HostFacts",
     "JsonValue",
@@ -248,6 +249,8 @@ class Run(_Record, frozen=True, kw_only=True):
     pageable_gbps: float | None = None
     matmul_tflops: dict[str, float] = {}
     """GPU runs: measured dense matmul rate by dtype: fp32, tf32, bf16, fp16; empty if not run."""
+    flops: FlopCount | None = None
+    """None: not counted; why stands under "flops" in `artefacts`."""
     artefacts: dict[str, Artefact] = {}
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
     overhead: Overhead = Overhead()
@@ -257,6 +260,19 @@ class Run(_Record, frozen=True, kw_only=True):
     def window(self, name: str) -> Window | None:
         """Return the window of that name, or None when the capture never reached it."""
         return next((w for w in self.windows if w.name == name), None)
+
+
+class FlopCount(_Record, frozen=True, kw_only=True):
+    """FLOPs of one step, counted from the operators' shapes in a step of its own."""
+
+    step: int
+    flops: float
+    """Multiply and add count as two."""
+    by_dtype: dict[str, float] = {}
+    """FLOPs by type of the operands: "float32", "bfloat16", ..."""
+    by_operator: dict[str, float] = {}
+    operators: list[str] = []
+    """Operators whose FLOPs are counted, found or not."""
 
 
 class Production(_Record, frozen=True, kw_only=True):
@@ -326,6 +342,8 @@ class GraphBreak(_Record, frozen=True, kw_only=True):
     hint: str = ""
     hits: int | None = None
     """Times reported while compiling; executions per step come from the trace."""
+    stacks: list[list[SourceSite]] = []
+    """User stacks it was reported with, outermost first, each once: one per frame that it cut."""
 
 
 class Recompile(_Record, frozen=True, kw_only=True):
