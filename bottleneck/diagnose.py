@@ -21,6 +21,7 @@ from .analyzers.capture import judge
 from .analyzers.context import build_context
 from .analyzers.step_summary import StepBasis, find_basis
 from .analyzers.verdict import decide, order_causes
+from .analyzers.view_rows import loader_rows, window_steps
 from .catalog.match import match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
@@ -28,6 +29,7 @@ from .model.codes import FINDING_CODES, Part
 from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
 from .model.fix import Suggestion
 from .model.run import HostFacts, Run
+from .model.view import WindowSteps
 from .timeline.collectives import Skew, collective_ns, rank_skew
 from .timeline.cpu import read_cpu
 from .timeline.cpu_baseline import read_baseline
@@ -53,6 +55,7 @@ class _RankReading:
     timeline: Timeline
     problems: tuple[str, ...] = ()
     phases_ms: dict[str, float] = field(default_factory=dict)
+    windows: tuple[WindowSteps, ...] = ()
 
 
 def _nothing_known(kind: str, true_ms: float | None, problem: str) -> Timeline:
@@ -136,6 +139,7 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
         timeline=timeline,
         problems=tuple(dict.fromkeys(problems)),
         phases_ms=phases,
+        windows=window_steps(basis.run, steps, kept=basis.kept),
     )
 
 
@@ -360,4 +364,7 @@ def diagnose_paths(
         capture=_capture(reading, facts, problems),
         outcome=_outcome(run),
         notes=_notes(reading, len(readings)),
+        windows=reading.windows,
+        timeline=timeline.view,
+        loaders=loader_rows(reading.rank.loaders or ()),
     )

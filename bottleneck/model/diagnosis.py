@@ -15,6 +15,7 @@ from .finding import Finding
 from .fix import Suggestion
 from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
+from .view import LoaderRow, StepTimeline, WindowSteps
 from .work import CompileSummary, ComputeFacts
 
 __all__ = [
@@ -201,3 +202,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str = ""
     """How the script ended, when that matters to the reader."""
     notes: tuple[str, ...] = ()
+    windows: tuple[WindowSteps, ...] = ()
+    """Step times over the run, window by window."""
+    timeline: StepTimeline | None = None
+    """One traced step, thinned; None where no trace divides it."""
+    loaders: tuple[LoaderRow, ...] = ()

@@ -6,6 +6,7 @@ diagnosis. The matching JSON Schema ships as `model/diagnosis.schema.json`.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,17 @@ from ..errors import InputError
 from ..model.diagnosis import SCHEMA, Diagnosis
 
 __all__ = ["load", "render"]
+
+
+# Lists of numbers, one per line, and lists of those. JSON's strings hold no line break, so none of
+# this can be inside one.
+_NUMBERS = re.compile(r"\[\n\s+(?:(?:-?\d[\d.eE+-]*|null),?\n\s+)+\]")
+_ROWS = re.compile(r"\[\n\s+(?:\[[-\d.eE+ ,]*\],?\n\s+)+\]")
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    """Columns and spans would otherwise take one line per number."""
+    return f"[{' '.join(numbers[0][1:-1].split())}]"
 
 
 class _Head(msgspec.Struct):
@@ -31,7 +43,10 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     except UnicodeEncodeError:
         # A path or argument that was no UTF-8 reaches Python as lone surrogates, which JSON cannot hold.
         data = msgspec.json.encode(_encodable(msgspec.to_builtins(diagnosis)))
-    return msgspec.json.format(data, indent=2).decode() + "\n"
+    text = msgspec.json.format(data, indent=2).decode()
+    for lists in (_NUMBERS, _ROWS):
+        text = lists.sub(_on_one_line, text)
+    return text + "\n"
 
 
 def load(path: str | Path) -> Diagnosis:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..model.codes import Part
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run
 from ..model.trace import Trace
+from ..model.view import StepTimeline
 from .cpu_baseline import Baseline, read_baseline
 from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
@@ -21,8 +22,10 @@ from .cpu_pools import Pool, Pools, calibrate, split, undivided
 from .cpu_segments import PHASES, Segments, read_segments
 from .cpu_steady import steady_ns
 from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
+from .dialect import kinds
 from .result import Timeline
 from .steps import Steps
+from .view_cpu import cpu_view
 
 __all__ = ["read_cpu"]
 
@@ -223,7 +226,17 @@ def read_cpu(
         ),
         launches=None,
         after=remove_both(what_ifs, true_ms=true_ms),
+        view=_view(trace, steps, profile),
     )
+
+
+def _view(
+    trace: Trace | None, steps: Steps | None, profile: tuple[Segments, Pools] | None
+) -> StepTimeline | None:
+    pool = profile[1].segment_pool if profile is not None else None
+    if trace is None or steps is None or profile is None or pool is None:
+        return None
+    return cpu_view(trace, kinds(trace), profile[0], pool, numbers=steps.numbers)
 
 
 def _threads(run: Run | None) -> int:

@@ -27,6 +27,7 @@ from .hostwork import Work
 from .program import PARTS, Program, build_program
 from .replay import Replay
 from .result import Timeline
+from .view_gpu import gpu_view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,6 +165,7 @@ def read_gpu(
         device_activities=len(program.event),
         missing_activities=program.missing_activities,
         after=answers.after if usable else {},
+        view=gpu_view(trace, kinds, program, main_tid=steps.thread[1], numbers=steps.numbers),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
 from ..model.run import JsonValue, SourceSite
+from ..model.view import StepTimeline
 
 __all__ = ["HostSpan", "Timeline"]
 
@@ -63,6 +64,8 @@ class Timeline:
     missing_activities: int | None = None
     after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
+    view: StepTimeline | None = None
+    """One traced step, for reports to draw; None without a trace."""
 
     def part_ms(self, *parts: Part) -> float:
         """Return the sum of the budget lines of these parts, ms per step."""

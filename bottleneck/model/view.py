@@ -1,0 +1,142 @@
+"""What reports draw: step times over the run, the timeline of one step, loaders.
+
+In: nothing. Out: frozen structs of bounded size, carried in the diagnosis. A trace of any length gives
+a timeline of one step, thinned by a rule that the lane itself states.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .codes import BottleneckClass, Part
+from .run import SourceSite
+
+__all__ = [
+    "NO_PART",
+    "PARTS_OF_CLASS",
+    "Lane",
+    "LoaderRow",
+    "Span",
+    "StepTimeline",
+    "WindowSteps",
+]
+
+NO_PART = -1
+"""`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
+
+PARTS_OF_CLASS: dict[BottleneckClass, tuple[Part, ...]] = {
+    BottleneckClass.INPUT: (Part.INPUT,),
+    BottleneckClass.ALLOCATOR: (Part.ALLOCATOR,),
+    BottleneckClass.COMPUTE: (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER),
+    BottleneckClass.GRAPH_BREAK: (Part.GRAPH_BREAK,),
+    BottleneckClass.LAUNCH: (Part.DISPATCH,),
+    BottleneckClass.SYNC: (Part.SYNC,),
+    BottleneckClass.TRANSFER: (Part.COPIES,),
+    BottleneckClass.COMMUNICATION: (Part.COMMUNICATION,),
+    BottleneckClass.COMPILE: (Part.COMPILE,),
+    BottleneckClass.HOST: (Part.HOST,),
+    BottleneckClass.UNDETERMINED: (),
+}
+"""Where on a timeline a class shows: the parts that its spans are coloured by."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One block of a lane, written as an array: many of them make up most of a diagnosis."""
+
+    start_us: float
+    """From the begin of the step shown."""
+    dur_us: float
+    name: int
+    """Index into `StepTimeline.names`."""
+    part: int = NO_PART
+    """Index into `StepTimeline.parts`, or NO_PART."""
+    depth: int = 0
+    """Nesting, 0 outermost."""
+    count: int = 1
+    """Events drawn as this block; above 1 the name is that of the longest of them, the part the one
+    with most time."""
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the timeline: a thread, a stream, or the device's idle time."""
+
+    kind: Literal["phases", "idle", "stream", "calls", "operators", "work"]
+    """phases: labels of the training thread. idle: device idle by what the host did. stream: device
+    work. calls: the device's API on the host. operators: nested operators of a thread. work: CPU runs,
+    the training thread's time with nothing left out."""
+    name: str
+    spans: tuple[Span, ...] = ()
+    """By start, then depth; inside the step, in time order."""
+    events: int = 0
+    """Events behind the spans."""
+    merged_below_us: float = 0.0
+    """Events shorter than this that begin within the same stretch of this length are one block; 0:
+    every event is drawn."""
+
+
+class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One traced step, as recorded (profiled, so the host is slower than it truly is)."""
+
+    length_us: float
+    lanes: tuple[Lane, ...] = ()
+    names: tuple[str, ...] = ()
+    """Text from the trace: untrusted, long names cut in the middle."""
+    parts: tuple[Part, ...] = ()
+    start_ns: int = 0
+    """Begin of the step on the trace's own clock (its `ts`, in ns)."""
+    step: int | None = None
+    """The profiler's number of the step, or its position."""
+    of_steps: int = 1
+    """Whole traced steps that it was chosen from."""
+    chosen: str = ""
+    """How it was chosen, in words."""
+    lanes_left_out: int = 0
+    """Lanes with less time than those shown."""
+
+
+class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Step times of one window of the run; columns of equal length."""
+
+    name: str
+    """warm-up, baseline, trace, memory, after; "trace" alone for a bare trace."""
+    status: str = "ok"
+    reason: str = ""
+    clock: Literal["device", "host", "trace"] = "host"
+    """device: between device events at the cuts. host: the host's clock. trace: profiler's ranges."""
+    index: tuple[int, ...] = ()
+    """Step number from the start of the program; of a bare trace, the profiler's."""
+    ms: tuple[float | None, ...] = ()
+    """None where that step was not measured."""
+    left_out: tuple[int, ...] = ()
+    """Step numbers that the step time leaves out: evaluation, late compilation, stragglers."""
+    compiled: tuple[int, ...] = ()
+    """Step numbers that contain a compilation."""
+    of_steps: int = 0
+    """Steps that ran; more than the columns hold where runs of steps are shown by their slowest."""
+
+
+class LoaderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One DataLoader as really constructed, and how it kept up."""
+
+    cls: str
+    role: str = ""
+    dataset: str = ""
+    site: SourceSite | None = None
+    batch_size: int | None = None
+    num_workers: int = 0
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    prefetch_factor: int | None = None
+    start_method: str | None = None
+    wait_ms: float | None = None
+    """Mean time blocked per fetch, baseline window; None if not measured."""
+    production_ms: float | None = None
+    """Mean cost of one batch where it is produced: fetching its samples and collating them."""
+    produced_in: str = ""
+    startup_ms: float | None = None
+    """Median time from a new iterator to its first batch."""
+    batch: str = ""
+    """The tensors of a typical batch."""
+    batch_bytes: int | None = None
