@@ -26,17 +26,20 @@ from .catalog.match import match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
 from .model.codes import FINDING_CODES, Part
+from .model.counters import StepCounters
 from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
 from .model.fix import Suggestion
 from .model.run import HostFacts, Run
 from .model.view import WindowSteps
 from .timeline.collectives import Skew, collective_ns, rank_skew
+from .timeline.counters import count_steps
 from .timeline.cpu import read_cpu
 from .timeline.cpu_baseline import read_baseline
 from .timeline.dialect import DEVICE_KINDS, kinds
 from .timeline.gpu import read_gpu
 from .timeline.result import Timeline
 from .timeline.steps import Steps, find_steps
+from .timeline.workload import read_workload
 
 __all__ = ["diagnose_paths"]
 
@@ -53,6 +56,7 @@ class _RankReading:
     rank: ingest.Rank
     basis: StepBasis
     timeline: Timeline
+    steps: Steps | None = None
     problems: tuple[str, ...] = ()
     phases_ms: dict[str, float] = field(default_factory=dict)
     windows: tuple[WindowSteps, ...] = ()
@@ -137,6 +141,7 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
         rank=rank,
         basis=basis,
         timeline=timeline,
+        steps=steps,
         problems=tuple(dict.fromkeys(problems)),
         phases_ms=phases,
         windows=window_steps(basis.run, steps, kept=basis.kept),
@@ -210,6 +215,17 @@ def _capture(reading: _RankReading, facts: Facts, problems: Sequence[str]) -> Ca
         missing_kernels=timeline.missing_activities,
         overhead=overhead,
         artefacts=artefacts,
+    )
+
+
+def _counters(reading: _RankReading) -> StepCounters:
+    rank, timeline = reading.rank, reading.timeline
+    return count_steps(
+        rank.trace,
+        reading.steps,
+        run=rank.run,
+        compile_facts=rank.compile,
+        missing=timeline.missing_activities or 0,
     )
 
 
@@ -361,6 +377,8 @@ def diagnose_paths(
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
         ranks=_rank_rows(readings, skew),
+        counters=_counters(readings[0]),
+        workload=read_workload(readings[0].basis.run, readings[0].rank.loaders, readings[0].basis.kept),
         capture=_capture(reading, facts, problems),
         outcome=_outcome(run),
         notes=_notes(reading, len(readings)),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..model.trace import NONE, Trace, TraceMeta
-from .events import Event, Metadata, Number, XEvent, XEventExact, as_int
+from .events import Args, Event, Metadata, Number, XEvent, XEventExact, as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,15 @@ _DTYPES: dict[str, DTypeLike] = {
 }
 
 _COMPLETE = frozenset((XEvent, XEventExact))
+
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("half", "bfloat16", "short"), 2),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("double", "long", "complexfloat"), 8),
+    "complexdouble": 16,
+}
+"""Widths of c10's scalar types, by the names that kineto writes for a collective's message."""
 
 _CHUNKS_AT_A_TIME = 32
 
@@ -80,6 +89,17 @@ def _ints(values: Sequence[Number]) -> NDArray[np.int64]:
         return np.fromiter(values, np.int64, len(values))
     except (ValueError, TypeError, OverflowError):
         return np.fromiter((as_int(v) for v in values), np.int64, len(values))
+
+
+def _sizes(args: Sequence[Args]) -> NDArray[np.int64]:
+    """Return the bytes that each event moves: of a copy, or of a collective's input message."""
+    sizes = _ints([a.bytes for a in args])
+    elements = _ints([a.message_elements for a in args])
+    for i in np.flatnonzero((elements != NONE) & (sizes == NONE)).tolist():
+        width = _ELEMENT_BYTES.get(str(args[i].dtype).lower())
+        if width is not None:
+            sizes[i] = elements[i] * width
+    return sizes
 
 
 def _compact(part: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
@@ -169,7 +189,7 @@ class Columns:
             "correlation": _ints([a.correlation for a in args]),
             "stream": _ints([a.stream for a in args]),
             "device": _ints([a.device for a in args]),
-            "bytes": _ints([a.bytes for a in args]),
+            "bytes": _sizes(args),
             "sequence": _ints([a.sequence for a in args]),
             "fwd_thread": _ints([a.fwd_thread for a in args]),
             "graph_node": _ints([a.graph_node for a in args]),

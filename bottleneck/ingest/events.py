@@ -50,6 +50,9 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     graph_node: Number = msgspec.field(default=NONE, name="graph node id")
     wait_stream: Number = msgspec.field(default=NONE, name="wait_on_stream")
     wait_correlation: Number = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
+    message_elements: Number = msgspec.field(default=NONE, name="In msg nelems")
+    dtype: Any = ""
+    """Element type of a collective's message, by kineto's name: "Float", "BFloat16"."""
 
 
 _NO_ARGS = Args()
@@ -141,7 +144,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-_ARG_KEYS = tuple((f.name, f.encode_name) for f in msgspec.structs.fields(Args))
+_ARG_KEYS = tuple((f.name, f.encode_name) for f in msgspec.structs.fields(Args) if f.name != "dtype")
 
 
 def coerce_event(raw: object) -> Event | None:
@@ -174,5 +177,7 @@ def coerce_event(raw: object) -> Event | None:
         dur=_as_us(raw.get("dur")) or 0.0,
         pid=_as_id(raw.get("pid")),
         tid=_as_id(raw.get("tid")),
-        args=Args(**{field: as_int(args.get(key, NONE)) for field, key in _ARG_KEYS}),
+        args=Args(
+            **{field: as_int(args.get(key, NONE)) for field, key in _ARG_KEYS}, dtype=args.get("dtype", "")
+        ),
     )

@@ -11,12 +11,14 @@ from typing import Literal
 import msgspec
 
 from .codes import BottleneckClass, Part, WhatIf
+from .counters import StepCounters
 from .finding import Finding
 from .fix import Suggestion
 from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 from .view import LoaderRow, StepTimeline, WindowSteps
 from .work import CompileSummary, ComputeFacts
+from .workload import Workload
 
 __all__ = [
     "SCHEMA",
@@ -198,6 +200,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceFacts | None = None
     host: HostFacts = HostFacts()
     ranks: tuple[RankRow, ...] = ()
+    counters: StepCounters | None = None
+    """What a step does, counted, on the lowest rank; None in what older versions wrote."""
+    workload: Workload | None = None
     capture: Capture
     outcome: str = ""
     """How the script ended, when that matters to the reader."""

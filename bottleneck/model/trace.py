@@ -62,7 +62,7 @@ class Trace:
     stream: NDArray[np.int64]
     device: NDArray[np.int32]
     bytes: NDArray[np.int64]
-    """Memcpy / memset size; NONE elsewhere."""
+    """Memcpy / memset size, or the input message of a collective kernel; NONE elsewhere."""
     sequence: NDArray[np.int64]
     """Autograd sequence number of an operator; NONE elsewhere."""
     fwd_thread: NDArray[np.int64]
