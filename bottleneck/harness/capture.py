@@ -1,4 +1,4 @@
-"""Takes a program through the windows: warm-up, baseline, trace, memory, after.
+"""Takes a program through the windows: warm-up, baseline, trace, memory, after, and one step to count.
 
 In: `cut(row)` at the end of every step, at a safe point of the training thread. Out: windows,
 artefacts and overheads in the store; `done` once all is captured. Nothing in here may harm the
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from . import ranks, torch_private
+from .flops import FlopStep
 from .memory import MemoryHistory, SyncSites
 from .table import Row, counted_ms
 from .trace_window import TraceWindow
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Capture"]
 
-Stage = Literal["warm-up", "baseline", "waiting", "trace", "memory", "after", "done"]
+Stage = Literal["warm-up", "baseline", "waiting", "trace", "memory", "after", "flops", "done"]
 
 PROFILER_PATIENCE_STEPS = 200
 """The script's own profiler may be on for so many steps before the trace is given up."""
@@ -82,6 +83,7 @@ class Capture:
         self._changed = False
         self._history = MemoryHistory()
         self._syncs = SyncSites(found_sync)
+        self._flops = FlopStep()
         self._spent_ns = 0
         self._progress.window("warm-up", plan.warmup)
 
@@ -147,6 +149,8 @@ class Capture:
         elif stage == "memory":
             if len(self._book.rows) >= self._planned("memory"):
                 self._timed(self._end_memory)
+        elif stage == "flops":
+            self._timed(lambda: self._end_flops(row.index))
         elif self._after_is_enough():
             self._timed(self._end_after)
         changed, self._changed = self._changed, False
@@ -304,7 +308,7 @@ class Capture:
 
     def _open_after(self) -> None:
         if self._planned("after") == 0 or (self._late() and self._alone):
-            self._complete()
+            self._open_flops()
         else:
             self._open("after")
 
@@ -325,6 +329,40 @@ class Capture:
         self._book.close("after", planned=planned, reason=reason)
         assert self._schedule is not None
         self._book.compare_after(resume=self._schedule.resume)
+        if reason is None:
+            self._open_flops()
+        else:
+            self._store.artefact("flops", "absent", reason=reason)
+            self._complete()
+
+    # -- one step to count FLOPs in ------------------------------------------------------------
+
+    def _open_flops(self) -> None:
+        why_not = None
+        if torch_private.profiler_running() or self._foreign_profiler:
+            why_not = "the script profiles itself"
+        elif self._late() and self._alone:
+            why_not = "time limit"
+        if why_not is None:
+            self.stage = "flops"
+            self._book.drop()
+            try:
+                self._flops.start()
+            except Exception as error:
+                self._flops.abandon()
+                self._store.artefact("flops", "failed", reason=_text(error))
+                self._complete()
+            return
+        self._store.artefact("flops", "absent", reason=why_not)
+        self._complete()
+
+    def _end_flops(self, step: int) -> None:
+        try:
+            self._store.update(flops=self._flops.stop(step))
+            self._store.artefact("flops", "ok")
+        except Exception as error:
+            self._flops.abandon()
+            self._store.artefact("flops", "failed", reason=_text(error))
         self._complete()
 
     def _complete(self) -> None:
@@ -364,6 +402,9 @@ class Capture:
             self._end_memory(reason)
         elif stage == "after" and self._book.rows:
             self._end_after(reason)
+        elif stage == "flops":
+            self._flops.abandon()
+            self._store.artefact("flops", "absent", reason=reason)
         self.stage = "done"
         self._book.write()
 

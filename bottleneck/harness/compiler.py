@@ -16,6 +16,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from ..model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
@@ -214,6 +215,8 @@ class CompileWatch:
         )
         if again:
             self._add_recompile(frame, site, _guard_line(reason), step)
+        if kind and frame and site is not None:
+            self._add_skipped(metric, site, str(why or ""))
         skip = getattr(metric, "cudagraph_skip_reason", None)
         if skip and str(skip) not in self._skips:
             self._skips.append(str(skip))
@@ -235,22 +238,52 @@ class CompileWatch:
             steps=[step] if known is None else [*known.steps, step],
         )
 
+    def _add_skipped(self, metric: Any, function: SourceSite, text: str) -> None:
+        """Note a function that was given up as a whole: a break in a loop, or what nothing can resume.
+
+        Dynamo's list of breaks does not hold these; the failed compilation says where it ended.
+        """
+        if "limit" in text.lower():
+            return  # given up for its many variants, not for a line in it
+        file = getattr(metric, "fail_user_frame_filename", None)
+        line = getattr(metric, "fail_user_frame_lineno", None)
+        exact = SourceSite(file=str(file), line=int(line)) if file and line else function
+        # The innermost line of the user's own that is known: in a library it is the caller's.
+        site = function if is_library(exact.file) and not is_library(function.file) else exact
+        self._add_break(text, site, exact, [function, *([exact] if exact != function else [])], whole=True)
+
     def _read_breaks(self, utils: Any) -> None:
         reasons = getattr(utils, "graph_break_reasons", [])
         if len(reasons) < self._seen_breaks:
             self._seen_breaks = 0
         for entry in reasons[self._seen_breaks :]:
             text = str(getattr(entry, "reason", entry))
-            site, exact = _break_site(getattr(entry, "user_stack", None) or [])
-            key = (exact.file, exact.line, _first_line(text)) if exact else ("", 0, text)
-            known = self._breaks.get(key)
-            self._breaks[key] = GraphBreak(
-                reason=_first_line(text),
-                site=site,
-                hint=_hint(text, site, exact),
-                hits=1 if known is None or known.hits is None else known.hits + 1,
-            )
+            stack = _sites(getattr(entry, "user_stack", None) or [])
+            site, exact = _break_site(stack)
+            self._add_break(text, site, exact, stack)
         self._seen_breaks = len(reasons)
+
+    def _add_break(
+        self,
+        text: str,
+        site: SourceSite | None,
+        exact: SourceSite | None,
+        stack: list[SourceSite],
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Join what is known of one place; a function given up whole counts as no report of its own."""
+        key = (exact.file, exact.line, _first_line(text)) if exact else ("", 0, text)
+        known = self._breaks.get(key) or GraphBreak(reason=_first_line(text), hits=0)
+        better = site if site is not None and (site.function or known.site is None) else known.site
+        self._breaks[key] = msgspec.structs.replace(
+            known,
+            site=better,
+            hint=known.hint or _hint(text, site, exact),
+            hits=(known.hits or 0) + (not whole),
+            stacks=known.stacks if stack in known.stacks or whole else [*known.stacks, stack],
+            skipped=[*known.skipped, stack[0]] if whole and stack[0] not in known.skipped else known.skipped,
+        )
 
     def _read_counters(self, utils: Any, *, compiled: bool = False) -> None:
         """Copy dynamo's counters; the script may reset them, so earlier sums are kept apart.
@@ -279,7 +312,7 @@ class CompileWatch:
             used=bool(self._events) or _count(self._counters, "frames", "total") > 0,
             unique_graphs=_count(self._counters, "stats", "unique_graphs"),
             calls_captured=_count(self._counters, "stats", "calls_captured"),
-            breaks=list(self._breaks.values()),
+            breaks=[msgspec.structs.replace(b, hits=b.hits or len(b.skipped)) for b in self._breaks.values()],
             recompiles=list(self._recompiles.values()),
             compiles=self._events,
             limit_hit=self._limits,
@@ -290,12 +323,15 @@ class CompileWatch:
         )
 
 
-def _break_site(stack: Sequence[Any]) -> tuple[SourceSite | None, SourceSite | None]:
-    """Return (innermost line of the user's own code, innermost line at all)."""
-    sites = [
+def _sites(stack: Sequence[Any]) -> list[SourceSite]:
+    return [
         SourceSite(file=str(frame.filename), line=int(frame.lineno or 0), function=str(frame.name or ""))
         for frame in stack
     ]
+
+
+def _break_site(sites: list[SourceSite]) -> tuple[SourceSite | None, SourceSite | None]:
+    """Return (innermost line of the user's own code, innermost line at all)."""
     if not sites:
         return None, None
     own = [site for site in sites if not is_library(site.file)]

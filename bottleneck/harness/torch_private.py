@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoaderIterator",
+    "OperatorCall",
     "default_store",
     "device_kind",
     "disable_dynamo",
@@ -30,6 +32,7 @@ __all__ = [
     "is_real_loss",
     "is_traced_module",
     "mark_skip",
+    "operator_calls",
     "profiler_running",
     "record_function",
     "skip_package",
@@ -102,6 +105,47 @@ def _module_of(value: object) -> str | None:
 def profiler_running() -> bool:
     """Return whether some torch profiler records now, ours or the script's own."""
     return bool(getattr(autograd_profiler, "_is_profiler_enabled", False))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """One recorded call: per argument its shape, its type, and its value if it is no tensor."""
+
+    name: str
+    shapes: list[list[int]]
+    dtypes: list[str]
+    values: list[Any]
+
+
+def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
+    """Return the recorded calls of some operators from a stopped profile with shapes.
+
+    Read from kineto's own list: the public event list first builds a Python object for every event
+    of the profile, which takes seconds.
+
+    Returns:
+        The calls, or None where this torch does not give their shapes.
+    """
+    results = getattr(getattr(profile, "profiler", None), "kineto_results", None)
+    events = results.events() if results is not None else None
+    if events is None:
+        return None
+    found: list[OperatorCall] = []
+    for event in events:
+        name = event.name()
+        if name not in names:
+            continue
+        if not all(hasattr(event, part) for part in ("shapes", "dtypes", "concrete_inputs")):
+            return None
+        found.append(
+            OperatorCall(
+                name=name,
+                shapes=event.shapes(),
+                dtypes=event.dtypes(),
+                values=list(event.concrete_inputs()),
+            )
+        )
+    return found
 
 
 def engine_owner() -> tuple[Any, str] | None:

@@ -344,6 +344,9 @@ class GraphBreak(_Record, frozen=True, kw_only=True):
     """Times reported while compiling; executions per step come from the trace."""
     stacks: list[list[SourceSite]] = []
     """User stacks it was reported with, outermost first, each once: one per frame that it cut."""
+    skipped: list[SourceSite] = []
+    """Functions (file, first line) that were given up as a whole because of it: where it lies in a
+    loop, or inside something that cannot be resumed."""
 
 
 class Recompile(_Record, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,25 @@ class Breaking(torch.nn.Module):
         y = x * 2
         print(end="")
         return y + 1
+
+
+class BreakingInALoop(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Breaking() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class TimedLoop(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + 1
+            time.perf_counter()
+        return x
 
 
 @pytest.fixture
@@ -76,6 +96,37 @@ def test_a_break_names_the_user_s_line(watch: CompileWatch) -> None:
     line = Path(__file__).read_text().splitlines()[found.site.line - 1]
     assert (found.site.file, line.strip()) == (__file__, 'print(end="")')
     assert "print" in found.reason + found.hint
+
+
+def test_a_break_knows_every_frame_that_it_cut(watch: CompileWatch) -> None:
+    torch.compile(BreakingInALoop(), backend="eager")(torch.randn(2))
+    watch.at_cut(0)
+    (found,) = compiled(watch).breaks
+    assert [[site.function for site in stack] for stack in found.stacks] == [["forward"]]
+    assert [site.function for site in found.skipped] == ["forward"]
+    assert found.skipped[0].line < found.stacks[0][0].line or found.skipped[0] != found.stacks[0][0]
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_break_in_a_loop_is_told_though_dynamo_does_not_list_it(watch: CompileWatch) -> None:
+    torch.compile(TimedLoop(), backend="eager")(torch.randn(2))
+    watch.at_cut(0)
+    assert not torch._dynamo.utils.graph_break_reasons
+    (found,) = compiled(watch).breaks
+    assert found.site is not None
+    line = Path(__file__).read_text().splitlines()[found.site.line - 1]
+    assert line.strip() == "time.perf_counter()"
+    assert [site.function for site in found.skipped] == ["forward"]
+    assert found.hits == 1
+
+
+def test_the_recompile_limit_is_no_break(watch: CompileWatch) -> None:
+    function = torch.compile(torch.nn.Tanh(), backend="eager", dynamic=False)
+    for step in range(12):
+        function(torch.randn(step + 1))
+        watch.at_cut(step)
+    assert compiled(watch).limit_hit
+    assert not compiled(watch).breaks
 
 
 def test_recompiles_are_counted_by_guard_whatever_the_sizes(watch: CompileWatch) -> None:

@@ -1,0 +1,79 @@
+"""FLOPs from recorded shapes, held against sums done by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from torch_bottleneck.harness.flops import FlopStep
+from torch_bottleneck.model.run import FlopCount
+
+
+def counted(work: object) -> FlopCount:
+    step = FlopStep()
+    step.start()
+    work()  # type: ignore[operator]
+    return step.stop(3)
+
+
+def test_a_linear_layer_takes_three_products_forward_and_backward() -> None:
+    layer, x = torch.nn.Linear(16, 24), torch.randn(8, 16, requires_grad=True)
+    found = counted(lambda: layer(x).sum().backward())
+    assert found.flops == 3 * 2 * 8 * 16 * 24
+    assert found.by_dtype == {"float32": found.flops}
+    assert found.step == 3
+
+
+def test_the_type_is_that_of_the_operands_under_autocast() -> None:
+    layer, x = torch.nn.Linear(16, 24), torch.randn(8, 16)
+
+    def work() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(x)
+
+    assert counted(work).by_dtype == {"bfloat16": 2.0 * 8 * 16 * 24}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (2, 1, 1), (1, 2, 2)])
+def test_a_convolution_counts_its_output(stride: int, padding: int, dilation: int, groups: int) -> None:
+    layer = torch.nn.Conv2d(4, 6, 3, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    x = torch.randn(2, 4, 9, 8, requires_grad=True)
+    shape = layer(x).shape
+    once = 2.0 * math.prod(shape) * (4 // groups) * 9
+    assert counted(lambda: layer(x)).flops == once
+    # The first layer's data needs no gradient: one product fewer.
+    assert counted(lambda: layer(x).sum().backward()).flops == 3 * once
+    assert counted(lambda: layer(x.detach()).sum().backward()).flops == 2 * once
+
+
+def test_a_transposed_convolution_counts_its_input() -> None:
+    layer, x = torch.nn.ConvTranspose2d(4, 6, 3, stride=2), torch.randn(2, 4, 5, 5)
+    assert counted(lambda: layer(x)).flops == 2.0 * 2 * 4 * 25 * 6 * 9
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_attention_counts_what_a_causal_mask_leaves(causal: bool) -> None:
+    q, k, v = (torch.randn(2, 3, 16, 8, requires_grad=True) for _ in range(3))
+    forward = 2 * 2 * 2 * 3 * 16 * 16 * 8 * (0.5 if causal else 1.0)
+    found = counted(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal).sum().backward())
+    assert found.flops == pytest.approx(3.5 * forward)
+
+
+def test_products_of_batches_and_sums_are_counted_once_each() -> None:
+    a, b, c = torch.randn(3, 4, 5), torch.randn(3, 5, 6), torch.randn(3, 4, 6)
+    assert counted(lambda: (a @ b, torch.baddbmm(c, a, b))).flops == 2 * 2 * 3 * 4 * 5 * 6
+
+
+def test_a_compiled_model_counts_its_library_calls() -> None:
+    layer, x = torch.compile(torch.nn.Linear(16, 24), backend="aot_eager"), torch.randn(8, 16)
+    layer(x).sum().backward()
+    assert counted(lambda: layer(x).sum().backward()).flops == 2 * 2 * 8 * 16 * 24
+
+
+def test_counting_leaves_no_profiler_behind() -> None:
+    counted(lambda: None)
+    assert not torch.autograd.profiler._is_profiler_enabled
