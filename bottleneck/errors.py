@@ -7,6 +7,7 @@ In: nothing. Out: exception classes that the command line turns into one clear l
     +-- InputError             2   a file or folder cannot be read as what it should be
     |   +-- NotATraceError     2   the file is not a Kineto trace
     |   +-- RunFolderError     2   the folder is not a run folder, or of another format number
+    |   +-- SnapshotError      2   the file is not a memory snapshot that can be read safely
     +-- UndeterminedError      3   the evidence does not allow a verdict
     +-- ScriptError            4   the user's script itself failed
 
@@ -23,6 +24,7 @@ __all__ = [
     "NotATraceError",
     "RunFolderError",
     "ScriptError",
+    "SnapshotError",
     "UndeterminedError",
     "UsageError",
 ]
@@ -70,6 +72,12 @@ class RunFolderError(InputError):
     """The folder is not a run folder, is incomplete, or has a format number we do not read."""
 
     slug = "bad-run-folder"
+
+
+class SnapshotError(InputError):
+    """The file is not a memory snapshot, is damaged, or holds more than plain data."""
+
+    slug = "not-a-snapshot"
 
 
 class UndeterminedError(BottleneckError):

@@ -177,6 +177,11 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Phase and step, as far as known."""
     caught: bool = False
     """The script went on after it."""
+    live_bytes: int | None = None
+    """Live when it failed."""
+    composition: tuple[MemoryShare, ...] = ()
+    holders: tuple[MemoryHolder, ...] = ()
+    """Where the failure left a snapshot of its own: what held the memory."""
 
 
 class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +222,12 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     leaks: tuple[Leak, ...] = ()
     spike: Spike | None = None
     headroom: Headroom | None = None
+    loss_bytes: int | None = None
+    """At the peak, in logits and what a cross-entropy makes of them; None: stacks do not tell."""
+    checkpointed: bool | None = None
+    """Recomputation (torch.utils.checkpoint) was seen; None: stacks do not tell."""
+    empty_cache_per_step: float | None = None
+    empty_cache_sites: tuple[SourceSite, ...] = ()
     gradients_in_forward_bytes: int | None = None
     """Gradients of the step before that are alive when the forward begins; None: not known."""
     out_of_memory: OutOfMemory | None = None

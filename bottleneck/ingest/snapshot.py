@@ -1,0 +1,219 @@
+"""Reads memory snapshots: `torch.cuda.memory._dump_snapshot` pickles, whoever wrote them.
+
+In: a path. Out: a `Snapshot` in columns. Fields that a torch version did not write are absent: times
+(before 2.1), annotations (before 2.6), stacks (recorded without). The layout is checked as it is
+read, since the file may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SnapshotError
+from ..model.snapshot import Action, Annotation, BlockState, DeviceMemory, Frame, Snapshot
+from .snapshot_pickle import load_plain
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["read_snapshot"]
+
+_ACTIONS = {action.name.lower(): int(action) for action in Action}
+_STATES = {
+    "active_allocated": BlockState.ACTIVE,
+    "active_pending_free": BlockState.PENDING,
+    "active_awaiting_free": BlockState.PENDING,
+    "inactive": BlockState.INACTIVE,
+}
+_MAX_FRAMES = 1024
+"""Of one stack; deeper ones keep their innermost frames."""
+_HUGE = 1 << 62
+"""No address or size of a real device is beyond; a larger number is damage."""
+
+
+class _Stacks:
+    """Numbers frames and stacks so that equal ones share a number."""
+
+    def __init__(self) -> None:
+        self.frames: dict[Frame, int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self._by_frame: dict[int, int] = {}
+        self._by_list: dict[int, int] = {}
+
+    def number(self, frames: object) -> int:
+        """Return the number of a stack, -1 for none.
+
+        The identity of lists and dicts is looked at first: pickles share most of them, and all live
+        as long as the pickle's content does.
+        """
+        if not frames:
+            return -1
+        known = self._by_list.get(id(frames))
+        if known is None:
+            if not isinstance(frames, (list, tuple)):
+                raise SnapshotError(f"A stack is {type(frames).__name__}, not a list of frames.")
+            key = tuple(self._frame(frame) for frame in frames[:_MAX_FRAMES])
+            known = self.stacks.setdefault(key, len(self.stacks))
+            self._by_list[id(frames)] = known
+        return known
+
+    def _frame(self, frame: object) -> int:
+        known = self._by_frame.get(id(frame))
+        if known is None:
+            if not isinstance(frame, dict):
+                raise SnapshotError(f"A stack frame is {type(frame).__name__}, not a dict.")
+            line = frame.get("line", 0)
+            made = Frame(
+                str(frame.get("name", "")),
+                str(frame.get("filename", "")),
+                line if isinstance(line, int) else 0,
+            )
+            known = self.frames.setdefault(made, len(self.frames))
+            self._by_frame[id(frame)] = known
+        return known
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+    """Read a memory snapshot, plain or gzipped.
+
+    Raises:
+        InputError: the file does not exist or cannot be read.
+        SnapshotError: it is no snapshot, is damaged, or holds more than plain data.
+    """
+    content = load_plain(path)
+    if isinstance(content, list):
+        # torch 1.x: the list of segments alone.
+        content = {"segments": content}
+    if not isinstance(content, dict) or "segments" not in content:
+        raise SnapshotError(
+            f"{path} holds a {type(content).__name__} without segments: it is no memory snapshot.",
+            remedy="torch.cuda.memory._dump_snapshot writes one.",
+        )
+    stacks = _Stacks()
+    try:
+        segments = _dicts(content["segments"], "segments")
+        histories = [_dicts(entry, "a device's history") for entry in content.get("device_traces") or ()]
+        devices = _devices(segments, histories, stacks)
+        annotations = _annotations(_dicts(content.get("external_annotations") or [], "annotations"))
+    except SnapshotError as error:
+        raise SnapshotError(f"{path}: {error.message}", remedy=error.remedy) from None
+    settings = content.get("allocator_settings")
+    return Snapshot(
+        path=str(path),
+        devices=devices,
+        frames=tuple(stacks.frames),
+        stacks=tuple(stacks.stacks),
+        annotations=annotations,
+        settings={str(k): v for k, v in settings.items()} if isinstance(settings, dict) else {},
+    )
+
+
+def _dicts(value: object, what: str) -> list[dict[str, Any]]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, dict) for item in value):
+        raise SnapshotError(f"The snapshot's {what} should be a list of dicts.")
+    return list(value)
+
+
+def _whole(entry: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = entry.get(key, default)
+    if not isinstance(value, int) or not -_HUGE < value < _HUGE:
+        shown = repr(value)[:40]
+        raise SnapshotError(f"{key!r} should be a whole number, and is {shown}.")
+    return value
+
+
+def _devices(
+    segments: Sequence[Mapping[str, Any]],
+    histories: Sequence[Sequence[Mapping[str, Any]]],
+    stacks: _Stacks,
+) -> tuple[DeviceMemory, ...]:
+    numbers = {_whole(segment, "device", 0) for segment in segments}
+    numbers |= {index for index, history in enumerate(histories) if history}
+    return tuple(
+        _device(
+            number,
+            [segment for segment in segments if segment.get("device", 0) == number],
+            histories[number] if 0 <= number < len(histories) else (),
+            stacks,
+        )
+        for number in sorted(numbers)
+    )
+
+
+def _device(
+    number: int,
+    segments: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, Any]],
+    stacks: _Stacks,
+) -> DeviceMemory:
+    other = int(Action.OTHER)
+    events = [
+        (
+            _ACTIONS.get(str(entry.get("action")), other),
+            _whole(entry, "addr", 0),
+            _whole(entry, "size", 0),
+            _whole(entry, "stream", 0),
+            _whole(entry, "time_us", 0),
+            stacks.number(entry.get("frames")),
+        )
+        for entry in history
+    ]
+    blocks = [block for index, segment in enumerate(segments) for block in _blocks(index, segment, stacks)]
+    event_columns = list(zip(*events, strict=True)) if events else [()] * 6
+    block_columns = list(zip(*blocks, strict=True)) if blocks else [()] * 6
+    return DeviceMemory(
+        device=number,
+        action=np.array(event_columns[0], np.int8),
+        address=np.array(event_columns[1], np.int64).astype(np.uint64),
+        size=np.array(event_columns[2], np.int64),
+        stream=np.array(event_columns[3], np.int64),
+        time_us=np.array(event_columns[4], np.int64),
+        stack=np.array(event_columns[5], np.int32),
+        block_address=np.array(block_columns[0], np.int64).astype(np.uint64),
+        block_size=np.array(block_columns[1], np.int64),
+        block_requested=np.array(block_columns[2], np.int64),
+        block_state=np.array(block_columns[3], np.int8),
+        block_stack=np.array(block_columns[4], np.int32),
+        block_segment=np.array(block_columns[5], np.int32),
+        segment_address=np.array([_whole(s, "address", 0) for s in segments], np.int64).astype(np.uint64),
+        segment_size=np.array([_whole(s, "total_size", 0) for s in segments], np.int64),
+        segment_stream=np.array([_whole(s, "stream", 0) for s in segments], np.int64),
+    )
+
+
+def _blocks(
+    index: int, segment: Mapping[str, Any], stacks: _Stacks
+) -> list[tuple[int, int, int, int, int, int]]:
+    """Return address, size, requested size, state, stack and segment of each block."""
+    found = []
+    address = _whole(segment, "address", 0)
+    for block in _dicts(segment.get("blocks") or [], "blocks"):
+        size = _whole(block, "size", 0)
+        # Before torch 2.1 blocks had no address: they lie one behind the other.
+        place = _whole(block, "address", address)
+        address = place + size
+        frames = block.get("frames")
+        history = block.get("history")
+        if not frames and isinstance(history, list) and history and isinstance(history[0], dict):
+            frames = history[0].get("frames")
+        state = _STATES.get(str(block.get("state")), BlockState.INACTIVE)
+        requested = _whole(block, "requested_size", size)
+        found.append((place, size, requested, int(state), stacks.number(frames), index))
+    return found
+
+
+def _annotations(entries: Sequence[Mapping[str, Any]]) -> tuple[Annotation, ...]:
+    """Pair starts with ends, innermost first; what was never closed is left out."""
+    opened: dict[tuple[str, int], list[int]] = {}
+    found: list[Annotation] = []
+    for entry in entries:
+        name, time_us = str(entry.get("name", "")), _whole(entry, "time_us", 0)
+        key = (name, _whole(entry, "device", 0))
+        if entry.get("stage") == "START":
+            opened.setdefault(key, []).append(time_us)
+        elif opened.get(key):
+            found.append(Annotation(name, opened[key].pop(), time_us))
+    return tuple(sorted(set(found), key=lambda a: (a.begin_us, -a.end_us)))

@@ -1,0 +1,151 @@
+"""From a memory snapshot to the summary that the diagnosis carries.
+
+In: a `Snapshot` and the harness' notes. Out: a `MemorySummary` per device, the one with most at its peak
+first. Arrays in, bounded structs out; nothing here knows of files or findings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.memory import MemorySummary, OutOfMemory
+from ..model.memory_notes import MemoryNotes
+from ..model.snapshot import Action, Snapshot
+from .memory_curve import draw_curve, draw_marks
+from .memory_facts import (
+    churn,
+    empty_cache,
+    find_leaks,
+    find_spike,
+    floor,
+    fragmentation,
+    gradients_in_forward,
+    headroom,
+    loss_bytes,
+)
+from .memory_lives import reserved_after
+from .memory_reading import Reading, read_memory
+from .memory_stacks import read_stacks
+
+__all__ = ["summarise_memory"]
+
+
+def summarise_memory(
+    snapshot: Snapshot,
+    notes: MemoryNotes | None = None,
+    *,
+    capacity_bytes: int | None = None,
+    full_ring: int | None = None,
+) -> tuple[MemorySummary, ...]:
+    """Summarise every device of a snapshot.
+
+    Args:
+        snapshot: what was read.
+        notes: what the harness noted beside it.
+        capacity_bytes: size of the device, where the notes do not tell.
+        full_ring: entries that the ring could hold; a history as long as that lost its beginning.
+    """
+    stacks = read_stacks(snapshot)
+    found = []
+    for memory in snapshot.devices:
+        mine = notes if notes is not None and notes.device == memory.device else None
+        reading = read_memory(snapshot, memory, stacks, notes)
+        capacity = (mine.capacity_bytes if mine is not None else None) or capacity_bytes
+        truncated = full_ring is not None and len(memory.action) >= full_ring
+        found.append(_summarise(reading, mine, source=snapshot.path, capacity=capacity, truncated=truncated))
+    return tuple(sorted(found, key=lambda summary: -summary.peak_bytes))
+
+
+def _summarise(
+    reading: Reading, notes: MemoryNotes | None, *, source: str, capacity: int | None, truncated: bool
+) -> MemorySummary:
+    memory, clock, lives = reading.memory, reading.clock, reading.lives
+    at_peak = lives.live_at(reading.peak)
+    reserved = reserved_after(memory)
+    told = reading.told
+    python = any(facts.python for facts in told)
+    emptied = empty_cache(reading) if python else None
+    return MemorySummary(
+        device=memory.device,
+        source=source.rpartition("/")[2],
+        peak_bytes=int(reading.live[reading.peak]),
+        peak_at=float(clock.at[reading.peak]) if lives.events else None,
+        peak_when=reading.when(reading.peak),
+        reserved_bytes=int(memory.segment_size.sum()) if len(memory.segment_size) else None,
+        reserved_peak_bytes=int(reserved.max()) if len(reserved) else None,
+        capacity_bytes=capacity,
+        floor_bytes=floor(reading),
+        composition=reading.composition(at_peak),
+        unknown_share=reading.unknown_share(at_peak),
+        holders=reading.holders(at_peak),
+        curve=draw_curve(reading, reserved),
+        marks=draw_marks(clock),
+        events=lives.events,
+        steps=len(clock.steps) or None,
+        steps_from=clock.steps_from,
+        stacks="none" if not python else "python and C++" if any(f.cpp for f in told) else "python",
+        truncated=truncated,
+        fragmentation=fragmentation(memory),
+        churn=churn(reading),
+        leaks=find_leaks(reading, capacity=capacity),
+        spike=find_spike(reading),
+        headroom=headroom(reading, capacity),
+        loss_bytes=loss_bytes(reading, at_peak) if python else None,
+        checkpointed=any(facts.checkpoint for facts in told) if python else None,
+        empty_cache_per_step=emptied[0] if emptied is not None else None,
+        empty_cache_sites=emptied[1] if emptied is not None else (),
+        gradients_in_forward_bytes=gradients_in_forward(reading),
+        out_of_memory=_failure(reading, notes),
+        problems=_problems(reading, python=python, truncated=truncated),
+    )
+
+
+def _problems(reading: Reading, *, python: bool, truncated: bool) -> tuple[str, ...]:
+    found = []
+    if not reading.lives.events:
+        found.append(
+            "The snapshot has no history, only the state when it was taken: to see a peak, call "
+            "torch.cuda.memory._record_memory_history() some steps before it."
+        )
+    elif not python:
+        found.append(
+            'The history has no stacks, so no line of the program can be named: record with context="all".'
+        )
+    if truncated:
+        found.append("The ring of the memory history was full: it holds the last events only.")
+    if reading.lives.events and not reading.clock.steps:
+        found.append("No whole training step was found in the memory history: nothing is told per step.")
+    return tuple(found)
+
+
+def _failure(reading: Reading, notes: MemoryNotes | None) -> OutOfMemory | None:
+    """Return the allocation that failed: as noted, else as the history shows it."""
+    noted = notes.failure if notes is not None else None
+    if noted is not None:
+        # The snapshot was taken then: its state is what held the memory.
+        rows = reading.lives.live_at(reading.lives.events)
+        step = f" of step {noted.step + 1}" if noted.step is not None else ""
+        return OutOfMemory(
+            requested_bytes=noted.requested_bytes or None,
+            device_free_bytes=noted.device_free_bytes,
+            site=noted.site,
+            when=f"{noted.phase or 'between the phases'}{step}",
+            live_bytes=int(reading.lives.size[rows].sum()),
+            composition=reading.composition(rows),
+            holders=reading.holders(rows),
+        )
+    failed = np.flatnonzero(reading.memory.action == int(Action.OOM))
+    if not len(failed):
+        return None
+    event = int(failed[-1])
+    stack = int(reading.memory.stack[event])
+    rows = reading.lives.live_at(event)
+    return OutOfMemory(
+        requested_bytes=int(reading.memory.size[event]) or None,
+        site=reading.stacks[stack].site if stack >= 0 else None,
+        when=reading.when(event),
+        caught=event < reading.lives.events - 1,
+        live_bytes=int(reading.live[event]),
+        composition=reading.composition(rows),
+        holders=reading.holders(rows),
+    )
