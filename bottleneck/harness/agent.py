@@ -21,7 +21,7 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 
 from . import horizon, optimizers, probes, torch_private
-from .batches import measure
+from .batch_facts import size_of, tensors_of
 from .capture import Capture
 from .compiler import CompileWatch
 from .devices import read_devices, read_host
@@ -183,26 +183,34 @@ class Agent:
         if batch is None or self.capture.done:
             return
         began = perf_counter_ns()
-        count, elements = measure(batch)
+        tensors = tensors_of(batch)
+        count, elements = size_of(tensors)
         self._meter.batch_bytes += count
         self._meter.batch_elements += elements
         self._vote(iterator)
         self._horizon.fetched(iterator)
-        self._loader_watch.fetched(iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name)
+        self._loader_watch.fetched(
+            iterator,
+            batch,
+            tensors,
+            wait_ms=wait_ns / 1e6,
+            step_index=self._steps,
+            window=self.capture.window_name,
+        )
         self._own_cost.add(began)
 
     def _vote(self, iterator: object) -> None:
         """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
-        if self._votes < LEARNING_EVENTS and self._iterator is not None:
-            before = self._iterator()
-            if before is not None:
-                self._votes += 1
-                if self._trained:
-                    self._loader_watch.train_fetch(before)
-                elif self._evaluated:
-                    self._loader_watch.eval_fetch(before)
+        before = self._iterator() if self._iterator is not None else None
+        if before is not None and self._votes < LEARNING_EVENTS:
+            self._votes += 1
+            if self._trained:
+                self._loader_watch.train_fetch(before)
+            elif self._evaluated:
+                self._loader_watch.eval_fetch(before)
         self._trained = self._evaluated = False
-        self._iterator = weakref.ref(iterator)
+        if before is not iterator:
+            self._iterator = weakref.ref(iterator)
 
     def begin_forward(self, module: torch.nn.Module) -> str | None:
         """See `Observer`."""
@@ -389,7 +397,9 @@ class Agent:
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
         stage = self.capture.stage
-        if stage == "trace" and torch_private.device_kind() != "cpu":
+        on_device = torch_private.device_kind() != "cpu"
+        self._meter.reads_usage = not on_device
+        if stage == "trace" and on_device:
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()

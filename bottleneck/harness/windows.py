@@ -12,7 +12,7 @@ goes on after it.
 from __future__ import annotations
 
 import math
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 import msgspec
 
@@ -171,4 +171,7 @@ def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
         return True
     if count < max(2, schedule.baseline_min):
         return False
-    return 1.96 * stdev(times) / math.sqrt(count) <= TARGET * fmean(times)
+    mean = fmean(times)
+    # statistics.stdev computes in fractions and takes a hundred times as long.
+    variance = sum([(ms - mean) ** 2 for ms in times]) / (count - 1)
+    return 1.96 * math.sqrt(variance / count) <= TARGET * mean
