@@ -27,7 +27,10 @@ from .compiler import CompileWatch
 from .devices import read_devices, read_host
 from .hooks import Hooks
 from .loader import LoaderWatch
+from .memory_notes import NoteBook
 from .meter import StepMeter
+from .out_of_memory import ARTEFACT as FAILURE_ARTEFACT
+from .out_of_memory import FailureWatch
 from .own_cost import OwnCost
 from .settings import Seen, read_settings
 from .sites import SiteBook
@@ -92,11 +95,14 @@ class Agent:
         self._trained = self._evaluated = False
         self._votes = 0
         self._facts_read = False
+        self._notes = NoteBook(self.clock, self._optimizers.living)
+        self._failures = FailureWatch(store, self._notes, self._whereabouts)
         self.capture = Capture(
             plan,
             store,
             progress,
             horizon=self._horizon,
+            notes=self._notes,
             found_sync=lambda: self._sites.note("synchronisation"),
             at_trace_end=self._read_facts,
         )
@@ -118,14 +124,16 @@ class Agent:
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
         self._live = False
+        self._failures.detach()
         self._meter.garbage.uninstall()
         self._compile_watch.uninstall()
         self._loader_watch.uninstall()
         self._hooks.uninstall()
         _installed[:] = [watching for watching in _installed if watching() not in (None, self)]
 
-    def finish(self) -> None:
-        """The script has ended or was stopped: keep what there is. Never raises."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
+        self._guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
         if not self._facts_read or not self.capture.done:
             self._guarded("capture", self._finish_capture)
             self._guarded("facts", self._read_facts)
@@ -227,6 +235,8 @@ class Agent:
             if self._looked < LEARNING_EVENTS:
                 self._look("forward")
                 self._seen.root_forward(module)
+                self._notes.met_root(module)
+                self._failures.attach()
         else:
             label = "evaluation"
             self._meter.evaluations += 1
@@ -255,6 +265,7 @@ class Agent:
         self.clock.leave()
         self.rule.backward_end()
         if not self.rule.in_backward:
+            self._notes.after_backward()
             self._meter.backwards += 1
             self._trained = True
             if self.rule.pending:
@@ -273,6 +284,7 @@ class Agent:
         if self._looked < LEARNING_EVENTS:
             self._look("optimizer")
             self._optimizers.met(optimizer)
+            self._failures.attach()
         outermost = not self.rule.in_optimizer
         self.rule.optimizer_begin()
         if outermost and autograd_profiler._is_profiler_enabled:
@@ -331,6 +343,10 @@ class Agent:
         if self._live:
             self.rule.optimizer_built = True
             self._optimizers.built(optimizer)
+
+    def _whereabouts(self) -> tuple[str, int, str, int | None]:
+        """Phase, step, window and training thread as of now; may be asked by another thread."""
+        return self.clock.innermost or "", self._steps, self.capture.window_name, self._thread
 
     def _look(self, phase: str) -> None:
         """Note the user's line, while learning only."""
@@ -399,7 +415,7 @@ class Agent:
         stage = self.capture.stage
         on_device = torch_private.device_kind() != "cpu"
         self._meter.reads_usage = not on_device
-        if stage == "trace" and on_device:
+        if stage in ("trace", "memory") and on_device:
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()

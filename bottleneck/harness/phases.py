@@ -18,7 +18,7 @@ PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evalu
 class PhaseClock:
     """A stack of open phases with exclusive totals."""
 
-    __slots__ = ("_open", "_totals", "entered")
+    __slots__ = ("_open", "_totals", "entered", "log")
 
     def __init__(self) -> None:
         self._open: list[list[Any]] = []
@@ -26,6 +26,8 @@ class PhaseClock:
         self._totals: dict[str, int] = {}
         self.entered = 0
         """How many phases were opened in all."""
+        self.log: list[tuple[str, int, int]] | None = None
+        """Set to a list: receives (name, begin, end) in ns of every phase that closes."""
 
     def enter(self, name: str) -> None:
         """Open a phase inside whatever is open."""
@@ -43,6 +45,8 @@ class PhaseClock:
         totals[name] = totals.get(name, 0) + whole - inner
         if self._open:
             self._open[-1][2] += whole
+        if self.log is not None:
+            self.log.append((name, start, now))
         return whole
 
     @property
