@@ -36,6 +36,7 @@ ISSUES_HINT = (
 VERBS: dict[str, str] = {
     "diagnose": "Run a training script and say what its step is waiting on.",
     "analyze": "Diagnose run folders, or anyone's profiler traces.",
+    "compare": "Compare two sets of runs: what grew, and why.",
     "report": "Show the diagnosis of a run again, as text, Markdown or JSON.",
     "catalog": "List, show and search the fixes.",
     "explain": "Explain a finding (BN101) or a fix (FX101).",

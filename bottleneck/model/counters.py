@@ -125,7 +125,7 @@ COUNTERS: dict[str, CounterSpec] = {
         unit="FLOP",
         tolerance=0.01,
         meaning="Floating-point operations of matrix products, convolutions and attention, from the "
-        "shapes of their operators (two per multiply-add).",
+        "shapes of their operators in one step of its own (two per multiply-add).",
     ),
 }
 """Name -> what it is, in the order of reports. Names are append-only: baselines hold them."""
@@ -154,7 +154,7 @@ class SyncSite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BreakSite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One graph break, without its counts."""
+    """One graph break or recompiled frame, without its counts."""
 
     reason: str
     site: SourceSite | None = None
@@ -182,6 +182,11 @@ class StepCounters(msgspec.Struct, frozen=True, kw_only=True):
     breaks: tuple[BreakSite, ...] = ()
     recompile_steps: tuple[int, ...] = ()
     """Step index of each recompilation, in order."""
+    recompiles: tuple[BreakSite, ...] = ()
+    """What was compiled again; `reason` is the guard that failed."""
+    first_step: int | None = None
+    """Step index of the first traced step: two runs that traced the same steps can be compared in
+    their ranges too."""
 
     def value(self, name: str) -> float | None:
         """Return a counter's value, None when it was not measured."""

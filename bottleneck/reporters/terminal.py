@@ -31,7 +31,7 @@ from .wording import brief, clean, milliseconds, percent, sentence, shorten
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["render"]
+__all__ = ["Page", "render"]
 
 _FILLS = "█▓▒░▚▌▪·"
 """Segments of the stacked bar must be told apart without colour too."""
@@ -66,7 +66,7 @@ _OTHERS = 3
 _PROBLEMS = 3
 
 
-class _Page:
+class Page:
     """Lays lines on a page of fixed width; the only place that touches the terminal library."""
 
     def __init__(self, *, width: int, color: bool, unicode: bool) -> None:
@@ -147,7 +147,7 @@ def render(
         verbose: add every finding with its evidence, all what-ifs, kernels, settings and artefacts.
         unicode: False keeps to ASCII for streams that cannot show more.
     """
-    page = _Page(width=width, color=color, unicode=unicode)
+    page = Page(width=width, color=color, unicode=unicode)
     _verdict(page, diagnosis)
     _budget(page, diagnosis, verbose=verbose)
     _causes(page, diagnosis)
@@ -161,7 +161,7 @@ def render(
     return page.text()
 
 
-def _verdict(page: _Page, diagnosis: Diagnosis) -> None:
+def _verdict(page: Page, diagnosis: Diagnosis) -> None:
     verdict = diagnosis.verdict
     undetermined = verdict.bottleneck_class.value == "undetermined"
     also = "".join(f" / {other.value}" for other in verdict.also)
@@ -183,7 +183,7 @@ def _verdict(page: _Page, diagnosis: Diagnosis) -> None:
         page.line((sentence(diagnosis.outcome), "yellow"))
 
 
-def _budget(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
+def _budget(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     rows = budget_rows(diagnosis, whole=verbose)
     if not rows:
         return
@@ -205,7 +205,7 @@ def _budget(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
         page.line(mark, figures, (detail, "dim"))
 
 
-def _causes(page: _Page, diagnosis: Diagnosis) -> None:
+def _causes(page: Page, diagnosis: Diagnosis) -> None:
     worth, small = cause_rows(diagnosis)
     if worth:
         page.heading("What each cause costs", "step without it")
@@ -234,7 +234,7 @@ def _causes(page: _Page, diagnosis: Diagnosis) -> None:
         page.line((f"below 2 % of the step: {listed}", "dim"))
 
 
-def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
+def _fixes(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     rows = fix_rows(diagnosis)
     if not rows:
         return
@@ -260,7 +260,7 @@ def _fixes(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
         page.line((f"also: {listed}{more}", "dim"))
 
 
-def _fix_title(page: _Page, row: FixRow) -> None:
+def _fix_title(page: Page, row: FixRow) -> None:
     left = f"{row.fix} {row.title}"
     gap = page.width - len(left) - len(page.plain(row.gain))
     if gap >= 2:
@@ -270,7 +270,7 @@ def _fix_title(page: _Page, row: FixRow) -> None:
         page.line(row.gain, indent=6)
 
 
-def _first_fix(page: _Page, row: FixRow) -> None:
+def _first_fix(page: Page, row: FixRow) -> None:
     """Show the best fix with its place and its code."""
     _fix_title(page, row)
     if row.where:
@@ -284,7 +284,7 @@ def _first_fix(page: _Page, row: FixRow) -> None:
         page.line(("not checked: ", "yellow"), row.unchecked, indent=2)
 
 
-def _further_fix(page: _Page, row: FixRow) -> None:
+def _further_fix(page: Page, row: FixRow) -> None:
     """Show another fix in two lines: its code where that is one line, else what to change."""
     _fix_title(page, row)
     doubts = "; ".join(filter(None, [row.risk, "not all checked" if row.unchecked else ""]))
@@ -296,7 +296,7 @@ def _further_fix(page: _Page, row: FixRow) -> None:
         page.line(brief(row.how, room), (f" [{doubts}]" if doubts else "", "yellow"), indent=2)
 
 
-def _whole_fix(page: _Page, row: FixRow) -> None:
+def _whole_fix(page: Page, row: FixRow) -> None:
     """Show all that is known of a fix."""
     _fix_title(page, row)
     if row.where:
@@ -316,7 +316,7 @@ def _whole_fix(page: _Page, row: FixRow) -> None:
             page.line((f"{name}: ", style), text, indent=2)
 
 
-def _closing(page: _Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
+def _closing(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
     page.line()
     for state, names in settings_lines(diagnosis):
         page.line((f"{state}: ", "bold"), names)

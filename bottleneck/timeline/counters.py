@@ -232,4 +232,6 @@ def count_steps(
         syncs=partial.syncs,
         breaks=whole.breaks,
         recompile_steps=whole.recompile_steps,
+        recompiles=whole.recompiles,
+        first_step=whole.first_step,
     )

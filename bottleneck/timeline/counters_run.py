@@ -27,11 +27,18 @@ class RunCounts:
     absent: dict[str, str] = field(default_factory=dict)
     breaks: tuple[BreakSite, ...] = ()
     recompile_steps: tuple[int, ...] = ()
+    recompiles: tuple[BreakSite, ...] = ()
+    first_step: int | None = None
 
 
 def _steps_run(run: Run) -> int | None:
     last = [max(window.steps.index) for window in run.windows if window.steps.index]
     return max(last) + 1 if last else None
+
+
+def _first_traced(run: Run) -> int | None:
+    window = run.window("trace")
+    return window.steps.index[0] if window is not None and window.steps.index else None
 
 
 def _allocator(run: Run) -> dict[str, Counter]:
@@ -54,6 +61,12 @@ def _allocator(run: Run) -> dict[str, Counter]:
     return out
 
 
+def _why_no_flops(run: Run | None) -> str:
+    artefact = run.artefacts.get("flops") if run is not None else None
+    reason = artefact.reason if artefact is not None else None
+    return reason or "shapes of operators were not recorded"
+
+
 def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunCounts:
     """Read the counters that need no trace.
 
@@ -69,15 +82,21 @@ def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunC
     for name in _ALLOCATOR:
         if name not in values:
             absent[name] = "no baseline window with allocator statistics" if gpu else "no device in this run"
-    absent["flops"] = "shapes of operators were not recorded"
+    if run is not None and run.flops is not None:
+        values["flops"] = Counter(value=run.flops.flops)
+    else:
+        absent["flops"] = _why_no_flops(run)
     breaks: tuple[BreakSite, ...] = ()
-    recompiles: tuple[int, ...] = ()
+    at_steps: list[int] = []
+    again: tuple[BreakSite, ...] = ()
     if facts is None:
         absent |= dict.fromkeys(_COMPILER, "no compile.json")
     else:
         breaks = tuple(BreakSite(reason=item.reason, site=item.site) for item in facts.breaks[:_MOST_BREAKS])
         at_steps = sorted(step for item in facts.recompiles for step in item.steps)
-        recompiles = tuple(at_steps[:_MOST_RECOMPILES])
+        again = tuple(
+            BreakSite(reason=item.guard, site=item.site) for item in facts.recompiles[:_MOST_BREAKS]
+        )
         values |= {
             "graph_breaks": Counter(value=float(len(facts.breaks))),
             "recompiles": Counter(value=float(sum(item.count for item in facts.recompiles))),
@@ -88,5 +107,7 @@ def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunC
         values=values,
         absent=absent,
         breaks=breaks,
-        recompile_steps=recompiles,
+        recompile_steps=tuple(at_steps[:_MOST_RECOMPILES]),
+        recompiles=again,
+        first_step=_first_traced(run) if run is not None else None,
     )

@@ -1,0 +1,105 @@
+"""Baselines on disk: written so that a diff can be reviewed, read with migration.
+
+In: a `Baseline` and a path. Out: the file, or the baseline back. Keys are sorted where their order
+means nothing, numbers are rounded, so writing what was read gives the same bytes.
+
+History of the format:
+    1  first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import InputError
+from ..model.baseline import BASELINE_FORMAT, Baseline
+from ..reporters.output import write_text
+
+__all__ = ["MIGRATIONS", "baseline_text", "is_baseline", "read_baseline", "write_baseline"]
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""Format -> what makes the next one of it, on plain JSON values."""
+MOST_BYTES = 200_000
+
+
+class _Head(msgspec.Struct):
+    format: int
+    runs: list[Any]
+
+
+def baseline_text(baseline: Baseline) -> str:
+    """Return the file's text; the least telling names go first if it would grow too large."""
+    while True:
+        data = msgspec.json.encode(baseline, order="deterministic")
+        text = msgspec.json.format(data, indent=1).decode() + "\n"
+        counters = baseline.counters
+        if len(text.encode()) <= MOST_BYTES or counters is None or not counters.names:
+            return text
+        kept = dict(list(counters.names.items())[: len(counters.names) // 2])
+        dropped = counters.other_names + len(counters.names) - len(kept)
+        counters = msgspec.structs.replace(counters, names=kept, other_names=dropped)
+        baseline = msgspec.structs.replace(baseline, counters=counters)
+
+
+def write_baseline(baseline: Baseline, path: Path) -> None:
+    """Write the file, whole or not at all.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    write_text(path, baseline_text(baseline))
+
+
+def is_baseline(data: bytes) -> bool:
+    """Return whether this JSON is a baseline, of any format."""
+    try:
+        msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline, migrating an older one.
+
+    Raises:
+        InputError: there is none, it is no baseline, or a newer version wrote it.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"Cannot read the baseline {path}: {error.strerror or error}.",
+            remedy="Write one with `bottleneck gate ... --update-baseline`.",
+        ) from None
+    try:
+        raw = msgspec.json.decode(data)
+        number = raw.get("format") if isinstance(raw, dict) else None
+        if not isinstance(number, int) or "runs" not in raw:
+            raise InputError(
+                f"{path} is not a baseline.",
+                remedy="Write one with `bottleneck gate ... --update-baseline`.",
+            )
+        if number > BASELINE_FORMAT:
+            raise InputError(
+                f"{path} has baseline format {number}; this version reads up to {BASELINE_FORMAT}.",
+                remedy=f"Upgrade torch-bottleneck to {raw.get('tool_version') or 'its version'}.",
+            )
+        while number < BASELINE_FORMAT:
+            if number not in MIGRATIONS:
+                raise InputError(
+                    f"{path} has baseline format {number}, which no version of this tool has written.",
+                    remedy="Write it anew with --update-baseline.",
+                )
+            raw = {**MIGRATIONS[number](raw), "format": number + 1}
+            number += 1
+        return msgspec.convert(raw, type=Baseline)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is not a whole baseline: {error}.",
+            remedy="Take it from version control again, or write it anew with --update-baseline.",
+        ) from None

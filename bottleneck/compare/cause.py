@@ -1,0 +1,233 @@
+"""What caused the difference: budget lines, findings, kernels, and the lines of the program behind them.
+
+In: two baselines. Out: `BudgetChange`, `FindingChange`, `NameChange` rows, and per counter the
+`Reason`s for its growth. Lines of the program are matched by file, function and their text, so that
+a line which only moved is not new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..model.baseline import Baseline, FindingKey
+from ..model.codes import Part
+from ..model.compare import BudgetChange, FindingChange, NameChange, SettingChange
+from ..model.counters import BreakSite, StepCounters, SyncSite
+from ..model.run import SourceSite
+
+__all__ = ["Reason", "budget_changes", "finding_changes", "name_changes", "reasons_by_counter"]
+
+_SMALLEST_SHARE = 0.005
+_SMALLEST_MS = 0.01
+_PRICE = 0.1
+"""Change of a finding's price worth a line, as a share of that price."""
+_MOST_REASONS = 5
+_MOST_NAMES = 15
+_READ = "aten::_local_scalar_dense"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One change in the run that explains a growth."""
+
+    text: str
+    site: SourceSite | None = None
+
+
+def budget_changes(
+    base: Baseline, head: Baseline, settings: Sequence[SettingChange] = ()
+) -> tuple[BudgetChange, ...]:
+    """Return the budget lines that changed, largest change first, each with what belongs to it."""
+    before = {line.part: line.ms for line in base.budget}
+    after = {line.part: line.ms for line in head.budget}
+    if not before or not after:
+        return ()
+    reasons = reasons_by_counter(base, head)
+    least = max(_SMALLEST_MS, _SMALLEST_SHARE * max(sum(before.values()), sum(after.values())))
+    rows = [
+        BudgetChange(
+            part=part,
+            base_ms=before.get(part, 0.0),
+            head_ms=after.get(part, 0.0),
+            because=_because(part, reasons, settings),
+        )
+        for part in Part
+        if abs(after.get(part, 0.0) - before.get(part, 0.0)) >= least
+    ]
+    return tuple(sorted(rows, key=lambda row: -abs(row.delta_ms)))
+
+
+_COUNTERS_OF: dict[Part, tuple[str, ...]] = {
+    Part.SYNC: ("syncs",),
+    Part.GRAPH_BREAK: ("graph_breaks",),
+    Part.COMPILE: ("recompiles", "graphs"),
+    Part.COPIES: ("copies",),
+    Part.COMMUNICATION: ("collectives",),
+    Part.ALLOCATOR: ("segments", "allocations"),
+    **dict.fromkeys(
+        (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.DISPATCH), ("kernels", "operators")
+    ),
+}
+_SETTINGS_OF: dict[Part, tuple[str, ...]] = {
+    Part.INPUT: ("loader",),
+    Part.OPTIMIZER: ("optimizer", "fused optimizer"),
+    Part.COMPILE: ("torch.compile",),
+    Part.GRAPH_BREAK: ("torch.compile",),
+    Part.ALLOCATOR: ("expandable segments", "allocator", "caching malloc"),
+    Part.COPIES: ("pinned", "loader"),
+    **dict.fromkeys(
+        (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND),
+        ("TF32", "mixed precision", "torch.compile", "fused attention", "channels last", "matmul."),
+    ),
+}
+
+
+def _because(
+    part: Part, reasons: dict[str, tuple[Reason, ...]], settings: Sequence[SettingChange]
+) -> tuple[str, ...]:
+    words = _SETTINGS_OF.get(part, ())
+    told = [
+        f"{row.name} {row.base} → {row.head}" for row in settings if any(word in row.name for word in words)
+    ]
+    for counter in _COUNTERS_OF.get(part, ()):
+        told += [_placed(reason) for reason in reasons.get(counter, ())]
+    return tuple(dict.fromkeys(told))[:_MOST_REASONS]
+
+
+def _placed(reason: Reason) -> str:
+    if reason.site is None:
+        return reason.text
+    return f"{reason.text} at {reason.site.file}:{reason.site.line}"
+
+
+def reasons_by_counter(base: Baseline, head: Baseline) -> dict[str, tuple[Reason, ...]]:
+    """Return what explains the growth of each counter that has grown, as far as it can be told."""
+    one, other = base.counters, head.counters
+    if one is None or other is None:
+        return {}
+    grown = _grown_names(one, other)
+    found = {
+        "syncs": _new_syncs(one.syncs, other.syncs),
+        "graph_breaks": _new_breaks(one.breaks, other.breaks, "new graph break"),
+        "recompiles": _new_breaks(one.recompiles, other.recompiles, "new recompilation"),
+        "kernels" if other.device == "gpu" else "operators": grown,
+    }
+    return {name: reasons[:_MOST_REASONS] for name, reasons in found.items() if reasons}
+
+
+def _grown_names(one: StepCounters, other: StepCounters) -> tuple[Reason, ...]:
+    changes = [row for row in name_changes(one, other) if row.head > row.base]
+    return tuple(Reason(f"{_bare(row.name)} {row.base:g} → {row.head:g}") for row in changes)
+
+
+def _bare(name: str) -> str:
+    name = name.removeprefix("aten::").removeprefix("void ")
+    return name if len(name) <= 60 else f"{name[:40]}…{name[-19:]}"
+
+
+def name_changes(one: StepCounters, other: StepCounters) -> tuple[NameChange, ...]:
+    """Return kernels (CPU: operators) whose count per step changed, largest change first.
+
+    A name that a side's list leaves out for its length is not taken for absent.
+    """
+    if not one.names or not other.names:
+        return ()
+    floor = [min(c.names.values()) if c.other_names else 0.0 for c in (one, other)]
+    rows = []
+    for name in {*one.names, *other.names}:
+        before, after = one.names.get(name), other.names.get(name)
+        if (before is None and (after or 0.0) <= floor[0]) or (after is None and (before or 0.0) <= floor[1]):
+            continue
+        if (before or 0.0) != (after or 0.0):
+            rows.append(NameChange(name=name, base=before or 0.0, head=after or 0.0))
+    rows.sort(key=lambda row: (-abs(row.head - row.base), row.name))
+    return tuple(rows[:_MOST_NAMES])
+
+
+def _place(site: SourceSite, code: str) -> tuple[str, ...]:
+    """What a line is recognised by after it has moved: its text, or without it its number."""
+    return (site.file, site.function, code or f"line {site.line}")
+
+
+def _new_syncs(before: Sequence[SyncSite], after: Sequence[SyncSite]) -> tuple[Reason, ...]:
+    located = any(item.site for item in before) or not before
+    located = located and any(item.site for item in after)
+
+    def key(item: SyncSite) -> tuple[str, ...]:
+        if located and item.site is not None:
+            return (item.what, *_place(item.site, item.code))
+        return (item.what, item.phase)
+
+    known: dict[tuple[str, ...], float] = {}
+    for item in before:
+        known[key(item)] = known.get(key(item), 0.0) + item.count
+    sums: dict[tuple[str, ...], tuple[float, SyncSite]] = {}
+    for item in after:
+        sums[key(item)] = (sums.get(key(item), (0.0, item))[0] + item.count, item)
+    grown = [
+        (count - known.get(name, 0.0), known.get(name, 0.0), count, item)
+        for name, (count, item) in sums.items()
+        if count > known.get(name, 0.0)
+    ]
+    grown.sort(key=lambda row: -row[0])
+    return tuple(
+        Reason(_sync_text(item, was, now), item.site if located else None) for _, was, now, item in grown
+    )
+
+
+def _sync_text(item: SyncSite, was: float, now: float) -> str:
+    what = "read of a tensor by Python" if item.what == _READ else item.what
+    if item.code:
+        what = f"`{item.code}`"
+    elif item.phase:
+        what = f"{what} in {item.phase}"
+    change = "new" if was == 0 else f"{was:g} → {now:g}"
+    times = f" ({now:g} per step)" if was == 0 and now != 1 else ""
+    return f"{change} {what}{times}"
+
+
+def _new_breaks(before: Sequence[BreakSite], after: Sequence[BreakSite], label: str) -> tuple[Reason, ...]:
+    def key(item: BreakSite) -> tuple[str, ...]:
+        return _place(item.site, item.code) if item.site is not None else (item.reason,)
+
+    known = {key(item) for item in before}
+    out = []
+    for item in after:
+        if key(item) not in known:
+            text = f"{label}: {item.reason[:120]}" if item.reason else label
+            out.append(Reason(text, item.site))
+    return tuple(out)
+
+
+def finding_changes(base: Baseline, head: Baseline) -> tuple[FindingChange, ...]:
+    """Return findings that are new, gone, or dearer or cheaper by a tenth of their price."""
+    before = {finding.code: finding for finding in base.findings}
+    after = {finding.code: finding for finding in head.findings}
+    least = _SMALLEST_SHARE * max(base.step_ms or 0.0, head.step_ms or 0.0)
+    rows = [_change("new", None, finding) for code, finding in after.items() if code not in before]
+    rows += [_change("gone", finding, None) for code, finding in before.items() if code not in after]
+    for code in [code for code in after if code in before]:
+        one, other = before[code].cost_ms, after[code].cost_ms
+        if one is None or other is None or abs(other - one) < max(least, _PRICE * one):
+            continue
+        rows.append(_change("dearer" if other > one else "cheaper", before[code], after[code]))
+    rows.sort(key=lambda row: -abs((row.head_ms or 0.0) - (row.base_ms or 0.0)))
+    return tuple(rows)
+
+
+def _change(
+    word: Literal["new", "gone", "dearer", "cheaper"], one: FindingKey | None, other: FindingKey | None
+) -> FindingChange:
+    shown = other or one
+    assert shown is not None
+    return FindingChange(
+        change=word,
+        code=shown.code,
+        title=shown.title,
+        bottleneck_class=shown.bottleneck_class,
+        base_ms=one.cost_ms if one is not None else None,
+        head_ms=other.cost_ms if other is not None else None,
+        site=shown.sites[0] if shown.sites else None,
+    )

@@ -1,0 +1,266 @@
+"""The comparison as a whole: rows of every kind, the outcome, and the sentences that say why.
+
+In: two sides, the settings, the history. Out: `Comparison`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import __version__
+from ..model.baseline import Baseline
+from ..model.compare import (
+    Annotation,
+    BudgetChange,
+    Comparison,
+    CounterRow,
+    Drift,
+    FindingChange,
+    Mismatch,
+    Outcome,
+    SideSummary,
+    TimeRow,
+)
+from ..model.gate import GateSettings
+from ..reporters.compare_words import (
+    budget_words,
+    counter_words,
+    drift_words,
+    mismatch_words,
+    time_words,
+)
+from .cause import Reason, budget_changes, finding_changes, name_changes, reasons_by_counter
+from .comparable import changed_settings, mismatches
+from .counters import compare_counters
+from .sides import Side
+from .times import compare_times, median_of, spread_of
+
+__all__ = ["compare_sides"]
+
+_Reasons = dict[str, tuple[Reason, ...]]
+
+
+def compare_sides(
+    base: Side,
+    head: Side,
+    *,
+    settings: GateSettings | None = None,
+    interleaved: bool = False,
+    drifts: Sequence[Drift] = (),
+) -> Comparison:
+    """Compare two sides.
+
+    Args:
+        base: what head is held against.
+        head: what is judged.
+        settings: limits; the defaults if not given.
+        interleaved: run k of head was made right beside run k of base.
+        drifts: what the history shows.
+    """
+    settings = settings or GateSettings()
+    one, other = base.baseline, head.baseline
+    differing = mismatches(one, other, allow=settings.allow)
+    refused = [row for row in differing if not row.allowed]
+    if refused:
+        return Comparison(
+            tool_version=__version__,
+            outcome="incomparable",
+            headline="The sides cannot be compared: "
+            + "; ".join(mismatch_words(row) for row in refused)
+            + ".",
+            reasons=tuple(_remedy(row) for row in refused),
+            base=_summary(base),
+            head=_summary(head),
+            mismatches=differing,
+            time=TimeRow(decision="not compared", gated=False),
+            settings=changed_settings(one, other),
+            annotations=(
+                Annotation(
+                    level="error",
+                    title="Not comparable",
+                    message="; ".join(mismatch_words(row) for row in refused),
+                    key="comparable",
+                ),
+            ),
+        )
+    changed = changed_settings(one, other)
+    counters = compare_counters(one, other, settings.counters)
+    time = compare_times(one, other, settings=settings, interleaved=interleaved)
+    reasons = reasons_by_counter(one, other)
+    budget = budget_changes(one, other, changed)
+    findings = finding_changes(one, other)
+    outcome = _outcome(counters, time, drifts)
+    told = _told(counters, time, drifts, reasons=reasons, budget=budget)
+    return Comparison(
+        tool_version=__version__,
+        outcome=outcome,
+        headline=_headline(outcome, counters, time, drifts),
+        reasons=told,
+        base=_summary(base),
+        head=_summary(head),
+        mismatches=differing,
+        counters=counters,
+        time=time,
+        budget=budget,
+        findings=findings,
+        names=name_changes(one.counters, other.counters) if one.counters and other.counters else (),
+        settings=changed,
+        drifts=tuple(drifts),
+        annotations=_annotations(counters, time, drifts, reasons=reasons, budget=budget, findings=findings),
+        notes=_notes(one, other, differing),
+    )
+
+
+def _summary(side: Side) -> SideSummary:
+    baseline = side.baseline
+    machine = baseline.machine
+    name = machine.device_name if machine.device_kind not in ("", "cpu") else machine.device_kind
+    return SideSummary(
+        label=side.label,
+        title=baseline.title,
+        runs=len(baseline.runs),
+        step_ms=median_of(baseline.runs),
+        spread=spread_of(baseline.runs),
+        verdict=baseline.verdict,
+        device=name,
+        torch=machine.torch,
+    )
+
+
+def _remedy(row: Mismatch) -> str:
+    return f"{mismatch_words(row)}. To compare all the same: --allow {row.what}."
+
+
+def _outcome(counters: Sequence[CounterRow], time: TimeRow, drifts: Sequence[Drift]) -> Outcome:
+    statuses = {row.status for row in counters}
+    if "worse" in statuses or drifts or (time.gated and time.decision == "slower"):
+        return "regression"
+    if not counters and time.decision == "not compared":
+        return "undecided"
+    if statuses & {"unstable", "unknown"} or (time.gated and time.decision == "undecided"):
+        return "undecided"
+    return "ok"
+
+
+def _headline(
+    outcome: Outcome, counters: Sequence[CounterRow], time: TimeRow, drifts: Sequence[Drift]
+) -> str:
+    worse = [row for row in counters if row.status == "worse"]
+    if outcome == "regression":
+        parts = [counter_words(row) for row in worse[:3]]
+        if len(worse) > 3:
+            parts.append(f"{len(worse) - 3} more counters")
+        if time.gated and time.decision == "slower":
+            parts.append(time_words(time))
+        parts += [drift_words(row) for row in drifts]
+        return f"Regression: {'; '.join(parts)}."
+    if outcome == "undecided":
+        doubtful = [row for row in counters if row.status in ("unstable", "unknown")]
+        parts = [f"{row.title}: {row.note}" for row in doubtful[:3]]
+        if time.gated and time.decision == "undecided":
+            parts.append(time_words(time))
+        return f"Undecided: {'; '.join(parts) or 'nothing could be compared'}."
+    better = [row for row in counters if row.status == "better"]
+    text = f"No regression: {sum(row.status != 'off' for row in counters)} counters within their limits"
+    if better:
+        text += f", {len(better)} of them lower"
+    if time.decision != "not compared":
+        text += f"; {time_words(time)}"
+    return f"{text}."
+
+
+def _told(
+    counters: Sequence[CounterRow],
+    time: TimeRow,
+    drifts: Sequence[Drift],
+    *,
+    reasons: _Reasons,
+    budget: Sequence[BudgetChange],
+) -> tuple[str, ...]:
+    lines = [
+        counter_words(row) + _because(reasons.get(row.name, ()))
+        for row in counters
+        if row.status in ("worse", "unstable", "unknown")
+    ]
+    if time.decision == "slower":
+        lines.append(f"{time_words(time)}{_budget_text(budget)}")
+    elif time.decision == "undecided":
+        lines.append(time_words(time))
+    lines += [drift_words(row) for row in drifts]
+    return tuple(lines)
+
+
+def _because(reasons: Sequence[Reason]) -> str:
+    if not reasons:
+        return ""
+    texts = [
+        reason.text if reason.site is None else f"{reason.text} at {reason.site.file}:{reason.site.line}"
+        for reason in reasons
+    ]
+    return f": {', '.join(texts)}"
+
+
+def _budget_text(budget: Sequence[BudgetChange]) -> str:
+    grown = [budget_words(row) for row in budget if row.delta_ms > 0][:3]
+    return f": {'; '.join(grown)}" if grown else ""
+
+
+def _annotations(
+    counters: Sequence[CounterRow],
+    time: TimeRow,
+    drifts: Sequence[Drift],
+    *,
+    reasons: _Reasons,
+    budget: Sequence[BudgetChange],
+    findings: Sequence[FindingChange],
+) -> tuple[Annotation, ...]:
+    out: list[Annotation] = []
+    for row in counters:
+        if row.status != "worse":
+            continue
+        why = reasons.get(row.name, ())
+        placed = [reason for reason in why if reason.site is not None]
+        title = f"Regression: {row.title}"
+        out += [
+            Annotation(
+                level="error",
+                title=title,
+                message=f"{counter_words(row)}: {reason.text}",
+                site=reason.site,
+                key=row.name,
+            )
+            for reason in placed
+        ] or [
+            Annotation(level="error", title=title, message=counter_words(row) + _because(why), key=row.name)
+        ]
+    if time.decision == "slower":
+        message = f"{time_words(time)}{_budget_text(budget)}"
+        out.append(
+            Annotation(
+                level="error" if time.gated else "warning", title="Slower step", message=message, key="time"
+            )
+        )
+    out += [
+        Annotation(level="error", title="Slow drift", message=drift_words(row), key=f"drift-{row.what}")
+        for row in drifts
+    ]
+    # A finding is a judgement over measured times: worth a look, never a failure of its own.
+    out += [
+        Annotation(level="notice", title=f"New: {row.code}", message=row.title, site=row.site, key=row.code)
+        for row in findings
+        if row.change == "new" and row.site is not None
+    ]
+    return tuple(out)
+
+
+def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch]) -> tuple[str, ...]:
+    notes = [f"Compared although they differ: {mismatch_words(row)}." for row in differing if row.allowed]
+    if base.workload is None or head.workload is None:
+        notes.append(
+            "A bare trace does not tell batch, world size or what a step is: that they agree is up to you."
+        )
+    elif not base.workload.batch and base.workload.batch_elements is None:
+        notes.append("The batches did not come from a DataLoader: that their shapes agree is up to you.")
+    if base.title != head.title:
+        notes.append(f"The scripts have different names: {base.title} and {head.title}.")
+    return tuple(notes)

@@ -1,0 +1,241 @@
+"""One side of a comparison from the diagnoses of its runs.
+
+In: diagnoses of runs of the same thing, and the folder that its source paths are told from. Out: a
+`Baseline`. Counters are joined by their lower median, with the range where runs disagree; the
+budget is the mean over the runs; findings are those of the run in the middle.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from .. import __version__
+from ..model.baseline import Baseline, FindingKey, Machine, RunTime, StateRow
+from ..model.codes import Part
+from ..model.counters import BreakSite, Counter, StepCounters, SyncSite
+from ..model.diagnosis import BudgetLine, Diagnosis
+from ..model.run import JsonValue, SourceSite
+from ..model.workload import LoaderArguments, OptimizerArguments, Workload
+from ..stats import mean_interval
+
+__all__ = ["join_runs"]
+
+_UNSTABLE_SETTINGS = frozenset(("gc.frozen", "switch_interval_s"))
+"""They depend on when they are read, and no step depends on them."""
+_MOST_FINDINGS = 40
+_CODE_WIDTH = 120
+_Moved = TypeVar("_Moved", LoaderArguments, OptimizerArguments)
+_Quoted = TypeVar("_Quoted", SyncSite, BreakSite)
+
+
+def join_runs(diagnoses: Sequence[Diagnosis], *, root: Path | None = None) -> Baseline:
+    """Join the runs of one side.
+
+    Args:
+        diagnoses: at least one.
+        root: folder that paths of the user's files are told from; default: the working folder.
+    """
+    assert diagnoses, "a side has at least one run"
+    root = Path.cwd() if root is None else root.absolute()
+    first = diagnoses[0]
+    middle = _middle(diagnoses)
+    counters, unstable = _counters([d.counters for d in diagnoses if d.counters is not None], root)
+    measured = [d.step.true_ms for d in diagnoses if d.step.true_ms is not None]
+    return Baseline(
+        tool_version=__version__,
+        title=first.title,
+        command=first.command,
+        machine=_machine(first),
+        workload=_workload(first.workload, root),
+        counters=counters,
+        unstable=unstable,
+        runs=tuple(time for d in diagnoses if (time := _time(d)) is not None),
+        verdict=middle.verdict.bottleneck_class,
+        step_ms=_rounded(statistics.fmean(measured)) if measured else None,
+        budget=_budget(diagnoses),
+        findings=tuple(
+            FindingKey(
+                code=finding.code,
+                title=finding.title,
+                bottleneck_class=finding.bottleneck_class,
+                cost_ms=_rounded(finding.cost_ms),
+                sites=tuple(_relative(site, root) for site in finding.sites[:5]),
+            )
+            for finding in middle.findings[:_MOST_FINDINGS]
+        ),
+        settings=_settings(first.settings),
+        acceleration=tuple(
+            StateRow(name=row.name, state=row.state, value=_steady(row.value)) for row in first.acceleration
+        ),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six significant digits: more would change with every run and tell nothing."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _middle(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
+    ordered = sorted(diagnoses, key=lambda d: d.step.true_ms if d.step.true_ms is not None else math.inf)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _machine(diagnosis: Diagnosis) -> Machine:
+    device, host = diagnosis.device, diagnosis.host
+    return Machine(
+        device_kind=device.kind if device is not None else "",
+        device_name=device.name if device is not None else "",
+        cpu=host.cpu,
+        cores=host.cores,
+        python=host.python,
+        torch=host.torch,
+        cuda=host.cuda,
+    )
+
+
+def _workload(workload: Workload | None, root: Path) -> Workload | None:
+    if workload is None:
+        return None
+    return msgspec.structs.replace(
+        workload,
+        step_ms=(),
+        loaders=tuple(_moved(item, root) for item in workload.loaders),
+        optimizers=tuple(_moved(item, root) for item in workload.optimizers),
+    )
+
+
+def _time(diagnosis: Diagnosis) -> RunTime | None:
+    """The run's median unprofiled step, with its error as told from the run's own steps."""
+    times = diagnosis.workload.step_ms if diagnosis.workload is not None else ()
+    if not times:
+        # A step time that was given, or measured by another version of the tool.
+        if diagnosis.step.true_ms is None or diagnosis.step.true_is == "profiled":
+            return None
+        return RunTime(median_ms=float(f"{diagnosis.step.true_ms:.6g}"), count=diagnosis.step.count)
+    median = statistics.median(times)
+    interval = mean_interval(times)
+    error = None if interval is None or median <= 0 else (interval[1] - interval[0]) / 2 / 1.96 / median
+    return RunTime(median_ms=float(f"{median:.6g}"), count=len(times), error=_rounded(error))
+
+
+def _budget(diagnoses: Sequence[Diagnosis]) -> tuple[BudgetLine, ...]:
+    with_budget = [d for d in diagnoses if d.budget]
+    if not with_budget:
+        return ()
+    ms = dict.fromkeys(Part, 0.0)
+    for diagnosis in with_budget:
+        for line in diagnosis.budget:
+            ms[line.part] += line.ms / len(with_budget)
+    total = sum(ms.values())
+    details = {line.part: line.detail for line in with_budget[0].budget}
+    return tuple(
+        BudgetLine(
+            part=part,
+            ms=round(value, 4),
+            share=round(value / total, 4) if total else 0.0,
+            detail=details.get(part, ""),
+        )
+        for part, value in ms.items()
+        if value > 0
+    )
+
+
+def _counters(
+    runs: Sequence[StepCounters], root: Path
+) -> tuple[StepCounters | None, dict[str, tuple[float, float]]]:
+    if not runs:
+        return None, {}
+    values: dict[str, Counter] = {}
+    absent = dict(runs[0].absent)
+    unstable: dict[str, tuple[float, float]] = {}
+    for name in runs[0].values:
+        found = [run.values[name] for run in runs if name in run.values]
+        if len(found) < len(runs):
+            absent[name] = next(
+                run.absent.get(name, "not measured") for run in runs if name not in run.values
+            )
+            continue
+        ordered = sorted(counter.value for counter in found)
+        if ordered[0] != ordered[-1]:
+            unstable[name] = (ordered[0], ordered[-1])
+        low = min(c.value if c.low is None else c.low for c in found)
+        high = max(c.value if c.high is None else c.high for c in found)
+        value = ordered[(len(ordered) - 1) // 2]
+        values[name] = Counter(value=value) if low == high else Counter(value=value, low=low, high=high)
+    # Sites of the run that has most of them: lines may have been recorded in one run only.
+    told = max(runs, key=lambda run: sum(site.site is not None for site in run.syncs))
+    limits = [run.run_steps for run in runs if run.run_steps is not None]
+    return (
+        msgspec.structs.replace(
+            runs[0],
+            values=values,
+            absent=absent,
+            run_steps=min(limits) if len(limits) == len(runs) else None,
+            syncs=tuple(_quoted(item, root) for item in told.syncs),
+            breaks=tuple(_quoted(item, root) for item in runs[0].breaks),
+            recompiles=tuple(_quoted(item, root) for item in runs[0].recompiles),
+            first_step=runs[0].first_step if len({run.first_step for run in runs}) == 1 else None,
+        ),
+        unstable,
+    )
+
+
+def _moved(item: _Moved, root: Path) -> _Moved:
+    """Tell the item's path from the root."""
+    return item if item.site is None else msgspec.structs.replace(item, site=_relative(item.site, root))
+
+
+def _quoted(item: _Quoted, root: Path) -> _Quoted:
+    """Tell the item's path from the root, and quote its line."""
+    if item.site is None:
+        return item
+    site = _relative(item.site, root)
+    code = item.code or _line(str(root / site.file), site.line)
+    return msgspec.structs.replace(item, site=site, code=code)
+
+
+def _relative(site: SourceSite, root: Path) -> SourceSite:
+    path = Path(site.file)
+    if not path.is_absolute():
+        return site
+    for base in (root, root.resolve()):
+        if path.is_relative_to(base):
+            return msgspec.structs.replace(site, file=str(path.relative_to(base)))
+    return site
+
+
+@lru_cache(maxsize=256)
+def _lines(path: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path(path).read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()
+
+
+def _line(path: str, number: int) -> str:
+    lines = _lines(path)
+    return lines[number - 1].strip()[:_CODE_WIDTH] if 0 < number <= len(lines) else ""
+
+
+def _settings(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    flat: dict[str, JsonValue] = {}
+    for name, value in settings.items():
+        if name in _UNSTABLE_SETTINGS:
+            continue
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": item for key, item in value.items()}
+        else:
+            flat[name] = value
+    return dict(sorted(flat.items()))
+
+
+def _steady(value: str) -> str:
+    """Leave measured shares out of a switch's value: "bfloat16, 43% of the step in such kernels"."""
+    return ", ".join(part for part in value.split(", ") if "%" not in part)

@@ -1,0 +1,103 @@
+"""[tool.bottleneck.gate] of the user's pyproject.toml.
+
+In: a path, or a folder to look upwards from. Out: `GateSettings`. A name that does not exist is an
+error with the nearest one that does: a misspelt limit would otherwise gate nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from ..model.counters import COUNTERS
+from ..model.gate import CounterLimit, GateSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["find_settings", "read_settings", "with_options"]
+
+_WHERE = "[tool.bottleneck.gate]"
+
+
+def find_settings(folder: Path) -> GateSettings:
+    """Return the settings of the nearest pyproject.toml upwards that has the table, else the defaults.
+
+    Raises:
+        UsageError: that file's table cannot be understood.
+    """
+    folder = folder.absolute()
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            found = _table(file)
+            if found is not None:
+                return _settings(found, file)
+        if (place / ".git").exists():
+            break
+    return GateSettings()
+
+
+def read_settings(file: Path) -> GateSettings:
+    """Return the settings of one file; the defaults where it has no such table.
+
+    Raises:
+        UsageError: the file or its table cannot be understood.
+    """
+    found = _table(file)
+    return GateSettings() if found is None else _settings(found, file)
+
+
+def _table(file: Path) -> dict[str, Any] | None:
+    try:
+        data: Any = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read {file}: {error.strerror or error}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not valid TOML: {error}.") from None
+    for key in ("tool", "bottleneck", "gate"):
+        data = data.get(key) if isinstance(data, dict) else None
+    if data is not None and not isinstance(data, dict):
+        raise UsageError(f"{file}: {_WHERE} is not a table.")
+    return data
+
+
+def _settings(table: dict[str, Any], file: Path) -> GateSettings:
+    counters = table.get("counters")
+    names = {field.encode_name for field in msgspec.structs.fields(GateSettings)}
+    for key in table:
+        if key not in names:
+            raise UsageError(f"{file}: {_WHERE} has no setting {key!r}.", remedy=_meant(key, names))
+    for key in counters if isinstance(counters, dict) else ():
+        if key not in COUNTERS:
+            raise UsageError(f"{file}: there is no counter {key!r}.", remedy=_meant(key, COUNTERS))
+    try:
+        return msgspec.convert(table, type=GateSettings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{file}: {_WHERE}: {error}.") from None
+
+
+def _meant(key: str, names: Mapping[str, Any] | set[str]) -> str:
+    near = difflib.get_close_matches(key, list(names), n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(names))}."
+
+
+def with_options(settings: GateSettings, **options: Any) -> GateSettings:
+    """Return the settings with the options given on the command line; None means not given.
+
+    Counters in `ungated` are told only.
+    """
+    ungated = options.pop("ungated", None) or ()
+    given = {name: value for name, value in options.items() if value is not None}
+    counters = dict(settings.counters)
+    for name in ungated:
+        counters[name] = msgspec.structs.replace(counters.get(name, CounterLimit()), gate=False)
+    return msgspec.structs.replace(settings, **given, counters=counters)

@@ -1,0 +1,123 @@
+"""What the user points at, read as one side of a comparison.
+
+In: paths of run folders, of folders that hold several, of diagnosis.json files or of baselines. Out:
+a `Side`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..diagnose import diagnose_paths
+from ..errors import InputError
+from ..model.baseline import Baseline
+from ..model.diagnosis import Diagnosis
+from ..reporters.json import load
+from .baseline_file import is_baseline, read_baseline
+from .join import join_runs
+
+__all__ = ["Side", "read_side"]
+
+_DIAGNOSIS = "diagnosis.json"
+_LABELS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side, and what it is called in the report."""
+
+    label: str
+    baseline: Baseline
+
+
+def read_side(paths: Sequence[Path], *, root: Path | None = None) -> Side:
+    """Read one side.
+
+    Args:
+        paths: at least one. A single baseline, or any number of runs.
+        root: folder that source paths are told from.
+
+    Raises:
+        InputError: a path holds nothing that can be compared.
+    """
+    label = ", ".join(str(path) for path in paths[:_LABELS])
+    if len(paths) > _LABELS:
+        label += f" and {len(paths) - _LABELS} more"
+    if len(paths) == 1 and paths[0].is_file() and is_baseline(_bytes(paths[0])):
+        return Side(label=label, baseline=read_baseline(paths[0]))
+    runs = [run for path in paths for run in _runs(path)]
+    return Side(label=label, baseline=join_runs([_diagnosis(run) for run in runs], root=root))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
+
+
+def _holds_a_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (_DIAGNOSIS, "run.json")) or any(
+        folder.glob("rank*/run.json")
+    )
+
+
+def _runs(path: Path) -> list[Path]:
+    """Return the runs that a path stands for: itself, or all runs in the folder.
+
+    Raises:
+        InputError: there is nothing there.
+    """
+    if not path.exists():
+        raise InputError(
+            f"{path} does not exist.", remedy="Give a run folder, a diagnosis.json or a baseline."
+        )
+    if path.is_file() or _holds_a_run(path):
+        return [path]
+    inside = [item for item in sorted(path.iterdir()) if item.is_dir() and _holds_a_run(item)]
+    if inside:
+        return inside
+    if not any(path.iterdir()):
+        raise InputError(f"{path} is empty.", remedy="Give a run folder, as `bottleneck diagnose` writes it.")
+    return [path]
+
+
+def _diagnosis(path: Path) -> Diagnosis:
+    """Read what was diagnosed, or diagnose it now.
+
+    Raises:
+        InputError: neither is possible, or the diagnosis is too old to hold counters.
+    """
+    if path.is_file() and path.suffix == ".json" and not _is_trace(path):
+        found = load(path)
+        if found.counters is None:
+            raise InputError(
+                f"{path} was written by version {found.tool_version or 'unknown'}, which did not count yet.",
+                remedy="Give the run folder instead: it is then diagnosed anew.",
+            )
+        return found
+    stored = path / _DIAGNOSIS
+    if stored.is_file():
+        found = load(stored)
+        if found.counters is not None:
+            return found
+        if not _has_run(path):
+            raise InputError(
+                f"{stored} was written by version {found.tool_version or 'unknown'}, which did not count "
+                "yet, and the run it was made from is not beside it.",
+                remedy="Record the run again with `bottleneck diagnose`.",
+            )
+    return diagnose_paths([path])
+
+
+def _has_run(folder: Path) -> bool:
+    return (folder / "run.json").is_file() or any(folder.glob("rank*/run.json"))
+
+
+def _is_trace(path: Path) -> bool:
+    """Return whether a .json file is a Kineto trace; such a file may be huge, so look at its head."""
+    with path.open("rb") as file:
+        head = file.read(65536)
+    return b'"traceEvents"' in head or b'"deviceProperties"' in head or head.lstrip()[:1] == b"["

@@ -1,0 +1,117 @@
+"""Step times against step times, from repeated runs.
+
+In: two baselines and the settings. Out: `TimeRow`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from ..model.baseline import Baseline, RunTime
+from ..model.compare import TimeRow
+from ..model.gate import GateSettings
+from ..stats.gate import FEWEST_RUNS, TimeDecision, decide_times
+from .comparable import same_machine
+
+__all__ = ["compare_times", "median_of", "spread_of"]
+
+_SUSPICIOUS = 3.0
+"""Standard errors, as told from the steps of single runs, from which a slower run is suspicious."""
+
+
+def median_of(runs: Sequence[RunTime]) -> float | None:
+    """Return the median over runs of their median step, ms."""
+    return statistics.median(run.median_ms for run in runs) if runs else None
+
+
+def spread_of(runs: Sequence[RunTime]) -> float | None:
+    """Return the standard deviation of the runs' medians, relative; None with one run."""
+    if len(runs) < 2:
+        return None
+    return statistics.stdev(math.log(run.median_ms) for run in runs)
+
+
+def _within(base: Sequence[RunTime], head: Sequence[RunTime]) -> float | None:
+    errors = [run.error for run in (*base, *head) if run.error is not None]
+    return max(errors) if errors else None
+
+
+def compare_times(base: Baseline, head: Baseline, *, settings: GateSettings, interleaved: bool) -> TimeRow:
+    """Compare the step times of two sides.
+
+    Args:
+        base: one side.
+        head: the other.
+        settings: tolerance, and whether times count.
+        interleaved: run k of head was made right beside run k of base.
+    """
+    one, other = base.runs, head.runs
+    common = TimeRow(
+        decision="not compared",
+        gated=False,
+        base_ms=median_of(one),
+        head_ms=median_of(other),
+        tolerance=settings.time_tolerance,
+        base_runs=len(one),
+        head_runs=len(other),
+        interleaved=interleaved and len(one) == len(other),
+    )
+    if settings.times == "off":
+        return _with(common, note="times are switched off")
+    if not one or not other:
+        return _with(common, note="no unprofiled step time was measured on both sides")
+    if not same_machine(base, head):
+        return _with(common, note="the machines differ, so their times say nothing about the program")
+    within = _within(one, other)
+    found = decide_times(
+        [run.median_ms for run in one],
+        [run.median_ms for run in other],
+        tolerance=settings.time_tolerance,
+        paired=common.interleaved,
+        within=within,
+    )
+    enough = min(len(one), len(other)) >= FEWEST_RUNS
+    if settings.times == "gate":
+        gated = True
+    elif settings.times == "report":
+        gated = False
+    else:
+        gated = common.interleaved if enough else _suspicious(found, within, settings.time_tolerance)
+    return _with(
+        common,
+        decision=found.decision,
+        gated=gated,
+        ratio=found.ratio,
+        interval=found.interval,
+        noise=found.noise,
+        needed=found.needed,
+        note=_note(found, fewest=min(len(one), len(other)), interleaved=common.interleaved),
+    )
+
+
+def _with(row: TimeRow, **changes: object) -> TimeRow:
+    return msgspec.structs.replace(row, **changes)
+
+
+def _suspicious(found: TimeDecision, within: float | None, tolerance: float) -> bool:
+    """Whether too few runs to tell show more than their own steps' noise and the tolerance explain."""
+    if found.ratio is None:
+        return False
+    noise = max(within or 0.0, found.noise or 0.0)
+    return math.log(max(found.ratio, 1e-9)) > max(math.log1p(tolerance), _SUSPICIOUS * math.sqrt(2) * noise)
+
+
+def _note(found: TimeDecision, *, fewest: int, interleaved: bool) -> str:
+    notes = []
+    if fewest < FEWEST_RUNS:
+        runs = "one run" if fewest == 1 else f"{fewest} runs"
+        notes.append(f"{runs} a side cannot tell a change from noise")
+        if fewest == 1 and found.noise is not None:
+            notes.append("the noise is that of the steps of one run, and between runs it is larger")
+    elif not interleaved:
+        notes.append("the sides were not run in turns, so what changed on the machine between them counts")
+    return "; ".join(notes)

@@ -1,0 +1,131 @@
+"""The formats of a comparison, and where CI systems want them.
+
+In: a comparison and the name of a format. Out: text, or files. On GitHub the summary of the job is
+written as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from ..errors import InputError, UsageError
+from ..model.compare import COMPARISON_SCHEMA, Comparison
+from .output import traits, write_text
+
+__all__ = ["COMPARE_FORMATS", "load_comparison", "render_comparison", "write_job_summary", "write_reports"]
+
+COMPARE_FORMATS = ("text", "md", "json", "junit", "github", "gitlab")
+SUFFIXES = {".md": "md", ".json": "json", ".xml": "junit", ".txt": "text"}
+"""Format by the end of a file's name, for --report FILE."""
+
+
+def render_comparison(
+    comparison: Comparison, name: str, *, stream: TextIO | None = None, verbose: bool = False
+) -> str:
+    """Render in one of COMPARE_FORMATS; "text" suits itself to `stream`.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    if name == "text":
+        from .compare_terminal import render as render_terminal
+
+        if stream is None:
+            return render_terminal(comparison, verbose=verbose)
+        able = traits(stream)
+        return render_terminal(
+            comparison, width=able.width, color=able.color, unicode=able.unicode, verbose=verbose
+        )
+    renderers: Mapping[str, Callable[[Comparison], str]] = {
+        "md": _markdown,
+        "json": _json,
+        "junit": _junit,
+        "github": _github,
+        "gitlab": _gitlab,
+    }
+    if name not in renderers:
+        raise UsageError(f"No format {name!r}.", remedy=f"Formats: {', '.join(COMPARE_FORMATS)}.")
+    return renderers[name](comparison)
+
+
+def _markdown(comparison: Comparison) -> str:
+    from .compare_markdown import render
+
+    return render(comparison)
+
+
+def _json(comparison: Comparison) -> str:
+    data = msgspec.json.encode(comparison, order="deterministic")
+    return msgspec.json.format(data, indent=2).decode() + "\n"
+
+
+def _junit(comparison: Comparison) -> str:
+    from .compare_junit import render
+
+    return render(comparison)
+
+
+def _github(comparison: Comparison) -> str:
+    from .compare_annotations import render_github
+
+    return render_github(comparison)
+
+
+def _gitlab(comparison: Comparison) -> str:
+    from .compare_annotations import render_gitlab
+
+    return render_gitlab(comparison)
+
+
+def load_comparison(path: Path) -> Comparison:
+    """Read a comparison back from its JSON.
+
+    Raises:
+        InputError: it is none, or of a newer schema.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a comparison: {error}.") from None
+    if found.schema > COMPARISON_SCHEMA:
+        raise InputError(
+            f"{path} has schema {found.schema}; this version reads up to {COMPARISON_SCHEMA}.",
+            remedy="Upgrade torch-bottleneck.",
+        )
+    return found
+
+
+def write_reports(comparison: Comparison, wishes: Mapping[Path, str], *, verbose: bool = False) -> None:
+    """Write each file in its format.
+
+    Raises:
+        InputError: a place cannot be written to.
+    """
+    for path, name in wishes.items():
+        write_text(path, render_comparison(comparison, name, verbose=verbose))
+        if sys.stderr is not None:
+            sys.stderr.write(f"Wrote {path}\n")
+
+
+def write_job_summary(comparison: Comparison, *, environ: Mapping[str, str] | None = None) -> None:
+    """Append the Markdown report to the summary of a GitHub job, where there is one.
+
+    A summary that cannot be written must not turn a green gate red: it is said, and that is all.
+    """
+    place = (os.environ if environ is None else environ).get("GITHUB_STEP_SUMMARY")
+    if not place:
+        return
+    try:
+        with Path(place).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(_markdown(comparison) + "\n")
+    except OSError as error:
+        if sys.stderr is not None:
+            sys.stderr.write(f"The job summary {place} could not be written: {error.strerror or error}.\n")

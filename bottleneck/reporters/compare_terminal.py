@@ -1,0 +1,107 @@
+"""The report of a comparison in the terminal.
+
+In: a comparison. Out: text of a given width, with colour codes only where asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .compare_rows import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
+from .terminal import Page
+from .wording import clean, sentence, shorten
+
+if TYPE_CHECKING:
+    from ..model.compare import Comparison
+
+__all__ = ["render"]
+
+_STYLE = {
+    "ok": "bold green",
+    "regression": "bold red",
+    "undecided": "bold yellow",
+    "incomparable": "bold red",
+}
+_FEW = 5
+
+
+def render(
+    comparison: Comparison,
+    *,
+    width: int = 80,
+    color: bool = False,
+    unicode: bool = True,
+    verbose: bool = False,
+) -> str:
+    """Return the report, ending in a newline; `verbose` shows every counter, kernel and setting."""
+    page = Page(width=width, color=color, unicode=unicode)
+    page.line((comparison.outcome.upper(), _STYLE[comparison.outcome]))
+    page.line((clean(comparison.headline), "bold"))
+    page.line((f"base  {side_line(comparison.base)}", "dim"))
+    page.line((f"head  {side_line(comparison.head)}", "dim"))
+    if comparison.reasons:
+        page.heading("Why")
+        for reason in comparison.reasons:
+            page.line(clean(reason), indent=2)
+    _counters(page, comparison, verbose=verbose)
+    _budget(page, comparison)
+    _lists(page, comparison, verbose=verbose)
+    if comparison.notes:
+        page.heading("Notes")
+        for note in comparison.notes:
+            page.line(sentence(note), indent=2)
+    return page.text()
+
+
+def _counters(page: Page, comparison: Comparison, *, verbose: bool) -> None:
+    rows = counter_rows(comparison, every=verbose)
+    if not comparison.counters:
+        return
+    page.heading("Counters", "per step, without noise")
+    for row in rows:
+        line = f"{row.mark} {row.title:<36} {row.base:>11} → {row.head:<11} {row.change}"
+        page.line((line.rstrip(), "red" if row.bad else ""))
+        if row.bad or verbose:
+            page.line((row.verdict, "dim"), indent=4)
+    same = len(comparison.counters) - len(rows)
+    if same:
+        page.line((f"{same} counters the same or not gated", "dim"))
+
+
+def _budget(page: Page, comparison: Comparison) -> None:
+    rows = budget_rows(comparison)
+    if not rows:
+        return
+    told = comparison.time.decision in ("slower", "faster")
+    page.heading("Where the time went", "" if told else "differences may be noise")
+    for part, base, head, change, because in rows:
+        page.line(f"{part:<28} {base:>10} → {head:>10}  {change:>11}")
+        if because:
+            page.line((because, "dim"), indent=4)
+
+
+def _lists(page: Page, comparison: Comparison, *, verbose: bool) -> None:
+    most = None if verbose else _FEW
+    findings = finding_rows(comparison)
+    if findings:
+        page.heading("Findings")
+        for change, code, text in findings[:most]:
+            page.line(f"{change:<8} {code}  {text}")
+        _rest(page, len(findings), most)
+    settings = setting_rows(comparison)
+    if settings:
+        page.heading("Settings that changed")
+        for name, base, head in settings[:most]:
+            page.line(f"{name}: {base} → {head}")
+        _rest(page, len(settings), most)
+    names = name_rows(comparison)
+    if names:
+        page.heading("Operators and kernels that changed", "per step")
+        for name, base, head in names[:most]:
+            page.line(f"{shorten(name, page.width - 24)}: {base} → {head}")
+        _rest(page, len(names), most)
+
+
+def _rest(page: Page, count: int, most: int | None) -> None:
+    if most is not None and count > most:
+        page.line((f"… {count - most} more (--verbose)", "dim"))
