@@ -18,13 +18,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/bottleneck diagnose --out reports/demo-$$(date +%Y%m%d-%H%M%S) examples/input_bound.py
 
 test: $(VENV)/.development
-	# Tests that put the harness into their own process, and compilations that take minutes, run first
-	# and apart. A busy machine can make a test of signals or windows miss its moment: it gets a second try.
-	$(BIN)/python -m pytest --reruns 2 --cov --cov-report= --cov-fail-under=0 \
-		tests/e2e/test_compile_neutral.py tests/unit/harness
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --reruns 2 --cov --cov-append \
-		--cov-report=term:skip-covered \
-		--ignore tests/e2e/test_compile_neutral.py --ignore tests/unit/harness $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
 
 check: lint types layers test
 

@@ -21,13 +21,16 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 
 from . import horizon, optimizers, probes, torch_private
-from .batches import measure
+from .batch_facts import size_of, tensors_of
 from .capture import Capture
 from .compiler import CompileWatch
 from .devices import read_devices, read_host
 from .hooks import Hooks
 from .loader import LoaderWatch
+from .memory_notes import NoteBook
 from .meter import StepMeter
+from .out_of_memory import ARTEFACT as FAILURE_ARTEFACT
+from .out_of_memory import FailureWatch
 from .own_cost import OwnCost
 from .settings import Seen, read_settings
 from .sites import SiteBook
@@ -92,11 +95,14 @@ class Agent:
         self._trained = self._evaluated = False
         self._votes = 0
         self._facts_read = False
+        self._notes = NoteBook(self.clock, self._optimizers.living)
+        self._failures = FailureWatch(store, self._notes, self._whereabouts)
         self.capture = Capture(
             plan,
             store,
             progress,
             horizon=self._horizon,
+            notes=self._notes,
             found_sync=lambda: self._sites.note("synchronisation"),
             at_trace_end=self._read_facts,
         )
@@ -118,14 +124,16 @@ class Agent:
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
         self._live = False
+        self._failures.detach()
         self._meter.garbage.uninstall()
         self._compile_watch.uninstall()
         self._loader_watch.uninstall()
         self._hooks.uninstall()
         _installed[:] = [watching for watching in _installed if watching() not in (None, self)]
 
-    def finish(self) -> None:
-        """The script has ended or was stopped: keep what there is. Never raises."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
+        self._guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
         if not self._facts_read or not self.capture.done:
             self._guarded("capture", self._finish_capture)
             self._guarded("facts", self._read_facts)
@@ -183,26 +191,34 @@ class Agent:
         if batch is None or self.capture.done:
             return
         began = perf_counter_ns()
-        count, elements = measure(batch)
+        tensors = tensors_of(batch)
+        count, elements = size_of(tensors)
         self._meter.batch_bytes += count
         self._meter.batch_elements += elements
         self._vote(iterator)
         self._horizon.fetched(iterator)
-        self._loader_watch.fetched(iterator, wait_ns / 1e6, self._steps, batch, self.capture.window_name)
+        self._loader_watch.fetched(
+            iterator,
+            batch,
+            tensors,
+            wait_ms=wait_ns / 1e6,
+            step_index=self._steps,
+            window=self.capture.window_name,
+        )
         self._own_cost.add(began)
 
     def _vote(self, iterator: object) -> None:
         """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
-        if self._votes < LEARNING_EVENTS and self._iterator is not None:
-            before = self._iterator()
-            if before is not None:
-                self._votes += 1
-                if self._trained:
-                    self._loader_watch.train_fetch(before)
-                elif self._evaluated:
-                    self._loader_watch.eval_fetch(before)
+        before = self._iterator() if self._iterator is not None else None
+        if before is not None and self._votes < LEARNING_EVENTS:
+            self._votes += 1
+            if self._trained:
+                self._loader_watch.train_fetch(before)
+            elif self._evaluated:
+                self._loader_watch.eval_fetch(before)
         self._trained = self._evaluated = False
-        self._iterator = weakref.ref(iterator)
+        if before is not iterator:
+            self._iterator = weakref.ref(iterator)
 
     def begin_forward(self, module: torch.nn.Module) -> str | None:
         """See `Observer`."""
@@ -219,6 +235,8 @@ class Agent:
             if self._looked < LEARNING_EVENTS:
                 self._look("forward")
                 self._seen.root_forward(module)
+                self._notes.met_root(module)
+                self._failures.attach()
         else:
             label = "evaluation"
             self._meter.evaluations += 1
@@ -247,6 +265,7 @@ class Agent:
         self.clock.leave()
         self.rule.backward_end()
         if not self.rule.in_backward:
+            self._notes.after_backward()
             self._meter.backwards += 1
             self._trained = True
             if self.rule.pending:
@@ -265,6 +284,7 @@ class Agent:
         if self._looked < LEARNING_EVENTS:
             self._look("optimizer")
             self._optimizers.met(optimizer)
+            self._failures.attach()
         outermost = not self.rule.in_optimizer
         self.rule.optimizer_begin()
         if outermost and autograd_profiler._is_profiler_enabled:
@@ -323,6 +343,10 @@ class Agent:
         if self._live:
             self.rule.optimizer_built = True
             self._optimizers.built(optimizer)
+
+    def _whereabouts(self) -> tuple[str, int, str, int | None]:
+        """Phase, step, window and training thread as of now; may be asked by another thread."""
+        return self.clock.innermost or "", self._steps, self.capture.window_name, self._thread
 
     def _look(self, phase: str) -> None:
         """Note the user's line, while learning only."""
@@ -389,7 +413,9 @@ class Agent:
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
         stage = self.capture.stage
-        if stage == "trace" and torch_private.device_kind() != "cpu":
+        on_device = torch_private.device_kind() != "cpu"
+        self._meter.reads_usage = not on_device
+        if stage in ("trace", "memory") and on_device:
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()

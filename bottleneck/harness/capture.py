@@ -16,6 +16,8 @@ import msgspec
 from . import ranks, torch_private
 from .flops import FlopStep
 from .memory import MemoryHistory, SyncSites
+from .memory_notes import notes_path
+from .store import write_atomically
 from .table import Row, counted_ms
 from .trace_window import TraceWindow
 from .window_book import WindowBook
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from ..model.run import Overhead
     from .horizon import Horizon
+    from .memory_notes import NoteBook
     from .plan import Plan
     from .progress import Progress
     from .store import Store
@@ -54,6 +57,7 @@ class Capture:
         progress: Progress,
         *,
         horizon: Horizon,
+        notes: NoteBook,
         found_sync: Callable[[], None],
         at_trace_end: Callable[[], None],
     ) -> None:
@@ -64,6 +68,7 @@ class Capture:
             store: receives everything.
             progress: is told of windows and steps.
             horizon: how many steps may be left.
+            notes: is open while the memory window is.
             found_sync: called at each synchronising call during the memory window.
             at_trace_end: called when the trace window has ended (settings are read then).
         """
@@ -82,6 +87,7 @@ class Capture:
         self._foreign_profiler = False
         self._changed = False
         self._history = MemoryHistory()
+        self._notes = notes
         self._syncs = SyncSites(found_sync)
         self._flops = FlopStep()
         self._spent_ns = 0
@@ -285,11 +291,13 @@ class Capture:
             return
         self._open("memory")
         try:
+            self._notes.start()
             self._history.start()
             self._syncs.start()
         except Exception as error:
             self._store.artefact("memory", "failed", reason=_text(error))
             self._syncs.stop()
+            self._notes.abandon()
             self._open_after()
 
     def _end_memory(self, reason: str | None = None) -> None:
@@ -297,8 +305,11 @@ class Capture:
         try:
             self._syncs.stop()
             self._history.stop(target)
+            self._notes.rows = self._book.rows
+            write_atomically(notes_path(target), msgspec.json.encode(self._notes.stop()))
             self._store.artefact("memory", "ok", path=target)
         except Exception as error:
+            self._notes.abandon()
             self._store.artefact("memory", "failed", reason=_text(error))
         self._book.note_overhead(memory_dump_ms=self._history.dump_ms)
         self._book.close("memory", planned=self._planned("memory"), reason=reason)

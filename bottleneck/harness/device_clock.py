@@ -15,6 +15,9 @@ from . import torch_private
 
 __all__ = ["DeviceClock"]
 
+AHEAD = 64
+"""Events made before a window begins; windows are rarely longer."""
+
 
 class DeviceClock:
     """Events on the current stream of the training thread."""
@@ -28,6 +31,11 @@ class DeviceClock:
         """Begin a window; does nothing where no CUDA device is in use."""
         self._used = 0
         self._on = torch_private.device_kind() != "cpu"
+        while self._on and len(self._pool) < AHEAD:
+            # An event comes to be at its first record, which takes longer than later ones.
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._pool.append(event)
 
     def mark(self) -> None:
         """A step ends and another begins here."""

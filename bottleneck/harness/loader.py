@@ -71,7 +71,8 @@ class _Loader:
 class _Iteration:
     """One pass over a loader."""
 
-    def __init__(self, loader: _Loader, begun_ns: int) -> None:
+    def __init__(self, iterator: Any, loader: _Loader, begun_ns: int) -> None:
+        self.iterator = weakref.ref(iterator)
         self.loader = loader
         self.begun_ns: int | None = begun_ns
         self.last_step: int | None = None
@@ -89,6 +90,8 @@ class LoaderWatch:
         self._pid = os.getpid()
         self._loop = WorkerLoop(str(self._folder))
         self._window = ""
+        self._problem = ""
+        self._last: _Iteration | None = None
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -114,23 +117,39 @@ class LoaderWatch:
             # A forked child takes its parent's hooks out too, and has no say in its files.
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def fetched(self, iterator: object, wait_ms: float, step_index: int, batch: object, window: str) -> None:
+    def fetched(
+        self,
+        iterator: object,
+        batch: object,
+        tensors: list[Any],
+        *,
+        wait_ms: float,
+        step_index: int,
+        window: str,
+    ) -> None:
         """Note one batch handed over.
 
         Args:
             iterator: what `next()` was called on.
+            batch: what it returned.
+            tensors: the tensors in the batch.
             wait_ms: host time blocked in it.
             step_index: the step under way.
-            batch: what it returned; None when it raised (the end of an epoch).
             window: name of the window under way.
         """
         if window != self._window:
             self._window = window
             self._stop_samplers()
-        if batch is None:
-            return
-        with contextlib.suppress(Exception):
-            self._note_fetch(self._iteration_of(iterator), wait_ms, step_index, batch, window)
+        try:
+            iteration = self._last
+            if iteration is None or iteration.iterator() is not iterator:
+                self._last = iteration = self._iteration_of(iterator)
+            loader = iteration.loader
+            self._note_fetch(loader, iteration, wait_ms, step_index, window)
+            facts = loader.facts
+            loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
+        except Exception as error:
+            self._problem = f"{type(error).__name__}: {error}"
 
     def train_fetch(self, iterator: object) -> None:
         """A backward followed this iterator's batch."""
@@ -146,6 +165,8 @@ class LoaderWatch:
         """Write loader.json with what is known so far. Never raises."""
         try:
             self._store.write_json("loader", self.facts())
+            if self._problem:
+                self._store.warn(f"Some batches could not be looked at ({self._problem}).")
         except Exception:
             self._store.artefact("loader", "failed", reason=traceback.format_exc(limit=-2))
 
@@ -230,7 +251,8 @@ class LoaderWatch:
 
     def _begun(self, known: _Loader, iterator: Any, begun_ns: int) -> None:
         known.iterators += 1
-        self._iterations[iterator] = _Iteration(known, begun_ns)
+        self._last = None  # persistent workers keep their iterator from pass to pass
+        self._iterations[iterator] = _Iteration(iterator, known, begun_ns)
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
             time_fetcher(fetcher, known.produced, self._sampler_for(known))
@@ -250,14 +272,13 @@ class LoaderWatch:
             known = _Loader(len(self._loaders), _of_iterator(iterator, len(self._loaders)))
             self._loaders.append(known)
             known.iterators = 1
-            found = self._iterations[iterator] = _Iteration(known, time.perf_counter_ns())
+            found = self._iterations[iterator] = _Iteration(iterator, known, time.perf_counter_ns())
             found.begun_ns = None
         return found
 
     def _note_fetch(
-        self, iteration: _Iteration, wait_ms: float, step: int, batch: object, window: str
+        self, loader: _Loader, iteration: _Iteration, wait_ms: float, step: int, window: str
     ) -> None:
-        loader = iteration.loader
         loader.fetches += 1
         if iteration.begun_ns is not None:
             loader.startup_ms.append((time.perf_counter_ns() - iteration.begun_ns) / 1e6)
@@ -268,9 +289,8 @@ class LoaderWatch:
         if not torch.is_grad_enabled():
             loader.no_grad += 1
         if window == "baseline" and len(loader.wait_ms) < WAITS_KEPT:
-            loader.wait_ms.append(round(wait_ms, 4))
+            loader.wait_ms.append(wait_ms)
             loader.wait_step.append(step)
-        loader.batches.note(batch, several_workers=loader.facts.iterable and loader.facts.num_workers > 1)
 
 
 def _are_twins(old: LoaderFacts, new: LoaderFacts) -> bool:
@@ -284,7 +304,7 @@ def _facts(loader: _Loader, workers: list[list[Batch]], lines: dict[Line, int]) 
         fetches=loader.fetches,
         iterators=loader.iterators,
         startup_ms=[round(value, 3) for value in loader.startup_ms],
-        wait_ms=loader.wait_ms,
+        wait_ms=[round(value, 4) for value in loader.wait_ms],
         wait_step=loader.wait_step,
         production=_production(loader, workers, lines),
         batch=loader.batches.facts(),

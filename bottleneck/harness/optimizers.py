@@ -41,6 +41,10 @@ class OptimizerBook:
             with contextlib.suppress(TypeError):
                 self._entries.append((weakref.ref(optimizer), site))
 
+    def living(self) -> list[Any]:
+        """Return the optimizers that still live."""
+        return [found for found in (reference() for reference, _site in self._entries) if found is not None]
+
     def facts(self) -> list[OptimizerFacts]:
         """Return what the optimizers that still live are and do."""
         found = []

@@ -8,6 +8,7 @@ while a profiler runs, which the caller opens: an idle range would cost 6 us, th
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
 
 __all__ = ["PHASES", "PhaseClock"]
 
@@ -17,59 +18,59 @@ PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evalu
 class PhaseClock:
     """A stack of open phases with exclusive totals."""
 
-    __slots__ = ("_inner", "_names", "_starts", "_totals", "entered")
+    __slots__ = ("_open", "_totals", "entered", "log")
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._starts: list[int] = []
-        self._inner: list[int] = []
+        self._open: list[list[Any]] = []
+        """Name, start in ns and ns spent in nested phases of each, outermost first."""
         self._totals: dict[str, int] = {}
         self.entered = 0
         """How many phases were opened in all."""
+        self.log: list[tuple[str, int, int]] | None = None
+        """Set to a list: receives (name, begin, end) in ns of every phase that closes."""
 
     def enter(self, name: str) -> None:
         """Open a phase inside whatever is open."""
         self.entered += 1
-        self._names.append(name)
-        self._inner.append(0)
-        self._starts.append(perf_counter_ns())
+        self._open.append([name, perf_counter_ns(), 0])
 
     def leave(self) -> int:
         """Close the innermost phase and return its whole duration in ns, nested ones included."""
         now = perf_counter_ns()
-        if not self._names:
+        if not self._open:
             return 0
-        name = self._names.pop()
-        whole = now - self._starts.pop()
-        self._totals[name] = self._totals.get(name, 0) + whole - self._inner.pop()
-        if self._inner:
-            self._inner[-1] += whole
+        name, start, inner = self._open.pop()
+        whole: int = now - start
+        totals = self._totals
+        totals[name] = totals.get(name, 0) + whole - inner
+        if self._open:
+            self._open[-1][2] += whole
+        if self.log is not None:
+            self.log.append((name, start, now))
         return whole
 
     @property
     def innermost(self) -> str | None:
         """The name of the phase that is open now."""
-        return self._names[-1] if self._names else None
+        return self._open[-1][0] if self._open else None
 
     @property
     def depth(self) -> int:
         """How many phases are open."""
-        return len(self._names)
+        return len(self._open)
 
     def close_to(self, depth: int) -> None:
         """Close phases that an exception left open, down to this depth."""
-        while len(self._names) > depth:
+        while len(self._open) > depth:
             self.leave()
 
     def take(self, now: int) -> dict[str, int]:
         """Return the totals in ns and begin anew; open phases are split at `now` (perf_counter_ns)."""
-        for level in range(len(self._names) - 1, -1, -1):
-            whole = now - self._starts[level]
-            name = self._names[level]
-            self._totals[name] = self._totals.get(name, 0) + whole - self._inner[level]
-            if level:
-                self._inner[level - 1] += whole
-            self._starts[level] = now
-            self._inner[level] = 0
         totals, self._totals = self._totals, {}
+        nested = 0
+        for phase in reversed(self._open):
+            name, start, inner = phase
+            totals[name] = totals.get(name, 0) + now - start - inner - nested
+            nested = now - start
+            phase[1], phase[2] = now, 0
         return totals

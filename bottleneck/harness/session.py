@@ -126,7 +126,7 @@ class Session:
             # The agent guards each artefact; this is for a fault in the agent itself.
             try:
                 self._read_ranks()
-                self.agent.finish()
+                self.agent.finish(error)
                 self.agent.uninstall()
             except Exception:
                 self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))

@@ -230,8 +230,8 @@ class StepRule:
         self._group = [key]
         joined = key not in self._known
         self._known.add(key)
-        self._sequence.append(key)
         if not self.learned:
+            self._sequence.append(key)
             self._learn()
         elif joined and self.mode == "update":
             # Another optimizer has joined (a GAN's generator after a critic-only phase).

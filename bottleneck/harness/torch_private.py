@@ -37,6 +37,7 @@ __all__ = [
     "record_function",
     "skip_package",
     "undisabled",
+    "watch_out_of_memory",
     "world",
 ]
 
@@ -206,6 +207,21 @@ def device_kind() -> str:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return "rocm" if torch.version.hip else "cuda"
     return "cpu"
+
+
+def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> bool:
+    """Have the CUDA allocator call `observer(device, requested, limit, free)` when it gives up.
+
+    It calls without its lock held, before the exception is raised. Starts CUDA; cannot be undone.
+
+    Returns:
+        Whether this torch offers it.
+    """
+    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if attach is None:
+        return False
+    attach(observer)
+    return True
 
 
 def default_store() -> Any:

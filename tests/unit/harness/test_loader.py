@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from torch_bottleneck.harness.batch_facts import BatchBook
+from torch_bottleneck.harness.batch_facts import BatchBook, tensors_of
 from torch_bottleneck.harness.loader import LoaderWatch
 from torch_bottleneck.harness.store import Store
 from torch_bottleneck.model.run import LoaderFacts
@@ -63,9 +63,10 @@ def drain(watch: LoaderWatch, loader: Any, *, step: int = 0, window: str = "base
     while True:
         begun = time.perf_counter_ns()
         batch = next(iterator, None)
-        watch.fetched(iterator, (time.perf_counter_ns() - begun) / 1e6, step, batch, window)
         if batch is None:
             return step
+        wait_ms = (time.perf_counter_ns() - begun) / 1e6
+        watch.fetched(iterator, batch, tensors_of(batch), wait_ms=wait_ms, step_index=step, window=window)
         step += 1
 
 
@@ -136,7 +137,8 @@ def test_roles_are_told_by_what_lies_between_fetches(watch: LoaderWatch) -> None
         drain(watch, train, step=3 * epoch)
         iterator = iter(evaluation)
         for batch in iterator:
-            watch.fetched(iterator, 0.1, 3 * epoch + 3, batch, "baseline")
+            step = 3 * epoch + 3
+            watch.fetched(iterator, batch, tensors_of(batch), wait_ms=0.1, step_index=step, window="baseline")
     assert [facts.role for facts in watch.facts()] == ["train", "eval"]
 
 
@@ -159,7 +161,8 @@ def test_samples_that_every_worker_repeats_are_found(
 def test_constant_data_is_not_taken_for_repeated_samples() -> None:
     book = BatchBook()
     for _ in range(8):
-        book.note(torch.zeros(16, 4), several_workers=True)
+        batch = torch.zeros(16, 4)
+        book.note(batch, tensors_of(batch), several_workers=True)
     assert book.duplicated_share(workers=2) is None
 
 
@@ -176,8 +179,8 @@ def test_a_batch_of_any_nesting() -> None:
     book = BatchBook()
     mask = torch.tensor([[1, 1, 0, 0]])
     batch = {"input_ids": torch.zeros(1, 4, dtype=torch.int64), "attention_mask": mask, "x": [("a", mask)]}
-    book.note(batch, several_workers=False)
-    book.note({**batch, "input_ids": torch.zeros(1, 5, dtype=torch.int64)}, several_workers=False)
+    for each in (batch, {**batch, "input_ids": torch.zeros(1, 5, dtype=torch.int64)}):
+        book.note(each, tensors_of(each), several_workers=False)
     facts = book.facts()
     assert facts is not None
     assert facts.tensors == ["int64[1, 5]", "int64[1, 4]", "int64[1, 4]"]
@@ -219,6 +222,6 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
     assert sum(item.total_ms or 0 for item in production.sites) == pytest.approx(
         sum(production.fetch_ms) + sum(production.collate_ms), rel=0.01
     )
-    watch.fetched(object(), 0.0, 99, None, "baseline")
+    watch.fetched(object(), None, [], wait_ms=0.0, step_index=99, window="baseline")
     time.sleep(0.05)
     assert sys.getswitchinterval() == switch

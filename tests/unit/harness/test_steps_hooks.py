@@ -19,6 +19,8 @@ from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.agent import Agent, active
 from torch_bottleneck.harness.capture import Capture
 from torch_bottleneck.harness.horizon import Horizon
+from torch_bottleneck.harness.memory_notes import NoteBook
+from torch_bottleneck.harness.phases import PhaseClock
 from torch_bottleneck.harness.plan import Plan
 from torch_bottleneck.harness.progress import Progress
 from torch_bottleneck.harness.stopping import Stopper, StopRun
@@ -208,6 +210,7 @@ def make_capture(folder: Path, **wishes: Any) -> tuple[Capture, Store]:
         store,
         Progress(quiet=True),
         horizon=Horizon(),
+        notes=NoteBook(PhaseClock(), list),
         found_sync=lambda: None,
         at_trace_end=lambda: None,
     )

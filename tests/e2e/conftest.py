@@ -1,0 +1,19 @@
+"""End-to-end tests drive real processes by signals and the clock: on a busy machine each gets a second try.
+
+Reruns are printed at the end (`-r R`), so that a test that needs them often does not hide.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give this folder's tests one rerun."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.flaky(reruns=1))
