@@ -25,10 +25,12 @@ from .analyzers.view_rows import loader_rows, window_steps
 from .catalog.match import match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
+from .ingest.memory import read_records
 from .model.codes import FINDING_CODES, Part
 from .model.counters import StepCounters
 from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
 from .model.fix import Suggestion
+from .model.memory import MemorySummary
 from .model.run import HostFacts, Run
 from .model.view import WindowSteps
 from .timeline.collectives import Skew, collective_ns, rank_skew
@@ -37,6 +39,7 @@ from .timeline.cpu import read_cpu
 from .timeline.cpu_baseline import read_baseline
 from .timeline.dialect import DEVICE_KINDS, kinds
 from .timeline.gpu import read_gpu
+from .timeline.memory import join_failure, summarise_memory
 from .timeline.result import Timeline
 from .timeline.steps import Steps, find_steps
 from .timeline.workload import read_workload
@@ -60,6 +63,7 @@ class _RankReading:
     problems: tuple[str, ...] = ()
     phases_ms: dict[str, float] = field(default_factory=dict)
     windows: tuple[WindowSteps, ...] = ()
+    memory: tuple[MemorySummary, ...] = ()
 
 
 def _nothing_known(kind: str, true_ms: float | None, problem: str) -> Timeline:
@@ -123,7 +127,8 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
     steps = find_steps(trace) if trace is not None and len(trace) else None
     basis = find_basis(rank.run, steps, given_ms=true_step_ms)
     timeline = _read_timeline(rank, steps, basis)
-    problems = [*rank.problems, *basis.problems, *timeline.problems]
+    memory, memory_problems = _read_memory(rank)
+    problems = [*rank.problems, *basis.problems, *timeline.problems, *memory_problems]
     if rank.trace_problem:
         problems.append(rank.trace_problem)
     if trace is not None:
@@ -145,7 +150,29 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
         problems=tuple(dict.fromkeys(problems)),
         phases_ms=phases,
         windows=window_steps(basis.run, steps, kept=basis.kept),
+        memory=memory,
     )
+
+
+def _read_memory(rank: ingest.Rank) -> tuple[tuple[MemorySummary, ...], tuple[str, ...]]:
+    """Summarise the memory of one rank, the fullest device first."""
+    records, problems = read_records(rank)
+    run = rank.run
+    capacities = {
+        device.index: int(device.total_bytes * (device.memory_fraction_cap or 1.0))
+        for device in (run.devices if run is not None else ())
+        if device.total_bytes and device.kind != "cpu"
+    }
+    history: tuple[MemorySummary, ...] = ()
+    failure: tuple[MemorySummary, ...] = ()
+    for record in records:
+        found = summarise_memory(record.snapshot, record.notes, capacities=capacities)
+        if record.failure:
+            failure = found
+        else:
+            history = found
+    caught = run is not None and not run.outcome.out_of_memory
+    return join_failure(history, failure, caught=caught), problems
 
 
 def _skew(readings: Sequence[_RankReading]) -> Skew | None:
@@ -336,6 +363,7 @@ def diagnose_paths(
         run=run,
         loaders=reading.rank.loaders,
         compile_facts=reading.rank.compile,
+        memory=reading.memory,
         extra={"comm.rank_skew_ms": skew.skew_ms} if skew is not None else {},
     )
     facts = Facts(
@@ -344,6 +372,7 @@ def diagnose_paths(
         run=run,
         loaders=reading.rank.loaders or (),
         compile=reading.rank.compile,
+        memory=reading.memory,
         context=context,
         phases_ms=reading.phases_ms,
         rank=reading.rank.rank,
@@ -371,6 +400,7 @@ def diagnose_paths(
         combination=_combination(suggestions, timeline, step.true_ms),
         what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
         kernels=timeline.kernels,
+        memory=reading.memory,
         phases_ms=reading.phases_ms,
         settings=settings,
         acceleration=acceleration_rows(context, settings),

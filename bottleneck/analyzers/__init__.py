@@ -29,6 +29,6 @@ __all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "find_all"]
 def find_all(facts: Facts) -> tuple[Finding, ...]:
     """Run every analyzer; findings by cost, unpriced ones after, notes last."""
     # Without a single step there is nothing to price: only the capture itself can be judged.
-    codes = [code for code in sorted(REGISTRY) if facts.true_ms > 0 or code.startswith("BN0")]
+    codes = [code for code in sorted(REGISTRY) if facts.true_ms > 0 or not REGISTRY[code].needs_step]
     found = [finding for code in codes for finding in REGISTRY[code]().find(facts)]
     return tuple(sorted(found, key=lambda f: (f.note, f.cost_ms is None, -(f.cost_ms or 0.0), f.code)))

@@ -16,10 +16,11 @@ from ..errors import UsageError
 from ..model.codes import FINDING_CODES, BottleneckClass, Part, WhatIf
 from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
+from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, SourceSite
 from ..timeline.result import HostSpan, Timeline
 
-__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent"]
+__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent", "size"]
 
 HEADINGS = (
     "What it means",
@@ -45,6 +46,14 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
+def size(count: float) -> str:
+    """Write a number of bytes in decimal units: "640 kB", "3.1 GB"."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.0f} {unit}" if count >= 100 * factor else f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that is known of one rank when its findings are made."""
@@ -54,6 +63,8 @@ class Facts:
     run: Run | None = None
     loaders: tuple[LoaderFacts, ...] = ()
     compile: CompileFacts | None = None
+    memory: tuple[MemorySummary, ...] = ()
+    """Per device, the fullest first."""
     context: Mapping[str, JsonValue] = field(default_factory=dict)
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     rank: int = 0
@@ -127,6 +138,8 @@ class Analyzer(ABC):
     """One finding code. Subclasses register themselves by `code`."""
 
     code: ClassVar[str]
+    needs_step: ClassVar[bool] = True
+    """False: says something even where no step was seen, as of a bare memory snapshot."""
 
     def __init_subclass__(cls) -> None:
         assert cls.code in FINDING_CODES, f"{cls.__name__}: unknown code {cls.code}"

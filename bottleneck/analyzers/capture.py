@@ -125,6 +125,7 @@ class CaptureQuality(Analyzer):
     """
 
     code = "BN001"
+    needs_step = False
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Report a poor capture."""

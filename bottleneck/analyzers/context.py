@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from ..model.context import CONTEXT_KEYS
 from ..model.diagnosis import StepSummary
+from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ..timeline.result import Timeline
+from .memory_context import memory_context
 
 __all__ = ["build_context"]
 
@@ -188,6 +190,7 @@ def build_context(
     run: Run | None,
     loaders: Sequence[LoaderFacts] | None,
     compile_facts: CompileFacts | None,
+    memory: Sequence[MemorySummary] = (),
     extra: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, JsonValue]:
     """Join everything known of one rank under the keys of `CONTEXT_KEYS`.
@@ -198,6 +201,7 @@ def build_context(
         run: run.json, None for a bare trace.
         loaders: loader.json; None when not measured.
         compile_facts: compile.json.
+        memory: what the snapshots tell, the fullest device first.
         extra: facts about several ranks.
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms}
@@ -211,6 +215,7 @@ def build_context(
             out["compile.torchscript"] = torchscript
     out |= _loader(loaders) | _compile(compile_facts)
     out |= timeline.context
+    out |= memory_context(run, memory)
     if loaders:
         training = [item for item in loaders if item.role == "train"] or list(loaders)
         wait = timeline.context.get("input.wait_share")

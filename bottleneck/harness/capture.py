@@ -15,7 +15,7 @@ import msgspec
 
 from . import ranks, torch_private
 from .flops import FlopStep
-from .memory import MemoryHistory, SyncSites
+from .memory import RING_ENTRIES, MemoryHistory, SyncSites
 from .memory_notes import notes_path
 from .store import write_atomically
 from .table import Row, counted_ms
@@ -306,7 +306,9 @@ class Capture:
             self._syncs.stop()
             self._history.stop(target)
             self._notes.rows = self._book.rows
-            write_atomically(notes_path(target), msgspec.json.encode(self._notes.stop()))
+            write_atomically(
+                notes_path(target), msgspec.json.encode(self._notes.stop(ring_entries=RING_ENTRIES))
+            )
             self._store.artefact("memory", "ok", path=target)
         except Exception as error:
             self._notes.abandon()

@@ -77,7 +77,7 @@ class NoteBook:
             self._looks += 1
             self._note("gradients", _gradients(self._parameters()))
 
-    def stop(self) -> MemoryNotes:
+    def stop(self, *, ring_entries: int) -> MemoryNotes:
         """The memory window closes; return what was noted."""
         self._look_at_all()
         log, self._clock.log = self._clock.log or [], None
@@ -94,6 +94,7 @@ class NoteBook:
             phase_begin_us=[(begin + offset) // 1000 for _name, begin, _end in log],
             phase_end_us=[(end + offset) // 1000 for _name, _begin, end in log],
             owners=self._take(),
+            ring_entries=ring_entries,
         )
 
     def abandon(self) -> None:

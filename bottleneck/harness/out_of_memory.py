@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from ..model.memory_notes import SNAPSHOT_SUFFIX, NotedFailure
+from ..model.memory_notes import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
 from ..model.run import SourceSite
 from . import torch_private
 from .memory_notes import notes_path
@@ -103,7 +103,7 @@ class FailureWatch:
         if self._target is None:
             plain = self._store.path("memory")
             stem = plain.name.removesuffix(SNAPSHOT_SUFFIX)
-            self._target = plain.with_name(f"{stem}.oom{SNAPSHOT_SUFFIX}")
+            self._target = plain.with_name(stem + FAILURE_SUFFIX)
         notes = self._book.failed(failure)
         torch.cuda.memory._dump_snapshot(str(self._target))
         write_atomically(notes_path(self._target), msgspec.json.encode(notes))

@@ -13,6 +13,7 @@ from ..errors import InputError, NotATraceError
 from .event_array import EventArray
 from .header import read_header
 from .rank import Rank
+from .snapshot_pickle import looks_like_pickle
 from .sources import open_source
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["bare_files", "bare_ranks"]
 _TENSORBOARD_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
 _RANK_IN_NAME = re.compile(r"rank[_\-. ]?(\d+)", re.IGNORECASE)
 _TRACE_SUFFIXES = (".json", ".json.gz")
-_SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
+_SNAPSHOT_SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 _DEEPEST = 3
 _PEEK_BYTES = 64 * 1024
 
@@ -102,7 +103,7 @@ def bare_ranks(files: list[Path]) -> list[Rank]:
     """
     ranks: list[Rank] = []
     for order, file in enumerate(files):
-        if file.name.endswith(_SNAPSHOT_SUFFIXES):
+        if file.name.endswith(_SNAPSHOT_SUFFIXES) or looks_like_pickle(file):
             named = _RANK_IN_NAME.search(file.name)
             number = int(named[1]) if named else order
             ranks.append(Rank(rank=number, snapshot_path=file))

@@ -33,6 +33,8 @@ class Rank:
     compile: CompileFacts | None = None
     trace_path: Path | None = None
     snapshot_path: Path | None = None
+    failure_path: Path | None = None
+    """Snapshot taken where an allocation failed."""
     folder: Path | None = None
     """The folder of run.json; None for a bare trace."""
     problems: tuple[str, ...] = ()

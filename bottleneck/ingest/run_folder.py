@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from ..errors import RunFolderError
+from ..model.memory_notes import FAILURE_SUFFIX
 from ..model.run import RUN_FORMAT, CompileFacts, LoaderFacts, Run
 from .rank import Rank
 
@@ -100,6 +101,12 @@ def _artefact(folder: Path, run: Run, kind: str, pattern: str, problems: list[st
     return None
 
 
+def _failure_snapshot(folder: Path) -> Path | None:
+    """Return the snapshot of the last allocation that failed; there is one name per process."""
+    there = sorted((folder / "memory").glob(f"*{FAILURE_SUFFIX}*"))
+    return there[-1] if there else None
+
+
 def read_rank(folder: Path) -> Rank:
     """Read the run folder of one process.
 
@@ -116,7 +123,10 @@ def read_rank(folder: Path) -> Rank:
     loaders = _side_file(folder / "loader.json", list[LoaderFacts], problems)
     compiled = _side_file(folder / "compile.json", CompileFacts, problems)
     trace = _artefact(folder, run, "trace", "*.json*", problems)
-    snapshot = _artefact(folder, run, "memory", "*.pickle", problems)
+    snapshot = _artefact(folder, run, "memory", "*.snapshot.pickle*", problems)
+    failure = _failure_snapshot(folder)
+    if snapshot == failure:
+        snapshot = None
     return Rank(
         rank=run.rank,
         run=run,
@@ -124,6 +134,7 @@ def read_rank(folder: Path) -> Rank:
         compile=compiled,
         trace_path=trace,
         snapshot_path=snapshot,
+        failure_path=failure,
         folder=folder,
         problems=tuple(problems),
     )

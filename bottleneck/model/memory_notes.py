@@ -15,10 +15,20 @@ import msgspec
 
 from .run import SourceSite
 
-__all__ = ["NOTES_FORMAT", "NOTES_SUFFIX", "SNAPSHOT_SUFFIX", "MemoryNotes", "NotedFailure", "NotedOwners"]
+__all__ = [
+    "FAILURE_SUFFIX",
+    "NOTES_FORMAT",
+    "NOTES_SUFFIX",
+    "SNAPSHOT_SUFFIX",
+    "MemoryNotes",
+    "NotedFailure",
+    "NotedOwners",
+]
 
 NOTES_FORMAT = 1
 SNAPSHOT_SUFFIX = ".snapshot.pickle"
+FAILURE_SUFFIX = ".oom.snapshot.pickle"
+"""Of the snapshot taken where an allocation failed."""
 NOTES_SUFFIX = ".notes.json"
 
 Owner = Literal["parameters", "gradients", "optimizer state"]
@@ -66,4 +76,6 @@ class MemoryNotes(msgspec.Struct, frozen=True, kw_only=True):
     phase_begin_us: list[int] = []
     phase_end_us: list[int] = []
     owners: list[NotedOwners] = []
+    ring_entries: int | None = None
+    """Events that the history could hold per device."""
     failure: NotedFailure | None = None

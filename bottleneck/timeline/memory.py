@@ -6,6 +6,9 @@ first. Arrays in, bounded structs out; nothing here knows of files or findings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import msgspec
 import numpy as np
 
 from ..model.memory import MemorySummary, OutOfMemory
@@ -13,6 +16,7 @@ from ..model.memory_notes import MemoryNotes
 from ..model.snapshot import Action, Snapshot
 from .memory_curve import draw_curve, draw_marks
 from .memory_facts import (
+    begins_late,
     churn,
     empty_cache,
     find_leaks,
@@ -27,33 +31,57 @@ from .memory_lives import reserved_after
 from .memory_reading import Reading, read_memory
 from .memory_stacks import read_stacks
 
-__all__ = ["summarise_memory"]
+__all__ = ["join_failure", "summarise_memory"]
 
 
 def summarise_memory(
     snapshot: Snapshot,
     notes: MemoryNotes | None = None,
     *,
-    capacity_bytes: int | None = None,
-    full_ring: int | None = None,
+    capacities: Mapping[int, int] | None = None,
 ) -> tuple[MemorySummary, ...]:
     """Summarise every device of a snapshot.
 
     Args:
         snapshot: what was read.
         notes: what the harness noted beside it.
-        capacity_bytes: size of the device, where the notes do not tell.
-        full_ring: entries that the ring could hold; a history as long as that lost its beginning.
+        capacities: device -> bytes that the process may use of it, where the notes do not tell.
     """
     stacks = read_stacks(snapshot)
     found = []
     for memory in snapshot.devices:
         mine = notes if notes is not None and notes.device == memory.device else None
         reading = read_memory(snapshot, memory, stacks, notes)
-        capacity = (mine.capacity_bytes if mine is not None else None) or capacity_bytes
-        truncated = full_ring is not None and len(memory.action) >= full_ring
+        capacity = mine.capacity_bytes if mine is not None else None
+        capacity = capacity or (capacities or {}).get(memory.device)
+        ring = notes.ring_entries if notes is not None else None
+        truncated = begins_late(reading) or (ring is not None and len(memory.action) >= ring)
         found.append(_summarise(reading, mine, source=snapshot.path, capacity=capacity, truncated=truncated))
     return tuple(sorted(found, key=lambda summary: -summary.peak_bytes))
+
+
+def join_failure(
+    history: Sequence[MemorySummary], failure: Sequence[MemorySummary], *, caught: bool
+) -> tuple[MemorySummary, ...]:
+    """Put what is known of a failed allocation into the summary of the history, if there is one.
+
+    Args:
+        history: summaries of the memory window; may be empty.
+        failure: summaries of the snapshot taken at the failure; may be empty.
+        caught: the script went on after it.
+    """
+    told = {
+        summary.device: msgspec.structs.replace(summary.out_of_memory, caught=caught)
+        for summary in failure
+        if summary.out_of_memory is not None
+    }
+    known = {summary.device for summary in history}
+    # A device whose memory window never came is told by the failure's snapshot alone.
+    summaries = [*history, *(summary for summary in failure if summary.device not in known)]
+    return tuple(
+        msgspec.structs.replace(summary, out_of_memory=told.get(summary.device, summary.out_of_memory))
+        for summary in summaries
+    )
 
 
 def _summarise(

@@ -25,6 +25,7 @@ from ..model.snapshot import Action, BlockState, DeviceMemory
 from .memory_reading import Reading
 
 __all__ = [
+    "begins_late",
     "churn",
     "empty_cache",
     "find_leaks",
@@ -45,6 +46,13 @@ HIGH = 0.95
 KEPT_FREE = 0.1
 """Share of the device left free when a larger batch is judged: fragmentation, libraries, other sizes."""
 _GROWS = (MemoryCategory.ACTIVATIONS, MemoryCategory.INPUTS, MemoryCategory.TEMPORARY)
+
+
+def begins_late(reading: Reading) -> bool:
+    """Whether the ring has lost the first events: a block with a stack, but without its allocation."""
+    lives = reading.lives
+    recorded = (lives.begin < 0) & (lives.end >= lives.events) & (lives.stack >= 0)
+    return bool(lives.events) and bool(recorded.any())
 
 
 def floor(reading: Reading) -> int | None:

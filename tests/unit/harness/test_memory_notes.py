@@ -68,7 +68,7 @@ def test_addresses_of_parameters_gradients_and_state_are_noted(cuda: None) -> No
     book.after_backward()
     weight.grad = None
     optimizer.state[weight] = {"step": 3, "exp_avg": torch.zeros(1)}
-    notes = book.stop()
+    notes = book.stop(ring_entries=9)
     found = by_owner(notes)
     assert set(found["parameters"]) == {(512, 400)}, "shared storages once, unreadable ones not at all"
     assert set(found["gradients"]) == {(4096, 400)}
@@ -87,7 +87,7 @@ def test_steps_and_phases_are_in_the_snapshots_clock(cuda: None) -> None:
     clock.leave()
     clock.leave()
     book.rows = [Row(index=7, start_ns=1_000_000, wall_ms=2.5)]
-    notes = book.stop()
+    notes = book.stop(ring_entries=9)
     assert notes.phase == ["backward", "data"], "only the window's, outer before inner"
     assert notes.phase_end_us[0] >= notes.phase_end_us[1]
     assert abs(notes.phase_begin_us[0] / 1e6 - __import__("time").time()) < 5

@@ -1,0 +1,74 @@
+"""The memory snapshots of one process with the notes that belong to them.
+
+In: a `Rank`. Out: `MemoryRecord`s: the history of the memory window, and the state in which an
+allocation failed. Inside a run folder, what cannot be read is a problem only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import InputError
+from ..model.memory_notes import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
+from .snapshot import read_snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model.snapshot import Snapshot
+    from .rank import Rank
+
+__all__ = ["MemoryRecord", "read_records"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """One snapshot and its notes."""
+
+    snapshot: Snapshot
+    notes: MemoryNotes | None
+    failure: bool
+    """Taken because an allocation failed."""
+
+
+def read_records(rank: Rank) -> tuple[tuple[MemoryRecord, ...], tuple[str, ...]]:
+    """Read what there is of one process; returns (records, problems), the history first.
+
+    Raises:
+        InputError: a snapshot that was given by itself cannot be read.
+    """
+    records: list[MemoryRecord] = []
+    problems: list[str] = []
+    for path, failure in ((rank.snapshot_path, False), (rank.failure_path, True)):
+        if path is None:
+            continue
+        try:
+            snapshot = read_snapshot(path)
+        except InputError as error:
+            if rank.run is None and rank.trace_path is None:
+                raise
+            problems.append(str(error))
+            continue
+        notes = _notes(path, problems)
+        told = notes is not None and notes.failure is not None
+        records.append(MemoryRecord(snapshot=snapshot, notes=notes, failure=failure or told))
+    return tuple(records), tuple(problems)
+
+
+def _notes(snapshot: Path, problems: list[str]) -> MemoryNotes | None:
+    stem = snapshot.name.removesuffix(".gz").removesuffix(SNAPSHOT_SUFFIX)
+    file = snapshot.with_name(stem + NOTES_SUFFIX)
+    if not file.is_file():
+        return None
+    try:
+        notes = msgspec.json.decode(file.read_bytes(), type=MemoryNotes)
+    except (OSError, ValueError) as error:
+        problems.append(f"{file.name} cannot be read ({error}); what the memory holds is inferred.")
+        return None
+    if notes.format > NOTES_FORMAT:
+        problems.append(f"{file.name} was written by a newer version; what the memory holds is inferred.")
+        return None
+    return notes
