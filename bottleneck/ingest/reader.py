@@ -1,7 +1,8 @@
 """Reads a Kineto (Chrome JSON) trace file into columns.
 
 In: the path of a .json or .json.gz file, from any version of torch or edited by any tool. Out: a
-`Trace`. A file that was cut off gives every whole event before the cut and says so.
+`Trace`, or (`each_event`) the events as they stand in the file. A file that was cut off gives every
+whole event before the cut and says so.
 
 The array of events is decoded in pieces of half a megabyte into typed structs (msgspec), which is
 faster than decoding it whole and keeps memory at the size of the columns. A piece that does not
@@ -13,7 +14,7 @@ from __future__ import annotations
 import gc
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -27,9 +28,9 @@ from .repair import mend, scan
 from .sources import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["read_trace"]
+__all__ = ["each_event", "read_trace"]
 
 _WINDOW_BYTES = 512 * 1024
 _PATIENCE_BYTES = 4 * 1024 * 1024
@@ -48,13 +49,19 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+class _Sink(Protocol):
+    """What takes the events; False asks for them again with exact time stamps."""
+
+    def add(self, events: list[Any], *, exact: bool) -> bool: ...
+
+
 class _Reader:
     """State of reading one file."""
 
-    def __init__(self, array: EventArray) -> None:
+    def __init__(self, array: EventArray, sink: _Sink) -> None:
         self._array = array
         self._use_decoder(exact=False)
-        self.columns = Columns()
+        self._sink = sink
         self.understood = 0
         self.lost = 0
         self.mended = 0
@@ -96,7 +103,7 @@ class _Reader:
                 except ValueError:
                     return False
                 self.mended += 1
-            if not self.columns.add(events, exact=self._exact):
+            if not self._sink.add(events, exact=self._exact):
                 self._use_decoder(exact=True)
                 return self._take_piece(comma)
         self.understood += len(events)
@@ -117,7 +124,7 @@ class _Reader:
             if (len(again.events), -again.lost) > (len(found.events), -found.lost):
                 found, rest = again, mended[again.rest :] + window[whole:]
                 self.mended += 1
-        if not self.columns.add(found.events, exact=self._exact):
+        if not self._sink.add(found.events, exact=self._exact):
             self._use_decoder(exact=True)
             return self._take_one_by_one(comma)
         self.understood += len(found.events)
@@ -154,19 +161,62 @@ def read_trace(path: str | os.PathLike[str], *, window_bytes: int = _WINDOW_BYTE
     try:
         with _no_garbage_collection():
             array = EventArray(source, path=name, window_bytes=window_bytes)
-            reader = _Reader(array)
+            columns = Columns()
+            reader = _Reader(array, columns)
             reader.read()
             if reader.lost and not reader.understood:
                 raise NotATraceError(
                     f"{name} is a JSON list, but not of trace events.",
                     remedy="Give what torch.profiler's export_chrome_trace wrote.",
                 )
-            return reader.columns.build(_meta(name, array, reader, source.damaged))
+            return columns.build(_meta(name, array, reader, columns, damaged=source.damaged))
     finally:
         source.close()
 
 
-def _meta(path: str, array: EventArray, reader: _Reader, damaged: str) -> TraceMeta:
+class _AsWritten(_Reader):
+    """Reads events as plain mappings, with everything that the file says of them."""
+
+    def _use_decoder(self, *, exact: bool) -> None:
+        self._exact = exact
+        self._many = msgspec.json.Decoder(list[dict[str, Any]])  # type: ignore[assignment]
+        self._one = msgspec.json.Decoder(dict[str, Any])  # type: ignore[assignment]
+
+
+class _Taker:
+    """Hands each event that is a mapping to a function; an event read forgivingly is not one."""
+
+    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
+        self._take = take
+
+    def add(self, events: list[Any], *, exact: bool) -> bool:
+        del exact
+        for event in events:
+            if isinstance(event, dict):
+                self._take(event)
+        return True
+
+
+def each_event(path: str | os.PathLike[str], take: Callable[[dict[str, Any]], None]) -> None:
+    """Hand every event of a trace file, of whatever phase, to `take`, in the order of the file.
+
+    Events that only a forgiving parser understands are left out. Memory stays at one piece of the
+    file.
+
+    Raises:
+        NotATraceError: the file is something else.
+        InputError: the file does not exist or cannot be read.
+    """
+    name = os.fspath(path)
+    source = open_source(name)
+    try:
+        with _no_garbage_collection():
+            _AsWritten(EventArray(source, path=name, window_bytes=_WINDOW_BYTES), _Taker(take)).read()
+    finally:
+        source.close()
+
+
+def _meta(path: str, array: EventArray, reader: _Reader, columns: Columns, *, damaged: str) -> TraceMeta:
     header = read_header(array.header, reader.trailer)
     return TraceMeta(
         path=path,
@@ -174,28 +224,28 @@ def _meta(path: str, array: EventArray, reader: _Reader, damaged: str) -> TraceM
         torch_version=header.torch_version,
         device_properties=header.device_properties,
         distributed=header.distributed,
-        thread_names=reader.columns.thread_names,
-        process_names=reader.columns.process_names,
+        thread_names=columns.thread_names,
+        process_names=columns.process_names,
         truncated=reader.truncated,
-        warnings=_warnings(reader, damaged),
+        warnings=_warnings(reader, columns.rows, damaged),
         layout="kineto" if array.kineto else "json",
-        clock_resolution_ns=reader.columns.clock_resolution_ns,
+        clock_resolution_ns=columns.clock_resolution_ns,
     )
 
 
-def _warnings(reader: _Reader, damaged: str) -> tuple[str, ...]:
+def _warnings(reader: _Reader, rows: int, damaged: str) -> tuple[str, ...]:
     """Say what was wrong with the file, for the report's capture section."""
     out: list[str] = []
     if reader.truncated:
         why = f" ({damaged})" if damaged else ""
         out.append(
-            f"The file was cut off{why}: the {reader.columns.rows} whole events before the cut are"
+            f"The file was cut off{why}: the {rows} whole events before the cut are"
             " used, later ones are missing."
         )
     if reader.lost:
         out.append(f"{reader.lost} events of the file could not be understood and are left out.")
     if reader.mended:
         out.append("The file is not valid JSON (unescaped quotes, NaN or broken text); mended.")
-    if not reader.columns.rows:
+    if not rows:
         out.append("The file holds no complete events.")
     return tuple(out)

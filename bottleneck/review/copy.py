@@ -1,0 +1,220 @@
+"""Writes the copy of a trace that TensorBoard's profiler tab reads right.
+
+In: the path of a trace, the lane to draw above it. Out: a `<worker>.<span>.pt.trace.json.gz` and a
+`Copied` that says what is in it. The trace itself is never touched.
+
+The plugin needs about 30 µs and 2 kB of memory per event (326 000 events: 11 s, 620 MB, in a process
+per file), so the copy holds the last whole steps that fit `MOST_EVENTS`, and where not even one does,
+that one without its Python frames.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import msgspec
+import numpy as np
+
+from ..ingest.reader import each_event, read_trace
+from ..model.codes import Part
+from ..timeline.dialect import HOST_CALL_KINDS, Kind, kinds
+from ..timeline.kernels import classify
+from ..timeline.steps import Steps, find_steps
+from .dialect import Event, Notes, Translator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from ..model.trace import Trace
+
+__all__ = ["MOST_EVENTS", "Copied", "copy_trace"]
+
+MOST_EVENTS = 200_000
+_COMPRESSION = 2
+"""Of isal's levels 0 to 3 or zlib's 0 to 9: the copy can be made again at any time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What the copy holds."""
+
+    path: Path
+    events: int
+    bytes: int
+    steps: tuple[int, ...]
+    """Numbers of the steps in it."""
+    of_steps: int
+    step_us: tuple[tuple[float, float], ...]
+    """Begin and end of each on the host, microseconds of the file."""
+    how: str
+    """How the steps were told, as `Steps.how`."""
+    without_python: bool = False
+
+
+def copy_trace(
+    source: Path, target: Path, *, lane: Callable[[Copied], Sequence[Event]], most_events: int = MOST_EVENTS
+) -> Copied:
+    """Write the adapted copy of `source` to `target`.
+
+    Args:
+        source: a Kineto trace, .json or .json.gz.
+        target: a file name that the plugin knows, see `worker_name`.
+        lane: makes the events to draw above the trace, given what the copy will hold.
+        most_events: the size that the plugin reads in a bearable time.
+
+    Raises:
+        NotATraceError: the source is something else.
+        InputError: it cannot be read.
+    """
+    trace = read_trace(source)
+    kind = kinds(trace)
+    steps = find_steps(trace, kind)
+    first, without_python = _fitting(trace, kind, steps, most_events)
+    notes, added = _notes(trace, kind, steps, first, without_python=without_python)
+    kept = slice(first, None)
+    plan = Copied(
+        path=target,
+        events=0,
+        bytes=0,
+        steps=tuple(steps.numbers[kept].tolist()),
+        of_steps=len(steps),
+        step_us=tuple(
+            zip((steps.start_ns[kept] / 1e3).tolist(), (steps.end_ns[kept] / 1e3).tolist(), strict=True)
+        ),
+        how=steps.how,
+        without_python=without_python,
+    )
+    with _compressed(target) as file:
+        writer = _Writer(file, _head(trace))
+        for event in (*lane(plan), *added):
+            writer.write(event)
+        translate = Translator(notes)
+
+        def take(event: Event) -> None:
+            for translated in translate(event):
+                writer.write(translated)
+
+        each_event(source, take)
+        writer.end()
+    return dataclasses.replace(plan, events=writer.events, bytes=target.stat().st_size)
+
+
+def _fitting(
+    trace: Trace, kind: NDArray[np.int8], steps: Steps, most_events: int
+) -> tuple[int, bool]:
+    """Return the first step of the last ones that fit, and whether Python frames must go."""
+    if len(trace) <= most_events or len(steps) == 0:
+        return 0, False
+    for python in (True, False):
+        times = trace.ts_ns if python else trace.ts_ns[kind != Kind.PYTHON]
+        rows = len(times) - np.searchsorted(times, steps.start_ns)
+        fits = np.flatnonzero(rows <= most_events)
+        if len(fits):
+            return int(fits[0]), not python
+    return len(steps) - 1, True
+
+
+def _notes(
+    trace: Trace, kind: NDArray[np.int8], steps: Steps, first: int, *, without_python: bool
+) -> tuple[Notes, list[Event]]:
+    """Note what single events cannot tell; return also the steps to add where none are marked."""
+    calls = np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0)
+    low_us, launched = float("-inf"), None
+    if first > 0 or without_python:
+        low_ns = int(steps.start_ns[first])
+        low_us = low_ns / 1e3
+        launched = frozenset(trace.correlation[calls & (trace.ts_ns >= low_ns)].tolist())
+    collective = np.fromiter(
+        (classify(name).part is Part.COMMUNICATION for name in trace.names), bool, len(trace.names)
+    )
+    wanted = trace.correlation[(kind == Kind.KERNEL) & collective[trace.name]]
+    rows = np.flatnonzero(calls & np.isin(trace.correlation, wanted))
+    marked = steps.how == "ProfilerStep"
+    thread = (_code(trace.pids, steps.thread[0]), _code(trace.tids, steps.thread[1]))
+    notes = Notes(
+        low_us=low_us,
+        launched=launched,
+        steps=frozenset(f"ProfilerStep#{number}" for number in steps.numbers.tolist()) if marked else frozenset(),
+        thread=thread,
+        calls_us={
+            int(trace.correlation[row]): (
+                float(trace.ts_ns[row]) / 1e3,
+                _code(trace.pids, int(trace.pid[row])),
+                _code(trace.tids, int(trace.tid[row])),
+            )
+            for row in rows.tolist()
+        },
+        without_python=without_python,
+    )
+    return notes, [] if marked else _steps(steps, first, thread)
+
+
+def _steps(steps: Steps, first: int, thread: tuple[int | str, int | str]) -> list[Event]:
+    """Return marks for steps that were told otherwise: without, the plugin shows the window as one."""
+    return [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{steps.numbers[k]}",
+            "pid": thread[0],
+            "tid": thread[1],
+            "ts": float(steps.start_ns[k]) / 1e3,
+            "dur": float(steps.end_ns[k] - steps.start_ns[k]) / 1e3,
+            "args": {"told by": steps.how},
+        }
+        for k in range(first, len(steps))
+    ]
+
+
+def _code(values: Sequence[str], code: int) -> int | str:
+    """Return a process or thread as the file writes it: the plugin wants numbers."""
+    if not 0 <= code < len(values):
+        return 0
+    return int(values[code]) if values[code].lstrip("-").isdecimal() else values[code]
+
+
+def _head(trace: Trace) -> dict[str, Any]:
+    """Return what stands before the events; they must come last, the plugin appends to them."""
+    head: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ms"}
+    meta = trace.meta
+    if meta.base_ns:
+        head["baseTimeNanoseconds"] = meta.base_ns
+    if meta.device_properties:
+        head["deviceProperties"] = list(meta.device_properties)
+    if meta.distributed is not None:
+        head["distributedInfo"] = meta.distributed
+    head["adaptedBy"] = "bottleneck: names and categories as torch-tb-profiler 0.4.3 wants them"
+    return head
+
+
+class _Writer:
+    """Writes events one by one behind a head."""
+
+    def __init__(self, file: BinaryIO, head: dict[str, Any]) -> None:
+        self._file = file
+        self._encoder = msgspec.json.Encoder()
+        self.events = 0
+        file.write(self._encoder.encode(head)[:-1] + b',"traceEvents":[')
+
+    def write(self, event: Event) -> None:
+        self._file.write((b",\n" if self.events else b"\n") + self._encoder.encode(event))
+        self.events += 1
+
+    def end(self) -> None:
+        self._file.write(b"\n]}\n")
+
+
+def _compressed(target: Path) -> BinaryIO:
+    """Open a gzip file for writing, with the fastest library that is installed."""
+    try:
+        library = importlib.import_module("isal.igzip")
+    except ImportError:
+        library = gzip
+    return cast("BinaryIO", library.open(target, "wb", compresslevel=_COMPRESSION))
