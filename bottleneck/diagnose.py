@@ -32,7 +32,7 @@ from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRo
 from .model.fix import Suggestion
 from .model.memory import MemorySummary
 from .model.run import HostFacts, Run
-from .model.view import WindowSteps
+from .model.view import StepTimeline, WindowSteps
 from .timeline.collectives import Skew, collective_ns, rank_skew
 from .timeline.counters import count_steps
 from .timeline.cpu import read_cpu
@@ -286,6 +286,11 @@ def _answers_first(
     return (able[0], *(s for s in suggestions if s is not able[0]))
 
 
+def _of_rank(timeline: Timeline, rank: int) -> StepTimeline | None:
+    view = timeline.view
+    return None if view is None else msgspec.structs.replace(view, rank=rank)
+
+
 def _combination(
     suggestions: Sequence[Suggestion], timeline: Timeline, true_ms: float | None
 ) -> Combination | None:
@@ -413,6 +418,6 @@ def diagnose_paths(
         outcome=_outcome(run),
         notes=_notes(reading, len(readings)),
         windows=reading.windows,
-        timeline=timeline.view,
+        timeline=_of_rank(timeline, reading.rank.rank),
         loaders=loader_rows(reading.rank.loaders or ()),
     )

@@ -179,8 +179,8 @@ class _AsWritten(_Reader):
 
     def _use_decoder(self, *, exact: bool) -> None:
         self._exact = exact
-        self._many = msgspec.json.Decoder(list[dict[str, Any]])  # type: ignore[assignment]
-        self._one = msgspec.json.Decoder(dict[str, Any])  # type: ignore[assignment]
+        self._many = msgspec.json.Decoder(list[dict[str, Any]])
+        self._one = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Taker:

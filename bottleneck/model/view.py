@@ -92,6 +92,8 @@ class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Whole traced steps that it was chosen from."""
     chosen: str = ""
     """How it was chosen, in words."""
+    rank: int = 0
+    """The rank whose trace it is from."""
     lanes_left_out: int = 0
     """Lanes with less time than those shown."""
 

@@ -106,9 +106,7 @@ def copy_trace(
     return dataclasses.replace(plan, events=writer.events, bytes=target.stat().st_size)
 
 
-def _fitting(
-    trace: Trace, kind: NDArray[np.int8], steps: Steps, most_events: int
-) -> tuple[int, bool]:
+def _fitting(trace: Trace, kind: NDArray[np.int8], steps: Steps, most_events: int) -> tuple[int, bool]:
     """Return the first step of the last ones that fit, and whether Python frames must go."""
     if len(trace) <= most_events or len(steps) == 0:
         return 0, False
@@ -138,10 +136,11 @@ def _notes(
     rows = np.flatnonzero(calls & np.isin(trace.correlation, wanted))
     marked = steps.how == "ProfilerStep"
     thread = (_code(trace.pids, steps.thread[0]), _code(trace.tids, steps.thread[1]))
+    numbers = steps.numbers.tolist() if marked else []
     notes = Notes(
         low_us=low_us,
         launched=launched,
-        steps=frozenset(f"ProfilerStep#{number}" for number in steps.numbers.tolist()) if marked else frozenset(),
+        steps=frozenset(f"ProfilerStep#{number}" for number in numbers),
         thread=thread,
         calls_us={
             int(trace.correlation[row]): (

@@ -1,0 +1,161 @@
+"""The Diagnosis lane of a trace, and where on it each cause shows.
+
+In: a diagnosis and the steps of a copied trace. Out: trace events of a process "Diagnosis" that viewers
+draw on top (the stock plugin does not count their category), and a place to zoom to per cause.
+
+The lane shows what the report's timeline shows: every step with its verdict, and one step in full,
+divided by what it waited on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..model.codes import BottleneckClass, Part
+from ..model.view import NO_PART, PARTS_OF_CLASS
+from ..reporters.rows import headline
+from ..reporters.wording import milliseconds, percent, sentence
+
+if TYPE_CHECKING:
+    from ..model.diagnosis import Cause, Diagnosis
+    from ..model.view import StepTimeline
+    from .copy import Copied
+    from .dialect import Event
+
+__all__ = ["CATEGORY", "Place", "lane_events", "places"]
+
+CATEGORY = "diagnosis"
+_PROCESS = "Diagnosis"
+_VERDICT, _DIVIDED = 1, 2
+_COLOURS: dict[Part, str] = {
+    Part.INPUT: "terrible",
+    Part.SYNC: "bad",
+    Part.ALLOCATOR: "yellow",
+    Part.COPIES: "olive",
+    Part.COMMUNICATION: "rail_animation",
+    Part.DISPATCH: "thread_state_iowait",
+    Part.GRAPH_BREAK: "thread_state_unknown",
+    Part.COMPILE: "black",
+    Part.HOST: "thread_state_runnable",
+    Part.DEVICE: "grey",
+    Part.UNEXPLAINED: "white",
+    Part.TENSOR_CORE: "good",
+    Part.OTHER_MATH: "thread_state_running",
+    Part.MEMORY_BOUND: "rail_load",
+    Part.OPTIMIZER: "rail_response",
+}
+"""Colour names of the trace viewer; other viewers choose their own."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a cause shows, seen from the begin of the lane's block of that step."""
+
+    rank: int
+    step: int
+    offset_us: float
+    dur_us: float
+    what: str
+
+
+def lane_events(diagnosis: Diagnosis, copied: Copied, *, rank: int) -> list[Event]:
+    """Return the events of the lane for the trace of one rank."""
+    verdict = diagnosis.verdict
+    events: list[Event] = [
+        _meta("process_name", 0, {"name": _PROCESS}),
+        _meta("process_labels", 0, {"labels": "bottleneck"}),
+        _meta("process_sort_index", 0, {"sort_index": -1}),
+        _meta("thread_name", _VERDICT, {"name": "verdict, per step"}),
+        _meta("thread_sort_index", _VERDICT, {"sort_index": 0}),
+    ]
+    told = {
+        "verdict": headline(diagnosis),
+        "confidence": verdict.confidence,
+        "true step": f"{milliseconds(diagnosis.step.true_ms)} ms",
+        "times here": "as recorded under the profiler",
+    }
+    for number, (begin, end) in zip(copied.steps, copied.step_us, strict=True):
+        name = f"step {number}: {verdict.bottleneck_class.value}"
+        events.append(_block(name, _VERDICT, begin, end - begin, told | {"step": number}))
+    timeline = diagnosis.timeline
+    if timeline is not None and timeline.rank == rank and timeline.step in copied.steps:
+        events += _divided(timeline)
+    return events
+
+
+def places(diagnosis: Diagnosis, copied: Copied, *, rank: int) -> dict[str, Place]:
+    """Return where each cause shows in the trace of one rank, by the code of the cause."""
+    timeline = diagnosis.timeline
+    if timeline is None or timeline.rank != rank or timeline.step not in copied.steps:
+        return {}
+    step_us = copied.step_us[copied.steps.index(timeline.step)][0]
+    shift = timeline.start_ns / 1e3 - step_us
+    found: dict[str, Place] = {}
+    for cause in diagnosis.causes:
+        spot = _spot(timeline, cause)
+        if spot is not None:
+            begin, length, what = spot
+            found[cause.code] = Place(
+                rank=rank, step=timeline.step, offset_us=round(begin + shift, 3), dur_us=length, what=what
+            )
+    return found
+
+
+def _spot(timeline: StepTimeline, cause: Cause) -> tuple[float, float, str] | None:
+    """Return begin, length and name of the longest stretch of a cause in the step shown.
+
+    What is spread over the whole step (computing, dispatch) is shown as the whole step.
+    """
+    parts = PARTS_OF_CLASS.get(cause.bottleneck_class, ())
+    wanted = {timeline.parts.index(part) for part in parts if part in timeline.parts}
+    spans = [s for lane in timeline.lanes if lane.kind in ("idle", "work", "stream") for s in lane.spans]
+    mine = [span for span in spans if span.part in wanted]
+    if not mine:
+        return None
+    if cause.bottleneck_class in (BottleneckClass.COMPUTE, BottleneckClass.LAUNCH):
+        return 0.0, timeline.length_us, f"step {timeline.step}"
+    longest = max(mine, key=lambda span: span.dur_us)
+    return longest.start_us, longest.dur_us, timeline.names[longest.name]
+
+
+def _divided(timeline: StepTimeline) -> list[Event]:
+    """Return the lane that divides one step: the device's idle time, or the training thread's time."""
+    lane = next((lane for lane in timeline.lanes if lane.kind in ("idle", "work")), None)
+    if lane is None:
+        return []
+    title = f"{sentence(lane.name)} (step {timeline.step})"
+    begin = timeline.start_ns / 1e3
+    events = [
+        _meta("thread_name", _DIVIDED, {"name": title}),
+        _meta("thread_sort_index", _DIVIDED, {"sort_index": 1}),
+    ]
+    for span in lane.spans:
+        part = timeline.parts[span.part] if span.part != NO_PART else None
+        args: Event = {"share of the step": percent(span.dur_us / timeline.length_us)}
+        if part is not None:
+            args["budget line"] = part.value
+        if span.count > 1:
+            args["events drawn as one"] = span.count
+        block = _block(timeline.names[span.name], _DIVIDED, begin + span.start_us, span.dur_us, args)
+        if part is not None:
+            block["cname"] = _COLOURS[part]
+        events.append(block)
+    return events
+
+
+def _meta(name: str, thread: int, args: Event) -> Event:
+    return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "ts": 0, "args": args}
+
+
+def _block(name: str, thread: int, begin: float, length: float, args: Event) -> Event:
+    return {
+        "ph": "X",
+        "cat": CATEGORY,
+        "name": name,
+        "pid": _PROCESS,
+        "tid": thread,
+        "ts": round(begin, 3),
+        "dur": round(length, 3),
+        "args": args,
+    }

@@ -1,0 +1,148 @@
+"""A TensorBoard log folder of one run: adapted traces, event file, page of the Diagnosis tab.
+
+In: a diagnosis, the traces it was made from, a folder name. Out: the folder, whole or not there at all:
+the profiler tab reads a folder once, when it first sees it, and never again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import InputError
+from ..ingest import bundle as ingest
+from .copy import Copied, copy_trace
+from .events import write_events
+from .lane import Place, lane_events, places
+from .page import PAGE_FILE, TraceFile, make_page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model.diagnosis import Diagnosis
+
+__all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_run"]
+
+FOLDER = "tensorboard"
+"""Name of the log folder inside a run folder."""
+_UNFINISHED = ".writing"
+LARGE_BYTES = 2 * 1024**3
+"""Traces above are left out unless asked for: reading one takes minutes and the copy shows little of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What was written."""
+
+    folder: Path
+    traces: tuple[TraceFile, ...]
+    problems: tuple[str, ...] = ()
+
+
+def prepare_run(
+    diagnosis: Diagnosis, paths: Sequence[Path], folder: Path, *, run: str = "", most_bytes: int = LARGE_BYTES
+) -> Prepared:
+    """Write the log folder of one run.
+
+    Args:
+        diagnosis: what was found.
+        paths: what it was made from, as `diagnose_paths` takes it; none when only the diagnosis is left.
+        folder: the log folder of this run; replaced when it exists.
+        run: the run's name beside others; the folder's by default.
+        most_bytes: larger trace files are left out, with a note.
+
+    Raises:
+        InputError: the folder cannot be written to, or a path holds nothing to read.
+    """
+    ranks = ingest.load(*paths).ranks if paths else ()
+    traces: list[TraceFile] = []
+    problems: list[str] = []
+    found: dict[str, Place] = {}
+    made = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {folder}: {error.strerror or error}.", remedy="Choose another place with --out."
+        ) from None
+    try:
+        for rank in ranks:
+            if rank.trace_path is None:
+                continue
+            size = rank.trace_path.stat().st_size
+            if size > most_bytes:
+                problems.append(
+                    f"{rank.trace_path.name} has {size / 1e9:.1f} GB and is left out: TensorBoard could not"
+                    " show it. Trace fewer steps."
+                )
+                continue
+            target = made / f"rank_{rank.rank}.pt.trace.json.gz{_UNFINISHED}"
+            try:
+                copied = _copy(diagnosis, rank.trace_path, target, rank=rank.rank)
+            except InputError as error:
+                target.unlink(missing_ok=True)
+                problems.append(f"Rank {rank.rank} has no trace here: {error}")
+                continue
+            traces.append(_described(copied, rank.rank))
+            found |= places(diagnosis, copied, rank=rank.rank)
+        page = make_page(diagnosis, traces=traces, places=found, problems=problems)
+        (made / PAGE_FILE).write_bytes(msgspec.json.encode(page))
+        write_events(diagnosis, made, run=run or folder.name)
+        _publish(made, folder)
+    except OSError as error:
+        raise InputError(f"Cannot write {folder}: {error.strerror or error}.") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return Prepared(folder=folder, traces=tuple(traces), problems=tuple(problems))
+
+
+def _copy(diagnosis: Diagnosis, source: Path, target: Path, *, rank: int) -> Copied:
+    return copy_trace(source, target, lane=lambda plan: lane_events(diagnosis, plan, rank=rank))
+
+
+def _described(copied: Copied, rank: int) -> TraceFile:
+    notes = []
+    if len(copied.steps) < copied.of_steps:
+        notes.append(
+            f"The last {len(copied.steps)} of {copied.of_steps} steps: TensorBoard cannot show more events."
+        )
+    if copied.without_python:
+        notes.append("Python frames are left out.")
+    return TraceFile(
+        file=copied.path.name.removesuffix(_UNFINISHED),
+        worker=copied.path.name.partition(".")[0],
+        rank=rank,
+        steps=len(copied.steps),
+        of_steps=copied.of_steps,
+        events=copied.events,
+        bytes=copied.bytes,
+        note=" ".join(notes),
+    )
+
+
+def _publish(made: Path, folder: Path) -> None:
+    """Give the finished traces and the folder their names, in place of what bears them.
+
+    Until then they bear names that the profiler tab does not know: it looks into every folder below
+    its own, and reads each once.
+    """
+    for file in made.glob(f"*{_UNFINISHED}"):
+        file.rename(file.with_name(file.name.removesuffix(_UNFINISHED)))
+    old = made.with_name(f"{made.name}.old")
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    try:
+        made.rename(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

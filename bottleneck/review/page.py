@@ -1,0 +1,132 @@
+"""What the Diagnosis tab shows, ready to be put on the page: page.json beside the adapted traces.
+
+In: a diagnosis and its copied traces. Out: a `Page` of short, clean strings; the tab adds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..reporters.rows import (
+    budget_rows,
+    capture_line,
+    cause_rows,
+    combination_line,
+    device_line,
+    fix_rows,
+    headline,
+    settings_lines,
+    step_line,
+)
+from ..reporters.wording import clean, milliseconds, percent
+from .lane import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model.diagnosis import Diagnosis
+
+__all__ = ["PAGE_FILE", "PAGE_FORMAT", "Page", "TraceFile", "make_page"]
+
+PAGE_FILE = "bottleneck-page.json"
+"""What the plugin looks for in the log folder."""
+PAGE_FORMAT = 1
+
+
+class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One adapted trace beside the page."""
+
+    file: str
+    worker: str
+    """As the stock tab's menu names it."""
+    rank: int
+    steps: int
+    of_steps: int
+    events: int
+    bytes: int
+    note: str = ""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the tab for one run."""
+
+    format: int = PAGE_FORMAT
+    title: str
+    created: str
+    classes: tuple[str, ...]
+    confidence: str
+    headline: str
+    reason: str
+    step: str
+    device: str
+    traced: str
+    """How the times in the trace relate to the true step."""
+    budget: tuple[dict[str, Any], ...] = ()
+    causes: tuple[dict[str, Any], ...] = ()
+    small_causes: str = ""
+    fixes: tuple[dict[str, Any], ...] = ()
+    together: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    capture: str = ""
+    problems: tuple[str, ...] = ()
+    traces: tuple[TraceFile, ...] = ()
+    places: dict[str, Place] = {}
+
+
+def make_page(
+    diagnosis: Diagnosis,
+    *,
+    traces: Sequence[TraceFile],
+    places: dict[str, Place],
+    problems: Sequence[str] = (),
+) -> Page:
+    """Put the tab's page together."""
+    verdict, true_ms = diagnosis.verdict, diagnosis.step.true_ms
+    worth, small = cause_rows(diagnosis)
+    return Page(
+        title=clean(diagnosis.title) or "run",
+        created=clean(diagnosis.created),
+        classes=tuple(c.value for c in (verdict.bottleneck_class, *verdict.also)),
+        confidence=verdict.confidence,
+        headline=headline(diagnosis),
+        reason=clean(" ".join(filter(None, [verdict.reason, verdict.remedy]))),
+        step=step_line(diagnosis),
+        device=device_line(diagnosis),
+        traced=_traced(diagnosis),
+        budget=tuple(
+            {
+                "label": row.label,
+                "ms": milliseconds(row.ms, like=true_ms),
+                "share": row.share,
+                "percent": percent(row.share),
+                "detail": row.detail,
+            }
+            for row in budget_rows(diagnosis)
+        ),
+        causes=tuple(asdict(row) for row in worth),
+        small_causes=", ".join(f"{row.name} {row.cost} ms" for row in small),
+        fixes=tuple(asdict(row) for row in fix_rows(diagnosis)),
+        together=combination_line(diagnosis),
+        settings=tuple(settings_lines(diagnosis)),
+        capture=capture_line(diagnosis),
+        problems=tuple(clean(text) for text in (*diagnosis.capture.problems, *diagnosis.notes, *problems)),
+        traces=tuple(traces),
+        places=places,
+    )
+
+
+def _traced(diagnosis: Diagnosis) -> str:
+    """Say how far the recorded times are from the true ones: the stock tab shows the recorded."""
+    step = diagnosis.step
+    if step.true_ms is None or step.profiled_ms is None:
+        return "Times in the trace are as recorded under the profiler."
+    if step.true_is == "profiled":
+        return "Times in the trace are as recorded; no step was timed without the profiler."
+    profiled, ratio = milliseconds(step.profiled_ms, like=step.true_ms), step.profiled_ms / step.true_ms
+    return (
+        f"The trace and the PYTORCH_PROFILER tab show the recorded step, {profiled} ms: {ratio:.2f}× the"
+        f" true one ({milliseconds(step.true_ms)} ms), since the profiler slows the host."
+    )

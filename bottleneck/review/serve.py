@@ -1,0 +1,139 @@
+"""Runs TensorBoard on a folder, on this machine's own address only, and takes it down again whole.
+
+In: a log folder. Out: a running TensorBoard with its address; its messages go on to stderr, without
+those that say nothing. Its helpers (data server, a process per trace) share its process group, which
+is ended with it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["TensorBoard", "running"]
+
+_ADDRESS = re.compile(r"TensorBoard \S+ at (http://\S+)")
+_SAYS_NOTHING = re.compile(
+    r"TensorFlow installation not found|New Tensor Cores eligible operator|Using experimental fast data"
+    r"|--load_fast=false|tensorboard/issues/4784|Logging before flag parsing|caught SIG|^\s*$"
+    r"|^I\d+ .*(plugin|loader)\.py:|security_validator|Illegal Content-Security-Policy|Requires default-src"
+)
+_START_SECONDS = 90.0
+_STOP_SECONDS = 5.0
+
+
+class TensorBoard:
+    """A TensorBoard process; whoever starts it stops it (see `running`).
+
+    Attributes:
+        address: where it answers, "http://127.0.0.1:6006/".
+    """
+
+    def __init__(self, logdir: Path, *, port: int | None = None) -> None:
+        """Start it and wait until it answers.
+
+        Args:
+            logdir: the log folder.
+            port: 0 for any free one; None for 6006 or the next free one.
+
+        Raises:
+            InputError: it is not installed, or does not start.
+        """
+        if importlib.util.find_spec("tensorboard") is None:
+            raise InputError(
+                "TensorBoard is not installed in this environment.",
+                remedy=f"{sys.executable} -m pip install 'tensorboard>=2.21' torch-tb-profiler",
+            )
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--host", "127.0.0.1"]
+        if port is not None:
+            command += ["--port", str(port)]
+        self._last: collections.deque[str] = collections.deque(maxlen=15)
+        self._found = threading.Event()
+        self.address = ""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+            # Python 3.11 and newer then leave the working folder out of the import path: a script of the
+            # user's there must not stand in for a module of TensorBoard's.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="tensorboard-messages", daemon=True)
+        self._reader.start()
+        try:
+            self._wait_for_address()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_for_address(self) -> None:
+        end = time.monotonic() + _START_SECONDS
+        while not self._found.wait(0.1):
+            if self._process.poll() is not None:
+                self._reader.join(_STOP_SECONDS)
+                told = " ".join(" ".join(self._last).split())[-600:]
+                code = self._process.returncode
+                raise InputError(
+                    f"TensorBoard did not start (exit code {code}): {told or 'no message'}",
+                    remedy="See `bottleneck doctor`.",
+                )
+            if time.monotonic() > end:
+                raise InputError(
+                    f"TensorBoard did not start within {_START_SECONDS:.0f} s.",
+                    remedy="See `bottleneck doctor`.",
+                )
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last.append(line)
+            found = _ADDRESS.search(line)
+            if found is not None:
+                self.address = found[1]
+                self._found.set()
+            elif self._found.is_set() and not _SAYS_NOTHING.search(line) and sys.stderr is not None:
+                sys.stderr.write(line)
+
+    def wait(self) -> int:
+        """Wait until it ends by itself and return its exit code."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """End it and every process that it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        self._reader.join(_STOP_SECONDS)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+
+@contextlib.contextmanager
+def running(logdir: Path, *, port: int | None = None) -> Iterator[TensorBoard]:
+    """Start TensorBoard as `TensorBoard` does, and stop it at the end."""
+    tensorboard = TensorBoard(logdir, port=port)
+    try:
+        yield tensorboard
+    finally:
+        tensorboard.stop()
