@@ -29,6 +29,8 @@ __all__ = ["command"]
 
 RANKS_SECONDS = 120.0
 """How long rank 0 waits for the other ranks' folders after its own script has ended."""
+TENSORBOARD_BYTES = 128 * 1024**2
+"""Larger traces are left to `bottleneck review`: copying one would take longer than the analysis."""
 LAUNCHERS = {
     "python": "Leave `python` out: bottleneck diagnose train.py",
     "python3": "Leave `python3` out: bottleneck diagnose train.py",
@@ -236,7 +238,18 @@ def _report(folder: Path, *, format_: str, verbose: bool) -> Diagnosis:
     diagnosis = diagnose_paths([folder])
     save(diagnosis, folder)
     emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))
+    _prepare_tensorboard(diagnosis, folder)
     return diagnosis
+
+
+def _prepare_tensorboard(diagnosis: Diagnosis, folder: Path) -> None:
+    """Leave beside the report what `tensorboard --logdir reports` shows; the report never waits for it."""
+    try:
+        from ..review.logdir import FOLDER, prepare_run
+
+        prepare_run(diagnosis, [folder], folder / FOLDER, run=folder.name, most_bytes=TENSORBOARD_BYTES)
+    except Exception as error:  # noqa: BLE001 - an extra: whatever is wrong with it, the diagnosis stands
+        _say(f"the run folder was not prepared for TensorBoard: {error}")
 
 
 def _failure(outcome: ScriptOutcome, returncode: int) -> str:

@@ -79,8 +79,8 @@ class Store:
         """Return where an artefact of this kind goes; its folder exists afterwards.
 
         Args:
-            kind: "trace" and "memory" give a new file name per call (torch-tb-profiler's
-                `<host>_<pid>.<ns>.pt.trace.json.gz`, `<host>_<pid>.<ns>.snapshot.pickle`);
+            kind: "trace" and "memory" give a new file name per call
+                (`<host>_<pid>.<ns>.trace.json.gz`, `<host>_<pid>.<ns>.snapshot.pickle`);
                 "diverted" a folder; any other name `<kind>.json`.
         """
         base = self.folder if self._finished else self.working
@@ -90,7 +90,9 @@ class Store:
             return target
         stem = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
         if kind == "trace":
-            target = base / "trace" / f"{stem}.pt.trace.json.gz"
+            # Not `.pt.trace.json`: TensorBoard's profiler tab would show it beside the adapted copy
+            # (review/dialect.py), with the wrong figures that the copy is there to put right.
+            target = base / "trace" / f"{stem}.trace.json.gz"
         elif kind == "memory":
             target = base / "memory" / f"{stem}.snapshot.pickle"
         else:

@@ -26,7 +26,7 @@ class Case:
     @property
     def traces(self) -> list[Path]:
         """The trace files, one per rank."""
-        return sorted(self.folder.glob("**/*.pt.trace.json.gz"))
+        return sorted(self.folder.glob("**/*.trace.json.gz"))
 
     @property
     def true_step_ms(self) -> float | None:

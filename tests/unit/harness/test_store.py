@@ -67,7 +67,8 @@ def test_artefacts_are_named_relative_to_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / "run" / str(artefacts["trace"].path)).is_file()
     assert artefacts["memory"].reason == "no device"
     assert artefacts["loader"].path == "loader.json"
-    assert trace.name.endswith(".pt.trace.json.gz")
+    assert trace.name.endswith(".trace.json.gz")
+    assert ".pt.trace" not in trace.name, "the profiler tab reads the adapted copy, not this file"
     assert store.path("trace") != store.path("trace")
 
 
