@@ -34,6 +34,8 @@ __all__ = ["PAGE_FILE", "PAGE_FORMAT", "Page", "TraceFile", "make_page"]
 PAGE_FILE = "bottleneck-page.json"
 """What the plugin looks for in the log folder."""
 PAGE_FORMAT = 1
+_SLOWED = 1.03
+"""Recorded over true step from which the difference is worth a sentence."""
 
 
 class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,8 @@ def _traced(diagnosis: Diagnosis) -> str:
     if step.true_is == "profiled":
         return "Times in the trace are as recorded; no step was timed without the profiler."
     profiled, ratio = milliseconds(step.profiled_ms, like=step.true_ms), step.profiled_ms / step.true_ms
+    if ratio < _SLOWED:
+        return "Times in the trace and in the PYTORCH_PROFILER tab are as recorded under the profiler."
     return (
         f"The trace and the PYTORCH_PROFILER tab show the recorded step, {profiled} ms: {ratio:.2f}× the"
         f" true one ({milliseconds(step.true_ms)} ms), since the profiler slows the host."
