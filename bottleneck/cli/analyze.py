@@ -1,7 +1,7 @@
 """`bottleneck analyze PATH...`: diagnose what already lies on disk.
 
 In: run folders, traces, or folders of traces, of one or many ranks. Out: the report on stdout and,
-with --out, diagnosis.json and report.md in a folder.
+with --out, diagnosis.json, report.md and report.html in a folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["command"]
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write diagnosis.json and report.md into this folder.",
+    help="Write diagnosis.json, report.md and report.html into this folder.",
 )
 @click.option(
     "--true-step-ms",

@@ -223,7 +223,7 @@ def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int
             _say(f"nothing was measured before that. What is known lies in {_shown(folder)}")
             return ScriptError.exit_code
     diagnosis = _report(folder, format_=format_, verbose=plan.verbose)
-    _say(f"run folder: {_shown(folder)}")
+    _say(f"run folder: {_shown(folder)} (report.html opens in a browser)")
     if returncode:
         return ScriptError.exit_code
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED

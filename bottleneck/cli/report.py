@@ -1,6 +1,6 @@
 """`bottleneck report RUN`: show a diagnosis again.
 
-In: a run folder or a diagnosis.json. Out: the report as text, Markdown or JSON.
+In: a run folder or a diagnosis.json. Out: the report as text, Markdown, JSON or one HTML page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ __all__ = ["command"]
 @click.option("--out", default="-", metavar="FILE", help="Write to FILE instead of standard output (-).")
 @click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
 def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
-    """Show the diagnosis of RUN, a run folder or a diagnosis.json."""
+    """Show the diagnosis of RUN, a run folder or a diagnosis.json.
+
+    \b
+    bottleneck report RUN --format html --out report.html    one page with charts, opens offline
+    """
     from ..reporters.json import load
     from ..reporters.output import emit, render_for
 

@@ -14,7 +14,7 @@ from ..model.diagnosis import Diagnosis
 
 __all__ = ["FORMATS", "Reporter", "reporter"]
 
-FORMATS: dict[str, str] = {"text": "terminal", "md": "markdown", "json": "json"}
+FORMATS: dict[str, str] = {"text": "terminal", "md": "markdown", "json": "json", "html": "html"}
 """Format, as typed after --format -> module of this package."""
 
 

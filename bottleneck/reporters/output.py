@@ -22,10 +22,21 @@ if TYPE_CHECKING:
 
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["DIAGNOSIS_FILE", "REPORT_FILE", "Traits", "emit", "render_for", "save", "traits", "write_text"]
+__all__ = [
+    "DIAGNOSIS_FILE",
+    "PAGE_FILE",
+    "REPORT_FILE",
+    "Traits",
+    "emit",
+    "render_for",
+    "save",
+    "traits",
+    "write_text",
+]
 
 DIAGNOSIS_FILE = "diagnosis.json"
 REPORT_FILE = "report.md"
+PAGE_FILE = "report.html"
 
 _MIN_WIDTH = 60
 _MAX_WIDTH = 100
@@ -131,13 +142,13 @@ def emit(text: str, *, out: str | Path | None = None) -> None:
 
 
 def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:
-    """Write diagnosis.json and report.md into `folder`, and return their paths.
+    """Write diagnosis.json, report.md and report.html into `folder`, and return their paths.
 
     Raises:
         InputError: the folder cannot be written to.
     """
     written = []
-    for name, kind in ((DIAGNOSIS_FILE, "json"), (REPORT_FILE, "md")):
+    for name, kind in ((DIAGNOSIS_FILE, "json"), (REPORT_FILE, "md"), (PAGE_FILE, "html")):
         path = folder / name
         write_text(path, reporter(kind).render(diagnosis, verbose=True))
         written.append(path)

@@ -81,15 +81,22 @@ def cpu_view(
     row = segments.row[mine]
     python = sketch.code("Python between operators")
     label = np.where(row == NONE, python, trace.name[np.maximum(row, 0)])
+    # Fetching a batch is one piece of work, however many operators it takes.
+    fetching = part == PARTS.index(Part.INPUT)
+    label = np.where(fetching, sketch.code("fetching or making the batch"), label)
+    start = segments.start_ns[mine]
+    first = np.ones(len(mine), dtype=bool)
+    first[1:] = ~(fetching[1:] & fetching[:-1])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(mine) - 1)
     sketch.add(
         LaneEvents(
             kind="work",
             name="training thread, by budget line",
-            start=segments.start_ns[mine],
-            end=segments.start_ns[mine] + segments.dur_ns[mine],
-            label=label.astype(np.int64),
-            part=part,
-            depth=np.zeros(len(mine), dtype=np.int64),
+            start=start[first],
+            end=(start + segments.dur_ns[mine])[last],
+            label=label[first].astype(np.int64),
+            part=part[first],
+            depth=np.zeros(int(first.sum()), dtype=np.int64),
         )
     )
     ops = kinds == Kind.OP

@@ -154,10 +154,13 @@ def idle_pieces(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Idle
     part = np.concatenate([part_of_work[category], np.full(len(tail), PARTS.index(Part.DEVICE))])
     kept = all_end > all_start
     order = np.argsort(all_start[kept], kind="stable")
+    all_start, all_end, part = all_start[kept][order], all_end[kept][order], part[kept][order]
+    # Labels nested in one another cut time that belongs to the same line: one piece of it.
+    first = np.ones(len(part), dtype=bool)
+    first[1:] = (part[1:] != part[:-1]) | (all_start[1:] > all_end[:-1])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(part) - 1) if len(part) else np.zeros(0, np.int64)
     return IdlePieces(
-        start=all_start[kept][order].astype(np.int64),
-        end=all_end[kept][order].astype(np.int64),
-        part=part[kept][order],
+        start=all_start[first].astype(np.int64), end=all_end[last].astype(np.int64), part=part[first]
     )
 
 

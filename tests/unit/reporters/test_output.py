@@ -64,9 +64,10 @@ def test_a_closed_or_missing_stream_is_not_a_terminal() -> None:
 
 def test_save_writes_both_files_whole(tmp_path: Path) -> None:
     written = output.save(sample(), tmp_path / "run")
-    assert [path.name for path in written] == ["diagnosis.json", "report.md"]
+    files = ["diagnosis.json", "report.html", "report.md"]
+    assert sorted(path.name for path in written) == files
     assert load(tmp_path / "run") == sample()
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["diagnosis.json", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == files
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(written[0].stat().st_mode) == 0o666 & ~umask
