@@ -18,6 +18,8 @@ from . import __version__
 from .analyzers import Facts, find_all
 from .analyzers.acceleration import acceleration_rows
 from .analyzers.capture import judge
+from .analyzers.compile_facts import compile_summary
+from .analyzers.compute_facts import compute_facts
 from .analyzers.context import build_context
 from .analyzers.step_summary import StepBasis, find_basis
 from .analyzers.verdict import decide, order_causes
@@ -409,6 +411,8 @@ def diagnose_paths(
         phases_ms=reading.phases_ms,
         settings=settings,
         acceleration=acceleration_rows(context, settings),
+        compile=compile_summary(facts),
+        compute=compute_facts(facts),
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
         ranks=_rank_rows(readings, skew),

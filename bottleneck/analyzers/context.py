@@ -14,17 +14,12 @@ from ..model.diagnosis import StepSummary
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ..timeline.result import Timeline
+from .compile_facts import break_kind
 from .memory_context import memory_context
 
 __all__ = ["build_context"]
 
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
-_BREAK_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("item", (".item", "tensor.item", "_local_scalar_dense", "scalar", "tolist")),
-    ("print", ("print", "logging", "logger", "builtin: print")),
-    ("branch", ("data-dependent", "branch", "jump", "generic_jump", "dynamic control flow")),
-    ("disabled", ("disable", "graph_break()", "skip function")),
-)
 
 
 def _compute_capability(text: str | None) -> float | None:
@@ -138,17 +133,9 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
     if facts.recompiles:
         out["compile.dynamic_sizes"] = "size" in guards or "shape" in guards or "stride" in guards
     if facts.breaks:
-        kinds = {_break_kind(item.reason) for item in facts.breaks}
+        kinds = {break_kind(item) for item in facts.breaks}
         out["compile.break_kinds"] = sorted(kinds)
     return out
-
-
-def _break_kind(reason: str) -> str:
-    text = reason.lower()
-    for kind, words in _BREAK_KINDS:
-        if any(word in text for word in words):
-            return kind
-    return "unsupported"
 
 
 def _grown(window: Window, counter: str) -> int | None:

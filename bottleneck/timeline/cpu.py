@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 from ..model.codes import Part
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run
-from ..model.trace import Trace
+from ..model.trace import NONE, Trace
 from ..model.view import StepTimeline
 from .cpu_baseline import Baseline, read_baseline
 from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
+from .cpu_ops import OpClass
 from .cpu_pools import Pool, Pools, calibrate, split, undivided
 from .cpu_segments import PHASES, Segments, read_segments
 from .cpu_steady import steady_ns
 from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
 from .dialect import kinds
-from .result import Timeline
+from .result import CompiledWork, SeamPrice, Timeline
+from .seams import Seam, find_seams
 from .steps import Steps
 from .view_cpu import cpu_view
 
@@ -178,11 +180,12 @@ def read_cpu(
     pools = _divide(profile, baseline, true_ms)
     segments = profile[0] if profile is not None else None
     threads = _threads(run)
+    seams = _seams(trace, segments, compile_facts)
     budget = _settle(
         compose(
             pools,
             baseline=baseline,
-            seams=count_seams(segments, compile_facts),
+            seams=count_seams(segments, compile_facts, seams),
             regions=segments.regions_per_step if segments is not None else 0.0,
             threads=threads,
         ),
@@ -227,6 +230,8 @@ def read_cpu(
         launches=None,
         after=remove_both(what_ifs, true_ms=true_ms),
         view=_view(trace, steps, profile),
+        seams=_seam_prices(seams, budget, traced),
+        compiled=_compiled(segments),
     )
 
 
@@ -237,6 +242,53 @@ def _view(
     if trace is None or steps is None or profile is None or pool is None:
         return None
     return cpu_view(trace, kinds(trace), profile[0], pool, numbers=steps.numbers)
+
+
+def _seams(trace: Trace | None, segments: Segments | None, compile_facts: CompileFacts | None) -> list[Seam]:
+    if trace is None or segments is None or not len(segments.row):
+        return []
+    last = segments.start_ns[-1] + segments.dur_ns[-1]
+    rows = (trace.tid == segments.tid) & (trace.ts_ns >= segments.start_ns[0]) & (trace.ts_ns < last)
+    return find_seams(trace, rows, compile_facts)
+
+
+def _seam_prices(seams: list[Seam], budget: CpuBudget, steps: int) -> tuple[SeamPrice, ...]:
+    """Share the seams' line of the budget out by the time that each break's seams take in the trace."""
+    spent: dict[tuple[int, ...], int] = {}
+    count: dict[tuple[int, ...], int] = {}
+    for seam in seams:
+        spent[seam.owners] = spent.get(seam.owners, 0) + sum(end - start for start, end in seam.stretches)
+        count[seam.owners] = count.get(seam.owners, 0) + 1
+    total = sum(spent.values())
+    if total <= 0:
+        return ()
+    return tuple(
+        SeamPrice(
+            owners=owners,
+            per_step=count[owners] / max(1, steps),
+            host_ms=budget.seams_ms * ns / total,
+            cost_ms=budget.seams_ms * ns / total,
+        )
+        for owners, ns in spent.items()
+    )
+
+
+def _compiled(segments: Segments | None) -> CompiledWork | None:
+    """How much of the model's operator work lies inside compiled regions."""
+    if segments is None or segments.regions_per_step <= 0:
+        return None
+    classes = (OpClass.MATH, OpClass.MEMORY, OpClass.GRAPH)
+    work = np.isin(segments.op_class, classes) & (segments.row != NONE)
+    optimizer = [i for i, name in enumerate(segments.phases) if name in ("optimizer", "zero_grad", "data")]
+    work &= ~np.isin(segments.phase, optimizer)
+    inside = work & ((segments.region > 0) | (segments.op_class == OpClass.GRAPH))
+    spent = float(segments.dur_ns[work].sum())
+    first = segments.first_of_row
+    return CompiledWork(
+        kernel_share=float((inside & first).sum()) / max(1, int((work & first).sum())),
+        time_share=float(segments.dur_ns[inside].sum()) / spent if spent else 0.0,
+        regions=segments.regions_per_step,
+    )
 
 
 def _threads(run: Run | None) -> int:

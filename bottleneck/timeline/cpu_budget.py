@@ -6,6 +6,7 @@ true step, and the amounts that the what-ifs ask about.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..model.run import CompileFacts
 from .cpu_baseline import Baseline
 from .cpu_pools import WORK, Pool, Pools
 from .cpu_segments import Segments
+from .seams import Seam
 
 __all__ = ["CpuBudget", "compose", "count_seams", "fault_ms"]
 
@@ -105,10 +107,20 @@ def _take(
     return got
 
 
-def count_seams(segments: Segments | None, compile_facts: CompileFacts | None) -> float:
-    """Seams of graph breaks per step: compiled regions beyond the one that each call needs."""
+def count_seams(
+    segments: Segments | None, compile_facts: CompileFacts | None, found: Sequence[Seam] = ()
+) -> float:
+    """Seams of graph breaks per step, in forward: regions beyond the one that each call needs.
+
+    Args:
+        segments: the training thread.
+        compile_facts: compile.json.
+        found: seams of the traced steps, where compile.json tells whose they are.
+    """
     if segments is None or segments.regions_per_step <= 0:
         return 0.0
+    if found and compile_facts is not None:
+        return sum(not seam.backward for seam in found) / max(1, segments.steps)
     if compile_facts is not None and not compile_facts.breaks:
         return 0.0  # compiled block by block, without a break in any of them
     if segments.nested_regions_per_step > 0:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..model.trace import Trace
     from .program import Program
 
-__all__ = ["kernel_rows", "optimizer_seen", "read_device_work"]
+__all__ = ["kernel_rows", "launched_inside", "optimizer_seen", "read_device_work"]
 
 _BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
 _SOFTMAX = re.compile(r"^aten::(_softmax|softmax_backward|_softmax_backward_data|_masked_softmax)$")
@@ -36,6 +36,8 @@ _FUSED_OPTIMIZER = re.compile(r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$")
 _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
+_FUSED_AT_MOST = 8
+_REDUCES = re.compile(r"^triton_(red|per)_")
 
 
 def _launch_ts(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -43,7 +45,7 @@ def _launch_ts(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArr
     return trace.ts_ns[rows], trace.tid[rows].astype(np.int64)
 
 
-def _inside(
+def launched_inside(
     trace: Trace, kinds: NDArray[np.int8], program: Program, pattern: re.Pattern[str]
 ) -> NDArray[np.bool_]:
     """Return which activities were launched inside an operator of that name."""
@@ -64,8 +66,8 @@ def _scores(
     trace: Trace, kinds: NDArray[np.int8], program: Program
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Mark what lies between the two matmuls of unfused attention, and those matmuls."""
-    matmul = _inside(trace, kinds, program, _BMM)
-    softmax = np.flatnonzero(_inside(trace, kinds, program, _SOFTMAX))
+    matmul = launched_inside(trace, kinds, program, _BMM)
+    softmax = np.flatnonzero(launched_inside(trace, kinds, program, _SOFTMAX))
     where = np.flatnonzero(matmul)
     between = np.zeros(len(program.event), dtype=bool)
     beside = np.zeros(len(program.event), dtype=bool)
@@ -82,7 +84,7 @@ def _scores(
 
 
 def _chains(program: Program, fusable: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Factor per activity when each run of neighbouring fusable kernels costs its longest only.
+    """Factor per activity when of each run of neighbouring fusable kernels only the longest is left.
 
     A fused kernel still reads the largest input and writes the result, which is about what the
     longest of the run moves; inductor fuses neighbours, not across a matmul.
@@ -92,13 +94,48 @@ def _chains(program: Program, fusable: NDArray[np.bool_]) -> NDArray[np.float64]
     for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if last - first < 2:
             continue
-        run = program.duration[first:last]
-        total = float(run.sum())
         # Registers and shapes end a fusion: at most eight pieces at a time.
-        kept = sum(float(run[i : i + 8].max()) for i in range(0, len(run), 8))
-        if total > 0:
-            factor[first:last] = kept / total
+        for i in range(first, last, _FUSED_AT_MOST):
+            piece = slice(i, min(i + _FUSED_AT_MOST, last))
+            factor[piece] = 0.0
+            factor[i + int(np.argmax(program.duration[piece]))] = 1.0
     return factor
+
+
+def _merged(
+    program: Program, joins: NDArray[np.bool_], pointwise: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.int16]]:
+    """Mark the kernels that are launched apart only because a seam lies between them and a neighbour.
+
+    A graph that goes on past the seam computes them in one kernel with the neighbour, of which the
+    longer is left. Two reductions are not joined: they rarely run over the same axis.
+
+    Returns:
+        (activities that go, the group of the seam in front of them or behind), (m,) each.
+    """
+    goes = np.zeros(len(program.event), dtype=bool)
+    group = np.full(len(program.event), -1, dtype=np.int16)
+    if not program.seam_work.size:
+        return goes, group
+    behind = program.seam_work.sum(axis=1) > 0
+    owner = program.seam_work.argmax(axis=1)
+    kept = -1
+    for i in np.flatnonzero(joins).tolist():
+        event = program.event[i]
+        joined = (
+            i > 0
+            and joins[i - 1]
+            and program.lane[i] == program.lane[i - 1]
+            and behind[event]
+            and (pointwise[i] or pointwise[i - 1])
+        )
+        if not joined:
+            kept = i
+            continue
+        shorter, kept = (kept, i) if program.duration[i] >= program.duration[kept] else (i, kept)
+        goes[shorter] = True
+        group[shorter] = owner[event]
+    return goes, group
 
 
 def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> DeviceWork:
@@ -121,6 +158,12 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         & ~zero_grad
         & np.isin(program.launch_work, (Work.DISPATCH, Work.SEAM))
     )
+    compiled = by_name([k.family == "fused" for k in kind_of_name])
+    reduces = by_name(
+        [bool(_REDUCES.match(n)) or k.family in ("reduction", "norm", "softmax", "loss")
+         for n, k in zip(trace.names, kind_of_name, strict=True)]
+    )  # fmt: skip
+    merged, merged_by = _merged(program, fusable | compiled, ~reduces)
     scores, score_products = _scores(trace, kinds, program)
     return DeviceWork(
         fp32_math=fp32,
@@ -129,10 +172,12 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         scores=scores,
         score_products=score_products,
         chains=_chains(program, fusable),
+        merged=merged,
+        merged_by=merged_by,
         layout=by_name([k.family == "layout" for k in kind_of_name]),
         zero_grad=zero_grad,
         optimizer=optimizer,
-        items=_inside(trace, kinds, program, _ITEM),
+        items=launched_inside(trace, kinds, program, _ITEM),
     )
 
 

@@ -20,7 +20,9 @@ from .cpu_what_ifs import input_supply
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .dialect import Kind
 from .dialect import kinds as kinds_of
+from .gpu_compute import compiled_work, trace_compute
 from .gpu_context import gpu_context
+from .gpu_edits import price_seams
 from .gpu_spans import read_spans
 from .gpu_what_ifs import Answers, Circumstances, ask_gpu, workers_needed
 from .hostwork import Work
@@ -78,8 +80,9 @@ def read_gpu(
     if len(steps) == 0:
         return None
     kinds = kinds_of(trace)
-    has_breaks = compile_facts is None or not compile_facts.used or bool(compile_facts.breaks)
-    program = build_program(trace, kinds, _edges(steps), main_tid=steps.thread[1], has_breaks=has_breaks)
+    program = build_program(
+        trace, kinds, _edges(steps), main_tid=steps.thread[1], compile_facts=compile_facts
+    )
     if program is None or program.steps < 1:
         return None
     baseline = None
@@ -126,6 +129,17 @@ def read_gpu(
         device_scale=calibration.device_scale * scale,
         flavour=flavour,
     )
+    compute = trace_compute(
+        trace,
+        kinds,
+        program,
+        work,
+        memory_bound_ms=parts[Part.MEMORY_BOUND],
+        true_ms=true_ms,
+        device_scale=calibration.device_scale * scale,
+        counted=run.flops.operators if run is not None and run.flops is not None else (),
+    )
+    without_seams = answers.results.get(WhatIf.SEAMS_GONE)
     ready = answers.results.get(WhatIf.INPUT_READY)
     if known.supply is not None and ready is not None:
         context["loader.needed_workers"] = workers_needed(known.supply, ready)
@@ -164,6 +178,15 @@ def read_gpu(
         launches=program.launch_calls,
         device_activities=len(program.event),
         missing_activities=program.missing_activities,
+        seams=price_seams(
+            replay,
+            calibration,
+            work,
+            true_ms=true_ms,
+            together_ms=without_seams.saves_ms if without_seams is not None else 0.0,
+        ),
+        compiled=compiled_work(trace, kinds, program),
+        compute=compute,
         after=answers.after if usable else {},
         view=gpu_view(trace, kinds, program, main_tid=steps.thread[1], numbers=steps.numbers),
     )

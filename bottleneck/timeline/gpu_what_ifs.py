@@ -18,6 +18,7 @@ import numpy as np
 
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import WhatIfResult
+from .gpu_edits import TENSORS_PER_LAUNCH, few_launches, seams_gone
 from .hostwork import Work
 from .math_rates import FIXED_NS, math_speed_up
 from .program import PARTS, EventKind
@@ -54,7 +55,11 @@ class DeviceWork:
     score_products: NDArray[np.bool_]
     """Those batched matmuls, which write and read the scores."""
     chains: NDArray[np.float64]
-    """Factor on duration that fusing runs of neighbouring memory-bound kernels gives."""
+    """Factor on duration that fusing runs of neighbouring memory-bound kernels gives: 0 or 1."""
+    merged: NDArray[np.bool_]
+    """Kernels that a graph without seams would compute together with a neighbour."""
+    merged_by: NDArray[np.int16]
+    """Group of the seam that keeps each of these apart; -1 elsewhere."""
     layout: NDArray[np.bool_]
     zero_grad: NDArray[np.bool_]
     optimizer: NDArray[np.bool_]
@@ -175,20 +180,21 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
     if own <= 0:
         return None
     count = sum(o.parameters for o in known.optimizers) or known.optimizer_parameters
+    launches = max(1, -(-count // TENSORS_PER_LAUNCH))
     # Collecting parameters, gradients and states in Python stays: about 4.5 us each, profiled.
     left = min(1.0, (100_000.0 + 4_500.0 * count) / own)
     return _Question(
         WhatIf.OPTIMIZER_FUSED,
         Edit(
             work={Work.OPTIMIZER: left},
-            duration=np.where(work.optimizer, _FUSED_TRAFFIC[flavour], 1.0),
+            duration=few_launches(program, work.optimizer, launches, _FUSED_TRAFFIC[flavour]),
         ),
-        f"{flavour} optimizer of {count} parameter tensors replaced by one launch per group: "
-        f"{left:.0%} of its host time and {_FUSED_TRAFFIC[flavour]:.0%} of its kernel time stay",
+        f"{flavour} optimizer of {count} parameter tensors replaced by {launches} fused launches: "
+        f"{left:.0%} of its host time and {_FUSED_TRAFFIC[flavour]:.0%} of its memory traffic stay",
     )
 
 
-def _host_questions(program: Program) -> Iterator[_Question]:
+def _host_questions(program: Program, work: DeviceWork) -> Iterator[_Question]:
     """Causes on the host that labels or calls tell."""
     has = program.work.sum(axis=0) > 0
     kinds = program.kind
@@ -213,8 +219,9 @@ def _host_questions(program: Program) -> Iterator[_Question]:
     if has[Work.SEAM]:
         yield _Question(
             WhatIf.SEAMS_GONE,
-            Edit(work={Work.SEAM: 0.0}),
-            "replay without cache lookups, prologues and eager work between compiled regions",
+            seams_gone(program, work),
+            "replay without cache lookups, prologues and eager work between compiled regions, kernels on "
+            "either side of a seam joined where no product lies between them",
         )
     if has[Work.COMPILE]:
         yield _Question(
@@ -362,7 +369,7 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
         return min(true_ms, true_ms * replay.run(base.and_also(edit)).step_ns / reference)
 
     for question in (
-        *_host_questions(program),
+        *_host_questions(program, work),
         *_copy_questions(program, known),
         *_dispatch_questions(program, calibration, work, known),
         *_device_questions(program, work, known),

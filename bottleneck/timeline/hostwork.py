@@ -22,10 +22,12 @@ import numpy as np
 
 from . import intervals
 from .dialect import HOST_CALL_KINDS, Kind
+from .seams import find_seams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..model.run import CompileFacts
     from ..model.trace import Trace
 
 __all__ = ["PYTHON_GAP_NS", "HostWork", "Work", "label_of", "read_host_work"]
@@ -66,9 +68,6 @@ _HOST = re.compile(r"^evaluation$|checkpoint|validat|^logging$|^gc$|save_", re.I
 _COMPILE = re.compile(
     r"\(dynamo_timed\)|_compile\.compile_inner|compile_fx|^Inductor::compile|CachingAutotuner"
 )
-_REGION = re.compile(r"^Torch-Compiled Region")
-_REGION_BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
-_REGION_BODY = re.compile(r"^## Call CompiledFxGraph|^inductor_cudagraph|CUDAGraph")
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 _SYNC_CALL = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy")
 
@@ -96,6 +95,12 @@ class HostWork:
 
     edges: NDArray[np.int64]
     work: NDArray[np.int8]
+    group: NDArray[np.int16]
+    """Where `work` is SEAM: position in `seam_owners`; -1 elsewhere."""
+    seam_owners: tuple[tuple[int, ...], ...] = ()
+    """Sets of graph breaks (positions in compile.json) that seams are owed to."""
+    seam_count: tuple[int, ...] = ()
+    """Seams of each, over the window."""
 
     def split(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
         """Split intervals over the categories.
@@ -120,10 +125,27 @@ class HostWork:
         out[:, Work.DISPATCH] += np.maximum(0.0, (end - start) - out.sum(axis=1))
         return out
 
+    def split_seams(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Split the SEAM part of intervals over `seam_owners`: float64 ns of shape (n, owners)."""
+        out = np.zeros((len(start), len(self.seam_owners)))
+        lengths = np.diff(self.edges).astype(np.float64)
+        for group in range(len(self.seam_owners)):
+            held = np.where((self.group == group) & (self.work == Work.SEAM), lengths, 0.0)
+            total = np.concatenate([[0.0], np.cumsum(held)])
+            out[:, group] = np.interp(end, self.edges, total) - np.interp(start, self.edges, total)
+        return out
+
     def at(self, when: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return the category at each moment."""
-        index = np.clip(np.searchsorted(self.edges, when, side="right") - 1, 0, len(self.work) - 1)
-        return self.work[index]
+        return self.work[self._cell(when)]
+
+    def group_at(self, when: NDArray[np.int64]) -> NDArray[np.int16]:
+        """Return the seam's group at each moment, -1 outside seams."""
+        cell = self._cell(when)
+        return np.where(self.work[cell] == Work.SEAM, self.group[cell], -1).astype(np.int16)
+
+    def _cell(self, when: NDArray[np.int64]) -> NDArray[np.intp]:
+        return np.clip(np.searchsorted(self.edges, when, side="right") - 1, 0, len(self.work) - 1)
 
 
 @dataclass(slots=True)
@@ -142,46 +164,6 @@ class _Painter:
             cells[cells == over] = work
 
 
-def _seams(trace: Trace, threads: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the stretches around and between compiled regions that one graph would not have.
-
-    Within one stretch of compiled regions (regions no further apart than twice `PYTHON_GAP_NS`,
-    forward and backward apart) the first region's entry is needed by any compiled program; every
-    later cache lookup, wrapper prologue and eager fallback exists because the graph was broken.
-    """
-    names = trace.names
-    flag = np.zeros(len(names), dtype=np.int8)
-    for code, name in enumerate(names):
-        if _REGION.search(name):
-            flag[code] = 1
-        elif _REGION_BACKWARD.search(name):
-            flag[code] = 2
-        elif _REGION_BODY.search(name):
-            flag[code] = 3
-    kinds_of_row = flag[trace.name]
-    seams: list[tuple[int, int]] = []
-    body = np.flatnonzero((kinds_of_row == 3) & threads)
-    body_start, body_end = trace.ts_ns[body], trace.end_ns[body]
-    for which in (1, 2):
-        rows = np.flatnonzero((kinds_of_row == which) & threads)
-        if len(rows) < 2:
-            continue
-        start, end = intervals.union(trace.ts_ns[rows], trace.end_ns[rows])
-        first_body = np.searchsorted(body_start, start)
-        for k in range(1, len(start)):
-            if start[k] - end[k - 1] > 2 * PYTHON_GAP_NS:
-                continue
-            seam_end = int(start[k])
-            j = int(first_body[k])
-            if j < len(body) and body_start[j] < end[k]:
-                seam_end = int(body_start[j])
-            seams.append((int(end[k - 1]), seam_end))
-            inside = body_end[j : np.searchsorted(body_start, end[k])]
-            if len(inside):
-                seams.append((int(inside[-1]), int(end[k])))
-    return seams
-
-
 def read_host_work(
     trace: Trace,
     kinds: NDArray[np.int8],
@@ -190,7 +172,7 @@ def read_host_work(
     main: NDArray[np.bool_],
     low_ns: int,
     high_ns: int,
-    has_breaks: bool = True,
+    compile_facts: CompileFacts | None = None,
 ) -> HostWork:
     """Read what the launching threads did between their device calls.
 
@@ -201,8 +183,7 @@ def read_host_work(
         main: mask of the rows on the training thread, whose labels hold for all.
         low_ns: start of the window, int64 ns.
         high_ns: its end.
-        has_breaks: False when it is known that dynamo broke no graph, so that stretches between
-            compiled regions (regional compilation) are plain dispatch.
+        compile_facts: compile.json, which tells whose a seam is; None for a bare trace.
 
     Returns:
         The categories between `low_ns` and `high_ns`.
@@ -218,7 +199,9 @@ def read_host_work(
     inside = np.flatnonzero(spoken & main)
     others = np.flatnonzero(spoken & threads & ~main & (label == Work.COMPILE))
 
-    seams = _seams(trace, threads & in_window) if has_breaks else []
+    seams = find_seams(trace, threads & in_window, compile_facts)
+    owners = tuple(dict.fromkeys(seam.owners for seam in seams))
+    stretches = [pair for seam in seams for pair in seam.stretches]
     pauses = _pauses(trace, kinds, threads & in_window, low_ns, high_ns)
     reads = _reads(trace, kinds, threads & in_window)
     overhead = np.flatnonzero((kinds == Kind.OVERHEAD) & in_window)
@@ -226,15 +209,19 @@ def read_host_work(
     points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
     for rows in (inside, others, overhead, reads):
         points += [trace.ts_ns[rows], trace.end_ns[rows]]
-    points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in (seams, pauses)]
+    points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in (stretches, pauses)]
     edges = np.unique(np.concatenate(points))
-    painter = _Painter(edges, np.full(max(len(edges) - 1, 1), Work.DISPATCH, dtype=np.int8))
+    cells = max(len(edges) - 1, 1)
+    painter = _Painter(edges, np.full(cells, Work.DISPATCH, dtype=np.int8))
+    group = np.full(cells, -1, dtype=np.int16)
 
     ends = trace.end_ns
     for row in inside:
         painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work(int(label[row])))
-    for start, end in seams:
-        painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
+    for seam in seams:
+        for start, end in seam.stretches:
+            painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
+            group[slice(*np.searchsorted(edges, [start, end]))] = owners.index(seam.owners)
     for start, end in pauses:
         painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
     for row in reads:
@@ -243,7 +230,13 @@ def read_host_work(
         painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.COMPILE)
     for row in overhead:
         painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.OVERHEAD)
-    return HostWork(edges=edges, work=painter.work)
+    return HostWork(
+        edges=edges,
+        work=painter.work,
+        group=group,
+        seam_owners=owners,
+        seam_count=tuple(sum(seam.owners == each for seam in seams) for each in owners),
+    )
 
 
 def _reads(trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_]) -> NDArray[np.intp]:

@@ -38,6 +38,7 @@ from .waits import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..model.run import CompileFacts
     from ..model.trace import Trace
 
 __all__ = ["NO_WAIT", "PARTS", "QUEUE_DEPTH", "WAIT_ALL", "EventKind", "Program", "build_program"]
@@ -61,6 +62,8 @@ class Program:
 
     kind: NDArray[np.int8]
     work: NDArray[np.float64]
+    seam_work: NDArray[np.float64]
+    """The SEAM column of `work` by owners, (n, len(host_work.seam_owners))."""
     after: NDArray[np.float64]
     after_work: NDArray[np.int8]
     wait: NDArray[np.int64]
@@ -184,7 +187,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     step_edges_ns: NDArray[np.int64],
     *,
     main_tid: int | None = None,
-    has_breaks: bool = True,
+    compile_facts: CompileFacts | None = None,
 ) -> Program | None:
     """Build the program of the whole steps between the first and the last boundary.
 
@@ -193,7 +196,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         kinds: `dialect.kinds(trace)`.
         step_edges_ns: boundaries of consecutive steps on the host, int64 ns, steps + 1 of them.
         main_tid: thread code of the training thread; the thread with the most annotations if None.
-        has_breaks: see `read_host_work`.
+        compile_facts: compile.json, see `read_host_work`.
 
     Returns:
         The program, or None when the window holds no launched device work.
@@ -232,7 +235,13 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         main_tid = int(np.bincount(pool).argmax())
     main = trace.tid == main_tid
     host_work = read_host_work(
-        trace, kinds, threads=threads | main, main=main, low_ns=low, high_ns=high, has_breaks=has_breaks
+        trace,
+        kinds,
+        threads=threads | main,
+        main=main,
+        low_ns=low,
+        high_ns=high,
+        compile_facts=compile_facts,
     )
 
     # --- events: which calls matter, and the step boundaries as calls of no length
@@ -289,6 +298,10 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     call_work[kind == EventKind.ALLOCATOR] = Work.ALLOCATOR
     call_work[call_work == Work.OVERHEAD] = Work.DISPATCH
     work[np.arange(len(rows)), call_work] += own_call
+    seam_work = host_work.split_seams(before_call_end, np.maximum(start, before_call_end))
+    in_seam = np.where(call_work == Work.SEAM, host_work.group_at(start), -1)
+    at_seam = np.flatnonzero(in_seam >= 0)
+    seam_work[at_seam, in_seam[at_seam]] += own_call[at_seam]
     # Between two allocator calls in a row there is nothing but the allocator (empty_cache, retry).
     pair = np.zeros(len(rows), dtype=bool)
     pair[1:] = (kind[1:] == EventKind.ALLOCATOR) & (kind[:-1] == EventKind.ALLOCATOR)
@@ -305,6 +318,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     return Program(
         kind=kind,
         work=work,
+        seam_work=seam_work,
         after=after,
         after_work=call_work,
         wait=wait,

@@ -42,12 +42,15 @@ class Edit:
     Attributes:
         work: factor on host work, by category; 1 where missing.
         drop_waits: kinds of events whose waits are gone.
-        duration: factor on device durations, shape (m,) or a scalar.
+        duration: factor on device durations, shape (m,) or a scalar. What has the factor 0 is not
+            launched at all: it takes no room between its neighbours either.
+        gone: host work that is not done at all, ns before any factor, shape (n, len(Work)); None: all is.
     """
 
     work: dict[Work, float] = field(default_factory=dict)
     drop_waits: frozenset[EventKind] = frozenset()
     duration: NDArray[np.float64] | float = 1.0
+    gone: NDArray[np.float64] | None = None
 
     def factors(self) -> NDArray[np.float64]:
         """Return the factor of each category, shape (len(Work),)."""
@@ -61,11 +64,14 @@ class Edit:
         work = dict(self.work)
         for key, factor in other.work.items():
             work[key] = work.get(key, 1.0) * factor
-
+        gone = self.gone if other.gone is None else other.gone
+        if self.gone is not None and other.gone is not None:
+            gone = np.maximum(self.gone, other.gone)
         return Edit(
             work=work,
             drop_waits=self.drop_waits | other.drop_waits,
             duration=self.duration * other.duration,
+            gone=gone,
         )
 
 
@@ -176,7 +182,7 @@ class Replay:
         p = self.program
         edit = edit or Edit()
         factors = edit.factors()
-        own = p.work @ factors
+        own = (p.work if edit.gone is None else p.work - edit.gone) @ factors
         dropped = np.isin(p.kind, [int(k) for k in edit.drop_waits])
         wait = np.where(dropped, NO_WAIT, p.wait)
         after = np.where(dropped, 0.0, p.after * factors[p.after_work])
@@ -185,7 +191,7 @@ class Replay:
         device = _Device(
             program=p,
             duration=p.duration * edit.duration,
-            spacing=p.spacing,
+            spacing=np.where(np.broadcast_to(edit.duration, m) == 0.0, 0.0, p.spacing),
             issued=np.empty(n),
             start=np.empty(m),
             end=np.empty(m),
@@ -234,7 +240,7 @@ class _Device:
 
     program: Program
     duration: NDArray[np.float64]
-    spacing: float
+    spacing: NDArray[np.float64]
     issued: NDArray[np.float64]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
@@ -248,10 +254,11 @@ class _Device:
         if (depends >= 0).any():
             until = np.where(depends >= 0, self.end[np.maximum(depends, 0)], -np.inf)
             ready = np.maximum(ready, until)
-        occupied = self.duration[at] + self.spacing
+        spacing = self.spacing[at]
+        occupied = self.duration[at] + spacing
         total = np.cumsum(occupied)
         free = np.maximum(np.maximum.accumulate(ready - (total - occupied)), self.lane_end[lane])
         done = total + free
-        self.end[at] = done - self.spacing
+        self.end[at] = done - spacing
         self.start[at] = self.end[at] - self.duration[at]
         self.lane_end[lane] = done[-1]

@@ -12,8 +12,38 @@ from ..model.codes import Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
 from ..model.run import JsonValue, SourceSite
 from ..model.view import StepTimeline
+from ..model.work import ComputeFacts
 
-__all__ = ["HostSpan", "Timeline"]
+__all__ = ["CompiledWork", "HostSpan", "SeamPrice", "Timeline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeamPrice:
+    """The seams that one set of graph breaks is the reason of."""
+
+    owners: tuple[int, ...]
+    """Positions in `CompileFacts.breaks`; empty where nothing tells."""
+    per_step: float
+    host_ms: float
+    """Host time in them per step, at the speed of the true step."""
+    cost_ms: float | None
+    """Their share of what the step saves with all seams gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledWork:
+    """How much of forward and backward runs compiled, per step."""
+
+    kernel_share: float
+    """Kernels (CPU: operators and generated kernels) launched by compiled code, of all."""
+    time_share: float
+    """The same by their time."""
+    eager_in_seams: float | None = None
+    """Launches per step between the graphs, which fell back to eager."""
+    graph_launches: float | None = None
+    """CUDA graph launches per step."""
+    regions: float = 0.0
+    """Compiled regions entered per step, forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +92,11 @@ class Timeline:
     launches: int | None = None
     device_activities: int | None = None
     missing_activities: int | None = None
+    seams: tuple[SeamPrice, ...] = ()
+    compiled: CompiledWork | None = None
+    """None where the trace holds no compiled code."""
+    compute: ComputeFacts | None = None
+    """What the trace alone tells of the device's math; counts of FLOPs come on top."""
     after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
     view: StepTimeline | None = None

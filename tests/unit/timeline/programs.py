@@ -38,6 +38,7 @@ def make_program(
     return Program(
         kind=kind,
         work=work,
+        seam_work=np.zeros((n, 0)),
         after=np.asarray([e.get("after", 0.0) for e in events], dtype=np.float64),
         after_work=np.asarray([e.get("after_work", Work.DISPATCH) for e in events], dtype=np.int8),
         wait=np.asarray([e.get("wait", NO_WAIT) for e in events], dtype=np.int64),
@@ -59,7 +60,9 @@ def make_program(
         spacing=spacing,
         lanes=tuple((0, k) for k in range(lanes)),
         parts=PARTS,
-        host_work=HostWork(edges=np.asarray([0, 1]), work=np.zeros(1, dtype=np.int8)),
+        host_work=HostWork(
+            edges=np.asarray([0, 1]), work=np.zeros(1, dtype=np.int8), group=np.full(1, -1, dtype=np.int16)
+        ),
         origin_ns=0,
         launch_calls=m,
         missing_activities=0,

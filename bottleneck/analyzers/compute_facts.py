@@ -1,0 +1,88 @@
+"""Compute-bound's second question, gathered: types, achieved FLOP/s against the peak, padding, optimizer.
+
+In: facts of one rank. Out: `ComputeFacts`, None without a trace to read them from.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..model.run import Run
+from ..model.work import ComputeFacts, MathRow
+from ..timeline.peaks import Peak, peak_of
+from .base import Facts
+
+__all__ = ["compute_facts"]
+
+_COVERED = 0.9
+"""Share of the math that the count must cover before a rate is drawn from it."""
+
+
+def compute_facts(facts: Facts) -> ComputeFacts | None:
+    """Join what the trace tells of the math with the count of FLOPs and the device's peak."""
+    known = facts.timeline.compute
+    if known is None:
+        return None
+    peak = peak_of(str(facts.context.get("device.name") or "")) if facts.timeline.kind == "gpu" else None
+    rows = tuple(
+        msgspec.structs.replace(row, peak_tflops=peak.of(row.dtype) if peak else None) for row in known.math
+    )
+    known = msgspec.structs.replace(
+        known,
+        math=rows,
+        padding_share=facts.number("batch.padding_share"),
+        bandwidth_gbps=peak.bandwidth_gbps if peak else None,
+    )
+    if rows:
+        known = _with_peak(known, rows[0], peak, facts.run)
+    return _with_flops(known, facts)
+
+
+def _with_peak(known: ComputeFacts, main: MathRow, peak: Peak | None, run: Run | None) -> ComputeFacts:
+    """The peak of the type that most of the math ran in: published, else measured on the spot."""
+    published = peak.of(main.dtype) if peak is not None else None
+    if published is not None and peak is not None:
+        return msgspec.structs.replace(
+            known, peak_tflops=published, peak_dtype=main.dtype, peak_source=peak.source
+        )
+    probed = run.matmul_tflops if run is not None else {}
+    measured = probed.get("fp16" if main.dtype == "half" else main.dtype)
+    if measured:
+        return msgspec.structs.replace(
+            known,
+            peak_tflops=measured,
+            peak_dtype=main.dtype,
+            peak_source="large products timed on this device",
+        )
+    return msgspec.structs.replace(
+        known, peak_dtype=main.dtype, peak_source="no peak is known of this device"
+    )
+
+
+def _with_flops(known: ComputeFacts, facts: Facts) -> ComputeFacts:
+    run = facts.run
+    if run is None or run.flops is None:
+        artefact = run.artefacts.get("flops") if run is not None else None
+        why = f"not counted: {artefact.reason}" if artefact is not None and artefact.reason else ""
+        return msgspec.structs.replace(known, flops_from=why or known.flops_from or "not counted: no shapes")
+    tflop = run.flops.flops / 1e12
+    known = msgspec.structs.replace(known, tflop_per_step=tflop, flops_from="flop-counter step")
+    if tflop <= 0 or facts.true_ms <= 0:
+        return known
+    if facts.is_on("step.varying_shapes"):
+        return msgspec.structs.replace(
+            known, flops_from="flop-counter step, of one size among several: no rate is drawn from it"
+        )
+    if known.flops_cover is not None and known.flops_cover < _COVERED:
+        return msgspec.structs.replace(
+            known,
+            flops_from="flop-counter step; kernels of the compiler's own or of CUDA graphs were not counted",
+        )
+    achieved = tflop / facts.true_ms * 1e3
+    math_ms = (known.math_share or 0.0) * facts.true_ms
+    return msgspec.structs.replace(
+        known,
+        achieved_tflops=achieved,
+        math_tflops=tflop / math_ms * 1e3 if math_ms > 0 else None,
+        utilisation=achieved / known.peak_tflops if known.peak_tflops else None,
+    )
