@@ -18,6 +18,8 @@ from . import (  # noqa: F401  (importing a module registers its analyzers)
     input_bound,
     kernels,
     launch,
+    memory,
+    memory_share,
     sync,
     transfer,
 )

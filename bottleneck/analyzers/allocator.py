@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
-from .base import Analyzer, Facts, ms, percent
+from .base import Analyzer, Facts, ms, percent, size
 
 __all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
 
@@ -92,6 +92,19 @@ class AllocatorInCriticalPath(Analyzer):
                     source="memory_stats",
                 )
             )
+        churn = facts.memory[0].churn if facts.memory else None
+        if churn is not None and churn.sites:
+            site, count = churn.sites[0]
+            evidence.append(
+                Evidence(
+                    text=f"{count:.1f} times per step this line's request went to the driver; "
+                    f"{size(churn.bytes)} asked of it per step",
+                    value=count,
+                    unit="1/step",
+                    source="memory history",
+                    site=site,
+                )
+            )
         cost = answer.saves_ms if answer is not None else None
         if cost is not None:
             title = f"Allocator calls keep each step waiting for {ms(cost)}"
@@ -104,7 +117,10 @@ class AllocatorInCriticalPath(Analyzer):
                 answer=answer,
                 time_ms=spent or None,
                 evidence=evidence,
-                sites=[span.site for span in spans],
+                sites=[
+                    *(span.site for span in spans),
+                    *(site for site, _ in (churn.sites if churn is not None else ())),
+                ],
                 not_this=f"Not the {ms(spent)} spent in the calls: queued kernels hide most of that."
                 if spent
                 else "",
@@ -122,7 +138,8 @@ class EmptyCacheInLoop(Analyzer):
 
     How it is measured
         Segments freed and allocated again in every step of the baseline window without a retry
-        (memory_stats), and cudaFree calls in the trace; the user's line where the hooks saw it.
+        (memory_stats), and cudaFree calls in the trace. With a memory history: segments given back
+        from inside empty_cache(), and the line that called it.
 
     What it costs you
         Priced with the allocator as a whole: see BN201.
@@ -159,7 +176,10 @@ class EmptyCacheInLoop(Analyzer):
                         source="memory_stats over the baseline window",
                     )
                 ],
-                sites=facts.sites("empty_cache"),
+                sites=[
+                    *(site for summary in facts.memory for site in summary.empty_cache_sites),
+                    *facts.sites("empty_cache"),
+                ],
                 not_this="The cost is the allocator's as a whole, of which this call is the cause.",
             ),
         )

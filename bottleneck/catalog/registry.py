@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..model.fix import Fix
-from . import allocator, compute, distributed, graph_breaks, host, precision
+from . import allocator, compute, distributed, graph_breaks, host, memory, precision
 from . import compile as compile_family
 from . import input as input_family
 
 __all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "search"]
 
-FAMILIES: tuple[str, ...] = ("input", "allocator", "compute", "compile", "host", "distributed")
+FAMILIES: tuple[str, ...] = ("input", "allocator", "memory", "compute", "compile", "host", "distributed")
 
-_FAMILIES = (input_family, allocator, precision, compute, graph_breaks, compile_family, host, distributed)
+_FAMILIES = (
+    input_family,
+    allocator,
+    memory,
+    precision,
+    compute,
+    graph_breaks,
+    compile_family,
+    host,
+    distributed,
+)
 
 FIXES: tuple[Fix, ...] = tuple(
     sorted((fix for family in _FAMILIES for fix in family.FIXES), key=lambda fix: fix.id)

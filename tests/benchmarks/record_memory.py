@@ -43,7 +43,7 @@ FIXES = {
     "activations": "FX213",
     "recompute": "FX214",
     "spike": "FX212",
-    "small-batch": "FX218",
+    "small-batch": "FX221",
 }
 """The fix that `--fixed` carries out; cases without one have no mended twin."""
 

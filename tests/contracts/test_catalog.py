@@ -24,6 +24,7 @@ IDS = Path(__file__).with_name("catalog_ids.txt")
 
 # Code that cannot run here, and why. It must still compile.
 NEEDS = {
+    "FX215": "a process group",
     "FX314": "the liger-kernel package and a GPU",
     "FX315": "the torchao package and a GPU",
     "FX319": "the CUDA toolkit",

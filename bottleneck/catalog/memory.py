@@ -1,0 +1,426 @@
+"""Fixes of device memory that is held without need, or spent on the wrong thing.
+
+In: nothing. Out: `FIXES`, data. They change bytes; what they cost or save in time is said in words.
+"""
+
+from __future__ import annotations
+
+from ..model.fix import Fix, Risk
+from .build import docs, given, paper, recipe, seen, source
+
+__all__ = ["FIXES"]
+
+_BYTES = "not predicted in time: the gain is memory"
+_UNDERSTAND = docs("torch_cuda_memory.html", "Understanding CUDA memory usage")
+_CHECKPOINT = docs("checkpoint.html", "torch.utils.checkpoint")
+_RANKS = given("distributed.world_size", ">", 1, "several ranks train together")
+_LOWER_PEAK = "torch.cuda.max_memory_allocated() falls by the bytes named."
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX209",
+        family="memory",
+        title="Checkpoint selectively: keep products, recompute the cheap",
+        addresses=("BN208",),
+        what_to_change="Save what matrix products, attention and convolutions give, recompute norms, activations and"
+        " casts: much of the memory for little of the time. Compiled models do the same by"
+        " torch._functorch.config.activation_memory_budget.",
+        when=seen("memory.activations_share", ">=", 0.5, "activations are half of the peak or more"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Operations with side effects or random numbers run twice (their random state is restored).",
+        basis=_BYTES,
+        code="""\
+import torch
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+KEEP = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+}
+
+
+def policy(ctx, op, *args, **kwargs):
+    if op in KEEP:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def contexts():
+    return create_selective_checkpoint_contexts(policy)
+
+
+for block in model.blocks:
+    inputs = checkpoint(
+        block, inputs, use_reentrant=False, context_fn=contexts
+    )""",
+        undo="Call the blocks directly.",
+        verify=_LOWER_PEAK,
+        sources=(
+            _CHECKPOINT,
+            source(
+                "https://pytorch.org/blog/activation-checkpointing-techniques/",
+                "Current and new activation checkpointing techniques in PyTorch",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX210",
+        family="memory",
+        title="Drop gradients before the forward",
+        addresses=("BN204",),
+        what_to_change="Call zero_grad(set_to_none=True) right after the optimizer's step (or before the forward), not"
+        " between forward and backward: the gradients are gone when activations need the room.",
+        when=seen(
+            "memory.gradients_in_forward_share",
+            ">",
+            0.0,
+            "gradients of the last step live through the forward",
+        ),
+        basis=_BYTES,
+        code="""\
+for inputs, targets in loader:
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)""",
+        undo="Move the call back.",
+        verify=_LOWER_PEAK,
+        sources=(docs("generated/torch.optim.Optimizer.zero_grad.html", "Optimizer.zero_grad"),),
+    ),
+    Fix(
+        id="FX211",
+        family="memory",
+        title="Keep numbers of a step, not its tensors",
+        addresses=("BN205", "BN214"),
+        what_to_change="A tensor in a list keeps its memory, and with a graph all that the graph saved. Keep a detached"
+        " running sum on the device and read it every N steps; bound what must be kept.",
+        basis=_BYTES,
+        code="""\
+import torch
+
+total = torch.zeros((), device=device)
+for number, (inputs, targets) in enumerate(loader):
+    loss = loss_fn(model(inputs), targets)
+    total += loss.detach()  # not losses.append(loss)
+    if number % 100 == 99:
+        print(f"mean loss {total.item() / 100:.4f}")
+        total.zero_()""",
+        undo="Keep the tensors.",
+        verify="torch.cuda.memory_allocated() between steps stays level.",
+        sources=(
+            docs("notes/faq.html", "PyTorch FAQ: don't accumulate history across your training loop"),
+            _UNDERSTAND,
+        ),
+    ),
+    Fix(
+        id="FX212",
+        family="memory",
+        title="Compute the spike in pieces",
+        addresses=("BN206",),
+        what_to_change="Where one operation makes the peak, do it for a part of the rows at a time, in place, in a"
+        " smaller type or under no_grad.",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Sums in another order; more, smaller kernels.",
+        basis=_BYTES,
+        code="""\
+import torch
+
+
+def mean_distance(points, rows=1024):
+    parts = [torch.cdist(some, points).sum() for some in points.split(rows)]
+    return torch.stack(parts).sum() / len(points) ** 2""",
+        undo="Compute it at once.",
+        verify=_LOWER_PEAK,
+        sources=(
+            source(
+                "https://pytorch.org/blog/understanding-gpu-memory-1/",
+                "Understanding GPU memory 1: visualizing all allocations over time",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX213",
+        family="memory",
+        title="Recompute activations in backward (checkpointing)",
+        addresses=("BN208", "BN213"),
+        what_to_change="Wrap each block in checkpoint: only its input is kept, the rest is computed again in backward."
+        " Costs up to one more forward per step.",
+        when=(*seen("memory.activations_share", ">=", 0.3, "activations are a good part of the peak"),),
+        unless=(given("memory.checkpointed", "==", True, "checkpointing is in use"),),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="A quarter to a third more time where every block is wrapped; side effects run twice.",
+        basis=_BYTES + ", paid with up to one more forward",
+        code="""\
+from torch.utils.checkpoint import checkpoint
+
+for block in model.blocks:
+    inputs = checkpoint(block, inputs, use_reentrant=False)""",
+        undo="Call the blocks directly.",
+        verify=_LOWER_PEAK,
+        sources=(
+            _CHECKPOINT,
+            paper("1604.06174", "Training deep nets with sublinear memory cost", "one more forward"),
+        ),
+    ),
+    Fix(
+        id="FX214",
+        family="memory",
+        title="Turn checkpointing off where memory is plentiful",
+        addresses=("BN210",),
+        what_to_change="Recomputation buys memory with time; with most of the device empty there is nothing to buy."
+        " Call the blocks directly, or checkpoint fewer of them.",
+        when=(
+            *seen("memory.checkpointed", "==", True, "recomputation was seen"),
+            *seen("memory.headroom", ">=", 2.0, "memory would hold twice the batch"),
+        ),
+        basis="not predicted: up to the forward that is not computed twice any more",
+        may_break="More memory at the peak.",
+        code="""\
+for block in model.blocks:
+    inputs = block(inputs)  # was: checkpoint(block, inputs)""",
+        undo="Checkpoint again.",
+        verify="The step is shorter, and the peak still fits.",
+        sources=(_CHECKPOINT,),
+    ),
+    Fix(
+        id="FX215",
+        family="memory",
+        title="Shard the states over the ranks (ZeRO 1-3, FSDP)",
+        addresses=("BN207", "BN213"),
+        what_to_change="ZeRO 1 shards optimizer state, 2 gradients too, 3 (FSDP) parameters as well: each rank then"
+        " holds a part, and gathers what it needs. Wrap block by block, or nothing is saved at the peak.",
+        when=(_RANKS, *seen("memory.state_share", ">=", 0.3, "the states are a good part of the peak")),
+        unless=(given("distributed.module", "==", "fsdp", "FSDP is in use"),),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Communication is added; checkpoints are written sharded.",
+        basis=_BYTES + ", divided by the ranks",
+        code="""\
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+optimizer = ZeroRedundancyOptimizer(
+    model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-4
+)""",
+        undo="Use the plain optimizer.",
+        verify="Memory per rank falls by the share of the states.",
+        sources=(
+            docs("distributed.optim.html", "ZeroRedundancyOptimizer"),
+            paper("1910.02054", "ZeRO: memory optimizations toward training trillion parameter models"),
+        ),
+    ),
+    Fix(
+        id="FX216",
+        family="memory",
+        title="Use a smaller optimizer state (factored, 8-bit, paged)",
+        addresses=("BN207", "BN213"),
+        what_to_change="AdamW keeps 8 bytes per parameter. Adafactor keeps a row and a column; 8-bit Adam (bitsandbytes,"
+        " torchao) two bytes; paged variants live on the host until needed.",
+        when=seen("memory.optimizer_share", ">=", 0.2, "optimizer state is a fifth of the peak or more"),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Another optimizer: compare the loss, tune the learning rate.",
+        basis=_BYTES + ": most of the optimizer state",
+        code="""\
+import torch
+
+optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-3)
+# or: bitsandbytes.optim.AdamW8bit, bitsandbytes.optim.PagedAdamW8bit,
+# torchao.optim.AdamW8bit, each with the arguments of AdamW""",
+        undo="Use AdamW again.",
+        verify="Optimizer state at the peak falls; the loss follows the old curve.",
+        sources=(
+            docs("generated/torch.optim.Adafactor.html", "torch.optim.Adafactor"),
+            paper("2110.02861", "8-bit optimizers via block-wise quantization"),
+        ),
+    ),
+    Fix(
+        id="FX217",
+        family="memory",
+        title="Compute the loss of a large vocabulary in chunks",
+        addresses=("BN209",),
+        what_to_change="Take the output layer and the cross-entropy a few rows at a time, recomputed in backward: the whole"
+        " logits never exist. Kernels such as Liger's fused linear cross-entropy do it without recomputing.",
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Sums in another order; the logits are not there to be looked at.",
+        basis=_BYTES,
+        code="""\
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def chunked_loss(head, hidden, targets, rows=1024):
+    def part(some, wanted):
+        return F.cross_entropy(head(some).float(), wanted, reduction="sum")
+
+    pairs = zip(hidden.split(rows), targets.split(rows))
+    parts = [
+        checkpoint(part, some, wanted, use_reentrant=False)
+        for some, wanted in pairs
+    ]
+    return sum(parts) / len(targets)""",
+        undo="Compute the logits at once.",
+        verify=_LOWER_PEAK,
+        sources=(
+            paper("2411.09009", "Cut your losses in large-vocabulary language models"),
+            paper("2410.10989", "Liger Kernel", "60 % less memory"),
+        ),
+    ),
+    Fix(
+        id="FX218",
+        family="memory",
+        title="Train low-rank adapters instead of all parameters (LoRA)",
+        addresses=("BN207",),
+        what_to_change="Freeze the model and train small matrices beside its layers: gradients and optimizer state"
+        " shrink to theirs. For fine-tuning.",
+        when=seen("memory.state_share", ">=", 0.5, "the states are half of the peak or more"),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Another training: less capacity to change the model.",
+        basis=_BYTES + ": gradients and optimizer state of what is frozen",
+        code="""\
+import torch
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self, layer, rank=8):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        sizes = layer.in_features, layer.out_features
+        self.down = torch.nn.Linear(sizes[0], rank, bias=False)
+        self.up = torch.nn.Linear(rank, sizes[1], bias=False)
+        torch.nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))""",
+        undo="Train all parameters.",
+        verify="Gradients and optimizer state at the peak fall to a few per cent.",
+        sources=(
+            paper("2106.09685", "LoRA: low-rank adaptation of large language models"),
+            source("https://huggingface.co/docs/peft", "PEFT"),
+        ),
+    ),
+    Fix(
+        id="FX219",
+        family="memory",
+        title="Keep states or activations on the host (offload)",
+        addresses=("BN207", "BN208", "BN213"),
+        what_to_change="Saved activations can wait in pinned host memory between forward and backward, optimizer state can"
+        " live and be updated there (FSDP and DeepSpeed offload, paged optimizers). Copies over PCIe take time.",
+        when=(
+            given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
+            *seen("memory.peak_share", ">=", 0.7, "the device is nearly full at the peak"),
+        ),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Slower wherever the copies are not hidden; needs host memory of that size.",
+        basis=_BYTES + ", paid with copies",
+        code="""\
+import torch
+
+with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
+    loss = loss_fn(model(inputs), targets)
+loss.backward()""",
+        undo="Take the context away.",
+        verify=_LOWER_PEAK,
+        sources=(
+            recipe("intermediate/autograd_saved_tensors_hooks_tutorial.html", "Hooks for saved tensors"),
+            paper("2101.06840", "ZeRO-Offload"),
+        ),
+    ),
+    Fix(
+        id="FX220",
+        family="memory",
+        title="Smaller micro-batches, accumulated to the same batch",
+        addresses=("BN213", "BN208"),
+        what_to_change="Split the batch, run forward and backward for each part with its loss divided by their number, and"
+        " step once: activations shrink, the gradient stays the same.",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Batch norm sees smaller batches; more launches per sample.",
+        basis=_BYTES + ": activations divided by the parts",
+        code="""\
+parts = 4
+for inputs, targets in loader:
+    for some, wanted in zip(inputs.chunk(parts), targets.chunk(parts)):
+        (loss_fn(model(some), wanted) / parts).backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)""",
+        undo="One backward per batch.",
+        verify=_LOWER_PEAK,
+        sources=(
+            recipe("recipes/recipes/amp_examples.html", "Gradient accumulation"),
+            _UNDERSTAND,
+        ),
+    ),
+    Fix(
+        id="FX221",
+        family="memory",
+        title="Use a batch that fills the device",
+        addresses=("BN210",),
+        what_to_change="Double the batch while memory holds it and samples per second rise; scale the learning rate with"
+        " it, with warm-up. Stop when the step grows as fast as the batch: then the device is busy.",
+        when=seen("memory.headroom", ">=", 2.0, "memory would hold twice the batch"),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Optimization changes: compare at equal samples seen.",
+        basis="not predicted: samples per second rise until the device is busy",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=2 * batch_size, shuffle=True)
+for group in optimizer.param_groups:
+    group["lr"] *= 2  # linear scaling, with warm-up""",
+        undo="Restore both.",
+        verify="Samples per second rise; loss at the same number of samples is no worse.",
+        sources=(paper("1706.02677", "Accurate, large minibatch SGD"),),
+    ),
+    Fix(
+        id="FX222",
+        family="memory",
+        title="Read allocated and reserved for what they are",
+        addresses=("BN212",),
+        what_to_change="memory_allocated is what tensors hold, memory_reserved what the process took from the device;"
+        " nvidia-smi shows the second and the context. Judge a fix by the peak of the first, and by fragments.",
+        basis=_BYTES,
+        note=True,
+        code="""\
+import torch
+
+if torch.cuda.is_available():
+    stats = torch.cuda.memory_stats()
+    print(
+        torch.cuda.max_memory_allocated(),
+        torch.cuda.max_memory_reserved(),
+        stats["inactive_split_bytes.all.peak"],
+    )""",
+        undo="Nothing to undo.",
+        verify="Nothing changes.",
+        sources=(docs("notes/cuda.html#memory-management", "CUDA memory management"),),
+    ),
+    Fix(
+        id="FX223",
+        family="memory",
+        title="Let the process give memory back, and load data as arrays",
+        addresses=("BN214",),
+        what_to_change="What grows without a leak is mostly malloc's fragments or Python lists that forked workers touch:"
+        " keep samples in one array instead of a list of objects, and bound caches.",
+        when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="A data set that returned Python objects returns array rows.",
+        basis=_BYTES,
+        code="""\
+import numpy as np
+
+rows = np.stack([np.asarray(row, dtype=np.float32) for row in inputs])
+# a dataset that indexes `rows` touches no reference counts""",
+        undo="Keep the list.",
+        verify="Resident memory stays level over the steps.",
+        sources=(
+            source(
+                "https://github.com/pytorch/pytorch/issues/13246",
+                "DataLoader workers and growing memory",
+            ),
+        ),
+    ),
+)
