@@ -39,6 +39,7 @@ VERBS: dict[str, str] = {
     "compare": "Compare two sets of runs: what grew, and why.",
     "report": "Show the diagnosis of a run again, as text, Markdown or JSON.",
     "review": "Look at runs in TensorBoard, with the diagnosis beside the trace.",
+    "doctor": "Check versions, permissions and files for what would go wrong.",
     "catalog": "List, show and search the fixes.",
     "explain": "Explain a finding (BN101) or a fix (FX101).",
     "completion": "Print the completion script for bash, zsh or fish.",

@@ -1,0 +1,64 @@
+"""`bottleneck doctor [PATH...]`: what would go wrong here, before it does.
+
+In: this environment, and paths to traces if given. Out: one line per check, with what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..doctor.check import Check
+
+__all__ = ["command"]
+
+_MARKS = {"ok": "ok     ", "note": "note   ", "warning": "warning", "problem": "PROBLEM"}
+
+
+@click.command("doctor")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.option("--quick", is_flag=True, help="Leave out what takes seconds: a profile, loading plugins.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_: str) -> None:
+    """Check versions, the profiler, permissions and space; with PATH..., traces for TensorBoard.
+
+    Nothing is changed. Exit codes: 0 nothing stands in the way (warnings may), 2 a problem was found.
+    """
+    found: list[Check] = []
+    for check in _checks(paths, quick=quick):
+        found.append(check)
+        if format_ == "text":
+            _show(check)
+    if format_ == "json":
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    if any(check.level == "problem" for check in found):
+        ctx.exit(2)
+
+
+def _checks(paths: tuple[Path, ...], *, quick: bool) -> Iterator[Check]:
+    from ..doctor.files import available_memory, check_files
+    from ..doctor.machine import check_profiler, check_space
+    from ..doctor.versions import check_plugins, check_versions
+
+    yield from check_versions()
+    if not quick:
+        yield from check_plugins()
+        yield from check_profiler()
+    yield from check_space(Path("reports"))
+    if paths:
+        yield from check_files(paths, memory=available_memory())
+
+
+def _show(check: Check) -> None:
+    from ..reporters.wording import clean
+
+    click.echo(f"{_MARKS[check.level]}  {check.area}: {clean(check.text)}")
+    if check.remedy:
+        click.echo(f"{'':9}To do: {clean(check.remedy)}")
