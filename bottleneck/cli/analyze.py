@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from ..errors import UsageError
 from ..model.codes import BottleneckClass
 from ..reporters.base import FORMATS
 
@@ -48,8 +49,14 @@ def command(
     3 undetermined.
     """
     from ..diagnose import diagnose_paths
-    from ..reporters.output import emit, render_for, save
+    from ..reporters.output import emit, fits_terminal, render_for, save
 
+    if not fits_terminal(format_, sys.stdout):
+        if out is None:
+            raise UsageError(
+                "An HTML page is not for a terminal.", remedy="Add --out FOLDER, or redirect: > report.html"
+            )
+        format_ = "text"
     diagnosis = diagnose_paths(list(paths), true_step_ms=true_step_ms)
     if out is not None:
         save(diagnosis, out)

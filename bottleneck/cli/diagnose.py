@@ -233,8 +233,10 @@ def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int
 
 def _report(folder: Path, *, format_: str, verbose: bool) -> Diagnosis:
     from ..diagnose import diagnose_paths
-    from ..reporters.output import emit, render_for, save
+    from ..reporters.output import emit, fits_terminal, render_for, save
 
+    if not fits_terminal(format_, sys.stdout):
+        format_ = "text"  # report.html lies in the run folder anyway
     diagnosis = diagnose_paths([folder])
     save(diagnosis, folder)
     emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))

@@ -24,11 +24,13 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     """Show the diagnosis of RUN, a run folder or a diagnosis.json.
 
     \b
-    bottleneck report RUN --format html --out report.html    one page with charts, opens offline
+    bottleneck report RUN --format html    writes RUN/report.html: one page with charts, opens offline
     """
     from ..reporters.json import load
-    from ..reporters.output import emit, render_for
+    from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for
 
     diagnosis = load(run)
+    if out == "-" and not fits_terminal(format_, sys.stdout):
+        out = str((run if run.is_dir() else run.parent) / PAGE_FILE)
     stream = sys.stdout if out == "-" else None
     emit(render_for(diagnosis, format_, stream=stream, verbose=verbose), out=out)

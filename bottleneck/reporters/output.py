@@ -28,6 +28,7 @@ __all__ = [
     "REPORT_FILE",
     "Traits",
     "emit",
+    "fits_terminal",
     "render_for",
     "save",
     "traits",
@@ -113,6 +114,16 @@ def write_text(path: Path, text: str) -> None:
         raise InputError(
             f"Cannot write {path}: {error.strerror or error}.", remedy="Choose another place with --out."
         ) from None
+
+
+def fits_terminal(name: str, stream: TextIO | None) -> bool:
+    """Return whether the format `name` can go to `stream`: a page of a megabyte is not for a terminal."""
+    if name != "html" or stream is None:
+        return True
+    try:
+        return not stream.isatty()
+    except ValueError:  # a closed stream
+        return True
 
 
 def emit(text: str, *, out: str | Path | None = None) -> None:

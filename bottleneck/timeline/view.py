@@ -17,13 +17,14 @@ import numpy as np
 
 from ..model.codes import Part
 from ..model.view import NO_PART, Lane, Span, StepTimeline
+from .dialect import Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..model.trace import Trace
 
-__all__ = ["PARTS", "LaneEvents", "Sketch", "choose_step", "nesting", "part_codes"]
+__all__ = ["PARTS", "LaneEvents", "Sketch", "choose_step", "nesting", "part_codes", "thread_name"]
 
 PARTS: tuple[Part, ...] = tuple(Part)
 """What `Span.part` indexes."""
@@ -75,6 +76,13 @@ def nesting(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int6
         depth[k] = len(open_ends)
         open_ends.append(finish)
     return depth
+
+
+def thread_name(trace: Trace, kinds: NDArray[np.int8], tid: int) -> str:
+    """Return what a thread other than the training thread is called."""
+    rows = np.flatnonzero((trace.tid == tid) & (kinds == Kind.OP))
+    engine = [i for i, name in enumerate(trace.names) if name.startswith("autograd::engine::")]
+    return f"{'autograd ' if np.isin(trace.name[rows], engine).any() else ''}thread {trace.tids[tid]}"
 
 
 @dataclass(slots=True, kw_only=True)

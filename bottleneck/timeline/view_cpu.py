@@ -14,7 +14,7 @@ from ..model.codes import Part
 from ..model.trace import NONE
 from .cpu_pools import Pool
 from .dialect import Kind
-from .view import PARTS, LaneEvents, Sketch, choose_step
+from .view import PARTS, LaneEvents, Sketch, choose_step, thread_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,7 @@ def cpu_view(
     )
     ops = kinds == Kind.OP
     sketch.add_rows("operators", "training thread: operators", sketch.inside(on_main & ops))
-    _add_other_threads(sketch, ops & ~on_main)
+    _add_other_threads(sketch, kinds, ops & ~on_main)
     count = segments.steps
     return sketch.timeline(
         step=int(numbers[chosen]) if numbers is not None and chosen < len(numbers) else chosen,
@@ -110,11 +110,13 @@ def cpu_view(
     )
 
 
-def _add_other_threads(sketch: Sketch, ops: NDArray[np.bool_]) -> None:
+def _add_other_threads(sketch: Sketch, kinds: NDArray[np.int8], ops: NDArray[np.bool_]) -> None:
     trace = sketch.trace
     rows = sketch.inside(ops)
     threads, inverse = np.unique(trace.tid[rows], return_inverse=True)
     busy = np.bincount(inverse, weights=trace.dur_ns[rows], minlength=len(threads))
     for k in np.argsort(-busy, kind="stable")[:_OTHER_THREADS].tolist():
         mine = rows[trace.tid[rows] == threads[k]]
-        sketch.add_rows("operators", f"thread {trace.tids[int(threads[k])]}: operators", mine, deepest=1)
+        sketch.add_rows(
+            "operators", f"{thread_name(trace, kinds, int(threads[k]))}: operators", mine, deepest=1
+        )

@@ -24,7 +24,7 @@ from .hostwork import Work
 from .kernels import classify
 from .program import NO_WAIT, EventKind
 from .replay import step_ends
-from .view import PARTS, LaneEvents, Sketch, choose_step, part_codes
+from .view import PARTS, LaneEvents, Sketch, choose_step, part_codes, thread_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,16 +41,16 @@ _WORK_OF_CALL = {
     EventKind.ALLOCATOR: Work.ALLOCATOR,
 }
 _WHAT: dict[Part, str] = {
-    Part.INPUT: "device idle: waiting for the next batch",
-    Part.SYNC: "device idle: the host was blocked in a synchronisation",
-    Part.ALLOCATOR: "device idle: the host was in the allocator",
-    Part.COMPILE: "device idle: compiling",
-    Part.GRAPH_BREAK: "device idle: between compiled regions",
-    Part.DISPATCH: "device idle: the host was still dispatching operators",
-    Part.HOST: "device idle: Python without operators",
-    Part.COPIES: "device idle: the host was in a blocking copy",
-    Part.DEVICE: "device idle: its own gap between queued work",
-    Part.UNEXPLAINED: "device idle: the profiler's own work",
+    Part.INPUT: "waiting for the next batch",
+    Part.SYNC: "host blocked in a synchronisation",
+    Part.ALLOCATOR: "host in the allocator",
+    Part.COMPILE: "host compiling",
+    Part.GRAPH_BREAK: "host between compiled regions",
+    Part.DISPATCH: "host still dispatching operators",
+    Part.HOST: "host in Python without operators",
+    Part.COPIES: "host in a blocking copy",
+    Part.DEVICE: "device's own gap between queued work",
+    Part.UNEXPLAINED: "the profiler's own work",
 }
 
 
@@ -208,9 +208,7 @@ def gpu_view(
     notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
     sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
     pieces = idle_pieces(trace, kinds, program)
-    code = np.asarray(
-        [sketch.code(_WHAT.get(part, f"device idle: {part.value}")) for part in PARTS], dtype=np.int64
-    )
+    code = np.asarray([sketch.code(_WHAT.get(part, part.value)) for part in PARTS], dtype=np.int64)
     sketch.add(
         LaneEvents(
             kind="idle",
@@ -253,7 +251,7 @@ def _add_threads(sketch: Sketch, kinds: NDArray[np.int8], program: Program, main
         of_call[program.row[program.kind == kind]] = PARTS.index(PART_OF_WORK[work])
     others = [int(t) for t in np.unique(trace.tid[program.row[program.row >= 0]]) if t != main_tid]
     for tid in (main_tid, *others):
-        name = "training thread" if tid == main_tid else f"thread {trace.tids[tid]}"
+        name = "training thread" if tid == main_tid else thread_name(trace, kinds, tid)
         mine = trace.tid == tid
         rows = sketch.inside(mine & np.isin(kinds, HOST_CALL_KINDS))
         sketch.add_rows("calls", f"{name}: device calls", rows, part=of_call[rows], deepest=0)

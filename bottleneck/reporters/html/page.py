@@ -133,6 +133,8 @@ class Page:
     memory: tuple[MemorySection, ...]
     memory_absent: str
     compile: CompileSection | None
+    compiled: bool
+    """The acceleration state says that something was compiled, whether its details are known or not."""
     compute: Facts
     math: tuple[tuple[str, str, str, str, str], ...]
     loaders: tuple[LoaderCells, ...]
@@ -189,6 +191,9 @@ def build(diagnosis: Diagnosis) -> Page:
         memory=memory_sections(diagnosis),
         memory_absent=clean(absent).removeprefix("absent: ") if absent != "ok" else "",
         compile=compile_section(diagnosis),
+        compiled=any(
+            row.name == "torch.compile" and row.state in ("on", "partly") for row in diagnosis.acceleration
+        ),
         compute=compute_facts(diagnosis),
         math=_math(diagnosis),
         loaders=loader_rows(diagnosis),
@@ -350,12 +355,14 @@ def _timeline(
     if timeline is None:
         return None, "", ()
     length_ms = timeline.length_us / 1e3
+    true_ms = diagnosis.step.true_ms if diagnosis.step.true_is != "profiled" else None
+    slower = f" ({length_ms / true_ms:.2f}× the true one)" if true_ms else ""
     facts = [
         (
             "Step shown",
             f"number {timeline.step}, {clean(timeline.chosen)}" if timeline.step is not None else "",
         ),
-        ("Its length", f"{milliseconds(length_ms)} ms, profiled"),
+        ("Its length", f"{milliseconds(length_ms)} ms, profiled{slower}"),
         (
             "True step",
             f"{milliseconds(diagnosis.step.true_ms)} ms" if diagnosis.step.true_ms else "not measured",

@@ -19,11 +19,12 @@ function percent(share) {
   return Math.abs(value) < 10 ? `${value.toFixed(1)} %` : `${value.toFixed(0)} %`;
 }
 
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
 function bytes(value) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (Math.abs(value) >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
-  return `${unit === 0 || value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${units[unit]}`;
+  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) { value /= 1024; unit += 1; }
+  return `${unit === 0 || value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${UNITS[unit]}`;
 }
 
 function announce(text) { $("announce").textContent = text; }

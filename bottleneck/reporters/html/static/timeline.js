@@ -26,7 +26,7 @@ function makeTimeline(timeline) {
   const height = rows.length * ROW + 62;
   box.style.height = `${height}px`;
 
-  const lit = (item) => cause === null || (cause.lanes.includes(item.lane) && cause.parts.includes(item.part));
+  const lit = (item) => cause === null || cause.parts.includes(item.part);
   const colourOf = (item) => (item.part < 0 ? css(NEUTRAL[timeline.lanes[item.lane].kind]) : partColour(item.part));
 
   function draw(params, api) {
@@ -122,7 +122,7 @@ function makeTimeline(timeline) {
   }
   function choose(index, move) {
     cause = index === null ? null : data.causes[index];
-    blocks = cause === null ? [] : items.filter(lit).sort((a, b) => a.value[1] - b.value[1]);
+    blocks = cause === null ? [] : items.filter((item) => lit(item) && cause.lanes.includes(item.lane)).sort((a, b) => a.value[1] - b.value[1]);
     for (const button of document.querySelectorAll("#timeline-causes button")) {
       button.setAttribute("aria-pressed", String(button.dataset.cause === (index === null ? "" : String(index))));
     }
@@ -146,13 +146,6 @@ function makeTimeline(timeline) {
   };
   add("Everything", null);
   data.causes.forEach((each, index) => { if (each.lanes.length > 0) add(each.name, index); });
-  for (const [action, text] of [["previous", "Previous block"], ["next", "Next block"]]) {
-    const button = element("button", text);
-    button.type = "button";
-    button.dataset.zoom = action;
-    button.disabled = true;
-    $("timeline-tools").append(button);
-  }
   for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => actions[button.dataset.zoom]());
   for (const button of document.querySelectorAll(".show")) {
     button.hidden = false;
