@@ -24,7 +24,7 @@ from .analyzers.context import build_context
 from .analyzers.step_summary import StepBasis, find_basis
 from .analyzers.verdict import decide, order_causes
 from .analyzers.view_rows import loader_rows, window_steps
-from .catalog.match import match
+from .catalog.match import applicable, match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
 from .ingest.memory import read_records
@@ -404,6 +404,7 @@ def diagnose_paths(
         causes=order_causes(facts, findings, verdict),
         findings=findings,
         suggestions=suggestions,
+        applicable=applicable(suggestions, context, what_ifs),
         combination=_combination(suggestions, timeline, step.true_ms),
         what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
         kernels=timeline.kernels,

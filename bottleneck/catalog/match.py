@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..model.fix import Fix
     from ..model.run import JsonValue
 
-__all__ = ["match"]
+__all__ = ["applicable", "match"]
 
 _WORTH_SHARE = 0.02
 """The verdict's own threshold: below it a predicted gain does not outrank an unpriced fix."""
@@ -72,6 +72,34 @@ def match(
     return _without_conflicts(ranked)
 
 
+def applicable(
+    suggestions: Iterable[Suggestion],
+    context: Mapping[str, JsonValue],
+    what_ifs: Mapping[WhatIf, WhatIfResult],
+    *,
+    fixes: Iterable[Fix] = FIXES,
+) -> tuple[Suggestion, ...]:
+    """Return the fixes that can be tried at run time and apply, but answer no finding.
+
+    For `bottleneck verify --all`: what a diagnosis does not think of may help all the same.
+
+    Args:
+        suggestions: those that `match` has made, which are left out.
+        context: facts and settings in force; absent keys are unknown.
+        what_ifs: the replay's answers.
+        fixes: the catalogue to choose from.
+    """
+    made = {suggestion.fix for suggestion in suggestions}
+    found = []
+    for fix in fixes:
+        if not fix.can_try or fix.status == "removed" or fix.id in made:
+            continue
+        unknown = _unchecked(fix, context)
+        if unknown is not None:
+            found.append(_suggest(fix, None, context, what_ifs, unknown))
+    return tuple(found)
+
+
 def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
     """Return whether the replay was asked about this fix and saw no gain."""
     answer = what_ifs.get(fix.what_if) if fix.what_if is not None else None
@@ -92,7 +120,7 @@ def _unchecked(fix: Fix, context: Mapping[str, JsonValue]) -> tuple[str, ...] | 
 
 def _suggest(
     fix: Fix,
-    finding: Finding,
+    finding: Finding | None,
     context: Mapping[str, JsonValue],
     what_ifs: Mapping[WhatIf, WhatIfResult],
     unknown: tuple[str, ...],
@@ -104,14 +132,14 @@ def _suggest(
     return Suggestion(
         fix=fix.id,
         title=fix.title,
-        finding=finding.code,
+        finding=finding.code if finding is not None else "",
         predicted_ms=answer.step_ms if answer else None,
         saves_ms=answer.saves_ms if answer else None,
         bound=answer is not None and (answer.bound or fix.what_if_bound),
         basis=basis,
         how=fix.what_to_change,
         code=fill(fix.code, fix.fills, context),
-        site=finding.sites[0] if finding.sites else None,
+        site=finding.sites[0] if finding is not None and finding.sites else None,
         risk=fix.risk,
         may_break=fix.may_break,
         undo=fix.undo,
@@ -119,7 +147,7 @@ def _suggest(
         can_try=fix.can_try,
         unknown=unknown,
         sources=fix.sources,
-        note=fix.note or finding.note,
+        note=fix.note or (finding is not None and finding.note),
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.run import ScriptOutcome
 
-__all__ = ["command"]
+__all__ = ["ScriptCommand", "check_script", "command", "shown", "split_words"]
 
 RANKS_SECONDS = 120.0
 """How long rank 0 waits for the other ranks' folders after its own script has ended."""
@@ -40,14 +40,15 @@ LAUNCHERS = {
 }
 
 
-class _ScriptCommand(click.Command):
+class ScriptCommand(click.Command):
     """A command whose options end at the script: everything behind it is the script's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Close our options after `-m module` too, as python does."""
         return super().parse_args(ctx, self._close_after_module(args))
 
-    def _close_after_module(self, args: list[str]) -> list[str]:
+    def target_position(self, args: list[str]) -> int:
+        """Return where the script stands, or the `-m` in its place, or `--`, or the end."""
         valued = {
             name
             for parameter in self.params
@@ -57,19 +58,26 @@ class _ScriptCommand(click.Command):
         position = 0
         while position < len(args):
             word = args[position]
-            if word == "--" or not word.startswith("-") or word == "-":
+            if word in ("--", "-") or not word.startswith("-"):
                 break
-            if word == "-m":
-                return [*args[: position + 2], "--", *args[position + 2 :]]
             if word.startswith("-m") and not word.startswith("--"):
-                return [*args[:position], "-m", word[2:], "--", *args[position + 1 :]]
+                break
             position += 2 if word in valued else 1
+        return min(position, len(args))
+
+    def _close_after_module(self, args: list[str]) -> list[str]:
+        position = self.target_position(args)
+        word = args[position] if position < len(args) else ""
+        if word == "-m":
+            return [*args[: position + 2], "--", *args[position + 2 :]]
+        if word.startswith("-m"):
+            return [*args[:position], "-m", word[2:], "--", *args[position + 1 :]]
         return args
 
 
 @click.command(
     "diagnose",
-    cls=_ScriptCommand,
+    cls=ScriptCommand,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
 )
@@ -136,9 +144,9 @@ def command(
     from ..harness.launch import launch
     from ..harness.place import choose_place
 
-    target, arguments = _split(module, script)
+    target, arguments = split_words(module, script)
     if module is None:
-        _check_script(target)
+        check_script(target)
     place = choose_place(out, target=target, is_module=module is not None)
     plan = Plan(
         script=target if module is None else None,
@@ -159,7 +167,7 @@ def command(
     ctx.exit(_conclude(place, plan, returncode, format_=format_))
 
 
-def _split(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def split_words(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return (script or module, its arguments)."""
     if module is not None:
         return module, words[1:] if words[:1] == ("--",) else words
@@ -169,7 +177,7 @@ def _split(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, 
     return target, rest[1:] if rest[:1] == ("--",) else rest
 
 
-def _check_script(target: str) -> None:
+def check_script(target: str) -> None:
     """Say at once, and without a traceback, what python would stumble over.
 
     Raises:
@@ -220,10 +228,10 @@ def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int
         _say(_failure(outcome, returncode))
         measured = has_steps(folder) or any(has_steps(path) for path in folder.glob("rank*"))
         if not measured:
-            _say(f"nothing was measured before that. What is known lies in {_shown(folder)}")
+            _say(f"nothing was measured before that. What is known lies in {shown(folder)}")
             return ScriptError.exit_code
     diagnosis = _report(folder, format_=format_, verbose=plan.verbose)
-    _say(f"run folder: {_shown(folder)} (report.html opens in a browser)")
+    _say(f"run folder: {shown(folder)} (report.html opens in a browser)")
     if returncode:
         return ScriptError.exit_code
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
@@ -275,7 +283,7 @@ def _failure(outcome: ScriptOutcome, returncode: int) -> str:
     return f"the script ended with exit code {returncode}."
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """Return a path as short as it can be from where the user stands."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

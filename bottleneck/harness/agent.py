@@ -37,6 +37,8 @@ from .sites import SiteBook
 from .steps import StepRule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .plan import Plan
     from .progress import Progress
     from .stopping import Stopper
@@ -97,6 +99,7 @@ class Agent:
         self._facts_read = False
         self._notes = NoteBook(self.clock, self._optimizers.living)
         self._failures = FailureWatch(store, self._notes, self._whereabouts)
+        self._at_training: Callable[[], None] | None = None
         self.capture = Capture(
             plan,
             store,
@@ -155,6 +158,20 @@ class Agent:
         except Exception as error:
             with contextlib.suppress(Exception):
                 self._store.artefact(artefact, "failed", reason=f"{type(error).__name__}: {error}")
+
+    @property
+    def steps(self) -> int:
+        """Steps that have ended so far."""
+        return self._steps
+
+    def at_training(self, call: Callable[[], None]) -> None:
+        """Have `call` called once, when the script's set-up is over: at a root forward or a cut."""
+        self._at_training = call
+
+    def _training_begins(self) -> None:
+        call, self._at_training = self._at_training, None
+        if call is not None:
+            call()
 
     # -- who asks ------------------------------------------------------------------------------
 
@@ -230,6 +247,8 @@ class Agent:
             if rule.forward():
                 self._cut()
             self._stopper.safe_point()
+        if self._at_training is not None and torch.is_grad_enabled():
+            self._training_begins()
         label = "forward"
         if torch.is_grad_enabled() or torch_private.is_traced_module(module):
             if self._looked < LEARNING_EVENTS:
@@ -384,6 +403,8 @@ class Agent:
         now = perf_counter_ns()
         if self.capture.done:
             return
+        if self._at_training is not None:
+            self._training_begins()
         row = self._row(now)
         if self.rule.generation != self._generation:
             if self._generation:
@@ -423,8 +444,9 @@ class Agent:
             self._all_captured()
 
     def _all_captured(self) -> None:
-        self._guarded("probes", self._probe_machine)
-        self._guarded("probes", self._probe_ourselves)
+        if self._plan.trial is None:
+            self._guarded("probes", self._probe_machine)
+            self._guarded("probes", self._probe_ourselves)
         self._write_summary()
         if self._plan.run_to_end:
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would

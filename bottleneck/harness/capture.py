@@ -239,6 +239,12 @@ class Capture:
         if reason is None and not enough:
             reason = "time limit"
         self._book.close("baseline", planned=planned, reason=reason)
+        if self._plan.trial is not None:
+            for name in ("trace", "memory"):
+                self._store.artefact(name, "absent", reason="an experiment times steps only")
+            self._at_trace_end()
+            self._complete()
+            return
         self._waited = 0
         self._try_to_trace()
 

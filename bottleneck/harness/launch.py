@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["launch", "name_signal"]
+__all__ = ["ENVIRONMENT", "PASSED_ON", "command_of", "launch", "name_signal"]
 
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """What schedulers and launchers send to the process they know, which is this one."""
@@ -45,8 +45,7 @@ def launch(plan: Plan) -> int:
     Returns:
         The exit code, or minus the number of the signal that ended it.
     """
-    entry = [str(ENTRY)] if plan.module is None else ["-m", __name__.rpartition(".")[0]]
-    command = [sys.executable, *_interpreter_flags(), *entry, encode_plan(plan), *plan.args]
+    command = [sys.executable, *command_of(plan)]
     environment = {**ENVIRONMENT, **os.environ}
     process: subprocess.Popen[bytes] | None = None
 
@@ -71,6 +70,17 @@ def launch(plan: Plan) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def command_of(plan: Plan, *, flags: bool = True) -> list[str]:
+    """Return the words behind the interpreter's name that run a plan.
+
+    Args:
+        plan: what to run.
+        flags: with the options that this interpreter was started with.
+    """
+    entry = [str(ENTRY)] if plan.module is None else ["-m", __name__.rpartition(".")[0]]
+    return [*(_interpreter_flags() if flags else []), *entry, encode_plan(plan), *plan.args]
 
 
 def name_signal(returncode: int) -> str:

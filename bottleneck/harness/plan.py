@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..model.trial import Trial
+
 __all__ = ["Plan", "decode_plan", "encode_plan"]
 
 
@@ -38,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Limit on the windows after warm-up, together. Several ranks count steps instead."""
     trace_bytes_cap: int = 200_000_000
     """Uncompressed size that the trace should stay below; fewer steps are traced to keep to it."""
+    trial: Trial | None = None
+    """A run of an experiment: fixes applied, losses recorded, and the baseline window only."""
     quiet: bool = False
     """No progress lines."""
     verbose: bool = False

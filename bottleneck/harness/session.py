@@ -22,6 +22,7 @@ from .progress import Progress
 from .saves import SaveGuard
 from .stopping import Stopper, StopRun
 from .store import Store
+from .trial import TrialRun
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -78,6 +79,7 @@ class Session:
         self.progress = Progress(quiet=plan.quiet, rank=rank if not child else 1)
         self.saves = SaveGuard(self.store)
         self.agent: Agent | None = None
+        self._trial = TrialRun(plan.trial, self.store) if plan.trial is not None else None
         self._notes: list[str] = []
         self._watch = ImportWatch("torch", self._on_torch)
         self._sigterm: signal.Handlers | None = None
@@ -95,6 +97,8 @@ class Session:
             signal.signal(signal.SIGTERM, self._on_sigterm)
             self._sigterm = signal.SIG_DFL
         os.register_at_fork(after_in_child=self._restore_signals)
+        if self._trial is not None:
+            self._trial.prepare()
         self._watch.install()
 
     def note(self, text: str) -> None:
@@ -110,6 +114,9 @@ class Session:
         if self.agent is not None:
             with contextlib.suppress(Exception):
                 self.agent.uninstall()
+        if self._trial is not None:
+            self._trial.uninstall()
+            self._trial.finish()
 
     def close(self, error: BaseException | None) -> None:
         """The script has ended: export what there is and give the folder its name. Once.
@@ -127,7 +134,12 @@ class Session:
             try:
                 self._read_ranks()
                 self.agent.finish(error)
+                if self._trial is not None:
+                    self._trial.conclude()
+                    self._trial.uninstall()
                 self.agent.uninstall()
+                if self._trial is not None:
+                    self._trial.finish()
             except Exception:
                 self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
         self._read_machine()
@@ -151,8 +163,12 @@ class Session:
             children.install(self.plan)
             from .agent import Agent
 
+            if self._trial is not None:
+                self._trial.install()
             self.agent = Agent(self.plan, self.store, self.stopper, self.progress)
             self.agent.install()
+            if self._trial is not None:
+                self._trial.follow(self.agent)
         except Exception:
             reason = traceback.format_exc(limit=-3)
             self.store.artefact("harness", "failed", reason=reason)

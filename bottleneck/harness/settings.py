@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from ..model.run import JsonValue
 
-__all__ = ["Seen", "read_settings"]
+__all__ = ["Seen", "malloc_library", "read_settings"]
 
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -197,7 +197,7 @@ def _read_threads(settings: dict[str, JsonValue]) -> None:
 
 
 def _read_allocator(settings: dict[str, JsonValue]) -> None:
-    settings["malloc.library"] = _malloc_library()
+    settings["malloc.library"] = malloc_library()
     conf = next((os.environ[n] for n in ENVIRONMENT[:3] if n in os.environ and "ALLOC_CONF" in n), None)
     if conf is not None:
         settings["allocator.conf"] = conf
@@ -278,7 +278,7 @@ def _wrapper(roots: list[Any]) -> tuple[str, dict[str, JsonValue]]:
     return "none", {}
 
 
-def _malloc_library() -> str:
+def malloc_library() -> str:
     """Return which malloc serves this process, by the libraries mapped into it."""
     with contextlib.suppress(OSError):
         mapped = Path("/proc/self/maps").read_text()

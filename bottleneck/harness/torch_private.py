@@ -24,17 +24,24 @@ if TYPE_CHECKING:
 __all__ = [
     "LoaderIterator",
     "OperatorCall",
+    "cudagraphs_recorded",
     "default_store",
     "device_kind",
     "disable_dynamo",
+    "dynamo_counter",
     "engine_owner",
     "experimental_config",
+    "in_backward",
+    "is_compiled_module",
     "is_real_loss",
     "is_traced_module",
     "mark_skip",
     "operator_calls",
     "profiler_running",
+    "recompile_limit",
     "record_function",
+    "set_allocator_settings",
+    "set_recompile_limit",
     "skip_package",
     "undisabled",
     "watch_out_of_memory",
@@ -254,3 +261,73 @@ def world() -> tuple[int, int]:
 def is_traced_module(module: object) -> bool:
     """Return whether a root module is a compiled graph: it runs with grad off, yet is training."""
     return type(module).__name__ in {"GraphModule", "<lambda>", "GraphModuleImpl"}
+
+
+def in_backward() -> bool:
+    """Return whether the calling thread runs inside a backward pass (a recomputed block, a hook)."""
+    ask = getattr(torch._C, "_current_graph_task_id", None)
+    return ask is not None and int(ask()) != -1
+
+
+def is_compiled_module(module: object) -> bool:
+    """Return whether a module was given to torch.compile, in place or as a wrapper of it."""
+    return type(module).__name__ == "OptimizedModule" or (
+        getattr(module, "_compiled_call_impl", None) is not None
+    )
+
+
+def dynamo_counter(group: str, name: str | None) -> int | None:
+    """Return one of dynamo's counters, or the sum of a group; None while dynamo is not in use."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)
+    if counters is None:
+        return None
+    found = counters.get(group, {})
+    return int(sum(found.values())) if name is None else int(found.get(name, 0))
+
+
+def _recompile_limit_name(config: Any) -> str:
+    # Renamed in 2.7; the old name stays an alias.
+    return "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+
+
+def set_recompile_limit(limit: int) -> None:
+    """Let dynamo compile one function for so many variants; imports dynamo."""
+    from torch._dynamo import config
+
+    setattr(config, _recompile_limit_name(config), limit)
+
+
+def recompile_limit() -> int | None:
+    """Return dynamo's limit, or None while dynamo is not in use."""
+    config = sys.modules.get("torch._dynamo.config")
+    return None if config is None else int(getattr(config, _recompile_limit_name(config)))
+
+
+def cudagraphs_recorded() -> int | None:
+    """Return how many CUDA graphs inductor has recorded; None where this torch does not tell."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
+        return 0
+    try:
+        containers = trees.local.tree_manager_containers.values()
+        managers = [container.tree_manager for container in containers]
+        return sum(int(next(manager.graph_counter)) for manager in managers if manager is not None)
+    except (AttributeError, TypeError):
+        return None
+
+
+def set_allocator_settings(text: str) -> bool:
+    """Set the CUDA allocator's settings in the running process; say whether this torch can."""
+    for owner, name in (
+        (torch._C, "_accelerator_setAllocatorSettings"),
+        (torch.cuda.memory, "_set_allocator_settings"),
+    ):
+        setter = getattr(owner, name, None)
+        if setter is not None:
+            try:
+                setter(text)
+            except (RuntimeError, ValueError):
+                return False
+            return True
+    return False

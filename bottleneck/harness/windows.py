@@ -40,6 +40,9 @@ BASELINE_PLENTY = 40
 BASELINE_MS = 20_000.0
 TARGET = 0.02
 """Half-width of the 95 % interval of the mean, relative."""
+TRIAL_STEPS = 300
+TRIAL_MS = 2000.0
+"""An experiment looks for differences of 2 %: it takes this long, or so many steps, where it can."""
 AFTER_STEPS = 5
 MEMORY_STEPS = 5
 """So many that what two steps later is still alive can be told from what the next step replaces."""
@@ -131,6 +134,11 @@ def make_schedule(
     resume = False
     if plan.baseline_steps is not None:
         shortest = longest = max(1, plan.baseline_steps)
+    elif plan.trial is not None:
+        # Nothing follows the baseline, so it need not be cut short for a trace.
+        wanted = min(TRIAL_STEPS, max(BASELINE_PLENTY, int(TRIAL_MS / step_ms)))
+        shortest = max(1, min(wanted // 2, affordable))
+        longest = max(shortest, min(wanted, affordable))
     elif ranks > 1:
         shortest = longest = min(BASELINE_UNKNOWN, affordable)
     elif plenty:

@@ -183,6 +183,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     findings: tuple[Finding, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
+    applicable: tuple[Suggestion, ...] = ()
+    """Fixes that answer no finding of this run, but apply to it and can be tried by `verify`."""
     combination: Combination | None = None
     """The best pair of suggestions with the first of them, where both together gain more."""
     what_ifs: tuple[WhatIfResult, ...] = ()

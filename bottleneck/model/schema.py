@@ -1,7 +1,7 @@
-"""The JSON Schema of diagnosis.json, made from the types and shipped beside them.
+"""The JSON Schemas of diagnosis.json and verify.json, made from the types and shipped beside them.
 
-In: nothing. Out: the schema as a dict or as the text of `diagnosis.schema.json`, which
-`python -m torch_bottleneck.model.schema` writes anew and a test keeps fresh.
+In: nothing. Out: a schema as a dict or as the text of `diagnosis.schema.json` or
+`verify.schema.json`, which `python -m torch_bottleneck.model.schema` writes anew and a test keeps fresh.
 """
 
 from __future__ import annotations
@@ -12,10 +12,19 @@ from typing import Any
 import msgspec
 
 from .diagnosis import SCHEMA, Diagnosis
+from .verify import VERIFY_SCHEMA, Verification
 
-__all__ = ["SCHEMA_FILE", "diagnosis_schema", "schema_text"]
+__all__ = [
+    "SCHEMA_FILE",
+    "VERIFY_SCHEMA_FILE",
+    "diagnosis_schema",
+    "schema_text",
+    "verify_schema",
+    "verify_schema_text",
+]
 
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
+VERIFY_SCHEMA_FILE = Path(__file__).with_name("verify.schema.json")
 
 
 def diagnosis_schema() -> dict[str, Any]:
@@ -30,9 +39,28 @@ def diagnosis_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """Return the text of `diagnosis.schema.json`."""
-    compact = msgspec.json.encode(diagnosis_schema(), order="sorted")
+    return _text(diagnosis_schema())
+
+
+def verify_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a verification."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"bottleneck verification, schema {VERIFY_SCHEMA}",
+        **msgspec.json.schema(Verification),
+    }
+
+
+def verify_schema_text() -> str:
+    """Return the text of `verify.schema.json`."""
+    return _text(verify_schema())
+
+
+def _text(schema: dict[str, Any]) -> str:
+    compact = msgspec.json.encode(schema, order="sorted")
     return msgspec.json.format(compact, indent=2).decode() + "\n"
 
 
 if __name__ == "__main__":
     SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    VERIFY_SCHEMA_FILE.write_text(verify_schema_text(), encoding="utf-8")

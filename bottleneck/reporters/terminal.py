@@ -29,6 +29,8 @@ from .rows import (
 from .wording import brief, clean, milliseconds, percent, sentence, shorten
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..model.diagnosis import Diagnosis
 
 __all__ = ["Page", "render"]
@@ -110,6 +112,10 @@ class Page:
             self.line((line, "cyan"), indent=indent)
         if len(shown) < len(lines):
             self.line((f"… {len(lines) - len(shown)} more lines", "dim"), indent=indent)
+
+    def show(self, renderable: RenderableType) -> None:
+        """Print something of the terminal library's own, such as a table."""
+        self._console.print(renderable)
 
     def heading(self, title: str, right: str = "") -> None:
         """Print a heading after an empty line."""

@@ -1,0 +1,275 @@
+"""`bottleneck verify`: try fixes on a script that nobody edits, and hold the predictions against it.
+
+In: a run folder, or a script with the fixes to try. Out: a table on stdout; verify.json, verify.md and
+every run's own folder on disk. This process stays light: each run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InputError
+from ..model.verify import Protocol
+from .diagnose import ScriptCommand, shown
+
+if TYPE_CHECKING:
+    from ..model.verify import Verification
+
+__all__ = ["command"]
+
+_OURS_BEHIND_SCRIPT = ("--fix", "--all", "--resume")
+"""Options that may also stand directly behind SCRIPT, before its own arguments."""
+
+
+class _VerifyCommand(ScriptCommand):
+    """Options may follow a run folder, which takes no arguments, and some of them a script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Bring our options to the front."""
+        position = self.target_position(args)
+        if position < len(args) and args[position] != "--":
+            target, rest = args[position], args[position + 1 :]
+            if Path(target).is_dir():
+                args = [*args[:position], *rest, target]
+            else:
+                ours = _leading(rest)
+                args = [*args[:position], *rest[:ours], target, *rest[ours:]]
+        return super().parse_args(ctx, args)
+
+
+def _leading(words: list[str]) -> int:
+    """Return how many of the words behind a script are options of ours."""
+    count = 0
+    while count < len(words):
+        name = words[count].partition("=")[0]
+        if name not in _OURS_BEHIND_SCRIPT:
+            break
+        count += 2 if words[count] == "--fix" else 1
+    return min(count, len(words))
+
+
+@click.command(
+    "verify",
+    cls=_VerifyCommand,
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@click.option(
+    "--fix",
+    "fixes",
+    multiple=True,
+    metavar="FX...[:NAME=VALUE,...]",
+    help="A fix to try, perhaps with options: FX101:num_workers=8. May be given several times.",
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="Try every fix that applies, then the best ones together."
+)
+@click.option(
+    "--combine/--no-combine",
+    default=None,
+    help="Try the best fixes together at the end. Default: with --all.",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(min=2),
+    default=Protocol().pairs,
+    show_default=True,
+    help="Pairs of runs per fix before anything is decided.",
+)
+@click.option(
+    "--max-pairs",
+    type=click.IntRange(min=2),
+    default=Protocol().max_pairs,
+    show_default=True,
+    help="Pairs of runs per fix, at most, while it is undecided.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Time for the whole verification.",
+)
+@click.option(
+    "--run-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Time for a single run, after which it counts as failed.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Steps to time in each run. Default: until they tell."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every run.")
+@click.option("--launcher", metavar="WORDS", help='Start with this: "torchrun --nproc-per-node 2".')
+@click.option("--resume", is_flag=True, help="Go on with a verification that was stopped.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder to write. Default: RUN/verify, or reports/verify-<script>-<time>.",
+)
+@click.option(
+    "--patch",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the edits that keep the winning fixes to FILE, as a unified diff.",
+)
+@click.option("--write", is_flag=True, help="Make these edits. Refused where git holds no clean copy.")
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "md", "json"]), default="text", show_default=True
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="RUN | SCRIPT [ARGS]...")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    module: str | None,
+    fixes: tuple[str, ...],
+    everything: bool,
+    combine: bool | None,
+    pairs: int,
+    max_pairs: int,
+    budget: float,
+    run_limit: float,
+    steps: int | None,
+    seed: int,
+    launcher: str | None,
+    resume: bool,
+    out: Path | None,
+    patch: Path | None,
+    write: bool,
+    format_: str,
+    quiet: bool,
+    words: tuple[str, ...],
+) -> None:
+    """Measure fixes by running the script with and without them, in turns.
+
+    RUN is a folder that `bottleneck diagnose` has written: its script, arguments and suggestions are
+    taken from there. Or name a SCRIPT with its arguments and the fixes to try. The source is not
+    touched: fixes are applied while the script runs. Each run is stopped once its steps are timed;
+    checkpoints that the script writes until then are written in every run.
+
+    \b
+    bottleneck verify reports/train-20260101-120000
+    bottleneck verify reports/train-20260101-120000 --all
+    bottleneck verify train.py --fix FX101:num_workers=8 --fix FX311 --lr 3e-4
+
+    Exit codes: 0 measured, 2 bad usage or input, 4 the script itself failed, 130 interrupted.
+    """
+    from ..verify.arms import Arms
+    from ..verify.edits import with_edits
+    from ..verify.session import Session
+    from .verify_source import begin, find_source, resume_from
+
+    say = _silent if quiet else _say
+    protocol = Protocol(
+        pairs=pairs,
+        max_pairs=max(pairs, max_pairs),
+        budget_seconds=budget * 60,
+        seed=seed,
+        steps=steps,
+    )
+    source = find_source(module, words, launcher=tuple(shlex.split(launcher or "")))
+    if resume:
+        folder, state, candidates = resume_from(source, out, protocol)
+    else:
+        together = everything if combine is None else combine
+        folder, state, candidates = begin(
+            source, out, protocol, fixes=fixes, everything=everything, combine=together, say=say
+        )
+    session = Session(
+        arms=Arms(
+            target=source.target,
+            folder=folder,
+            seed=state.protocol.seed,
+            session=1 + max((run.session for run in state.runs), default=0),
+            limit_seconds=run_limit * 60,
+            steps=state.protocol.steps,
+        ),
+        state=state,
+        candidates=candidates,
+        save=lambda current: _save(current, folder),
+        say=say,
+    )
+    interrupted = False
+    try:
+        session.run()
+    except KeyboardInterrupt:
+        # Between two runs; what was measured is on disk and is reported all the same.
+        interrupted = True
+    state = with_edits(session.state)
+    _save(state, folder, report=True)
+    _report(state, format_)
+    say(f"verification: {shown(folder)}")
+    if patch is not None or write:
+        _apply(state, patch=patch, write=write)
+    ctx.exit(130 if interrupted or session.interrupted else 0)
+
+
+def _save(state: Verification, folder: Path, *, report: bool = False) -> None:
+    from ..reporters.output import write_text
+    from ..reporters.verify_json import VERIFY_FILE
+    from ..reporters.verify_json import render as as_json
+    from ..reporters.verify_markdown import render as as_markdown
+
+    write_text(folder / VERIFY_FILE, as_json(state))
+    if report:
+        write_text(folder / "verify.md", as_markdown(state))
+
+
+def _report(state: Verification, format_: str) -> None:
+    from ..reporters.output import emit, traits
+
+    if format_ == "json":
+        from ..reporters.verify_json import render as as_json
+
+        emit(as_json(state))
+    elif format_ == "md":
+        from ..reporters.verify_markdown import render as as_markdown
+
+        emit(as_markdown(state))
+    else:
+        from ..reporters.verify_terminal import render as as_text
+
+        able = traits(sys.stdout)
+        emit(as_text(state, width=able.width, color=able.color, unicode=able.unicode))
+
+
+def _apply(state: Verification, *, patch: Path | None, write: bool) -> None:
+    """Write the diffs to a file, or into the sources.
+
+    Raises:
+        InputError: there is nothing to write, or git holds no clean copy of a source.
+    """
+    from ..reporters.output import write_text
+    from ..verify.edits import joined_diff, write_edits
+
+    if not state.combination:
+        raise InputError("No fix was proven to help, so there is nothing to change.")
+    if not any(edit.diff for edit in state.edits):
+        raise InputError(
+            "None of the edits is known to the letter.", remedy="The report says what to change, and where."
+        )
+    if patch is not None:
+        write_text(patch, joined_diff(state.edits))
+        _say(f"patch: {shown(patch)}")
+    if write:
+        for file in write_edits(state.edits):
+            _say(f"changed {shown(file)}")
+
+
+def _say(text: str) -> None:
+    click.echo(f"bottleneck: {text}", err=True)
+
+
+def _silent(_text: str) -> None:
+    pass

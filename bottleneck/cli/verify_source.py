@@ -1,0 +1,296 @@
+"""What `bottleneck verify` starts from: a run folder, a script, or a verification that was stopped.
+
+In: the command line's words. Out: a `Source`, then the folder to write, the first state, and the
+candidates in their order.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .. import __version__
+from ..errors import InputError, ScriptError, UsageError
+from ..ingest.run_folder import read_run
+from ..model.verify import Verification
+from ..reporters.json import load as load_diagnosis
+from ..reporters.verify_json import VERIFY_FILE
+from ..reporters.verify_json import load as load_verification
+from ..verify.arms import Target
+from ..verify.rows import candidate_again, empty_row
+from ..verify.wishes import candidates_from, candidates_of
+from .diagnose import check_script, shown, split_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..model.diagnosis import Diagnosis
+    from ..model.run import Run
+    from ..model.verify import Protocol
+    from ..verify.rows import Candidate
+
+__all__ = ["Source", "begin", "find_source", "resume_from"]
+
+VERIFY_FOLDER = "verify"
+"""Where a verification lies inside the run folder that it starts from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is to be run."""
+
+    target: Target
+    run_folder: Path | None = None
+    """The run that it comes from."""
+    verification: Path | None = None
+    """The verification that it comes from."""
+
+
+def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[str, ...]) -> Source:
+    """Find out what the command line's words name.
+
+    Raises:
+        UsageError: nothing is named.
+        InputError: what is named is neither a run nor a script.
+    """
+    if module is None and not words:
+        raise UsageError("Nothing to verify.", remedy="bottleneck verify RUN, or verify --fix FX... train.py")
+    if module is None and Path(words[0]).is_dir():
+        if len(words) > 1:
+            raise UsageError(f"A run folder takes no arguments: {' '.join(words[1:])}.")
+        return _from_folder(Path(words[0]), launcher)
+    name, arguments = split_words(module, words)
+    if module is None:
+        check_script(name)
+    target = Target(
+        script=name if module is None else None,
+        module=module,
+        args=arguments,
+        launcher=launcher,
+        cwd=Path.cwd(),
+    )
+    return Source(target=target)
+
+
+def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
+    if (folder / VERIFY_FILE).is_file():
+        state = load_verification(folder)
+        target = Target(
+            script=state.script,
+            module=state.module,
+            args=state.args,
+            launcher=launcher or state.launcher,
+            cwd=_existing(Path(state.cwd), folder),
+        )
+        return Source(target=target, verification=folder)
+    file = next(
+        (f for f in (folder / "run.json", *sorted(folder.glob("rank*/run.json"))) if f.is_file()), None
+    )
+    if file is None:
+        raise InputError(
+            f"{folder} is no run folder: it holds no run.json.",
+            remedy="Give a folder that `bottleneck diagnose` has written, or a script.",
+        )
+    run = read_run(file)
+    if run.world_size > 1 and not launcher:
+        raise InputError(
+            f"{folder} was run on {run.world_size} ranks.",
+            remedy=f'Say how to start them: --launcher "torchrun --nproc-per-node {run.world_size}".',
+        )
+    return Source(target=_target_of(run, folder, launcher), run_folder=folder)
+
+
+def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:
+    if not run.command:
+        raise InputError(
+            f"{folder} does not say which script it ran.",
+            remedy="Name the script: bottleneck verify train.py",
+        )
+    first, arguments = run.command[0], tuple(run.command[1:])
+    cwd = _existing(Path(run.cwd), folder)
+    if first.startswith("-m "):
+        return Target(module=first.removeprefix("-m "), args=arguments, launcher=launcher, cwd=cwd)
+    if not (cwd / first).is_file():
+        raise InputError(
+            f"The script of {folder} is gone: there is no {cwd / first}.",
+            remedy="Name it: bottleneck verify --fix FX... train.py",
+        )
+    return Target(script=first, args=arguments, launcher=launcher, cwd=cwd)
+
+
+def _existing(cwd: Path, folder: Path) -> Path:
+    if not cwd.is_dir():
+        raise InputError(
+            f"{folder} was run in {cwd}, which does not exist here.",
+            remedy="Go to the script's folder and name it: bottleneck verify --fix FX... train.py",
+        )
+    return cwd
+
+
+def begin(
+    source: Source,
+    out: Path | None,
+    protocol: Protocol,
+    *,
+    fixes: tuple[str, ...],
+    everything: bool,
+    combine: bool,
+    say: Callable[[str], None],
+) -> tuple[Path, Verification, tuple[Candidate, ...]]:
+    """Choose what to try and where to write.
+
+    Raises:
+        UsageError: nothing was asked for, or what cannot be tried.
+        InputError: the place is taken.
+    """
+    if source.verification is not None:
+        raise UsageError(
+            f"{shown(source.verification)} holds a verification already.",
+            remedy="Go on with it by --resume, or start from its run folder.",
+        )
+    notes: list[str] = []
+    run_folder, diagnosis = source.run_folder, None
+    if run_folder is None:
+        if not fixes and not everything:
+            raise UsageError(
+                "Which fixes?",
+                remedy="Name them with --fix, take all with --all, or start from a run folder.",
+            )
+        # Before minutes of running, not after.
+        candidates_from(fixes, None)
+        if everything:
+            say("diagnosing first, to know what applies")
+            run_folder = _diagnose(source.target)
+    if run_folder is not None:
+        diagnosis = _diagnosis_of(run_folder, everything=everything)
+    candidates = candidates_from(fixes, diagnosis)
+    if diagnosis is not None and (everything or not fixes):
+        named = {candidate.fixes for candidate in candidates}
+        found = candidates_of(diagnosis, everything=everything)
+        candidates = (*candidates, *(c for c in found if c.fixes not in named))
+        if diagnosis.step.true_is == "profiled":
+            notes.append("The predictions start from a profiled step, which is longer than the true one.")
+    if not candidates:
+        raise InputError(
+            "No fix of this run can be tried without editing the script.",
+            remedy="`bottleneck report` shows what to change by hand; --all tries whatever applies.",
+        )
+    folder = _new_folder(out, run_folder, source.target)
+    state = Verification(
+        tool_version=__version__,
+        created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        script=source.target.script,
+        module=source.target.module,
+        args=source.target.args,
+        cwd=str(source.target.cwd),
+        launcher=source.target.launcher,
+        protocol=protocol,
+        wishes=tuple(wish for candidate in candidates for wish in candidate.wishes),
+        combine=combine,
+        outcomes=tuple(empty_row(candidate) for candidate in candidates),
+        notes=tuple(notes),
+        predicted_for=diagnosis.device if diagnosis is not None else None,
+    )
+    return folder, state, candidates
+
+
+def resume_from(
+    source: Source, out: Path | None, protocol: Protocol
+) -> tuple[Path, Verification, tuple[Candidate, ...]]:
+    """Find the verification to go on with.
+
+    Raises:
+        InputError: there is none.
+    """
+    place = out or source.verification
+    if place is None and source.run_folder is not None:
+        found = sorted(source.run_folder.glob(f"{VERIFY_FOLDER}*/{VERIFY_FILE}"), key=_modified)
+        place = found[-1].parent if found else source.run_folder / VERIFY_FOLDER
+    if place is None:
+        raise UsageError("Resume what?", remedy="Give the folder of the verification, or of its run.")
+    state = load_verification(place)
+    kept = msgspec.structs.replace(
+        state.protocol,
+        budget_seconds=protocol.budget_seconds,
+        max_pairs=max(state.protocol.max_pairs, protocol.max_pairs),
+    )
+    singles = [row for row in state.outcomes if not row.base and len(row.fixes) == 1]
+    candidates = tuple(candidate_again(row, state.wishes) for row in singles)
+    return place.absolute(), msgspec.structs.replace(state, protocol=kept, complete=False), candidates
+
+
+def _modified(file: Path) -> int:
+    return file.stat().st_mtime_ns
+
+
+def _diagnosis_of(folder: Path, *, everything: bool) -> Diagnosis:
+    """Return the run's diagnosis; made again if there is none, or an older one without what applies."""
+    from ..diagnose import diagnose_paths
+
+    if (folder / "diagnosis.json").is_file():
+        known = load_diagnosis(folder)
+        if known.applicable or not everything:
+            return known
+    return diagnose_paths([folder])
+
+
+def _diagnose(target: Target) -> Path:
+    """Run the script under observation once, as `bottleneck diagnose` does, and return its folder.
+
+    Raises:
+        ScriptError: nothing could be measured.
+    """
+    from ..diagnose import diagnose_paths
+    from ..harness.launch import launch
+    from ..harness.layout import collect, has_steps, record_end
+    from ..harness.place import choose_place
+    from ..harness.plan import Plan
+    from ..reporters.output import save
+
+    if target.launcher:
+        raise UsageError("--all with --launcher starts from a run folder: diagnose under the launcher first.")
+    place = choose_place(None, target=target.script or str(target.module), is_module=target.script is None)
+    plan = Plan(
+        script=target.script, module=target.module, args=target.args, out=str(place.working), quiet=True
+    )
+    place.prepare()
+    returncode = launch(plan)
+    outcome = record_end(place.working, place.process, plan, returncode)
+    folder = collect(place.working, place.folder)
+    if returncode < 0 or outcome.how == "interrupted":
+        raise KeyboardInterrupt
+    if not has_steps(folder):
+        raise ScriptError(
+            f"{target.name} could not be diagnosed: {outcome.exception or f'exit code {returncode}'}."
+        )
+    save(diagnose_paths([folder]), folder)
+    return folder
+
+
+def _new_folder(out: Path | None, run_folder: Path | None, target: Target) -> Path:
+    """Return the folder to write; one that holds a verification already is not touched.
+
+    Raises:
+        InputError: the place given is taken.
+    """
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(
+                f"{out} exists already.", remedy="Name another folder with --out, or --resume it."
+            )
+        return out.absolute()
+    if run_folder is None:
+        stem = (
+            Path(target.script).stem if target.script is not None else str(target.module).rpartition(".")[2]
+        )
+        return Path("reports", f"verify-{stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    place, number = run_folder / VERIFY_FOLDER, 1
+    while place.exists():
+        number += 1
+        place = run_folder / f"{VERIFY_FOLDER}-{number}"
+    return place.absolute()

@@ -1,0 +1,57 @@
+"""Random numbers that depend on the samples of a batch, not on the process that makes it.
+
+In: the indices that a fetcher is asked for. Out: the same random transforms with 0 workers and with
+8. For runs that compare losses: a moved random stream is no fault of a fix. Workers that are forked
+inherit it; a dataset with a generator of its own keeps that.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import zlib
+from typing import Any
+
+import torch
+from torch.utils.data._utils import fetch as torch_fetch
+
+from .replace import Replacements
+
+__all__ = ["SeededBatches"]
+
+
+class SeededBatches:
+    """Seeds random, numpy and torch around each batch, and puts the main streams back."""
+
+    def __init__(self) -> None:
+        self._replaced = Replacements()
+
+    def install(self) -> None:
+        """Put it in, before any loader exists."""
+        fetcher = getattr(torch_fetch, "_MapDatasetFetcher", None)
+        if fetcher is not None:
+            self._replaced.put(fetcher, "fetch", self._make_fetch)
+
+    def uninstall(self) -> None:
+        """Take it out."""
+        self._replaced.undo()
+
+    def _make_fetch(self, original: Any) -> Any:
+        def fetch(fetcher: Any, indices: Any) -> Any:
+            seed = zlib.crc32(repr(indices).encode())
+            numpy = sys.modules.get("numpy")
+            kept = (random.getstate(), torch.get_rng_state())
+            kept_numpy = numpy.random.get_state() if numpy is not None else None
+            random.seed(seed)
+            torch.random.default_generator.manual_seed(seed)
+            if numpy is not None:
+                numpy.random.seed(seed)
+            try:
+                return original(fetcher, indices)
+            finally:
+                random.setstate(kept[0])
+                torch.set_rng_state(kept[1])
+                if numpy is not None:
+                    numpy.random.set_state(kept_numpy)
+
+        return fetch

@@ -1,0 +1,200 @@
+"""The verification: verify.json, what was measured of fixes, beside what was predicted.
+
+In: nothing. Out: frozen structs, fully resolved (texts included). `VERIFY_SCHEMA` is raised when a
+field changes meaning or goes away; adding a field does not raise it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .fix import Risk
+from .run import DeviceFacts, HostFacts, SourceSite
+from .trial import Applied, Wish
+
+__all__ = [
+    "VERIFY_SCHEMA",
+    "Edit",
+    "Measured",
+    "Noise",
+    "Outcome",
+    "Parity",
+    "ParityVerdict",
+    "Protocol",
+    "RunRecord",
+    "Verdict",
+    "Verification",
+]
+
+VERIFY_SCHEMA = 1
+
+Verdict: TypeAlias = Literal[
+    "faster", "slower", "no gain", "undecided", "harmful", "failed", "not applied", "not run"
+]
+"""harmful: training suffers, whatever the speed. failed: the run with it did not come to its end.
+not applied: it changed nothing here, which says nothing about its gain."""
+
+ParityVerdict: TypeAlias = Literal["same", "close", "harmful", "not comparable", "not measured"]
+"""same: to rounding. close: within what the fix may change."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that was run."""
+
+    number: int
+    """Order in time, from 1."""
+    session: int = 1
+    """Runs of one call of the command; neighbours in time only count within a session."""
+    fixes: tuple[str, ...] = ()
+    """Fixes in force; none for the script as it is."""
+    status: Literal["ok", "failed", "interrupted"] = "ok"
+    reason: str = ""
+    purpose: Literal["timing", "parity"] = "timing"
+    folder: str = ""
+    """Where its run.json and trial.json lie, relative to verify.json."""
+    step_ms: float | None = None
+    """Mean of the timed steps, lone stragglers left out."""
+    standard_error_ms: float | None = None
+    steps: int = 0
+    peak_bytes: int | None = None
+    peak_is: Literal["device", "host", ""] = ""
+    startup_seconds: float | None = None
+    """From the start of the process to the timed steps, beyond what those steps would have taken."""
+    seconds: float = 0.0
+    load_average: float | None = None
+    applied: list[Applied] = []
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fix did to the step, from pairs of neighbouring runs."""
+
+    ratio: float
+    """Step without over step with: above 1 is faster."""
+    low: float | None = None
+    high: float | None = None
+    """95 % interval of the ratio; None with a single pair."""
+    pairs: int = 0
+    before_ms: float
+    after_ms: float
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True):
+    """What the script measures against itself: the same run twice, one after the other."""
+
+    runs: int
+    share: float
+    """Typical difference of two such runs, as a share of the step."""
+    worst: float
+    """The largest difference of two neighbours."""
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether training is unharmed."""
+
+    verdict: ParityVerdict
+    text: str = ""
+    """Why, in one sentence."""
+    compared: int = 0
+    """Losses compared."""
+    early: float | None = None
+    """Largest relative difference of the loss over the first steps."""
+    tail: float | None = None
+    """Relative difference of the mean loss over the last third: above 0 is worse."""
+    gradient_norm: float | None = None
+    """Largest relative difference of the gradient norm over the first steps."""
+    steps_to_loss: tuple[int, int | None] | None = None
+    """Steps until the loss that the script reaches: without and with the fix. None as the second:
+    not reached. None as a whole: the curve does not fall clearly enough to tell."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: a fix or a combination, predicted and measured."""
+
+    fixes: tuple[str, ...]
+    title: str
+    base: tuple[str, ...] = ()
+    """Fixes in force on both sides."""
+    verdict: Verdict = "not run"
+    reason: str = ""
+    predicted_ms: float | None = None
+    predicted_ratio: float | None = None
+    bound: bool = False
+    """The prediction is the most that it can bring."""
+    measured: Measured | None = None
+    error: float | None = None
+    """(predicted - measured) / measured step time; None for bounds and where either is missing."""
+    memory_bytes: int | None = None
+    """Change of the peak, above 0 is more."""
+    memory_is: Literal["device", "host", ""] = ""
+    startup_seconds: float | None = None
+    """Start-up added: compiling, starting workers."""
+    pays_after_steps: int | None = None
+    parity: Parity = Parity(verdict="not measured")
+    risk: Risk = Risk.SAFE
+    evidence: str = ""
+    """What was found changed."""
+    options: dict[str, dict[str, bool | int | float | str | None]] = {}
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """What to write into the script to keep a fix."""
+
+    fix: str
+    where: SourceSite | None = None
+    what: str = ""
+    """In words."""
+    code: str = ""
+    values: dict[str, bool | int | float | str | None] = {}
+    """Keyword -> value."""
+    diff: str = ""
+    """Unified diff, where the edit is known to the letter."""
+    reason: str = ""
+    """Why there is no diff."""
+
+
+class Protocol(msgspec.Struct, frozen=True, kw_only=True):
+    """How it was measured."""
+
+    pairs: int = 3
+    max_pairs: int = 6
+    threshold: float = 0.02
+    """A gain below this share is none."""
+    budget_seconds: float | None = None
+    seed: int = 0
+    steps: int | None = None
+    """Steps timed in each run."""
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a report shows, and all that a resumed verification needs."""
+
+    schema: int = VERIFY_SCHEMA
+    tool_version: str = ""
+    created: str = ""
+    script: str | None = None
+    module: str | None = None
+    args: tuple[str, ...] = ()
+    cwd: str = ""
+    launcher: tuple[str, ...] = ()
+    host: HostFacts = HostFacts()
+    device: DeviceFacts | None = None
+    predicted_for: DeviceFacts | None = None
+    """The device of the diagnosis that the predictions come from."""
+    protocol: Protocol = Protocol()
+    wishes: tuple[Wish, ...] = ()
+    """What was asked for, in the order of trying."""
+    combine: bool = False
+    """After the single fixes, the best ones together."""
+    complete: bool = False
+    """Nothing is left to do; otherwise `--resume` goes on."""
+    noise: Noise | None = None
+    reproducible: str = ""
+    """How the script compares with itself, in one sentence."""
+    outcomes: tuple[Outcome, ...] = ()
+    combination: tuple[str, ...] = ()
+    """The fixes that helped together, or the one that helped alone."""
+    edits: tuple[Edit, ...] = ()
+    runs: tuple[RunRecord, ...] = ()
+    notes: tuple[str, ...] = ()

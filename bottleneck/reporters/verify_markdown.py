@@ -1,0 +1,59 @@
+"""verify.md: the same report for a ticket or a pull request.
+
+In: a `Verification`. Out: GitHub-flavoured Markdown in which nothing from a script can act as markup.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .markdown import escape
+from .verify_rows import (
+    COLUMNS,
+    closing_lines,
+    combination_line,
+    edit_rows,
+    headline,
+    how_lines,
+    reason_lines,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from ..model.verify import Verification
+
+__all__ = ["render", "table"]
+
+
+def render(verification: Verification) -> str:
+    """Return the report as Markdown."""
+    name = verification.script or f"-m {verification.module}"
+    lines = [f"# {escape(name)}: fixes tried", "", f"**{escape(headline(verification))}**", ""]
+    lines += table(verification)
+    told = reason_lines(verification)
+    if told:
+        lines += ["", *(f"- {escape(line)}" for line in told)]
+    together = combination_line(verification)
+    edits = edit_rows(verification)
+    if together or edits:
+        lines += ["", f"## {escape(together) or 'What to change'}"]
+    for edit in edits:
+        place = f" at {edit.where}" if edit.where else ""
+        lines += ["", f"### {escape(edit.fix + place)}", ""]
+        kind, code = ("diff", edit.diff) if edit.diff else ("python", edit.code)
+        if edit.what and not edit.diff:
+            lines += [escape(edit.what), ""]
+        if code:
+            lines += [f"````{kind}", code, "````"]
+        if edit.reason:
+            lines += ["", escape(f"No patch: {edit.reason}")]
+    lines += ["", "## How it was measured", ""]
+    lines += [f"- {escape(line)}" for line in (*how_lines(verification), *closing_lines(verification))]
+    return "\n".join(lines) + "\n"
+
+
+def table(verification: Verification) -> list[str]:
+    """Return the lines of the table alone."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
+    lines += [f"| {' | '.join(escape(cell) for cell in row.cells)} |" for row in rows_of(verification)]
+    return lines

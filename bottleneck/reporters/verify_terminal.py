@@ -1,0 +1,70 @@
+"""The report of a verification in the terminal.
+
+In: a `Verification`. Out: text of a given width, with colour codes only where asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from .terminal import Page
+from .verify_rows import (
+    COLUMNS,
+    closing_lines,
+    combination_line,
+    edit_rows,
+    headline,
+    how_lines,
+    reason_lines,
+    rows_of,
+)
+from .wording import clean
+
+if TYPE_CHECKING:
+    from ..model.verify import Verification
+
+__all__ = ["render"]
+
+
+def render(verification: Verification, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:
+    """Return the whole report, ending in a newline."""
+    page = Page(width=width, color=color, unicode=unicode)
+    page.line((headline(verification), "bold"))
+    name = verification.script or f"-m {verification.module}"
+    where = verification.device.name if verification.device is not None else ""
+    page.line((" · ".join(filter(None, [clean(name), clean(where)])), "dim"))
+    page.line()
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, width=width, pad_edge=False, padding=(0, 1))
+    for i, column in enumerate(COLUMNS):
+        table.add_column(page.plain(column), ratio=3 if i == 0 else None, overflow="fold")
+    for row in rows_of(verification):
+        style = "green" if row.good else "red" if row.bad else ""
+        cells = [page.plain(cell) for cell in row.cells]
+        table.add_row(*(Text(cell) for cell in cells[:-1]), Text(cells[-1], style=style))
+    page.show(table)
+    for line in reason_lines(verification):
+        page.line(line)
+    together = combination_line(verification)
+    if together:
+        page.heading(together)
+    for edit in edit_rows(verification):
+        place = f" at {edit.where}" if edit.where else ""
+        page.line((f"{edit.fix}{place}", "bold green"))
+        if edit.diff:
+            page.code(edit.diff, indent=2)
+            continue
+        if edit.what:
+            page.line(edit.what, indent=2)
+        page.code(edit.code, indent=4)
+        if edit.reason:
+            page.line((f"no patch: {edit.reason}", "dim"), indent=2)
+    page.line()
+    for line in how_lines(verification):
+        page.line(line)
+    for line in closing_lines(verification):
+        page.line(("! ", "yellow"), line)
+    return page.text()

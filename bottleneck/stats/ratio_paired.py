@@ -1,0 +1,109 @@
+"""Is one kind of run faster than another, from pairs of neighbouring processes?
+
+In: mean step times of processes that ran in turns (A B A B ...). Out: the ratio with an interval,
+the noise of the machine, and a decision.
+
+The unit is a process, not a step: thousands of steps of one process share its memory layout, its
+cores and its neighbours, and say nothing about the next process. Two processes in a row share the
+machine's mood, so their ratio is what is averaged, on a log scale, where "2x" and "0.5x" are alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+__all__ = ["PairedRatio", "decide_ratio", "neighbour_noise", "paired_ratio"]
+
+Decision = Literal["faster", "slower", "no gain", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRatio:
+    """Before over after: above 1, after is faster."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+def paired_ratio(
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    floor: float = 0.0,
+    confidence: float = 0.95,
+) -> PairedRatio | None:
+    """Return the ratio of paired times with Student's interval of the mean log-ratio.
+
+    Args:
+        before: times of the script as it is, one per pair.
+        after: times with the change, in the same order.
+        floor: standard deviation of one log-ratio that is known from elsewhere (the noise of the
+            machine, the scatter within runs): three pairs may agree by chance.
+        confidence: coverage of the interval.
+
+    Returns:
+        None without a pair; an interval needs two.
+
+    Raises:
+        ValueError: the lists differ in length, or hold times that are not positive.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"{len(before)} times before and {len(after)} after do not pair up")
+    if not before:
+        return None
+    if min(*before, *after) <= 0:
+        raise ValueError("times must be positive")
+    logs = np.log(np.asarray(before, dtype=np.float64) / np.asarray(after, dtype=np.float64))
+    centre, n = float(logs.mean()), len(logs)
+    if n < 2:
+        return PairedRatio(ratio=math.exp(centre), low=None, high=None, pairs=n)
+    from scipy.special import stdtrit
+
+    deviation = max(float(logs.std(ddof=1)), floor)
+    half = float(stdtrit(n - 1, 0.5 + confidence / 2)) * deviation / math.sqrt(n)
+    return PairedRatio(
+        ratio=math.exp(centre), low=math.exp(centre - half), high=math.exp(centre + half), pairs=n
+    )
+
+
+def neighbour_noise(runs: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Return (typical, worst) relative difference of neighbouring runs of the same thing.
+
+    Args:
+        runs: times in order, one list per unbroken session.
+
+    Returns:
+        The standard deviation of one log-ratio of neighbours and the largest of them, both as
+        shares; None without two neighbours.
+    """
+    steps = [abs(math.log(b / a)) for times in runs for a, b in itertools.pairwise(times)]
+    if not steps:
+        return None
+    return math.sqrt(sum(step * step for step in steps) / len(steps)), math.expm1(max(steps))
+
+
+def decide_ratio(found: PairedRatio | None, *, least_pairs: int, threshold: float) -> Decision:
+    """Decide in pyperf's order: enough samples? significant? large enough? Else undecided.
+
+    Args:
+        found: the ratio.
+        least_pairs: fewer pairs decide nothing.
+        threshold: a change below this share of the step is none.
+    """
+    if found is None or found.low is None or found.high is None or found.pairs < least_pairs:
+        return "undecided"
+    if found.low > 1.0 and found.ratio >= 1.0 + threshold:
+        return "faster"
+    if found.high < 1.0 and found.ratio <= 1.0 - threshold:
+        return "slower"
+    if found.low >= 1.0 - threshold and found.high <= 1.0 + threshold:
+        return "no gain"
+    return "undecided"

@@ -1,0 +1,256 @@
+"""One run of an experiment: start the script with some fixes in force, and read back what it did.
+
+In: a target, wishes, and where to write. Out: `RunRecord`; losses stay in the run's own folder. A run
+that fails is a result: its reason is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..harness.launch_apart import launch_apart
+from ..harness.layout import collect, record_end
+from ..harness.patch_environment import environment_of
+from ..harness.plan import Plan
+from ..model.run import LoaderFacts, Run, ScriptOutcome, Window
+from ..model.trial import Trial, TrialFacts, Wish
+from ..model.verify import RunRecord
+from ..stats import typical_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..harness.launch_apart import Ended
+    from ..model.run import Counters
+
+__all__ = ["Arms", "Target", "first_epoch", "read_facts", "read_run"]
+
+LOG = "output.log"
+_TAIL_LINES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is run."""
+
+    script: str | None = None
+    module: str | None = None
+    args: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    cwd: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The script as typed, or -m and the module."""
+        return self.script if self.script is not None else f"-m {self.module}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Arms:
+    """Runs processes into a folder."""
+
+    target: Target
+    folder: Path
+    """Where verify.json lies; runs go into sub-folders."""
+    seed: int = 0
+    session: int = 1
+    limit_seconds: float = 600.0
+    steps: int | None = None
+    """Steps to time; None until the first run has found out how many it takes."""
+    window_seconds: float = 60.0
+
+    def run(self, number: int, wishes: Sequence[Wish], *, parity: bool = False) -> tuple[RunRecord, bool]:
+        """Run the script once.
+
+        Args:
+            number: of the run, from 1.
+            wishes: fixes in force.
+            parity: compare losses, so seed every batch; its times do not count.
+
+        Returns:
+            The record, and whether the user asked to stop meanwhile.
+        """
+        name = f"{number:03d}-{'+'.join(w.fix for w in wishes) or 'as-is'}{'-parity' if parity else ''}"
+        place = self.folder / "runs" / name
+        shutil.rmtree(place, ignore_errors=True)
+        working = place.with_name(f".{name}.partial")
+        shutil.rmtree(working, ignore_errors=True)
+        working.mkdir(parents=True)
+        plan = Plan(
+            script=self.target.script,
+            module=self.target.module,
+            args=self.target.args,
+            out=str(working),
+            baseline_steps=self.steps,
+            memory=False,
+            max_seconds=self.window_seconds,
+            trial=Trial(wishes=tuple(wishes), seed=self.seed, seed_batches=parity),
+            quiet=True,
+        )
+        log = working / LOG
+        ended = launch_apart(
+            plan,
+            log=log,
+            seconds=self.limit_seconds,
+            environment={"PYTHONHASHSEED": "0", **environment_of(wishes, os.environ)},
+            launcher=self.target.launcher,
+            cwd=self.target.cwd,
+        )
+        outcome = self._outcome(working, plan, ended)
+        folder = collect(working, place)
+        record = self._record(number, wishes, folder, ended, outcome, parity=parity)
+        return record, ended.interrupted
+
+    def _outcome(self, working: Path, plan: Plan, ended: Ended) -> ScriptOutcome:
+        process = "main" if not self.target.launcher else "rank0"
+        return record_end(working, process, plan, ended.returncode)
+
+    def _record(
+        self,
+        number: int,
+        wishes: Sequence[Wish],
+        folder: Path,
+        ended: Ended,
+        outcome: ScriptOutcome,
+        *,
+        parity: bool,
+    ) -> RunRecord:
+        run = read_run(folder)
+        facts = read_facts(folder)
+        record = RunRecord(
+            number=number,
+            session=self.session,
+            fixes=tuple(wish.fix for wish in wishes),
+            purpose="parity" if parity else "timing",
+            folder=folder.relative_to(self.folder).as_posix(),
+            seconds=ended.seconds,
+            applied=facts.applied if facts is not None else [],
+        )
+        if ended.interrupted:
+            return msgspec.structs.replace(record, status="interrupted", reason="stopped by the user")
+        window = run.window("baseline") if run is not None else None
+        timed = _timed(window)
+        reason = self._failure(folder, outcome, ended)
+        if timed is None or reason:
+            broken = run.artefacts.get("harness") if run is not None else None
+            why = f": {str(broken.reason).strip().splitlines()[-1]}" if broken is not None else ""
+            said = reason or f"it ended before any step could be timed{why}"
+            return msgspec.structs.replace(record, status="failed", reason=said)
+        assert run is not None
+        assert window is not None
+        peak, kind = _peak(window.after)
+        mean, error, count = timed
+        return msgspec.structs.replace(
+            record,
+            step_ms=mean,
+            standard_error_ms=error,
+            steps=count,
+            peak_bytes=peak,
+            peak_is=kind,
+            startup_seconds=_startup(window, mean, ended.began_ns),
+            load_average=run.host.load_average[0] if run.host.load_average else None,
+        )
+
+    def _failure(self, folder: Path, outcome: ScriptOutcome, ended: Ended) -> str:
+        """Return why the run failed, or "" for one that was stopped by us or came to its end."""
+        if ended.timed_out:
+            return f"not done within {self.limit_seconds:.0f} s"
+        if outcome.out_of_memory:
+            return f"out of memory: {outcome.exception}"
+        if outcome.how in ("stopped", "finished") and not ended.returncode:
+            return ""
+        told = outcome.exception or f"exit code {ended.returncode}"
+        if outcome.how in ("killed", "exited"):
+            last = _last_lines(folder / LOG) or _last_lines(folder / "main" / LOG)
+            return f"{told}: {last}" if last else told
+        return told
+
+
+def read_run(folder: Path) -> Run | None:
+    """Return the run.json of a run, of rank 0 where there are several."""
+    for place in (folder, folder / "rank0", *sorted(folder.glob("rank*"))):
+        try:
+            return msgspec.json.decode((place / "run.json").read_bytes(), type=Run)
+        except (OSError, msgspec.DecodeError):
+            continue
+    return None
+
+
+def read_facts(folder: Path) -> TrialFacts | None:
+    """Return the trial.json of a run, of rank 0 where there are several."""
+    for place in (folder, folder / "rank0", *sorted(folder.glob("rank*"))):
+        try:
+            return msgspec.json.decode((place / "trial.json").read_bytes(), type=TrialFacts)
+        except (OSError, msgspec.DecodeError):
+            continue
+    return None
+
+
+def first_epoch(folder: Path) -> int | None:
+    """Return how many batches the training loader's first pass has, if it began another one."""
+    try:
+        loaders = msgspec.json.decode((folder / "loader.json").read_bytes(), type=list[LoaderFacts])
+    except (OSError, msgspec.DecodeError):
+        return None
+    passes = [
+        loader.length
+        for loader in loaders
+        if loader.role != "eval" and loader.iterators > 1 and loader.length is not None
+    ]
+    return min(passes, default=None)
+
+
+def _timed(window: Window | None) -> tuple[float, float, int] | None:
+    """Return (mean, its standard error, steps) of a window, or None without timed steps."""
+    if window is None or not window.steps.wall_ms:
+        return None
+    steps = window.steps
+    found = typical_step(
+        _times(steps.wall_ms, steps.device_ms), validation=steps.validation, compiled=steps.compiled
+    )
+    if found is None or found.count == 0:
+        return None
+    interval = found.interval_ms
+    error = (interval[1] - interval[0]) / 3.92 if interval is not None else found.mean_ms * 0.05
+    return found.mean_ms, error, found.count
+
+
+def _times(wall: Sequence[float], device: Sequence[float | None]) -> list[float | None]:
+    """Return the device's step times where there are some: the host runs ahead of it."""
+    known = [time for time in device if time is not None]
+    if len(known) == len(wall) and fmean(known) > fmean(wall):
+        return list(device)
+    return list(wall)
+
+
+def _peak(counters: Counters | None) -> tuple[int | None, str]:
+    if counters is None:
+        return None, ""
+    for key in ("reserved_bytes.all.peak", "allocated_bytes.all.peak"):
+        if key in counters.allocator:
+            return counters.allocator[key], "device"
+    resident = counters.rusage.get("ru_maxrss")
+    return (int(resident * 1024), "host") if resident else (None, "")
+
+
+def _startup(window: Window, step_ms: float, began_ns: int) -> float | None:
+    """Return the seconds before the timed steps that are no steps."""
+    steps = window.steps
+    if not steps.start_ns or not steps.index:
+        return None
+    return max(0.0, (steps.start_ns[0] - began_ns) / 1e9 - steps.index[0] * step_ms / 1e3)
+
+
+def _last_lines(log: Path) -> str:
+    try:
+        lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return " | ".join(lines[-_TAIL_LINES:])[:300]

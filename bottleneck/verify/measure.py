@@ -1,0 +1,131 @@
+"""What the runs of an experiment say about speed, memory and start-up.
+
+In: records of runs, in order. Out: `Measured`, `Noise`, and differences of peaks and start-up times.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ..model.verify import Measured, Noise
+from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_noise, paired_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model.verify import RunRecord
+    from ..stats.ratio_paired import Decision
+
+__all__ = ["decide", "measure", "memory_change", "noise_of", "pays_after", "startup_change"]
+
+_BRACKETED = 0.75
+"""Variance of one log-ratio with a run on either side, over that of neighbours of one kind."""
+
+
+def timed(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[RunRecord]:
+    """Return the runs with exactly these fixes whose times count."""
+    return [
+        run
+        for run in runs
+        if run.fixes == fixes and run.status == "ok" and run.purpose == "timing" and run.step_ms
+    ]
+
+
+def noise_of(runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Noise | None:
+    """Return how much the same thing differs from itself, run after run."""
+    same = timed(runs, base)
+    sessions = [
+        [run.step_ms or 0.0 for run in group] for _, group in groupby(same, key=lambda run: run.session)
+    ]
+    found = neighbour_noise(sessions)
+    if found is None:
+        return None
+    return Noise(runs=len(same), share=found[0], worst=found[1])
+
+
+def measure(
+    runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...]
+) -> tuple[Measured | None, PairedRatio | None]:
+    """Pair each run with the added fixes with the runs without them right before and after it.
+
+    Args:
+        runs: all records, in order of time.
+        base: fixes in force on both sides.
+        added: fixes under test.
+
+    Returns:
+        The measurement, and the ratio that `decide` takes; (None, None) without a pair.
+    """
+    befores: list[float] = []
+    afters: list[float] = []
+    scatter: list[float] = []
+    known = {run.number: run for run in timed(runs, base)}
+    for run in timed(runs, base + added):
+        sides = [known.get(run.number + step) for step in (-1, 1)]
+        near = [side for side in sides if side is not None and side.session == run.session]
+        if not near:
+            continue
+        logs = [math.log(side.step_ms or 1.0) for side in near]
+        befores.append(math.exp(sum(logs) / len(logs)))
+        afters.append(run.step_ms or 0.0)
+        errors = [(side.standard_error_ms or 0.0) / (side.step_ms or 1.0) for side in near]
+        own = (run.standard_error_ms or 0.0) / (run.step_ms or 1.0)
+        scatter.append(own**2 + sum(error**2 for error in errors) / len(errors) ** 2)
+    if not befores:
+        return None, None
+    machine = noise_of(runs, base)
+    floor = math.sqrt(sum(scatter) / len(scatter))
+    if machine is not None:
+        floor = max(floor, math.sqrt(_BRACKETED) * machine.share)
+    ratio = paired_ratio(befores, afters, floor=floor)
+    assert ratio is not None
+    found = Measured(
+        ratio=ratio.ratio,
+        low=ratio.low,
+        high=ratio.high,
+        pairs=ratio.pairs,
+        before_ms=median(befores),
+        after_ms=median(afters),
+    )
+    return found, ratio
+
+
+def decide(ratio: PairedRatio | None, *, least_pairs: int, threshold: float) -> Decision:
+    """Decide about a ratio (`stats.ratio_paired`)."""
+    return decide_ratio(ratio, least_pairs=least_pairs, threshold=threshold)
+
+
+def memory_change(
+    runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...]
+) -> tuple[int | None, str]:
+    """Return (change of the median peak in bytes, whose memory), or (None, "") if not measured."""
+    without, with_it = timed(runs, base), timed(runs, base + added)
+    kinds = {run.peak_is for run in (*without, *with_it)}
+    peaks = [[run.peak_bytes for run in side if run.peak_bytes is not None] for side in (without, with_it)]
+    if not all(peaks) or len(kinds) != 1:
+        return None, ""
+    return round(median(peaks[1]) - median(peaks[0])), next(iter(kinds))
+
+
+def startup_change(
+    runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...]
+) -> float | None:
+    """Return the seconds of start-up that the fixes add (compiling, starting workers)."""
+    sides = [timed(runs, base), timed(runs, base + added)]
+    known = [[run.startup_seconds for run in side if run.startup_seconds is not None] for side in sides]
+    if not all(known):
+        return None
+    # Of several compilations all but the first find a warm cache, and a user's first one does not.
+    return max(known[1]) - median(known[0])
+
+
+def pays_after(startup_seconds: float | None, measured: Measured | None) -> int | None:
+    """Return after how many steps added start-up is earned back; None if it never is."""
+    if startup_seconds is None or measured is None or measured.after_ms >= measured.before_ms:
+        return None
+    if startup_seconds <= 0:
+        return 0
+    return math.ceil(startup_seconds * 1e3 / (measured.before_ms - measured.after_ms))

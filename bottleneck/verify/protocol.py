@@ -1,0 +1,89 @@
+"""Which run comes next: A B A B ... until enough is known, or too much time has gone.
+
+In: the records so far. Out: "without", "with", or a reason to stop. Pure functions; the session runs
+what they say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .measure import decide, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model.verify import Protocol, RunRecord
+
+__all__ = ["Next", "estimate_seconds", "next_run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What to do."""
+
+    run: Literal["without", "with", "stop"]
+    reason: str = ""
+
+
+def next_run(
+    runs: Sequence[RunRecord],
+    *,
+    base: tuple[str, ...],
+    added: tuple[str, ...],
+    protocol: Protocol,
+    session: int,
+    harmful: bool = False,
+) -> Next:
+    """Decide what to run next for one experiment.
+
+    Args:
+        runs: all records of the verification, in order.
+        base: fixes in force on both sides.
+        added: fixes under test.
+        protocol: numbers of pairs.
+        session: number of this call: a run of an earlier one is no neighbour.
+        harmful: the losses so far show that training suffers.
+    """
+    together = base + added
+    tried = [run for run in runs if run.fixes == together and run.purpose == "timing"]
+    failed = next((run for run in reversed(tried) if run.status == "failed"), None)
+    if failed is not None:
+        return Next(run="stop", reason="failed")
+    ok = [run for run in tried if run.status == "ok"]
+    if ok and _not_applied(ok[-1], added):
+        return Next(run="stop", reason="not applied")
+    last = runs[-1] if runs else None
+    fresh = last is not None and last.session == session and last.status == "ok" and last.purpose == "timing"
+    after_base = fresh and last is not None and last.fixes == base
+    if harmful and ok:
+        # First see whether the script agrees with itself: a second run without any fix.
+        alone = [r for r in runs if r.fixes == base and r.status == "ok" and r.purpose == "timing"]
+        return Next(run="stop", reason="harmful") if len(alone) > 1 else Next(run="without")
+    _, ratio = measure(runs, base=base, added=added)
+    pairs = ratio.pairs if ratio is not None else 0
+    if pairs >= protocol.pairs:
+        # The last run is closed in by another one without, which the next experiment needs anyway.
+        if not after_base:
+            return Next(run="without")
+        decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
+        if decision != "undecided":
+            return Next(run="stop", reason=decision)
+        if pairs >= protocol.max_pairs:
+            return Next(run="stop", reason="undecided")
+    return Next(run="with" if after_base else "without")
+
+
+def _not_applied(run: RunRecord, added: tuple[str, ...]) -> bool:
+    states = {applied.fix: applied.state for applied in run.applied}
+    # Of several, each must have taken effect: otherwise the row would say what was not tried.
+    return any(states.get(fix) != "applied" for fix in added)
+
+
+def estimate_seconds(run_seconds: float, *, fixes: int, protocol: Protocol) -> tuple[float, float]:
+    """Return (least, most) seconds for so many single fixes, from the time of one run."""
+    return (
+        run_seconds * (1 + fixes * 2 * protocol.pairs),
+        run_seconds * (1 + fixes * 2 * protocol.max_pairs),
+    )

@@ -1,0 +1,234 @@
+"""From records to rows: what is said of one fix or combination.
+
+In: records, a candidate (a fix with its prediction), losses as they lie in the runs' folders. Out:
+`Outcome`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..model.fix import Risk
+from ..model.verify import Outcome, Parity
+from .arms import first_epoch, read_facts
+from .measure import decide, measure, memory_change, pays_after, startup_change
+from .parity import compare, reproduction
+from .tolerances import tolerance_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ..model.fix import Suggestion
+    from ..model.run import JsonValue
+    from ..model.trial import TrialFacts, Wish
+    from ..model.verify import Protocol, RunRecord
+    from .parity import Reproduction
+
+__all__ = ["Candidate", "Evidence", "candidate_again", "candidate_of", "empty_row", "make_outcome"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Something to try: one fix, or several together."""
+
+    wishes: tuple[Wish, ...]
+    title: str
+    predicted_ms: float | None = None
+    predicted_ratio: float | None = None
+    """Predicted speed-up: of the step that was diagnosed, which need not be the one measured now."""
+    bound: bool = False
+    risk: Risk = Risk.SAFE
+
+    @property
+    def fixes(self) -> tuple[str, ...]:
+        """Their ids."""
+        return tuple(wish.fix for wish in self.wishes)
+
+
+def candidate_of(suggestion: Suggestion, wish: Wish, true_ms: float | None) -> Candidate:
+    """Return what a suggestion of the diagnosis comes to."""
+    predicted = suggestion.predicted_ms
+    return Candidate(
+        wishes=(wish,),
+        title=suggestion.title,
+        predicted_ms=predicted,
+        predicted_ratio=true_ms / predicted if true_ms and predicted else None,
+        bound=suggestion.bound,
+        risk=suggestion.risk,
+    )
+
+
+def candidate_again(outcome: Outcome, wishes: Sequence[Wish]) -> Candidate:
+    """Return the candidate of a row, as a resumed verification needs it."""
+    return Candidate(
+        wishes=tuple(wish for wish in wishes if wish.fix in outcome.fixes),
+        title=outcome.title,
+        predicted_ms=outcome.predicted_ms,
+        predicted_ratio=outcome.predicted_ratio,
+        bound=outcome.bound,
+        risk=outcome.risk,
+    )
+
+
+def empty_row(candidate: Candidate) -> Outcome:
+    """Return the row of a candidate that nothing is known of yet."""
+    return Outcome(
+        fixes=candidate.fixes,
+        title=candidate.title,
+        predicted_ms=candidate.predicted_ms,
+        predicted_ratio=candidate.predicted_ratio,
+        bound=candidate.bound,
+        risk=candidate.risk,
+        reason="not tried yet",
+    )
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Losses of the runs, read once each from their folders."""
+
+    folder: Path
+    _known: dict[str, TrialFacts | None] = field(default_factory=dict)
+
+    def of(self, run: RunRecord) -> TrialFacts | None:
+        """Return a run's trial.json."""
+        if run.folder not in self._known:
+            self._known[run.folder] = read_facts(self.folder / run.folder)
+        return self._known[run.folder]
+
+    def losses(self, run: RunRecord) -> list[float | None]:
+        """Return a run's losses, of the first pass over its data where there were several.
+
+        Workers that persist draw another order from the second pass on, which is no harm done.
+        """
+        facts = self.of(run)
+        if facts is None:
+            return []
+        epoch = first_epoch(self.folder / run.folder)
+        return facts.losses if epoch is None else facts.losses[:epoch]
+
+    def reproduction(self, runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Reproduction | None:
+        """Compare the runs without a fix with each other."""
+        same = [run for run in runs if run.fixes == base and run.status == "ok" and run.purpose == "timing"]
+        return reproduction([self.losses(run) for run in same])
+
+    def parity(self, runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...]) -> Parity:
+        """Judge the losses of the runs with a fix; the worst of them counts.
+
+        Where runs with seeded batches exist for both sides, they take the place of the others.
+        """
+        purpose = "timing"
+        if any(run.purpose == "parity" and run.status == "ok" and run.fixes == base + added for run in runs):
+            purpose = "parity"
+        sides: list[list[RunRecord]] = [
+            [r for r in runs if r.fixes == fixes and r.status == "ok" and r.purpose == purpose]
+            for fixes in (base, base + added)
+        ]
+        if not sides[0] or not sides[1]:
+            return Parity(verdict="not measured", text="There is no pair of runs to compare.")
+        first = sides[0][0]
+        facts = self.of(first)
+        own_norms = facts.gradient_norms if facts is not None else []
+        own = self.reproduction(runs, base)
+        found: list[Parity] = []
+        for run in sides[1]:
+            its = self.of(run)
+            found.append(
+                compare(
+                    self.losses(first),
+                    self.losses(run),
+                    tolerance=tolerance_of(added),
+                    against_itself=own,
+                    norms=(own_norms, its.gradient_norms if its is not None else []),
+                )
+            )
+        order = ("harmful", "not comparable", "close", "same", "not measured")
+        worst = min(found, key=lambda parity: order.index(parity.verdict))
+        if purpose == "parity":
+            told = f"{worst.text} Compared with the same random transforms on both sides."
+            return msgspec.structs.replace(worst, text=told)
+        return worst
+
+
+def make_outcome(
+    candidate: Candidate,
+    runs: Sequence[RunRecord],
+    *,
+    base: tuple[str, ...],
+    protocol: Protocol,
+    evidence: Evidence,
+    stopped: str = "",
+) -> Outcome:
+    """Say what is known of a candidate.
+
+    Args:
+        candidate: what was tried.
+        runs: all records.
+        base: fixes in force on both sides.
+        protocol: thresholds.
+        evidence: where losses come from.
+        stopped: why trying ended early, if it did.
+    """
+    added = candidate.fixes
+    measured, ratio = measure(runs, base=base, added=added)
+    outcome = Outcome(
+        fixes=added,
+        base=base,
+        title=candidate.title,
+        predicted_ms=candidate.predicted_ms,
+        predicted_ratio=candidate.predicted_ratio,
+        bound=candidate.bound,
+        risk=candidate.risk,
+        options={wish.fix: _plain(wish.options) for wish in candidate.wishes if wish.options},
+    )
+    tried = [run for run in runs if run.fixes == base + added]
+    if not tried:
+        return msgspec.structs.replace(outcome, reason=stopped or "not tried yet")
+    applied = {a.fix: a for a in tried[-1].applied if a.fix in added}
+    outcome = msgspec.structs.replace(
+        outcome, evidence="; ".join(a.evidence for a in applied.values() if a.evidence)
+    )
+    failed = next((run for run in reversed(tried) if run.status == "failed"), None)
+    if failed is not None:
+        return msgspec.structs.replace(outcome, verdict="failed", reason=failed.reason)
+    idle = [a for a in applied.values() if a.state == "not applied"]
+    if idle:
+        why = "; ".join(f"{a.fix}: {a.reason}" if len(added) > 1 else a.reason for a in idle)
+        return msgspec.structs.replace(outcome, verdict="not applied", reason=why)
+    if measured is None:
+        return msgspec.structs.replace(outcome, reason=stopped or "no pair of runs was completed")
+    memory, kind = memory_change(runs, base=base, added=added)
+    startup = startup_change(runs, base=base, added=added)
+    parity = evidence.parity(runs, base=base, added=added)
+    decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
+    reason = ""
+    if parity.verdict == "harmful":
+        reason = parity.text
+    elif decision == "undecided":
+        reason = stopped or f"the interval spans the threshold of {protocol.threshold:.0%}"
+    predicted = candidate.predicted_ratio
+    error = None
+    if predicted and not candidate.bound and not base:
+        error = measured.ratio / predicted - 1.0
+    return msgspec.structs.replace(
+        outcome,
+        verdict="harmful" if parity.verdict == "harmful" else decision,
+        reason=reason,
+        measured=measured,
+        error=error,
+        memory_bytes=memory,
+        memory_is=kind,
+        startup_seconds=startup,
+        pays_after_steps=pays_after(startup, measured),
+        parity=parity,
+    )
+
+
+def _plain(options: dict[str, JsonValue]) -> dict[str, bool | int | float | str | None]:
+    return {
+        k: v if isinstance(v, (bool, int, float, str)) or v is None else str(v) for k, v in options.items()
+    }

@@ -1,0 +1,266 @@
+"""Runs a verification from its beginning, or from where it was left, to its end.
+
+In: what to run, candidates, a protocol. Out: `Verification`, written to verify.json after every run,
+so that Ctrl-C, a full budget or a lost machine leave what was measured.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..catalog.registry import by_id
+from ..errors import ScriptError
+from ..model.verify import Verification
+from .arms import read_run
+from .measure import noise_of
+from .protocol import estimate_seconds, next_run
+from .rows import Candidate, Evidence, make_outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..model.trial import Wish
+    from ..model.verify import Outcome, RunRecord
+    from .arms import Arms
+
+__all__ = ["Session"]
+
+_SHUFFLED_BY = frozenset({"FX101", "FX102", "FX105", "FX106"})
+"""Fixes that move work to other processes, and random transforms with it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One call of the command."""
+
+    arms: Arms
+    state: Verification
+    candidates: tuple[Candidate, ...]
+    save: Callable[[Verification], None]
+    say: Callable[[str], None]
+    _began: float = field(default_factory=time.monotonic)
+    _interrupted: bool = False
+    _evidence: Evidence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._evidence = Evidence(self.arms.folder)
+
+    def run(self) -> Verification:
+        """Do what is left to do.
+
+        Raises:
+            ScriptError: the script fails as it is, so there is nothing to compare with.
+        """
+        self._first_run()
+        for candidate in self.candidates:
+            self._experiment(candidate)
+        if self.state.combine and not self._interrupted:
+            self._combine()
+        left = self._interrupted or any(row.reason == _OUT_OF_TIME for row in self.state.outcomes)
+        self._put(complete=not left)
+        return self.state
+
+    @property
+    def interrupted(self) -> bool:
+        """The user asked to stop."""
+        return self._interrupted
+
+    # -- single runs ---------------------------------------------------------------------------
+
+    def _first_run(self) -> None:
+        """Run the script as it is: it must work, and tells how long the others will take."""
+        if not any(run.fixes == () and run.status == "ok" for run in self.state.runs):
+            record = self._launch(())
+            if self._interrupted:
+                return
+            if record.status == "failed":
+                raise ScriptError(
+                    f"{self.arms.target.name} fails without any fix: {record.reason}.",
+                    remedy=f"Its output is in {self.arms.folder / record.folder / 'output.log'}.",
+                )
+        first = next(run for run in self.state.runs if run.fixes == () and run.status == "ok")
+        self.arms.steps = self.state.protocol.steps or first.steps
+        run = read_run(self.arms.folder / first.folder)
+        if run is not None:
+            self._put(
+                host=run.host,
+                device=run.devices[0] if run.devices else None,
+                protocol=msgspec.structs.replace(self.state.protocol, steps=self.arms.steps),
+            )
+        self._say_estimate(first.seconds)
+
+    def _say_estimate(self, run_seconds: float) -> None:
+        protocol = self.state.protocol
+        least, most = estimate_seconds(run_seconds, fixes=len(self.candidates), protocol=protocol)
+        budget = protocol.budget_seconds
+        limit = f"; the budget is {_duration(budget)}" if budget is not None else ""
+        self.say(
+            f"one run takes {_duration(run_seconds)}, {self.arms.steps} steps of it timed;"
+            f" trying {len(self.candidates)} takes {_duration(least)} to {_duration(most)},"
+            f" more where something is compiled{limit}"
+        )
+
+    def _launch(self, wishes: Sequence[Wish], *, parity: bool = False) -> RunRecord:
+        number = max((run.number for run in self.state.runs), default=0) + 1
+        names = " + ".join(wish.fix for wish in wishes) or "as it is"
+        record, interrupted = self.arms.run(number, self._filled(wishes), parity=parity)
+        self._interrupted = self._interrupted or interrupted
+        self._put(runs=(*self.state.runs, record))
+        told = (
+            f"{record.step_ms:.4g} ms" if record.step_ms is not None else f"{record.status}: {record.reason}"
+        )
+        self.say(f"run {number}, {names}{' (losses only)' if parity else ''}: {told}")
+        return record
+
+    def _filled(self, wishes: Sequence[Wish]) -> list[Wish]:
+        """Add what only a run without the fix can tell: how much memory there is to preheat."""
+        filled = []
+        for wish in wishes:
+            if wish.fix == "FX203" and "bytes" not in wish.options:
+                peak = next((run.peak_bytes for run in self.state.runs if run.peak_is == "device"), None)
+                if peak is not None:
+                    wish = msgspec.structs.replace(wish, options={**wish.options, "bytes": peak})  # noqa: PLW2901
+            filled.append(wish)
+        return filled
+
+    # -- experiments ---------------------------------------------------------------------------
+
+    def _experiment(self, candidate: Candidate, base: tuple[Wish, ...] = ()) -> Outcome:
+        """Run one candidate against what is in force already, until it is decided."""
+        fixes = tuple(wish.fix for wish in base)
+        stopped = ""
+        while not stopped:
+            outcome = self._outcome(candidate, fixes)
+            step = next_run(
+                self.state.runs,
+                base=fixes,
+                added=candidate.fixes,
+                protocol=self.state.protocol,
+                session=self.arms.session,
+                harmful=outcome.verdict == "harmful",
+            )
+            if step.run == "stop":
+                break
+            if self._interrupted:
+                stopped = "stopped by the user"
+            elif self._out_of_time():
+                stopped = _OUT_OF_TIME
+            else:
+                self._launch((*base, *candidate.wishes) if step.run == "with" else base)
+        outcome = self._outcome(candidate, fixes, stopped=stopped)
+        if outcome.verdict == "harmful" and not stopped and self._may_be_moved(candidate, fixes):
+            # Random transforms that run elsewhere draw other numbers: look again without that.
+            self._launch(base, parity=True)
+            if not self._interrupted:
+                self._launch((*base, *candidate.wishes), parity=True)
+            return self._experiment(candidate, base)
+        self._note(outcome)
+        return outcome
+
+    def _may_be_moved(self, candidate: Candidate, base: tuple[str, ...]) -> bool:
+        together = base + candidate.fixes
+        seen = any(run.purpose == "parity" and run.fixes == together for run in self.state.runs)
+        return not seen and bool(_SHUFFLED_BY.intersection(candidate.fixes)) and not self._interrupted
+
+    def _outcome(self, candidate: Candidate, base: tuple[str, ...], *, stopped: str = "") -> Outcome:
+        return make_outcome(
+            candidate,
+            self.state.runs,
+            base=base,
+            protocol=self.state.protocol,
+            evidence=self._evidence,
+            stopped=stopped,
+        )
+
+    def _note(self, outcome: Outcome) -> None:
+        """Put a row into the state, in the place of an earlier one about the same."""
+        rows = list(self.state.outcomes)
+        for i, row in enumerate(rows):
+            if (row.fixes, row.base) == (outcome.fixes, outcome.base):
+                rows[i] = outcome
+                break
+        else:
+            rows.append(outcome)
+        again = self._evidence.reproduction(self.state.runs)
+        self._put(
+            outcomes=tuple(rows),
+            noise=noise_of(self.state.runs),
+            reproducible=again.text if again is not None else "",
+            combination=self._best_alone(rows),
+        )
+        self.say(f"{' + '.join(outcome.fixes)}: {outcome.verdict}{_ratio(outcome)}")
+
+    @staticmethod
+    def _best_alone(rows: Sequence[Outcome]) -> tuple[str, ...]:
+        helped = [row for row in rows if row.verdict == "faster" and not row.base and len(row.fixes) == 1]
+        best = max(helped, key=_gain, default=None)
+        return best.fixes if best is not None else ()
+
+    # -- the best ones together ----------------------------------------------------------------
+
+    def _combine(self) -> None:
+        """Add fixes to the best one, the next best first, keeping what makes the rest faster still."""
+        by_fix = {candidate.fixes: candidate for candidate in self.candidates}
+        singles = [row for row in self.state.outcomes if not row.base and row.fixes in by_fix]
+        helped = sorted((row for row in singles if row.verdict == "faster"), key=_gain, reverse=True)
+        if not helped:
+            return
+        kept: tuple[Wish, ...] = by_fix[helped[0].fixes].wishes
+        for row in helped[1:]:
+            candidate = by_fix[row.fixes]
+            names = tuple(wish.fix for wish in kept)
+            if self._interrupted or _conflict(names, candidate.fixes):
+                continue
+            alone = Candidate(wishes=candidate.wishes, title=candidate.title, risk=candidate.risk)
+            if self._experiment(alone, base=kept).verdict == "faster":
+                kept = (*kept, *candidate.wishes)
+        if len(kept) < 2 or self._interrupted:
+            self._put(combination=tuple(wish.fix for wish in kept))
+            return
+        titles = ", ".join(by_id(wish.fix).title for wish in kept)
+        together = self._experiment(Candidate(wishes=kept, title=f"Together: {titles}"))
+        winner = kept if together.verdict == "faster" else kept[:1]
+        self._put(combination=tuple(wish.fix for wish in winner))
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def _out_of_time(self) -> bool:
+        budget = self.state.protocol.budget_seconds
+        if budget is None:
+            return False
+        recent = self.state.runs[-1].seconds if self.state.runs else 0.0
+        return time.monotonic() - self._began + recent > budget
+
+    def _put(self, **fields: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **fields)
+        self.save(self.state)
+
+
+_OUT_OF_TIME = "the time budget is used up; --resume goes on"
+
+
+def _conflict(first: Sequence[str], second: Sequence[str]) -> bool:
+    return any(a in by_id(b).conflicts or b in by_id(a).conflicts for a in first for b in second)
+
+
+def _gain(row: Outcome) -> float:
+    return row.measured.ratio if row.measured is not None else 0.0
+
+
+def _ratio(outcome: Outcome) -> str:
+    found = outcome.measured
+    if found is None:
+        return f" ({outcome.reason})" if outcome.reason else ""
+    if found.low is None or found.high is None:
+        return f", {found.ratio:.3f}x"
+    return f", {found.ratio:.3f}x ({found.low:.3f} to {found.high:.3f})"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

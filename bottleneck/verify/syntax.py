@@ -1,0 +1,234 @@
+"""Changing one call or adding one statement in Python source, with everything else left as it is.
+
+In: source text, a line, what to change. Out: the new text, or a sentence why it cannot be done. libcst
+keeps comments, quotes and line breaks; a line number from a running frame finds the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from ..model.run import JsonValue
+
+__all__ = ["CannotEditError", "add_after_imports", "drop_statement", "set_keywords"]
+
+_LOADER_ORDER = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+)
+"""Positional parameters of DataLoader, from 1.0 on."""
+_ZERO_GRAD_ORDER = ("set_to_none",)
+
+
+class CannotEditError(Exception):
+    """The source does not show, to the letter, what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    matches: Callable[[str], bool]
+    keywords: Mapping[str, JsonValue]
+    drop: Sequence[str] = ()
+
+
+def set_keywords(
+    source: str,
+    line: int,
+    *,
+    matches: Callable[[str], bool],
+    keywords: Mapping[str, JsonValue],
+    drop: Sequence[str] = (),
+) -> str:
+    """Return the source with keywords set in the call that stands at a line.
+
+    Args:
+        source: of the whole file.
+        line: within the call.
+        matches: tells by its last name whether a call is the one meant, like "DataLoader".
+        keywords: keyword -> value.
+        drop: keywords to take away: they contradict the new ones.
+
+    Raises:
+        CannotEditError: there is no such call there, there are several, or it is given `**options`.
+    """
+    wrapper = MetadataWrapper(_parsed(source))
+    editor = _CallEditor(line, _Change(matches=matches, keywords=keywords, drop=drop))
+    changed = wrapper.visit(editor)
+    if editor.problem:
+        raise CannotEditError(editor.problem)
+    if editor.found != 1:
+        what = "no such call" if editor.found == 0 else f"{editor.found} such calls"
+        raise CannotEditError(f"line {line} holds {what}")
+    return changed.code
+
+
+def drop_statement(source: str, line: int, *, matches: Callable[[str], bool]) -> str:
+    """Return the source without the statement at a line, which is nothing but one call.
+
+    Raises:
+        CannotEditError: the call is part of something larger, or the only statement of its block.
+    """
+    wrapper = MetadataWrapper(_parsed(source))
+    editor = _StatementDropper(line, matches)
+    changed = wrapper.visit(editor)
+    if editor.problem or not editor.found:
+        raise CannotEditError(editor.problem or f"line {line} holds no such statement")
+    return changed.code
+
+
+def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "torch") -> str:
+    """Return the source with statements behind its last import at the top level.
+
+    Args:
+        source: of the whole file.
+        statements: lines to add.
+        needs: a module that they use; it must have been imported under its own name.
+
+    Raises:
+        CannotEditError: that module is not imported at the top.
+    """
+    module = _parsed(source)
+    last, known = -1, False
+    for i, statement in enumerate(module.body):
+        if not isinstance(statement, cst.SimpleStatementLine):
+            continue
+        for part in statement.body:
+            if isinstance(part, (cst.Import, cst.ImportFrom)):
+                last = i
+            if isinstance(part, cst.Import):
+                known = known or any(
+                    cst.Module([]).code_for_node(alias.name).split(".")[0] == needs and alias.asname is None
+                    for alias in part.names
+                )
+    if not known:
+        raise CannotEditError(f"the script does not `import {needs}` at its top")
+    added = [cst.parse_statement(f"{statement}\n") for statement in statements]
+    first = added[0]
+    if isinstance(first, cst.SimpleStatementLine):
+        added[0] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    return module.with_changes(body=[*module.body[: last + 1], *added, *module.body[last + 1 :]]).code
+
+
+def _parsed(source: str) -> cst.Module:
+    try:
+        return cst.parse_module(source)
+    except cst.ParserSyntaxError as error:
+        raise CannotEditError(f"it cannot be parsed: {error.message}") from None
+
+
+def _last_name(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Name):
+        return node.value
+    return node.attr.value if isinstance(node, cst.Attribute) else ""
+
+
+class _CallEditor(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, line: int, change: _Change) -> None:
+        super().__init__()
+        self.found = 0
+        self.problem = ""
+        self._line = line
+        self._change = change
+
+    def leave_Call(  # noqa: N802 - libcst's name
+        self, original_node: cst.Call, updated_node: cst.Call
+    ) -> cst.BaseExpression:
+        span = self.get_metadata(PositionProvider, original_node)
+        name = _last_name(original_node.func)
+        if not (span.start.line <= self._line <= span.end.line) or not self._change.matches(name):
+            return updated_node
+        self.found += 1
+        if any(arg.star == "**" for arg in updated_node.args):
+            self.problem = f"{name}() at line {self._line} is given **options, which may hold the keyword"
+            return updated_node
+        return self._changed(updated_node, name)
+
+    def _changed(self, call: cst.Call, name: str) -> cst.Call:
+        args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value not in self._change.drop]
+        if args and len(args) < len(call.args):
+            args[-1] = args[-1].with_changes(comma=call.args[-1].comma)
+        order: Sequence[str] = _ZERO_GRAD_ORDER if name == "zero_grad" else ()
+        if "Loader" in name:
+            order = _LOADER_ORDER
+        for keyword, value in self._change.keywords.items():
+            expression = cst.parse_expression(repr(value))
+            for i, arg in enumerate(args):
+                named = arg.keyword.value if arg.keyword is not None else ""
+                if arg.keyword is None and not arg.star and i < len(order):
+                    named = order[i]
+                if named == keyword:
+                    args[i] = arg.with_changes(value=expression)
+                    break
+            else:
+                args = _appended(args, keyword, expression, call)
+        return call.with_changes(args=args)
+
+
+def _appended(args: list[cst.Arg], keyword: str, value: cst.BaseExpression, call: cst.Call) -> list[cst.Arg]:
+    """Return the arguments with one more, laid out as the others are."""
+    new = cst.Arg(
+        value=value,
+        keyword=cst.Name(keyword),
+        equal=cst.AssignEqual(
+            whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
+        ),
+    )
+    if not args:
+        return [new]
+    last = args[-1]
+    if len(args) >= 2:
+        separator = args[-2].comma
+    elif isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+        separator = cst.Comma(whitespace_after=call.whitespace_before_args)
+    else:
+        separator = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    last = last.with_changes(comma=separator, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return [*args[:-1], last, new]
+
+
+class _StatementDropper(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, line: int, matches: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.found = False
+        self.problem = ""
+        self._line = line
+        self._matches = matches
+
+    def leave_SimpleStatementLine(  # noqa: N802 - libcst's name
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.BaseStatement | cst.RemovalSentinel:
+        span = self.get_metadata(PositionProvider, original_node)
+        if not span.start.line <= self._line <= span.end.line:
+            return updated_node
+        body = original_node.body
+        only = body[0] if len(body) == 1 else None
+        if not isinstance(only, cst.Expr) or not isinstance(only.value, cst.Call):
+            self.problem = f"line {self._line} is more than the call"
+            return updated_node
+        if not self._matches(_last_name(only.value.func)):
+            return updated_node
+        self.found = True
+        return cst.RemoveFromParent()
+
+    def leave_IndentedBlock(  # noqa: N802 - libcst's name
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.BaseSuite:
+        if original_node.body and not updated_node.body:
+            return updated_node.with_changes(body=[cst.SimpleStatementLine(body=[cst.Pass()])])
+        return updated_node
