@@ -171,7 +171,8 @@ def _new_syncs(before: Sequence[SyncSite], after: Sequence[SyncSite]) -> tuple[R
         for name, (count, item) in sums.items()
         if count > known.get(name, 0.0)
     ]
-    grown.sort(key=lambda row: -row[0])
+    # What is new before what is more: a line that was touched is the likelier culprit.
+    grown.sort(key=lambda row: (row[1] > 0, -row[0]))
     return tuple(
         Reason(_sync_text(item, was, now), item.site if located else None) for _, was, now, item in grown
     )

@@ -94,7 +94,7 @@ def compare_sides(
     return Comparison(
         tool_version=__version__,
         outcome=outcome,
-        headline=_headline(outcome, counters, time, drifts),
+        headline=_headline(outcome, counters, time, drifts, reasons),
         reasons=told,
         base=_summary(base),
         head=_summary(head),
@@ -143,11 +143,15 @@ def _outcome(counters: Sequence[CounterRow], time: TimeRow, drifts: Sequence[Dri
 
 
 def _headline(
-    outcome: Outcome, counters: Sequence[CounterRow], time: TimeRow, drifts: Sequence[Drift]
+    outcome: Outcome,
+    counters: Sequence[CounterRow],
+    time: TimeRow,
+    drifts: Sequence[Drift],
+    reasons: _Reasons,
 ) -> str:
     worse = [row for row in counters if row.status == "worse"]
     if outcome == "regression":
-        parts = [counter_words(row) for row in worse[:3]]
+        parts = [counter_words(row) + _because(reasons.get(row.name, ())[:1]) for row in worse[:3]]
         if len(worse) > 3:
             parts.append(f"{len(worse) - 3} more counters")
         if time.gated and time.decision == "slower":

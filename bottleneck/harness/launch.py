@@ -36,11 +36,16 @@ ENVIRONMENT = {
 """Set for the script's process where the user has not set them."""
 
 
-def launch(plan: Plan) -> int:
+def launch(plan: Plan, *, cwd: Path | None = None, stdout: int | None = None) -> int:
     """Run the plan in a process of its own and wait for its end.
 
     Ctrl-C is the child's to handle: a terminal delivers it to both, so this process only waits.
     Sent by `kill` it reaches us alone and is handed on.
+
+    Args:
+        plan: what to run.
+        cwd: working folder of the script; None: ours.
+        stdout: file descriptor for what the script prints; None: our own stdout.
 
     Returns:
         The exit code, or minus the number of the signal that ended it.
@@ -65,7 +70,7 @@ def launch(plan: Plan) -> int:
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             previous[number] = signal.signal(number, pass_on)
     try:
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment, cwd=cwd, stdout=stdout)
         return process.wait()
     finally:
         for number, handler in previous.items():

@@ -36,6 +36,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Record the allocator's history (GPU runs)."""
     with_stack: bool = False
     """Python stacks in the trace: far dearer, names the line of every operator."""
+    lines: bool = False
+    """Write the user's line into the trace at each read of a tensor's value."""
     max_seconds: float = 60.0
     """Limit on the windows after warm-up, together. Several ranks count steps instead."""
     trace_bytes_cap: int = 200_000_000

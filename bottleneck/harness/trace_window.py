@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from . import torch_private
+from .read_lines import ReadLines
 from .trace import EVENT_BYTES_PER_MS, TraceSession, compress
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class TraceWindow:
         self._probing = False
         self._probe: Path | None = None
         self._probe_rows: list[Row] = []
+        self._lines = ReadLines()
 
     @property
     def running(self) -> bool:
@@ -84,7 +86,10 @@ class TraceWindow:
         self.busy = True
         try:
             session.start()
+            if self._plan.lines:
+                self._lines.start()
         except Exception as error:
+            self._lines.stop()
             session.abandon()
             self.lack("failed", f"the profiler did not start: {_text(error)}")
             return False
@@ -111,6 +116,7 @@ class TraceWindow:
         try:
             session.step()
         except Exception as error:
+            self._lines.stop()
             session.abandon()
             self._session = None
             self.lack("failed", f"the profiler failed at a step: {_text(error)}")
@@ -134,6 +140,7 @@ class TraceWindow:
         raw = self._store.write_trace_path()
         raw = raw.with_name(f".{raw.name.removesuffix('.gz')}")
         size = 0
+        self._lines.stop()
         self.busy = True
         try:
             session.stop(at_cut=at_cut)

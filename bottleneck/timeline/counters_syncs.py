@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..model.counters import SyncSite
+from ..model.run import SourceSite
 from .dialect import HOST_CALL_KINDS, Kind
 from .stacks import UserFrames
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..model.run import Run, SourceSite
+    from ..model.run import Run
     from ..model.trace import Trace
 
 __all__ = ["READ", "sync_rows", "sync_sites"]
@@ -29,6 +30,8 @@ __all__ = ["READ", "sync_rows", "sync_sites"]
 READ = "aten::_local_scalar_dense"
 _WAIT = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*(Async|Batch))")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<cls>.+)\.step$")
+_READ_AT = re.compile(r"^read at (?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+"""As harness/read_lines.py names its ranges."""
 _MOST = 100
 
 
@@ -75,11 +78,36 @@ def sync_rows(trace: Trace, kind: NDArray[np.int8], run: Run | None, *, gpu: boo
     return mask
 
 
-def _phase(trace: Trace, labels: NDArray[np.intp], when_ns: int, tid: int) -> str:
-    """Return the innermost label around a moment of one thread."""
-    rows = labels[trace.tid[labels] == tid]
-    around = rows[(trace.ts_ns[rows] <= when_ns) & (trace.end_ns[rows] > when_ns)]
-    return trace.names[trace.name[around[-1]]] if len(around) else ""
+def _line_of(label: str) -> SourceSite | None:
+    match = _READ_AT.match(label)
+    if match is None:
+        return None
+    return SourceSite(file=match["file"], line=int(match["line"]), function=match["function"])
+
+
+class _Labels:
+    """The ranges around a moment: the phase it is in, and the line that reads a value in it."""
+
+    def __init__(self, trace: Trace, kind: NDArray[np.int8]) -> None:
+        self._trace = trace
+        self._lines = {name: site for name in trace.names if (site := _line_of(name)) is not None}
+        told = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
+        rows = np.flatnonzero((kind == Kind.ANNOTATION) & told[trace.name])
+        self._rows = {int(tid): rows[trace.tid[rows] == tid] for tid in np.unique(trace.tid[rows])}
+
+    def around(self, when_ns: int, tid: int) -> tuple[str, SourceSite | None]:
+        """Return the innermost phase and the innermost reading line."""
+        trace = self._trace
+        rows = self._rows.get(tid, np.zeros(0, dtype=np.intp))
+        rows = rows[: int(np.searchsorted(trace.ts_ns[rows], when_ns, side="right"))]
+        phase, site = "", None
+        for row in rows[trace.end_ns[rows] > when_ns].tolist():
+            name = trace.names[trace.name[row]]
+            if name in self._lines:
+                site = self._lines[name]
+            else:
+                phase = name
+        return phase, site
 
 
 def sync_sites(
@@ -99,13 +127,13 @@ def sync_sites(
         count: number of steps.
     """
     rows = rows[step_of_row[rows] >= 0]
-    labelled = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
-    labels = np.flatnonzero((kind == Kind.ANNOTATION) & labelled[trace.name])
+    labels = _Labels(trace, kind)
     frames = UserFrames(trace, kind)
     found: dict[tuple[str, str, SourceSite | None], int] = {}
     for row in rows.tolist():
         when, tid = int(trace.ts_ns[row]), int(trace.tid[row])
-        key = (trace.names[trace.name[row]], _phase(trace, labels, when, tid), frames.at(when, tid))
+        phase, line = labels.around(when, tid)
+        key = (trace.names[trace.name[row]], phase, line or frames.at(when, tid))
         found[key] = found.get(key, 0) + 1
     ordered = sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
     return tuple(

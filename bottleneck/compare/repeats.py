@@ -1,0 +1,109 @@
+"""Running the script again and again, so that there is something to compare.
+
+In: what to run, how often, in which folders. Out: run folders, in order. Two sides are run in turns,
+base head head base base head: whatever drifts on the machine meanwhile hits both alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..errors import InputError, ScriptError
+from ..harness.launch import launch, name_signal
+from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+from ..harness.place import choose_place
+from ..harness.plan import Plan
+
+__all__ = ["Arm", "run_in_turns"]
+
+RANKS_SECONDS = 120.0
+_STDERR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One side to run."""
+
+    name: str
+    """"base" or "head"; its runs are called base-1, base-2, ..."""
+    cwd: Path | None = None
+    """Working folder of the script: another checkout of it. None: ours."""
+
+
+def run_in_turns(
+    plan: Plan,
+    arms: tuple[Arm, ...],
+    *,
+    repeat: int,
+    into: Path,
+    say: Callable[[str], None],
+) -> dict[str, list[Path]]:
+    """Run each side `repeat` times.
+
+    Args:
+        plan: what to run; its `out` is set here.
+        arms: one side, or two.
+        repeat: runs per side.
+        into: folder for the run folders.
+        say: takes a line of progress.
+
+    Returns:
+        Name of the side -> its run folders. On a rank that does not lead, empty lists.
+
+    Raises:
+        ScriptError: the script failed.
+        InputError: it trained no step, or `into` cannot be written.
+    """
+    folders: dict[str, list[Path]] = {arm.name: [] for arm in arms}
+    total = repeat * len(arms)
+    for number, (arm, turn) in enumerate(_turns(arms, repeat), start=1):
+        say(f"run {number} of {total}: {arm.name} {turn}")
+        folder = _run(plan, arm, into / f"{arm.name}-{turn}")
+        if folder is not None:
+            folders[arm.name].append(folder)
+    return folders
+
+
+def _turns(arms: tuple[Arm, ...], repeat: int) -> Iterator[tuple[Arm, int]]:
+    for turn in range(1, repeat + 1):
+        order = arms if turn % 2 else tuple(reversed(arms))
+        for arm in order:
+            yield arm, turn
+
+
+def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
+    """Run once and return the run folder; None on a rank that does not lead."""
+    place = choose_place(folder, target=plan.target, is_module=plan.module is not None)
+    place.prepare()
+    plan = msgspec.structs.replace(plan, out=str(place.working))
+    sys.stdout.flush()
+    # The report is what stdout is for; what the script prints goes where our progress goes.
+    returncode = launch(plan, cwd=arm.cwd, stdout=_STDERR)
+    outcome = record_end(place.working, place.process, plan, returncode)
+    if place.world_size > 1:
+        report_done(place.working, place.process)
+    if place.leads:
+        if place.world_size > 1:
+            missing = wait_for_ranks(place.working, place.ranks, seconds=RANKS_SECONDS)
+            if missing:
+                raise InputError(f"Ranks {missing} left no whole folder within {RANKS_SECONDS:.0f} s.")
+        folder = collect(place.working, place.folder)
+    if returncode:
+        if returncode == -2:
+            raise KeyboardInterrupt
+        how = f"was ended by {name_signal(returncode)}" if returncode < 0 else f"ended with code {returncode}"
+        why = f": {outcome.exception}" if outcome.exception else ""
+        raise ScriptError(f"{plan.target} {how} ({arm.name}){why}", remedy="Nothing was compared.")
+    if not place.leads:
+        return None
+    if not (has_steps(folder) or any(has_steps(path) for path in folder.glob("rank*"))):
+        raise InputError(
+            f"{plan.target} trained no step that could be measured ({arm.name}).",
+            remedy="Let it run longer, or give --warmup 2 --baseline-steps 5 --steps 2.",
+        )
+    return folder
