@@ -40,14 +40,31 @@ def _remedy_for_no_trace(facts: Facts) -> str:
     return "Run again and let the trace window finish; use --steps 3 if the trace grew too large."
 
 
+def _broken_harness(facts: Facts) -> str:
+    """Return why the script could not be watched, or nothing if it was."""
+    run = facts.run
+    states = [run.artefacts.get(name) for name in ("harness", "capture")] if run is not None else []
+    failed = next((state for state in states if state is not None and state.status == "failed"), None)
+    if failed is None:
+        return ""
+    lines = (failed.reason or "").strip().splitlines()
+    return lines[-1] if lines else "no reason given"
+
+
 def judge(facts: Facts) -> Quality:
     """Grade the capture of one rank."""
     timeline = facts.timeline
     poor: list[tuple[str, str]] = []
     fair: list[str] = []
     if timeline.true_ms <= 0 or facts.step.true_ms is None:
+        broken = _broken_harness(facts)
         poor.append(
             (
+                f"no training step was seen, since watching failed ({broken})",
+                "This is a fault of the tool's, or a torch that it does not know: please report it.",
+            )
+            if broken
+            else (
                 "no training step was seen",
                 "Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
             )
