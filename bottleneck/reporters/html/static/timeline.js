@@ -29,6 +29,7 @@ function makeTimeline(timeline) {
   const lit = (item) => cause === null || cause.parts.includes(item.part);
   const colourOf = (item) => (item.part < 0 ? css(NEUTRAL[timeline.lanes[item.lane].kind]) : partColour(item.part));
 
+  let sans = "", onSpan = "", colours = new Map();
   function draw(params, api) {
     const item = items[params.dataIndex];
     const from = api.coord([api.value(1), api.value(0)]);
@@ -37,22 +38,30 @@ function makeTimeline(timeline) {
     const x = Math.max(from[0], area.x);
     const width = Math.min(to[0], area.x + area.width) - x;
     if (width <= 0 && to[0] < area.x) return null;
-    const colour = colourOf(item);
+    const key = item.part < 0 ? timeline.lanes[item.lane].kind : item.part;
+    if (!colours.has(key)) colours.set(key, colourOf(item));
+    const colour = colours.get(key);
     return {
       type: "rect", shape: { x, y: from[1] - ROW / 2 + 1.5, width: Math.max(width, 0.8), height: ROW - 3, r: width > 6 ? 2 : 0 },
-      style: { fill: colour, opacity: lit(item) ? 1 : 0.16 },
+      style: { fill: colour, opacity: lit(item) ? 1 : 0.25 },
       textConfig: { position: "insideLeft", distance: 4 },
-      textContent: width > 34 ? {
+      // Always there, empty where it does not fit: a text once given cannot be taken away again.
+      textContent: {
         type: "text",
         style: {
-          text: item.name, width: width - 8, overflow: "truncate", ellipsis: "…", fontSize: 10.5, fontFamily: css("--sans"),
-          fill: item.part < 0 ? css("--on-span") : onColour(colour), opacity: lit(item) ? 1 : 0.4,
+          text: width > 34 ? item.name : "", width: width - 8, overflow: "truncate", ellipsis: "…", fontSize: 10.5,
+          fontFamily: sans, fill: item.part < 0 ? onSpan : onColour(colour), opacity: lit(item) ? 1 : 0.5,
         },
-      } : undefined,
+      },
     };
   }
 
-  const options = () => ({
+  const options = () => {
+    // Read once per theme, not once per block.
+    [sans, onSpan, colours] = [css("--sans"), css("--on-span"), new Map()];
+    return chartOptions();
+  };
+  const chartOptions = () => ({
     animation: false,
     grid: { left: 10, right: 10, top: 22, bottom: 40 },
     tooltip: tooltip({ formatter: (p) => describe(items[p.dataIndex]) }),
