@@ -11,6 +11,7 @@ from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.run import SourceSite
 from .base import Analyzer, Facts, ms, percent
+from .compile_facts import compile_summary, skip_cause
 
 __all__ = ["CudagraphsSkipped", "RecompilesInSteadyState"]
 
@@ -32,7 +33,8 @@ class RecompilesInSteadyState(Analyzer):
 
     How it is measured
         Steps of the baseline window that contain a compilation, told by dynamo's own records, and
-        how much longer they are than the others; the guard that failed, from the same records.
+        how much longer they are than the others; the guard that failed, from the same records, and
+        which dimension of which tensor took which sizes, from all guards that failed.
 
     What it costs you
         Mean step less mean step without a compilation in it.
@@ -70,19 +72,24 @@ class RecompilesInSteadyState(Analyzer):
                     source="baseline window",
                 )
             )
-        evidence += [
-            Evidence(
-                text=f"{item.frame} compiled again {item.count} time{'s' if item.count != 1 else ''}: "
-                + (item.guard.strip().splitlines()[0][:140] if item.guard.strip() else "guard unknown"),
-                value=float(item.count),
-                unit="recompiles",
-                source="dynamo",
-                site=item.site,
+        summary = compile_summary(facts)
+        rows = summary.recompiles if summary is not None else ()
+        for row in rows[:4]:
+            evidence.append(
+                Evidence(
+                    text=f"{row.function} compiled again {row.count} time{'s' if row.count != 1 else ''}"
+                    + (f", {row.seconds:.1f} s in all" if row.seconds else "")
+                    + f": {(row.guard.strip() or 'guard unknown').splitlines()[0][:140]}",
+                    value=float(row.count),
+                    unit="recompiles",
+                    source="dynamo",
+                    site=row.site,
+                )
             )
-            for item in sorted(recompiles, key=lambda item: -item.count)[:4]
-        ]
+            if row.advice:
+                evidence.append(Evidence(text=f"to compile once: {row.advice}", source="failed guards"))
         evidence += [Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]]
-        sites: list[SourceSite | None] = [item.site for item in recompiles]
+        sites: list[SourceSite | None] = [row.site for row in rows]
         if cost > 0:
             title = f"Compiling costs {ms(cost)} per step ({percent(cost / facts.true_ms)}) in steady state"
         elif limit:
@@ -139,7 +146,14 @@ class CudagraphsSkipped(Analyzer):
                 facts,
                 f"CUDA graphs were skipped: {skips[0].splitlines()[0][:100]}",
                 answer=facts.ask(WhatIf.ONE_LAUNCH),
-                evidence=[Evidence(text=text.splitlines()[0][:160], source="inductor") for text in skips[:4]],
+                evidence=[
+                    Evidence(
+                        text=text.splitlines()[0][:160]
+                        + (f": {skip_cause(text)}" if skip_cause(text) else ""),
+                        source="inductor",
+                    )
+                    for text in skips[:4]
+                ],
                 not_this="Costs only where launching decides.",
             ),
         )

@@ -10,11 +10,59 @@ from collections.abc import Sequence
 from ..model.codes import Part
 from ..model.finding import Evidence, Finding
 from .base import Analyzer, Facts, kernel_evidence, ms, percent
+from .compute_facts import compute_facts
 
 __all__ = ["WORK_PARTS", "DeviceBusy", "MemoryBoundKernels"]
 
 WORK_PARTS = (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER)
 """Budget parts in which the device, or an operator on the CPU, does the training's own work."""
+
+
+def _second_question(facts: Facts) -> list[Evidence]:
+    """What the math ran as, how fast it was against the peak, and how much of it was padding."""
+    known = compute_facts(facts)
+    if known is None:
+        return []
+    out: list[Evidence] = []
+    if known.math:
+        shares = ", ".join(
+            f"{row.dtype} {percent(row.share)}" + ("" if row.tensor_cores else " outside the tensor cores")
+            for row in known.math[:4]
+        )
+        out.append(
+            Evidence(
+                text=f"products, convolutions and attention by type: {shares}",
+                value=known.tensor_core_share,
+                unit="share on tensor cores",
+                source="trace",
+            )
+        )
+    if known.achieved_tflops is not None:
+        text = f"{rate(known.achieved_tflops)} achieved over the step"
+        if known.math_tflops is not None:
+            text += f", {rate(known.math_tflops)} while the math runs"
+        if known.utilisation is not None and known.peak_tflops is not None:
+            text += (
+                f": {percent(known.utilisation)} of the {known.peak_dtype} peak of "
+                f"{rate(known.peak_tflops)} ({known.peak_source})"
+            )
+        out.append(Evidence(text=text, value=known.achieved_tflops, unit="TFLOP/s", source=known.flops_from))
+    if known.padding_share:
+        out.append(
+            Evidence(
+                text=f"{percent(known.padding_share)} of the batch is padding, computed for nothing",
+                value=known.padding_share,
+                unit="share",
+                source="batches",
+            )
+        )
+    return out
+
+
+def rate(tflops: float) -> str:
+    """Write a rate: "412 TFLOP/s", "3.1 GFLOP/s"."""
+    value, unit = (tflops, "TFLOP/s") if tflops >= 1 else (tflops * 1e3, "GFLOP/s")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
 
 
 class DeviceBusy(Analyzer):
@@ -28,7 +76,8 @@ class DeviceBusy(Analyzer):
     How it is measured
         The step budget: the true step time divided exclusively into work by kind and idle time by
         cause. On a CPU the fixed cost of every operator, timed on the spot, is dispatch; what
-        remains of its time is work.
+        remains of its time is work. The type of the math is told by the kernels that ran, its FLOPs
+        from the shapes of one step that is recorded for that alone; peaks are published ones.
 
     What it costs you
         Work has no price: taking it away is not an offer. What cheaper work would give (another
@@ -66,6 +115,7 @@ class DeviceBusy(Analyzer):
             )
             for line in lines
         ]
+        evidence += _second_question(facts)
         if facts.run is not None and facts.run.matmul_tflops:
             rates = ", ".join(f"{k} {v:.0f}" for k, v in facts.run.matmul_tflops.items())
             evidence.append(
@@ -85,6 +135,21 @@ class DeviceBusy(Analyzer):
         )
 
 
+def _fusable(facts: Facts) -> list[Evidence]:
+    known = facts.timeline.compute
+    if known is None or not known.fusable_ms or facts.true_ms <= 0:
+        return []
+    return [
+        Evidence(
+            text=f"at most {ms(known.fusable_ms)} of it ({percent(known.fusable_ms / facts.true_ms)} of the "
+            "step) are kernels that fusing with a neighbour would take away",
+            value=known.fusable_ms,
+            unit="ms/step",
+            source="trace",
+        )
+    ]
+
+
 class MemoryBoundKernels(Analyzer):
     """Element-wise, normalisation and copy kernels take a large part of the work.
 
@@ -96,7 +161,9 @@ class MemoryBoundKernels(Analyzer):
         Names of kernels (CPU: operators) by kind, over the true step.
 
     What it costs you
-        Not priced: what fusing gives depends on the chains. torch.compile is the way to try it.
+        The step replayed with every run of neighbouring element-wise kernels reduced to its longest:
+        a fused kernel still reads the input and writes the result. Shown, not claimed: shapes and
+        reductions end a fusion too. torch.compile is the way to try it.
 
     What it is not
         Not a defect where the tensors are small: then launching decides (BN501).
@@ -122,7 +189,7 @@ class MemoryBoundKernels(Analyzer):
                 facts,
                 f"Memory-bound work takes {percent(share)} of the step",
                 time_ms=share * facts.true_ms,
-                evidence=kernel_evidence(facts, Part.MEMORY_BOUND),
-                not_this="No price: what fusing gives depends on the chains.",
+                evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
+                not_this="What fusing gives depends on the chains: the figure shown is a bound.",
             ),
         )

@@ -9,15 +9,22 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
-from ..model.run import GraphBreak
+from ..model.work import BreakRow
 from .base import Analyzer, Facts, ms
+from .compile_facts import compile_summary
 
 __all__ = ["GraphBreaks"]
 
 
-def _reason(broken: GraphBreak) -> str:
-    first = broken.reason.strip().splitlines()[0] if broken.reason.strip() else "no reason given"
-    return first if len(first) <= 120 else first[:117] + "..."
+def _priced(row: BreakRow) -> str:
+    """Return a break in one line: why, how often, and what it costs."""
+    text = row.reason if len(row.reason) <= 100 else row.reason[:97] + "..."
+    told = []
+    if row.cost_ms is not None:
+        told.append(f"{ms(row.cost_ms)} per step" + (", split evenly" if row.shared else ""))
+    if row.seams_per_step:
+        told.append(f"{row.seams_per_step:.0f} seams")
+    return f"{text} ({', '.join(told)})" if told else text
 
 
 class GraphBreaks(Analyzer):
@@ -29,13 +36,17 @@ class GraphBreaks(Analyzer):
         Each seam costs guards, bytecode and wrappers, and nothing is fused across it.
 
     How it is measured
-        Reasons and user lines from dynamo's own records in the process; times per step from the
-        compiled regions in the trace; the cost of the seams from the time between them in which the
-        device ran dry (CPU: the time itself).
+        Reasons and user lines from dynamo's own records in the process, functions given up as a whole
+        (a break in a loop) among them. Each compiled region of the trace names its frame, and that
+        frame the break that cut it off: so every seam has its break, in backward by autograd's
+        sequence numbers. The cost of a seam is the time in which the device ran dry for it (CPU: the
+        time itself).
 
     What it costs you
-        The step is replayed with the seams gone, the graphs back to back. Predicted 6.61 ms and
-        measured 6.78 (from 12.5) on an H200. What fusing across them would give comes on top.
+        The step is replayed with the seams gone, the graphs back to back, and kernels that only a
+        seam keeps apart computed in one where no product lies between them. The price of all is
+        shared out by what the step saves without the seams of each break alone. What further fusing
+        would give comes on top.
 
     What it is not
         Not the number of breaks: one in a loop over layers costs more than ten outside the step,
@@ -59,17 +70,21 @@ class GraphBreaks(Analyzer):
         if not breaks and (answer is None or answer.saves_ms <= 0):
             return ()
         spans = facts.spans(Part.GRAPH_BREAK)
-        ordered = sorted(breaks, key=lambda item: -(item.hits or 0))
+        summary = compile_summary(facts)
+        ordered = summary.breaks if summary is not None else ()
         evidence = [
             Evidence(
-                text=_reason(item) + (f" (reported {item.hits} times)" if item.hits else ""),
-                source="dynamo",
+                text=_priced(item),
+                value=item.cost_ms,
+                unit="ms/step" if item.cost_ms is not None else "",
+                source="dynamo, replay" if item.cost_ms is not None else "dynamo",
                 site=item.site,
             )
             for item in ordered[:5]
         ]
         if len(ordered) > 5:
-            evidence.append(Evidence(text=f"and {len(ordered) - 5} more", source="dynamo"))
+            rest = sum(item.cost_ms or 0.0 for item in ordered[5:])
+            evidence.append(Evidence(text=f"and {len(ordered) - 5} more, {ms(rest)}", source="dynamo"))
         if facts.compile is not None and facts.compile.unique_graphs:
             evidence.append(
                 Evidence(
@@ -79,7 +94,17 @@ class GraphBreaks(Analyzer):
                     source="dynamo",
                 )
             )
-        seams = sum(span.count for span in spans)
+        work = facts.timeline.compiled
+        if work is not None and work.eager_in_seams:
+            evidence.append(
+                Evidence(
+                    text=f"{work.eager_in_seams:.0f} kernels per step are launched eagerly between graphs",
+                    value=work.eager_in_seams,
+                    unit="1/step",
+                    source="trace",
+                )
+            )
+        seams = sum(price.per_step for price in facts.timeline.seams) or sum(span.count for span in spans)
         if seams:
             evidence.append(
                 Evidence(

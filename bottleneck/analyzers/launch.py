@@ -81,6 +81,17 @@ class DispatchDecides(Analyzer):
                     source="timed on the spot",
                 )
             )
+        known = facts.timeline.compute
+        if known is not None and known.fusable_ms and known.fusable_ms >= 0.005 * facts.true_ms:
+            evidence.append(
+                Evidence(
+                    text=f"{ms(known.fusable_ms)} of device time in element-wise kernels that compiling "
+                    "could join with a neighbour",
+                    value=known.fusable_ms,
+                    unit="ms/step",
+                    source="trace",
+                )
+            )
         compiled = facts.ask(WhatIf.COMPILED)
         if compiled is not None:
             bound = "at best " if compiled.bound else ""

@@ -48,6 +48,7 @@ _ALLOCATOR = re.compile(
     r"|HostUnregister|MemPool\w*)|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Alloc|Free)"
 )
 _SYNC = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
+_RECORDED = (Kind.OP, *HOST_CALL_KINDS)
 _MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy")
 
 
@@ -98,6 +99,9 @@ class Program:
     """(device, stream) of each lane."""
     parts: tuple[Part, ...]
     host_work: HostWork
+    recorded: NDArray[np.int64]
+    """Operators and calls that the profiler recorded, by category of host work, (len(Work),): each of
+    them carries some of its cost."""
     origin_ns: int
     launch_calls: int
     missing_activities: int
@@ -341,6 +345,10 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         lanes=lanes,
         parts=PARTS,
         host_work=host_work,
+        recorded=np.bincount(
+            host_work.at(trace.ts_ns[in_window & threads & np.isin(kinds, _RECORDED)]),
+            minlength=len(Work),
+        ),
         origin_ns=low,
         launch_calls=int(is_launch_call.sum()),
         missing_activities=missing,

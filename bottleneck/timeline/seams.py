@@ -41,7 +41,7 @@ _NEAR_LINES = 25
 _REGION = re.compile(r"^Torch-Compiled Region(?:: *!?(?P<frame>\d+)/\d+)?")
 _BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
 _FORWARD_NODE = re.compile(r"^CompiledFunction$")
-_BODY = re.compile(r"^## Call CompiledFxGraph|^inductor_cudagraph|CUDAGraph")
+_BODY = re.compile(r"^## Call CompiledFxGraph|^(cuda|hip|cu)GraphLaunch")
 _ACCUMULATE = re.compile(r"evaluate_function: torch::autograd::AccumulateGrad$")
 _BARRIER = re.compile(r"^(ProfilerStep#\d+|data|optimizer|zero_grad|backward|evaluation|Optimizer\.step#.*)$")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
@@ -115,16 +115,16 @@ def _owners(
 
 
 @dataclass(frozen=True, slots=True)
-class _Regions:
-    """Entries of compiled code in one direction, in order of time, (k,) each.
-
-    What dynamo resumes after a break runs inside the region before it, so regions nest.
-    """
+class _Graphs:
+    """Runs of compiled graphs, forward or backward, in order of time, (k,) each."""
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
+    region: NDArray[np.int64]
+    """Trace row of the compiled region that each lies in: several of one region are one graph, cut in
+    pieces by the compiler itself."""
     owners: list[tuple[int, ...] | None]
-    """Breaks that made each a region of its own; None where nothing tells."""
+    """Breaks that made each a graph of its own; None where nothing tells."""
 
 
 def _frame_of(name: str) -> int | None:
@@ -132,25 +132,38 @@ def _frame_of(name: str) -> int | None:
     return int(match["frame"]) if match is not None and match["frame"] else None
 
 
-def _forward(trace: Trace, rows: NDArray[np.intp], owners: dict[int, tuple[int, ...]] | None) -> _Regions:
-    frames = [_frame_of(trace.names[code]) for code in trace.name[rows].tolist()]
-    return _Regions(
-        start=trace.ts_ns[rows],
-        end=trace.end_ns[rows],
-        owners=[None if owners is None or frame is None else owners.get(frame) for frame in frames],
-    )
+def _graphs(trace: Trace, regions: NDArray[np.intp], bodies: NDArray[np.intp]) -> _Graphs:
+    """Put each body into the innermost region around it; without any body regions are the graphs.
+
+    A region may hold no graph: a function of which nothing but the break was left. What runs in it is
+    then part of the passage.
+    """
+    start = trace.ts_ns[regions]
+    if not len(bodies):
+        following = np.append(start[1:], np.iinfo(np.int64).max)
+        return _Graphs(start, np.minimum(trace.end_ns[regions], following), regions, [None] * len(regions))
+    at = np.searchsorted(start, trace.ts_ns[bodies], side="right") - 1
+    # What dynamo resumes after a break runs inside the region before it: the last begun is innermost.
+    inside = (at >= 0) & (trace.ts_ns[bodies] < np.maximum.accumulate(trace.end_ns[regions])[at])
+    kept = bodies[inside]
+    return _Graphs(trace.ts_ns[kept], trace.end_ns[kept], regions[at[inside]], [None] * len(kept))
 
 
-def _backward(trace: Trace, rows: NDArray[np.intp], forward: _Regions, nodes: NDArray[np.intp]) -> _Regions:
-    """A region of backward is entered anew as the one before it, in backward's order, was cut off."""
-    # The innermost region around a node is the last that began before it.
-    at = np.searchsorted(forward.start, trace.ts_ns[nodes], side="right") - 1
-    region_of = {int(trace.sequence[node]): int(k) for node, k in zip(nodes, at, strict=True) if k >= 0}
-    owners: list[tuple[int, ...] | None] = [None] * len(rows)
-    for k in range(1, len(rows)):
-        before = region_of.get(int(trace.sequence[rows[k - 1]]))
-        owners[k] = None if before is None else forward.owners[before]
-    return _Regions(start=trace.ts_ns[rows], end=trace.end_ns[rows], owners=owners)
+def _own_forward(trace: Trace, graphs: _Graphs, owners: dict[int, tuple[int, ...]]) -> None:
+    for k, row in enumerate(graphs.region.tolist()):
+        frame = _frame_of(trace.names[trace.name[row]])
+        graphs.owners[k] = owners.get(frame) if frame is not None else None
+
+
+def _own_backward(trace: Trace, backward: _Graphs, forward: _Graphs, nodes: NDArray[np.intp]) -> None:
+    """A graph of backward is entered anew as the one before it, in backward's order, was cut off."""
+    by_region = {int(row): owned for row, owned in zip(forward.region, forward.owners, strict=True)}
+    starts = np.unique(forward.region)
+    at = np.searchsorted(trace.ts_ns[starts], trace.ts_ns[nodes], side="right") - 1
+    region_of = {int(trace.sequence[n]): int(starts[k]) for n, k in zip(nodes, at, strict=True) if k >= 0}
+    for k in range(1, len(backward.region)):
+        before = region_of.get(int(trace.sequence[backward.region[k - 1]]))
+        backward.owners[k] = None if before is None else by_region.get(before)
 
 
 def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | None) -> list[Seam]:
@@ -174,41 +187,33 @@ def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | N
         return np.flatnonzero(code[trace.name] & threads)
 
     owners = region_owners(facts) if facts is not None and facts.used else None
-    forward = _forward(trace, rows_of(_REGION), owners)
-    backward = _backward(trace, rows_of(_BACKWARD), forward, rows_of(_FORWARD_NODE))
-    body = rows_of(_BODY)
-    bodies = trace.ts_ns[body], np.maximum.accumulate(trace.end_ns[body]) if len(body) else trace.ts_ns[body]
+    bodies = rows_of(_BODY)
+    backward_regions = rows_of(_BACKWARD)
+    begun = np.searchsorted(trace.ts_ns[backward_regions], trace.ts_ns[bodies], side="right") - 1
+    in_backward = begun >= 0
+    in_backward[in_backward] = (
+        trace.ts_ns[bodies[in_backward]] < trace.end_ns[backward_regions[begun[in_backward]]]
+    )
+    forward = _graphs(trace, rows_of(_REGION), bodies[~in_backward])
+    backward = _graphs(trace, backward_regions, bodies[in_backward])
+    if owners is not None:
+        _own_forward(trace, forward, owners)
+        _own_backward(trace, backward, forward, rows_of(_FORWARD_NODE))
     barriers = np.sort(trace.ts_ns[rows_of(_BARRIER)])
     kept = rows_of(_ACCUMULATE)
     seams: list[Seam] = []
-    for regions, is_backward in ((forward, False), (backward, True)):
-        for k in range(1, len(regions.start)):
-            owned = regions.owners[k]
-            if owners is not None and owned == ():
-                continue  # compiled by itself, not cut off
-            left, entered = _passage(regions, k, bodies)
-            apart = int(regions.start[k]) - left
-            crossed = np.searchsorted(barriers, left) != np.searchsorted(barriers, regions.start[k])
-            if apart > REACH_NS and (not owned or crossed):
+    for graphs, is_backward in ((forward, False), (backward, True)):
+        for k in range(1, len(graphs.start)):
+            owned = graphs.owners[k]
+            if graphs.region[k] == graphs.region[k - 1] or (owners is not None and owned == ()):
+                continue  # one graph in pieces, or compiled by itself and not cut off
+            left, entered = int(graphs.end[k - 1]), int(graphs.start[k])
+            crossed = np.searchsorted(barriers, left) != np.searchsorted(barriers, entered)
+            if entered - left > REACH_NS and (not owned or crossed):
                 continue
             stretches = _without(trace, kept, left, entered)
             seams.append(Seam(stretches=tuple(stretches), owners=owned or (), backward=is_backward))
     return seams
-
-
-def _passage(
-    regions: _Regions, k: int, bodies: tuple[NDArray[np.int64], NDArray[np.int64]]
-) -> tuple[int, int]:
-    """Return when the graph before region k was done, and when the graph of region k began."""
-    begin, end = bodies
-    start, following = int(regions.start[k]), int(regions.end[k])
-    if k + 1 < len(regions.start):
-        following = min(following, int(regions.start[k + 1]))
-    j = int(np.searchsorted(begin, start))
-    entered = int(begin[j]) if j < len(begin) and begin[j] < following else start
-    since = int(regions.start[k - 1])
-    left = int(end[j - 1]) if j and begin[j - 1] >= since else int(regions.end[k - 1])
-    return min(left, start), entered
 
 
 def _without(trace: Trace, rows: NDArray[np.intp], start: int, end: int) -> list[tuple[int, int]]:

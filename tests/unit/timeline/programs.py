@@ -63,6 +63,7 @@ def make_program(
         host_work=HostWork(
             edges=np.asarray([0, 1]), work=np.zeros(1, dtype=np.int8), group=np.full(1, -1, dtype=np.int16)
         ),
+        recorded=np.zeros(len(Work), dtype=np.int64),
         origin_ns=0,
         launch_calls=m,
         missing_activities=0,
