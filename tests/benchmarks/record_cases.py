@@ -48,7 +48,7 @@ class Plan:
 PLANS = (
     Plan("breaks_in_loop", "FX403", "no clock read in the loop over the layers"),
     Plan("nested_breaks", "FX403", "no disabled function, no logger call", parts=("rope", "log")),
-    Plan("cudagraph_skip", "FX413", "no tensor made on the CPU in the model"),
+    Plan("cudagraph_skip", "FX413", "no tensor of the model left on the CPU"),
     Plan("for_loop_optimizer", "FX311", "fused=True", steps=100),
     Plan("fp32_products", "FX301", 'float32 matmul precision "high"', steps=60),
     Plan("attention_by_hand", "FX306", "scaled_dot_product_attention", steps=60),
