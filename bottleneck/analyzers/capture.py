@@ -51,11 +51,28 @@ def _broken_harness(facts: Facts) -> str:
     return lines[-1] if lines else "no reason given"
 
 
+def _memory_alone(facts: Facts) -> Quality:
+    """Memory is all that was captured: nothing is wrong with it, but no step was timed."""
+    if facts.memory[0].out_of_memory is not None and facts.run is not None:
+        return Quality(
+            grade="poor",
+            reasons=("memory ran out before a step was timed",),
+            remedy="Make the run fit (BN213 says what held the memory), then diagnose it again.",
+        )
+    return Quality(
+        grade="poor",
+        reasons=("a memory snapshot tells of memory, not of time",),
+        remedy="Give the trace or the run folder beside it; what it says of memory stands below.",
+    )
+
+
 def judge(facts: Facts) -> Quality:
     """Grade the capture of one rank."""
     timeline = facts.timeline
     poor: list[tuple[str, str]] = []
     fair: list[str] = []
+    if timeline.true_ms <= 0 and facts.memory and (facts.run is None or facts.memory[0].out_of_memory):
+        return _memory_alone(facts)
     if timeline.true_ms <= 0 or facts.step.true_ms is None:
         broken = _broken_harness(facts)
         poor.append(

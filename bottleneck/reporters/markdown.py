@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from . import details
+from .memory_rows import memory_rows
 from .rows import (
     FixRow,
     bar_cells,
@@ -46,6 +47,7 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     lines = _head(diagnosis)
     lines += _budget(diagnosis, whole=verbose)
     lines += _causes(diagnosis)
+    lines += _memory(diagnosis, whole=verbose)
     lines += _fixes(diagnosis)
     lines += _closing(diagnosis)
     if verbose:
@@ -102,6 +104,13 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
         listed = ", ".join(f"{row.name} {row.cost} ms" for row in small)
         lines += ["", f"Below 2 % of the step: {escape(listed)}."]
     return lines
+
+
+def _memory(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
+    rows = memory_rows(diagnosis, whole=whole)
+    if not rows:
+        return []
+    return ["", "## Memory", "", *(f"{'  ' * indent}- {escape(text)}" for indent, text in rows)]
 
 
 def _fixes(diagnosis: Diagnosis) -> list[str]:

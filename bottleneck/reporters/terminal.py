@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from . import details
+from .memory_rows import memory_rows
 from .rows import (
     FixRow,
     bar_cells,
@@ -157,6 +158,7 @@ def render(
     _verdict(page, diagnosis)
     _budget(page, diagnosis, verbose=verbose)
     _causes(page, diagnosis)
+    _memory(page, diagnosis, verbose=verbose)
     _fixes(page, diagnosis, verbose=verbose)
     _closing(page, diagnosis, verbose=verbose)
     if verbose:
@@ -238,6 +240,14 @@ def _causes(page: Page, diagnosis: Diagnosis) -> None:
         if not worth:
             page.heading("What each cause costs")
         page.line((f"below 2 % of the step: {listed}", "dim"))
+
+
+def _memory(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
+    rows = memory_rows(diagnosis, whole=verbose)
+    if rows:
+        page.heading("Memory")
+        for indent, text in rows:
+            page.line(text, indent=2 * indent)
 
 
 def _fixes(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:

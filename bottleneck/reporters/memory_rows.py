@@ -1,0 +1,89 @@
+"""The memory section of a report: the peak, what it is made of, who holds it, and what is wrong with it.
+
+In: a diagnosis. Out: (indent, text) rows, the same for terminal and Markdown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from .rows import root_of
+from .wording import clean, percent, place, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model.diagnosis import Diagnosis
+    from ..model.memory import MemoryHolder, MemorySummary
+
+__all__ = ["byte_size", "memory_rows"]
+
+Row: TypeAlias = "tuple[int, str]"
+
+CODES = ("BN204", "BN205", "BN206", "BN207", "BN208", "BN209", "BN210", "BN212", "BN213", "BN214")
+"""Findings that speak of memory, not of time: no other part of a report shows them."""
+
+_HOLDERS = 3
+_WORTH = 0.01
+"""Share of the peak below which a category is not worth its words."""
+
+
+def byte_size(count: float) -> str:
+    """Write bytes in decimal units, as device sizes are given: "640 MB", "24.5 GB"."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            digits = 0 if count >= 100 * factor else 1
+            return f"{count / factor:.{digits}f} {unit}"
+    return f"{count:.0f} B"
+
+
+def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:
+    """Return the section's rows; empty when nothing was read of memory and nothing found.
+
+    Args:
+        diagnosis: what to show.
+        whole: every device, holder and note.
+    """
+    rows: list[Row] = []
+    root = root_of(diagnosis)
+    several = len(diagnosis.memory) > 1
+    for summary in diagnosis.memory if whole else diagnosis.memory[:1]:
+        rows += _device(summary, root=root, several=several, most=20 if whole else _HOLDERS)
+    for finding in diagnosis.findings:
+        if finding.code in CODES and (whole or not finding.note):
+            at = f" at {place(finding.sites[0], root=root)}" if finding.sites else ""
+            rows.append((0, f"{clean(finding.code)} {sentence(finding.title)}{at}"))
+    if several and not whole:
+        rows.append((0, f"{len(diagnosis.memory) - 1} more devices with --verbose"))
+    return rows
+
+
+def _device(summary: MemorySummary, *, root: str, several: bool, most: int) -> list[Row]:
+    name = f"device {summary.device}: " if several else ""
+    of = ""
+    if summary.capacity_bytes:
+        share = percent(summary.peak_bytes / summary.capacity_bytes)
+        of = f" of {byte_size(summary.capacity_bytes)} ({share})"
+    when = f", in {clean(summary.peak_when)}" if summary.peak_when else ""
+    label = "peak" if summary.events else "live"
+    rows: list[Row] = [(0, f"{name}{label} {byte_size(summary.peak_bytes)}{of}{when}")]
+    failure = summary.out_of_memory
+    composition = failure.composition if failure is not None and failure.composition else summary.composition
+    holders: Sequence[MemoryHolder] = summary.holders
+    if failure is not None and failure.holders:
+        holders = failure.holders
+        rows.append((0, f"held when memory ran out: {byte_size(failure.live_bytes or 0)}"))
+    shown = [row for row in composition if row.share >= _WORTH]
+    if shown:
+        rows.append(
+            (1, ", ".join(f"{r.category.value} {byte_size(r.bytes)} ({percent(r.share)})" for r in shown))
+        )
+    for holder in holders[:most]:
+        if holder.share < _WORTH:
+            break
+        where = place(holder.site, root=root) if holder.site is not None else clean(holder.where)
+        rows.append(
+            (1, f"{byte_size(holder.bytes)} {holder.category.value}" + (f": {where}" if where else ""))
+        )
+    rows += [(1, sentence(problem)) for problem in summary.problems]
+    return rows
