@@ -26,13 +26,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 STEPS, WARMUP = 60, 10
-GB = 2**30
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, naive=False):
         super().__init__()
-        self.heads = heads
+        self.heads, self.naive = heads, naive
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -40,17 +39,22 @@ class Block(nn.Module):
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.naive:
+            scores = (q @ k.transpose(-2, -1)) / (C // self.heads) ** 0.5
+            future = torch.ones(T, T, device=x.device, dtype=torch.bool).triu(1)
+            y = scores.masked_fill(future, float("-inf")).softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class GPT(nn.Module):
-    def __init__(self, width=768, layers=8, vocabulary=8192, length=1024, checkpointed=False):
+    def __init__(self, width=768, layers=8, vocabulary=8192, length=1024, checkpointed=False, naive=False):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, width // 64) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, width // 64, naive) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.vocabulary, self.checkpointed = vocabulary, checkpointed
 
@@ -93,10 +97,14 @@ class Loop:
     """A plain training step; cases change what they must."""
 
     batch, length = 16, 512
+    cap_gb = None  # what the process may take of the device, as on a smaller or a shared one
 
     def __init__(self, fixed):
         self.fixed = fixed
         torch.manual_seed(0)
+        if self.cap_gb is not None:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(self.cap_gb * 1e9 / total)
         self.model = self.make()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.number = 0
@@ -121,18 +129,16 @@ class EmptyCache(Loop):
 
 
 class VariableLengths(Loop):
-    """Lengths 128 to 2048, with the process capped just above what the longest needs."""
+    """Lengths 128 to 2048 with naive attention, the process capped just above what the longest needs."""
 
-    batch = 8
+    batch, cap_gb = 8, 32
 
     def __init__(self, fixed):
         self.lengths = random.Random(0)
         super().__init__(fixed)
-        cap = 7 * GB / torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(cap)
 
     def make(self):
-        return make_gpt(length=2048)
+        return make_gpt(length=2048, naive=True)
 
     def step(self):
         self.length = self.lengths.randint(128, 2048)
@@ -159,7 +165,7 @@ class Leak(Loop):
 class GradientsKept(Loop):
     """zero_grad() after the forward: the last step's gradients lie beside the activations."""
 
-    batch = 4
+    batch, cap_gb = 4, 7.5
 
     def make(self):
         return make_gpt(torch.float32, width=1024, layers=16)
@@ -178,6 +184,8 @@ class GradientsKept(Loop):
 class Vocabulary(Loop):
     """A small model in front of 128 k classes."""
 
+    cap_gb = 18
+
     def make(self):
         return make_gpt(width=512, layers=4, vocabulary=131072)
 
@@ -192,7 +200,7 @@ class Vocabulary(Loop):
 class OptimizerState(Loop):
     """fp32 AdamW on a wide model and few tokens."""
 
-    batch, length = 2, 128
+    batch, length, cap_gb = 2, 128, 13
 
     def __init__(self, fixed):
         super().__init__(fixed)
@@ -206,7 +214,7 @@ class OptimizerState(Loop):
 class Activations(Loop):
     """Long sequences: what backward needs is nearly everything."""
 
-    batch, length = 16, 1024
+    batch, length, cap_gb = 16, 1024, 11
 
     def make(self):
         return make_gpt(layers=16, checkpointed=self.fixed)
@@ -224,10 +232,12 @@ class Recompute(Loop):
 class Spike(Loop):
     """A diversity measure over all pairs, once a step: one large matrix for a moment."""
 
+    cap_gb = 9
+
     def step(self):
         super().step()
         with torch.no_grad():
-            points = torch.randn(24_000, 64, device="cuda")
+            points = torch.randn(40_000, 64, device="cuda")
             if self.fixed:
                 parts = [torch.cdist(some, points).mean() for some in points.split(1000)]
                 self.spread = torch.stack(parts).mean()
@@ -246,12 +256,7 @@ class SmallBatch(Loop):
 class FailsInLoop(Loop):
     """Batches grow until memory is full, long after the first steps."""
 
-    after = 14
-
-    def __init__(self, fixed):
-        super().__init__(fixed)
-        cap = 12 * GB / torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(cap)
+    after, cap_gb = 14, 13
 
     def step(self):
         if self.number > self.after and not self.fixed:
