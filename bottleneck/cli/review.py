@@ -6,6 +6,7 @@ text and figures, and a running TensorBoard on this machine's own address.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -139,8 +140,9 @@ def _diagnosis(path: Path) -> tuple[Diagnosis, list[Path]]:
 
 def _free_name(path: Path, taken: set[str]) -> str:
     """Return a name for the run, from its path; numbered when another one bears it."""
-    whole = path.resolve()
-    stem = whole.name.partition(".")[0] or whole.name.strip(".") or "run"
+    # Not resolved: a link is named by whoever made it.
+    whole = os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119
+    stem = whole.partition(".")[0] or whole.strip(".") or "run"
     name, number = stem, 2
     while name in taken:
         name, number = f"{stem}-{number}", number + 1

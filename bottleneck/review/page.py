@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..reporters.html.palette import COLOURS
 from ..reporters.rows import (
     budget_rows,
     capture_line,
@@ -34,6 +35,8 @@ __all__ = ["PAGE_FILE", "PAGE_FORMAT", "Page", "TraceFile", "make_page"]
 PAGE_FILE = "bottleneck-page.json"
 """What the plugin looks for in the log folder."""
 PAGE_FORMAT = 1
+_COLOURS = {part.value: colours for part, colours in COLOURS.items()}
+"""Light and dark, as in report.html; gathered small lines have none."""
 _SLOWED = 1.03
 """Recorded over true step from which the difference is worth a sentence."""
 
@@ -105,6 +108,7 @@ def make_page(
                 "share": row.share,
                 "percent": percent(row.share),
                 "detail": row.detail,
+                "colours": _COLOURS.get(row.label),
             }
             for row in budget_rows(diagnosis)
         ),

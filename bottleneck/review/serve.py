@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorBoard", "running"]
 
+_HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"TensorBoard \S+ at (http://\S+)")
 _SAYS_NOTHING = re.compile(
     r"TensorFlow installation not found|New Tensor Cores eligible operator|Using experimental fast data"
@@ -59,7 +61,9 @@ class TensorBoard:
                 "TensorBoard is not installed in this environment.",
                 remedy=f"{sys.executable} -m pip install 'tensorboard>=2.21' torch-tb-profiler",
             )
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--host", "127.0.0.1"]
+        if port and _taken(port):
+            raise InputError(f"Port {port} is taken.", remedy="Choose another with --port, or 0 for any.")
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--host", _HOST]
         if port is not None:
             command += ["--port", str(port)]
         self._last: collections.deque[str] = collections.deque(maxlen=15)
@@ -127,6 +131,16 @@ class TensorBoard:
         self._reader.join(_STOP_SECONDS)
         if self._process.stderr is not None:
             self._process.stderr.close()
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return True
+    return False
 
 
 @contextlib.contextmanager
