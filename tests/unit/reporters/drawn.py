@@ -8,6 +8,7 @@ import msgspec
 from unit.reporters.sample import ITEM, LOADER, sample
 
 from torch_bottleneck.model.codes import Part
+from torch_bottleneck.model.counters import COUNTERS, Counter, StepCounters
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.memory import (
     MemoryCategory,
@@ -158,6 +159,12 @@ def drawn() -> Diagnosis:
             recompiles=(RecompileRow(function="forward", guard="L['x'].size()[0] == 64", count=3, steady=1),),
             cudagraph_skips=("skipping cudagraphs due to mutated inputs",),
         ),
+        counters=StepCounters(
+            device="gpu",
+            traced_steps=2,
+            values={"syncs": Counter(value=24.0), "copied_bytes": Counter(value=3e9, low=2e9, high=4e9)},
+            absent={"flops": "no shapes in the trace"},
+        ),
         compute=ComputeFacts(
             math=(MathRow(dtype="bf16", tensor_cores=True, ms=12.0, share=0.95, peak_tflops=989.0),),
             utilisation=0.11,
@@ -188,5 +195,9 @@ def planted(value: Any, markup: str) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(planted(item, markup) for item in value)
     if isinstance(value, dict):
-        return {f"{markup}{i}": planted(item, markup) for i, item in enumerate(value.values())}
+        # Keys of our own tables stay, or their rows would not be shown at all.
+        return {
+            key if key in COUNTERS else f"{markup}{i}": planted(item, markup)
+            for i, (key, item) in enumerate(value.items())
+        }
     return value

@@ -19,10 +19,10 @@ from torch_bottleneck.model.view import PARTS_OF_CLASS
 from torch_bottleneck.reporters.base import reporter
 from torch_bottleneck.reporters.html import render
 from torch_bottleneck.reporters.html.charts import chart_data, json_for_script
+from torch_bottleneck.reporters.html.facts import size
 from torch_bottleneck.reporters.html.how import HOW
 from torch_bottleneck.reporters.html.page import build
 from torch_bottleneck.reporters.html.palette import COLOURS
-from torch_bottleneck.reporters.html.sections import size
 
 MARKUP = "\"'><b class=planted onmouseover=planted()>&amp;</script><script>planted()</script><!--"
 VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -171,6 +171,15 @@ def test_every_class_has_a_place_and_every_part_a_colour_and_every_topic_is_used
     for topic, words in HOW.items():
         if topic not in ("step", "step_profiled", "step_given", "budget_cpu", "ranks"):
             assert " ".join(words.split()) in text, topic
+
+
+def test_counts_show_their_range_and_why_one_was_not_measured() -> None:
+    rows = {row.title: row for row in build(drawn()).counts}
+    assert rows["synchronisations"].value == "24"
+    copied = next(row for row in rows.values() if row.spread == "1.86 GiB to 3.73 GiB")
+    assert copied.value == "2.79 GiB"
+    missing = next(row for row in rows.values() if row.value == "not measured")
+    assert missing.spread == "no shapes in the trace"
 
 
 def test_causes_know_their_blocks_in_the_timeline() -> None:

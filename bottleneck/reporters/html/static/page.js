@@ -72,6 +72,7 @@ function themes() {
     if (chosen === "auto") document.documentElement.removeAttribute("data-theme");
     else document.documentElement.dataset.theme = chosen;
     button.textContent = `Theme: ${chosen}`;
+    for (const entry of charts) entry.chart.resize();
     redraw();
   };
   button.hidden = false;
@@ -81,12 +82,14 @@ function themes() {
   addEventListener("beforeprint", () => {
     before = [chosen, [...document.querySelectorAll("details:not([open])")]];
     chosen = "light";
+    document.documentElement.classList.add("printing");
     for (const closed of before[1]) closed.open = true;
     apply();
   });
   addEventListener("afterprint", () => {
     if (!before) return;
     chosen = before[0];
+    document.documentElement.classList.remove("printing");
     for (const opened of before[1]) opened.open = false;
     before = null;
     apply();

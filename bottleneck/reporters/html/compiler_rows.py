@@ -1,0 +1,137 @@
+"""What the page says of compiling and of how well the device is used.
+
+In: a diagnosis. Out: `CompileSection` and pairs of facts, clean text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..rows import root_of
+from ..wording import clean, milliseconds, percent, sentence
+from .facts import Facts, cut_text, facts, known, place_or, share
+
+if TYPE_CHECKING:
+    from ...model.diagnosis import Diagnosis
+
+__all__ = ["CompileSection", "compile_section", "compute_facts", "math_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileSection:
+    """What torch.compile did."""
+
+    facts: Facts
+    breaks: tuple[tuple[str, str, str, str, str, str], ...]
+    """Reason, place, seams per step, cost, share, hint."""
+    recompiles: tuple[tuple[str, str, str, str, str], ...]
+    """Function, place, times, guard, advice."""
+    advised: bool
+    lists: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def compile_section(diagnosis: Diagnosis) -> CompileSection | None:
+    """Return what the compiler did, None where nothing was compiled or it was not watched."""
+    summary = diagnosis.compile
+    if summary is None:
+        return None
+    root, true_ms = root_of(diagnosis), diagnosis.step.true_ms
+    seconds = summary.compile_seconds
+    pairs = facts(
+        ("Mode", clean(summary.mode)),
+        ("Graphs", str(summary.graphs) if summary.graphs is not None else None),
+        ("Compile time", f"{seconds:.1f} s in all" if seconds is not None else None),
+        ("Last compilation", known(summary.last_compile_step, "in step {:.0f}")),
+        (
+            "All seams cost",
+            f"{milliseconds(summary.seams_ms, like=true_ms)} ms per step"
+            if summary.seams_ms is not None
+            else None,
+        ),
+        (
+            "Recompiling costs",
+            f"{milliseconds(summary.recompile_ms_per_step, like=true_ms)} ms per step"
+            if summary.recompile_ms_per_step
+            else None,
+        ),
+        ("Kernels from compiled code", share(summary.compiled_kernel_share)),
+        ("Device time in compiled code", share(summary.compiled_time_share)),
+        ("Eager between graphs", known(summary.eager_in_seams, "{:.4g} launches per step")),
+        ("CUDA graph launches", known(summary.graph_launches_per_step, "{:.3g} per step")),
+        ("Compiled", clean(", ".join(summary.modules[:6]))),
+    )
+    return CompileSection(
+        facts=pairs,
+        breaks=tuple(
+            (
+                cut_text(row.reason),
+                place_or(row.site, root),
+                f"{row.seams_per_step:.3g}" if row.seams_per_step is not None else "not measured",
+                milliseconds(row.cost_ms, like=true_ms) + (" (shared evenly)" if row.shared else ""),
+                percent(row.share),
+                cut_text(row.hint),
+            )
+            for row in summary.breaks
+        ),
+        recompiles=tuple(
+            (
+                cut_text(row.function),
+                place_or(row.site, root),
+                f"{row.count}, {row.steady} of them in steady state",
+                cut_text(row.guard),
+                cut_text(row.advice),
+            )
+            for row in summary.recompiles
+        ),
+        advised=any(row.advice for row in summary.recompiles),
+        lists=tuple(
+            (title, tuple(cut_text(text) for text in texts))
+            for title, texts in (
+                ("CUDA graphs skipped", summary.cudagraph_skip_causes or summary.cudagraph_skips),
+                ("Given up: these run eagerly for good", summary.limit_hit),
+            )
+            if texts
+        ),
+    )
+
+
+def compute_facts(diagnosis: Diagnosis) -> Facts:
+    """Return how well the device is used while it is busy."""
+    c = diagnosis.compute
+    if c is None:
+        return ()
+    peak = None
+    if c.peak_tflops is not None:
+        peak = f"{c.peak_tflops:.0f} TFLOP/s {clean(c.peak_dtype)}, {clean(c.peak_source)}"
+    return facts(
+        ("Utilisation (MFU)", share(c.utilisation)),
+        ("Achieved over the step", known(c.achieved_tflops, "{:.3g} TFLOP/s")),
+        ("Achieved while in math", known(c.math_tflops, "{:.3g} TFLOP/s")),
+        ("Peak", peak),
+        ("FLOPs per step", known(c.tflop_per_step, "{:.3g} TFLOP") or sentence(c.flops_from)),
+        ("Math of the step", share(c.math_share)),
+        ("On tensor cores", share(c.tensor_core_share)),
+        ("Memory-bound kernels", share(c.memory_bound_share)),
+        ("Fusing could take away", known(c.fusable_ms, "{:.3g} ms")),
+        ("Padding computed for nothing", share(c.padding_share)),
+        ("Attention", clean(", ".join((c.attention, *c.attention_backends)))),
+        ("Optimizer", known(c.optimizer_launches, "{:.4g} launches per step")),
+    )
+
+
+def math_rows(diagnosis: Diagnosis) -> tuple[tuple[str, str, str, str, str], ...]:
+    """Return the math by arithmetic type: type, tensor cores, ms, share of math, peak."""
+    compute = diagnosis.compute
+    if compute is None:
+        return ()
+    return tuple(
+        (
+            clean(row.dtype),
+            "yes" if row.tensor_cores else "no",
+            milliseconds(row.ms),
+            percent(row.share),
+            f"{row.peak_tflops:.0f}" if row.peak_tflops is not None else "not known",
+        )
+        for row in compute.math
+    )

@@ -1,0 +1,237 @@
+"""Rows of the page's tables: windows, kernels, counts, loaders, ranks.
+
+In: a diagnosis. Out: frozen rows of clean text, with the numbers that tables are sorted by beside them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...model.codes import Part
+from ...model.counters import COUNTERS
+from ..rows import root_of
+from ..wording import clean, milliseconds, percent
+from .facts import Facts, cut_text, facts, place_or, size
+
+if TYPE_CHECKING:
+    from ...model.counters import Counter
+    from ...model.diagnosis import Diagnosis
+    from ...model.view import LoaderRow
+
+__all__ = [
+    "CountCells",
+    "KernelCells",
+    "LoaderCells",
+    "RankCells",
+    "WindowCells",
+    "count_rows",
+    "kernel_rows",
+    "loader_rows",
+    "rank_rows",
+    "window_rows",
+]
+
+_ATTACHED = {
+    "warm-up": "nothing, not counted",
+    "baseline": "step timing only",
+    "trace": "torch.profiler",
+    "memory": "memory history",
+    "after": "nothing, once more",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCells:
+    """One window of the run."""
+
+    name: str
+    status: str
+    attached: str
+    steps: int
+    median: str
+    lowest: str
+    highest: str
+    clock: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCells:
+    """One kernel or operator."""
+
+    name: str
+    part: int
+    label: str
+    count: str
+    count_value: float
+    ms: str
+    ms_value: float
+    share: str
+    share_value: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountCells:
+    """One count of what a step or the run does."""
+
+    title: str
+    value: str
+    spread: str
+    per: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderCells:
+    """One DataLoader."""
+
+    title: str
+    where: str
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCells:
+    """One rank."""
+
+    rank: int
+    step: str
+    busy: str
+    waits: str
+    path: str
+
+
+def window_rows(diagnosis: Diagnosis) -> tuple[WindowCells, ...]:
+    """Return the windows in the order of the run, the ones without steps with their reason."""
+    rows = []
+    for window in diagnosis.windows:
+        ms = [t for t in window.ms if t is not None]
+        like = statistics.median(ms) if ms else None
+        note = window.status if window.status == "ok" else f"{window.status}: {clean(window.reason)}"
+        rows.append(
+            WindowCells(
+                name=clean(window.name),
+                status=note.removesuffix(": "),
+                attached="torch.profiler" if window.clock == "trace" else _ATTACHED.get(window.name, ""),
+                steps=window.of_steps,
+                median=milliseconds(like),
+                lowest=milliseconds(min(ms) if ms else None, like=like),
+                highest=milliseconds(max(ms) if ms else None, like=like),
+                clock=window.clock,
+            )
+        )
+    return tuple(rows)
+
+
+def kernel_rows(diagnosis: Diagnosis) -> tuple[KernelCells, ...]:
+    """Return all kernels that the diagnosis holds."""
+    largest = max((row.share for row in diagnosis.kernels), default=0.0)
+    return tuple(
+        KernelCells(
+            name=cut_text(row.name),
+            part=list(Part).index(row.part),
+            label=row.part.value,
+            count=f"{row.count:.4g}",
+            count_value=row.count,
+            ms=milliseconds(row.ms),
+            ms_value=row.ms,
+            share=percent(row.share),
+            share_value=row.share,
+            width=round(100 * max(row.share, 0.0) / largest, 2) if largest > 0 else 0.0,
+        )
+        for row in diagnosis.kernels
+    )
+
+
+def count_rows(diagnosis: Diagnosis) -> tuple[CountCells, ...]:
+    """Return the counters in their usual order, those that were not measured with the reason."""
+    counters = diagnosis.counters
+    if counters is None:
+        return ()
+    rows = []
+    for name, spec in COUNTERS.items():
+        counter = counters.values.get(name)
+        if counter is None and name not in counters.absent:
+            continue
+        rows.append(
+            CountCells(
+                title=spec.title,
+                value="not measured" if counter is None else _count(counter.value, spec.unit),
+                spread=clean(counters.absent.get(name, ""))
+                if counter is None
+                else _spread(counter, spec.unit),
+                per="step" if spec.scope == "step" else "run",
+                meaning=spec.meaning,
+            )
+        )
+    return tuple(rows)
+
+
+def _count(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return size(value)
+    if unit == "FLOP":
+        return f"{value:.3g} FLOP"
+    return f"{value:,.0f}".replace(",", " ") if value == int(value) else f"{value:.4g}"
+
+
+def _spread(counter: Counter, unit: str) -> str:
+    if counter.low is None or counter.high is None:
+        return ""
+    return f"{_count(counter.low, unit)} to {_count(counter.high, unit)}"
+
+
+def loader_rows(diagnosis: Diagnosis) -> tuple[LoaderCells, ...]:
+    """Return the loaders."""
+    root = root_of(diagnosis)
+    return tuple(
+        LoaderCells(
+            title=" ".join(filter(None, [clean(row.cls), f"({row.role})" if row.role != "unknown" else ""])),
+            where=place_or(row.site, root),
+            facts=_loader(row),
+        )
+        for row in diagnosis.loaders
+    )
+
+
+def _loader(row: LoaderRow) -> Facts:
+    where = {"workers": "in a worker", "main": "in the training process"}.get(row.produced_in, "")
+    return facts(
+        (
+            "Waiting per fetch",
+            f"{milliseconds(row.wait_ms)} ms" if row.wait_ms is not None else "not measured",
+        ),
+        (
+            "Producing a batch",
+            f"{milliseconds(row.production_ms)} ms {where}".strip()
+            if row.production_ms is not None
+            else "not measured",
+        ),
+        ("Workers", str(row.num_workers)),
+        ("Batch size", str(row.batch_size) if row.batch_size is not None else None),
+        ("Batch", f"{clean(row.batch)}{f', {size(row.batch_bytes)}' if row.batch_bytes else ''}"),
+        ("Pinned memory", "yes" if row.pin_memory else "no"),
+        ("Persistent workers", "yes" if row.persistent_workers else "no"),
+        ("Prefetch", str(row.prefetch_factor) if row.prefetch_factor is not None else None),
+        ("Start method", clean(row.start_method or "") or None),
+        ("First batch after", f"{milliseconds(row.startup_ms)} ms" if row.startup_ms is not None else None),
+        ("Dataset", clean(row.dataset)),
+    )
+
+
+def rank_rows(diagnosis: Diagnosis) -> tuple[RankCells, ...]:
+    """Return the ranks, none for a run of one."""
+    if len(diagnosis.ranks) < 2:
+        return ()
+    return tuple(
+        RankCells(
+            rank=row.rank,
+            step=milliseconds(row.step_ms),
+            busy=percent(row.busy_share),
+            waits=milliseconds(row.waits_for_others_ms),
+            path=clean(row.path),
+        )
+        for row in diagnosis.ranks
+    )
