@@ -224,7 +224,15 @@ class MemorySpike(Analyzer):
                     facts,
                     f"{size(spike.above_bytes)} of the peak of {size(summary.peak_bytes)} is needed for "
                     f"{percent(spike.width_share)} of the step",
-                    evidence=holder_evidence(spike.holders, source=_HISTORY),
+                    evidence=[
+                        *holder_evidence(spike.holders, source=_HISTORY),
+                        Evidence(
+                            text=f"without these the peak is {size(spike.peak_without_bytes or 0)}",
+                            value=float(spike.peak_without_bytes or 0),
+                            unit="bytes",
+                            source=_HISTORY,
+                        ),
+                    ],
                     sites=[holder.site for holder in spike.holders],
                     not_this="Not what the model needs: the rest of the step stays far below.",
                     note=not is_tight(summary),

@@ -48,7 +48,8 @@ def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str
     if summary.empty_cache_per_step is not None:
         out["allocator.empty_cache_per_step"] = summary.empty_cache_per_step
     if summary.capacity_bytes:
-        out["memory.peak_share"] = peak / summary.capacity_bytes
+        most = max(peak, summary.reserved_peak_bytes or 0)
+        out["memory.peak_share"] = most / summary.capacity_bytes
     if summary.headroom is not None:
         out["memory.headroom"] = summary.headroom.factor
     if not peak or not summary.composition:

@@ -273,8 +273,9 @@ class FragmentedMemory(Analyzer):
         to be given back. A request may fail, or go to the driver, with gigabytes reserved and free.
 
     How it is measured
-        The state of every segment when the snapshot was taken: free blocks in segments that also hold
-        a block in use, the segments concerned, and the largest free block.
+        Reserved over live bytes at the moment of the history when most was live: what could not be
+        used when it was needed. From the state of every segment at the end: free blocks in segments
+        that also hold a block in use, and the largest free block.
 
     What it costs you
         Memory. In time: the allocator's calls to the driver, priced as BN201.
@@ -295,19 +296,20 @@ class FragmentedMemory(Analyzer):
     needs_step = False
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Report fragments of more than 15 % of what is reserved."""
+        """Report where more than 15 % of what is reserved could not be used."""
         found = []
         for summary in facts.memory:
             pieces = summary.fragmentation
-            if pieces is None or pieces.inactive_split_bytes < 0.15 * pieces.reserved_bytes:
+            if pieces is None or not summary.events:
                 continue
-            if pieces.inactive_split_bytes < 256e6:
+            reserved = summary.reserved_peak_bytes or pieces.reserved_bytes
+            unused = pieces.unused_at_peak_bytes or 0
+            if unused < max(0.15 * reserved, 256e6):
                 continue
             found.append(
                 self.finding(
                     facts,
-                    f"{size(pieces.inactive_split_bytes)} of {size(pieces.reserved_bytes)} reserved lie in "
-                    "fragments",
+                    f"{size(unused)} of {size(reserved)} reserved could not be used at the peak",
                     evidence=[
                         Evidence(
                             text=f"{pieces.unfreeable_segments} of {pieces.segments} segments are partly in "

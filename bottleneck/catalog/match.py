@@ -56,17 +56,18 @@ def match(
         Suggestions: gains of 2 % and more first, by size; then what cannot be predicted for findings
         that another fix answers with a prediction; then small gains; notes last.
     """
-    by_cost = sorted(findings, key=lambda finding: -(finding.cost_ms or 0.0))
-    catalogue = tuple(fixes)
+    found = tuple(findings)
     chosen: dict[str, tuple[Fix, Suggestion, float]] = {}
-    for finding in by_cost:
-        for fix in catalogue:
-            if fix.id in chosen or fix.status == "removed" or finding.code not in fix.addresses:
-                continue
-            unknown = _unchecked(fix, context)
-            if unknown is not None and not _gains_nothing(fix, what_ifs):
-                suggestion = _suggest(fix, finding, context, what_ifs, unknown)
-                chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
+    for fix in fixes:
+        answered = [finding for finding in found if finding.code in fix.addresses]
+        if not answered or fix.status == "removed":
+            continue
+        # Of findings with one price, as of the allocator and of empty_cache(), the one it was made for.
+        finding = max(answered, key=lambda f: (f.cost_ms or 0.0, not f.note, -fix.addresses.index(f.code)))
+        unknown = _unchecked(fix, context)
+        if unknown is not None and not _gains_nothing(fix, what_ifs):
+            suggestion = _suggest(fix, finding, context, what_ifs, unknown)
+            chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     ranked = sorted(chosen.values(), key=lambda entry: _rank(entry[1], entry[2], true_ms, priced))
     return _without_conflicts(ranked)

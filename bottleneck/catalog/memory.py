@@ -14,6 +14,7 @@ _BYTES = "not predicted in time: the gain is memory"
 _UNDERSTAND = docs("torch_cuda_memory.html", "Understanding CUDA memory usage")
 _CHECKPOINT = docs("checkpoint.html", "torch.utils.checkpoint")
 _RANKS = given("distributed.world_size", ">", 1, "several ranks train together")
+_SHORT = given("memory.peak_share", ">=", 0.5, "memory is short: half of it or more is taken at the peak")
 _LOWER_PEAK = "torch.cuda.max_memory_allocated() falls by the bytes named."
 
 FIXES: tuple[Fix, ...] = (
@@ -25,7 +26,10 @@ FIXES: tuple[Fix, ...] = (
         what_to_change="Save what matrix products, attention and convolutions give, recompute norms, activations and"
         " casts: much of the memory for little of the time. Compiled models do the same by"
         " torch._functorch.config.activation_memory_budget.",
-        when=seen("memory.activations_share", ">=", 0.5, "activations are half of the peak or more"),
+        when=(
+            _SHORT,
+            *seen("memory.activations_share", ">=", 0.5, "activations are half of the peak or more"),
+        ),
         risk=Risk.NEEDS_REVIEW,
         may_break="Operations with side effects or random numbers run twice (their random state is restored).",
         basis=_BYTES,
@@ -125,6 +129,7 @@ for number, (inputs, targets) in enumerate(loader):
         addresses=("BN206",),
         what_to_change="Where one operation makes the peak, do it for a part of the rows at a time, in place, in a"
         " smaller type or under no_grad.",
+        when=(_SHORT,),
         risk=Risk.NEEDS_REVIEW,
         may_break="Sums in another order; more, smaller kernels.",
         basis=_BYTES,
@@ -151,7 +156,10 @@ def mean_distance(points, rows=1024):
         addresses=("BN208", "BN213"),
         what_to_change="Wrap each block in checkpoint: only its input is kept, the rest is computed again in backward."
         " Costs up to one more forward per step.",
-        when=(*seen("memory.activations_share", ">=", 0.3, "activations are a good part of the peak"),),
+        when=(
+            _SHORT,
+            *seen("memory.activations_share", ">=", 0.3, "activations are a good part of the peak"),
+        ),
         unless=(given("memory.checkpointed", "==", True, "checkpointing is in use"),),
         risk=Risk.NEEDS_REVIEW,
         may_break="A quarter to a third more time where every block is wrapped; side effects run twice.",
@@ -195,7 +203,11 @@ for block in model.blocks:
         addresses=("BN207", "BN213"),
         what_to_change="ZeRO 1 shards optimizer state, 2 gradients too, 3 (FSDP) parameters as well: each rank then"
         " holds a part, and gathers what it needs. Wrap block by block, or nothing is saved at the peak.",
-        when=(_RANKS, *seen("memory.state_share", ">=", 0.3, "the states are a good part of the peak")),
+        when=(
+            _RANKS,
+            _SHORT,
+            *seen("memory.state_share", ">=", 0.3, "the states are a good part of the peak"),
+        ),
         unless=(given("distributed.module", "==", "fsdp", "FSDP is in use"),),
         risk=Risk.NEEDS_REVIEW,
         may_break="Communication is added; checkpoints are written sharded.",
@@ -221,7 +233,10 @@ optimizer = ZeroRedundancyOptimizer(
         addresses=("BN207", "BN213"),
         what_to_change="AdamW keeps 8 bytes per parameter. Adafactor keeps a row and a column; 8-bit Adam (bitsandbytes,"
         " torchao) two bytes; paged variants live on the host until needed.",
-        when=seen("memory.optimizer_share", ">=", 0.2, "optimizer state is a fifth of the peak or more"),
+        when=(
+            _SHORT,
+            *seen("memory.optimizer_share", ">=", 0.2, "optimizer state is a fifth of the peak or more"),
+        ),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Another optimizer: compare the loss, tune the learning rate.",
         basis=_BYTES + ": most of the optimizer state",
@@ -245,6 +260,7 @@ optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-3)
         addresses=("BN209",),
         what_to_change="Take the output layer and the cross-entropy a few rows at a time, recomputed in backward: the whole"
         " logits never exist. Kernels such as Liger's fused linear cross-entropy do it without recomputing.",
+        when=(_SHORT,),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Sums in another order; the logits are not there to be looked at.",
         basis=_BYTES,
@@ -277,7 +293,7 @@ def chunked_loss(head, hidden, targets, rows=1024):
         addresses=("BN207",),
         what_to_change="Freeze the model and train small matrices beside its layers: gradients and optimizer state"
         " shrink to theirs. For fine-tuning.",
-        when=seen("memory.state_share", ">=", 0.5, "the states are half of the peak or more"),
+        when=(_SHORT, *seen("memory.state_share", ">=", 0.5, "the states are half of the peak or more")),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Another training: less capacity to change the model.",
         basis=_BYTES + ": gradients and optimizer state of what is frozen",
@@ -337,6 +353,7 @@ loss.backward()""",
         addresses=("BN213", "BN208"),
         what_to_change="Split the batch, run forward and backward for each part with its loss divided by their number, and"
         " step once: activations shrink, the gradient stays the same.",
+        when=(_SHORT,),
         risk=Risk.NEEDS_REVIEW,
         may_break="Batch norm sees smaller batches; more launches per sample.",
         basis=_BYTES + ": activations divided by the parts",

@@ -92,7 +92,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "allocator.headroom_share": "float: free share of device memory at the peak",
     "allocator.empty_cache_per_step": "float",
     # memory, from the allocator's history (shares are of the peak)
-    "memory.peak_share": "float: peak over what the process may use of the device",
+    "memory.peak_share": "float: most that was reserved or live over what the process may use",
     "memory.headroom": "float: times that the batch would fit",
     "memory.parameters_share": "float",
     "memory.gradients_share": "float",

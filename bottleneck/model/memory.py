@@ -117,6 +117,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     largest_free_bytes: int
     """Largest block that can be had without asking the driver."""
+    unused_at_peak_bytes: int | None = None
+    """Reserved over live at the moment when most was live: what could not be used when it was needed."""
 
 
 class Churn(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +156,8 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the recorded time spent above that level."""
     holders: tuple[MemoryHolder, ...] = ()
     """What was allocated last before the peak, the largest first."""
+    peak_without_bytes: int | None = None
+    """Peak of the history if these lines asked for nothing."""
 
 
 class Headroom(msgspec.Struct, frozen=True, kw_only=True):

@@ -93,6 +93,7 @@ def _summarise(
     told = reading.told
     python = any(facts.python for facts in told)
     emptied = empty_cache(reading) if python else None
+    failure = _failure(reading, notes)
     return MemorySummary(
         device=memory.device,
         source=source.rpartition("/")[2],
@@ -113,7 +114,7 @@ def _summarise(
         steps_from=clock.steps_from,
         stacks="none" if not python else "python and C++" if any(f.cpp for f in told) else "python",
         truncated=truncated,
-        fragmentation=fragmentation(memory),
+        fragmentation=fragmentation(reading, reserved),
         churn=churn(reading),
         leaks=find_leaks(reading, capacity=capacity),
         spike=find_spike(reading),
@@ -123,19 +124,19 @@ def _summarise(
         empty_cache_per_step=emptied[0] if emptied is not None else None,
         empty_cache_sites=emptied[1] if emptied is not None else (),
         gradients_in_forward_bytes=gradients_in_forward(reading),
-        out_of_memory=_failure(reading, notes),
-        problems=_problems(reading, python=python, truncated=truncated),
+        out_of_memory=failure,
+        problems=_problems(reading, python=python, truncated=truncated, failed=failure is not None),
     )
 
 
-def _problems(reading: Reading, *, python: bool, truncated: bool) -> tuple[str, ...]:
+def _problems(reading: Reading, *, python: bool, truncated: bool, failed: bool) -> tuple[str, ...]:
     found = []
-    if not reading.lives.events:
+    if not reading.lives.events and not failed:
         found.append(
             "The snapshot has no history, only the state when it was taken: to see a peak, call "
             "torch.cuda.memory._record_memory_history() some steps before it."
         )
-    elif not python:
+    elif reading.lives.events and not python:
         found.append(
             'The history has no stacks, so no line of the program can be named: record with context="all".'
         )

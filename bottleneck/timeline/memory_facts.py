@@ -21,7 +21,8 @@ from ..model.memory import (
     Spike,
 )
 from ..model.run import SourceSite
-from ..model.snapshot import Action, BlockState, DeviceMemory
+from ..model.snapshot import Action, BlockState
+from .memory_clock import Stretch
 from .memory_reading import Reading
 
 __all__ = [
@@ -41,6 +42,10 @@ WATCHED = 2
 """A step's allocations are judged that many steps later: what the next step replaces is no leak."""
 LEAK_BYTES = 64 * 1024
 """Per step, from one stack; counters and logged scalars stay below."""
+LOGITS_BYTES = 16 * 2**20
+"""Smaller logits are no concern."""
+JUST_BEFORE = 24
+"""Events between the output layer and the loss that are still "right before"."""
 HIGH = 0.95
 """Share of the time that the level below a spike covers."""
 KEPT_FREE = 0.1
@@ -62,8 +67,9 @@ def floor(reading: Reading) -> int | None:
     return int(min(reading.live[event] for event in ends)) if ends else None
 
 
-def fragmentation(memory: DeviceMemory) -> Fragmentation | None:
-    """Return what is reserved and holds nothing, when the snapshot was taken."""
+def fragmentation(reading: Reading, reserved: NDArray[np.int64]) -> Fragmentation | None:
+    """Return what is reserved and holds nothing: when the snapshot was taken, and at the peak."""
+    memory = reading.memory
     if not len(memory.segment_size):
         return None
     idle = memory.block_state == int(BlockState.INACTIVE)
@@ -77,6 +83,9 @@ def fragmentation(memory: DeviceMemory) -> Fragmentation | None:
         unfreeable_segments=len(np.unique(memory.block_segment[split])),
         segments=len(memory.segment_size),
         largest_free_bytes=int(memory.block_size[idle].max(initial=0)),
+        unused_at_peak_bytes=(
+            int(reserved[reading.peak] - reading.live[reading.peak]) if len(reserved) else None
+        ),
     )
 
 
@@ -203,7 +212,16 @@ def find_spike(reading: Reading) -> Spike | None:
         above_bytes=above,
         width_share=float(width[inside > level].sum()) / total,
         holders=reading.holders(rows, most=5),
+        peak_without_bytes=_without(reading, rows),
     )
+
+
+def _without(reading: Reading, rows: NDArray[np.bool_]) -> int:
+    """Return the peak of the history if the lines that asked for these blocks asked for nothing."""
+    lives = reading.lives
+    origins = {reading.origin(row) for row in np.flatnonzero(rows).tolist()}
+    theirs = np.array([reading.origin(row) in origins for row in range(len(lives.size))], np.bool_)
+    return int((reading.live - lives.live_after(theirs)).max())
 
 
 def headroom(reading: Reading, capacity: int | None) -> Headroom | None:
@@ -247,23 +265,32 @@ def gradients_in_forward(reading: Reading) -> int | None:
         if gradients is None or first is None:
             continue
         backward = clock.first("backward", step)
-        last = backward - 1 if backward is not None and backward > first else clock.last("forward", step)
-        if last is not None:
-            found.append(int(gradients[first : last + 1].min()))
+        # Up to the first backward: further micro-steps need the gradients of those before.
+        until = step.end if backward is None or backward < first else backward
+        last = clock.last("forward", Stretch(step.name, first, until))
+        assert last is not None
+        found.append(int(gradients[first : last + 1].min()))
     return int(np.median(found)) if found else None
 
 
 def loss_bytes(reading: Reading, rows: NDArray[np.bool_]) -> int:
-    """Return what cross-entropies and their likes hold among some blocks, and copies of that size.
+    """Return what cross-entropies and their likes hold among some blocks, and the logits themselves.
 
     Logits and their gradients have the size of what the loss makes of them, or half of it where the loss
-    computes in float32 and the model in 16 bits; blocks of these sizes are counted when large.
+    computes in float32 and the model in 16 bits. Large blocks of these sizes are counted that came right
+    before the loss, or after it, in backward.
     """
     lives, stacks = reading.lives, reading.stacks
-    large = rows & (lives.size >= 16 * 2**20)
+    large = rows & (lives.size >= LOGITS_BYTES)
     of_loss = large & np.array([s >= 0 and stacks[s].loss for s in lives.stack.tolist()], np.bool_)
     if not of_loss.any():
         return 0
     largest = int(lives.size[of_loss].max())
-    alike = large & np.isin(lives.size, (largest, largest // 2))
-    return int(lives.size[of_loss | alike].sum())
+    alike = large & np.isin(lives.size, (largest, largest // 2)) & ~of_loss
+    first = int(lives.begin[of_loss].min())
+    after = alike & (lives.begin > first)
+    before = np.flatnonzero(alike & (lives.begin < first) & (lives.begin >= max(0, first - JUST_BEFORE)))
+    counted = of_loss | after
+    # The layer's output, and its copy in another type.
+    counted[before[np.argsort(lives.begin[before])[-2:]]] = True
+    return int(lives.size[counted].sum())

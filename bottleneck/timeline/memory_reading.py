@@ -56,7 +56,8 @@ class Reading:
         begin = int(self.lives.begin[row])
         phase = PHASES[self.clock.phase[begin]] if begin >= 0 and self.lives.events else ""
         texts = (phase, facts.where if facts is not None else "")
-        return None, " ".join(text for text in texts if text) or ("" if begin >= 0 else "before the history")
+        before = "before the history" if begin < 0 and self.lives.events else ""
+        return None, " ".join(text for text in texts if text) or before
 
     def composition(self, rows: NDArray[np.bool_]) -> tuple[MemoryShare, ...]:
         """Group blocks by what they are, the largest first."""
