@@ -389,6 +389,7 @@ def diagnose_paths(
     verdict = decide(facts, findings, quality)
     problems = [*gathered.problems, *reading.problems, *(run.warnings if run is not None else ())]
     what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
+    compiled, compute = compile_summary(facts), compute_facts(facts)
     settings = dict(run.settings) if run is not None else {}
     suggestions = _answers_first(
         match(findings, context, what_ifs, step.true_ms), verdict, {f.code for f in findings if not f.note}
@@ -411,9 +412,9 @@ def diagnose_paths(
         memory=reading.memory,
         phases_ms=reading.phases_ms,
         settings=settings,
-        acceleration=acceleration_rows(context, settings),
-        compile=compile_summary(facts),
-        compute=compute_facts(facts),
+        acceleration=acceleration_rows(context, settings, compute=compute, compiled=compiled),
+        compile=compiled,
+        compute=compute,
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
         ranks=_rank_rows(readings, skew),

@@ -14,6 +14,8 @@ from .base import Facts
 
 __all__ = ["compute_facts"]
 
+_COUNTS = 0.05
+"""Share of the math from which a type has a say in the peak."""
 _COVERED = 0.9
 """Share of the math that the count must cover before a rate is drawn from it."""
 
@@ -34,29 +36,32 @@ def compute_facts(facts: Facts) -> ComputeFacts | None:
         bandwidth_gbps=peak.bandwidth_gbps if peak else None,
     )
     if rows:
-        known = _with_peak(known, rows[0], peak, facts.run)
+        known = _with_peak(known, rows, peak, facts.run)
     return _with_flops(known, facts)
 
 
-def _with_peak(known: ComputeFacts, main: MathRow, peak: Peak | None, run: Run | None) -> ComputeFacts:
-    """The peak of the type that most of the math ran in: published, else measured on the spot."""
-    published = peak.of(main.dtype) if peak is not None else None
-    if published is not None and peak is not None:
-        return msgspec.structs.replace(
-            known, peak_tflops=published, peak_dtype=main.dtype, peak_source=peak.source
-        )
+def _with_peak(
+    known: ComputeFacts, rows: tuple[MathRow, ...], peak: Peak | None, run: Run | None
+) -> ComputeFacts:
+    """The peak of the type that the math ran in: published, else measured on the spot.
+
+    Of several types it is what the device could have done in the time that each of them took.
+    """
+    main = [row for row in rows if row.share >= _COUNTS]
+    dtype = ", ".join(f"{row.dtype} {row.share:.0%}" for row in main) if len(main) > 1 else main[0].dtype
+    weight = sum(row.share for row in main)
     probed = run.matmul_tflops if run is not None else {}
-    measured = probed.get("fp16" if main.dtype == "half" else main.dtype)
-    if measured:
-        return msgspec.structs.replace(
-            known,
-            peak_tflops=measured,
-            peak_dtype=main.dtype,
-            peak_source="large products timed on this device",
-        )
-    return msgspec.structs.replace(
-        known, peak_dtype=main.dtype, peak_source="no peak is known of this device"
+    tables = (
+        (peak.of if peak is not None else lambda _: None, peak.source if peak is not None else ""),
+        (lambda d: probed.get("fp16" if d == "half" else d), "large products timed on this device"),
     )
+    for rate_of, source in tables:
+        rates = [rate_of(row.dtype) for row in main]
+        able = [rate for rate in rates if rate]
+        if len(able) == len(main):
+            mean = sum(rate * row.share for rate, row in zip(able, main, strict=True)) / weight
+            return msgspec.structs.replace(known, peak_tflops=mean, peak_dtype=dtype, peak_source=source)
+    return msgspec.structs.replace(known, peak_dtype=dtype, peak_source="no peak is known of this device")
 
 
 def _with_flops(known: ComputeFacts, facts: Facts) -> ComputeFacts:
@@ -66,8 +71,13 @@ def _with_flops(known: ComputeFacts, facts: Facts) -> ComputeFacts:
         why = f"not counted: {artefact.reason}" if artefact is not None and artefact.reason else ""
         return msgspec.structs.replace(known, flops_from=why or known.flops_from or "not counted: no shapes")
     tflop = run.flops.flops / 1e12
+    if tflop <= 0:
+        why = (
+            "flop-counter step: no product was called (CUDA graphs and the compiler's own kernels are unseen)"
+        )
+        return msgspec.structs.replace(known, flops_from=why)
     known = msgspec.structs.replace(known, tflop_per_step=tflop, flops_from="flop-counter step")
-    if tflop <= 0 or facts.true_ms <= 0:
+    if facts.true_ms <= 0:
         return known
     if facts.is_on("step.varying_shapes"):
         return msgspec.structs.replace(

@@ -15,6 +15,7 @@ from ..model.codes import Part
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run
 from ..model.trace import NONE, Trace
 from ..model.view import StepTimeline
+from ..model.work import ComputeFacts
 from .cpu_baseline import Baseline, read_baseline
 from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
@@ -232,6 +233,7 @@ def read_cpu(
         view=_view(trace, steps, profile),
         seams=_seam_prices(seams, budget, traced),
         compiled=_compiled(segments),
+        compute=_compute(trace, budget, true_ms) if traced else None,
     )
 
 
@@ -270,6 +272,21 @@ def _seam_prices(seams: list[Seam], budget: CpuBudget, steps: int) -> tuple[Seam
             cost_ms=budget.seams_ms * ns / total,
         )
         for owners, ns in spent.items()
+    )
+
+
+def _compute(trace: Trace | None, budget: CpuBudget, true_ms: float) -> ComputeFacts:
+    """Shares of the step; the type of the math is not in the names of operators."""
+    names = trace.names if trace is not None else ()
+    fused = any("_scaled_dot_product_flash_attention_for_cpu" in name for name in names)
+    by_hand = any("_scaled_dot_product_attention_math" in name for name in names)
+    parts = budget.parts
+    return ComputeFacts(
+        math_share=parts[Part.OTHER_MATH] / true_ms,
+        memory_bound_share=parts[Part.MEMORY_BOUND] / true_ms,
+        optimizer_share=parts[Part.OPTIMIZER] / true_ms,
+        attention="both" if fused and by_hand else "fused" if fused else "unknown",
+        attention_backends=("flash",) if fused else (),
     )
 
 

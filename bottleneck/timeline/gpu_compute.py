@@ -36,17 +36,13 @@ _GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 _MATH = ("matmul", "conv", "attention")
 
 _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "flash",
-        re.compile(
-            r"_scaled_dot_product_flash_attention|_flash_attention_(for|back)ward|^flash_", re.IGNORECASE
-        ),
-    ),
-    ("cudnn", re.compile(r"_scaled_dot_product_cudnn_attention|cudnn_attention_(for|back)ward")),
-    ("efficient", re.compile(r"_scaled_dot_product_efficient_attention|_efficient_attention_(for|back)ward")),
+    ("flash", re.compile(r"_flash_attention|flash_(fwd|bwd|fprop|bprop)")),
+    ("cudnn", re.compile(r"_cudnn_attention|cudnn\w*(sdpa|flash|fmha)|fort_native_sdpa")),
+    ("efficient", re.compile(r"_efficient_attention|fmha_cutlass|PyTorchMemEffAttention")),
     ("math", re.compile(r"_scaled_dot_product_attention_math")),
-    ("flex", re.compile(r"triton_\w*flex_attention|flex_attention_backward")),
+    ("flex", re.compile(r"flex_attention")),
 )
+"""By the operators of scaled_dot_product_attention, or by kernels where a graph launches them."""
 
 
 def attention_backends(trace: Trace) -> tuple[str, ...]:
@@ -144,11 +140,12 @@ def compiled_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Co
     weight = float(program.duration[model].sum())
     calls = trace.name[program.row[program.row >= 0]]
     launches = np.fromiter((bool(_GRAPH_LAUNCH.match(n)) for n in trace.names), bool, len(trace.names))
+    graphs = float(launches[calls].sum()) / steps
     return CompiledWork(
-        kernel_share=float(compiled.sum()) / max(1, int(model.sum())),
+        kernel_share=None if graphs else float(compiled.sum()) / max(1, int(model.sum())),
         time_share=float(program.duration[compiled].sum()) / weight if weight else 0.0,
         eager_in_seams=float((model & in_seam).sum()) / steps,
-        graph_launches=float(launches[calls].sum()) / steps,
+        graph_launches=graphs,
         regions=_regions(trace, kinds, program) / steps,
     )
 

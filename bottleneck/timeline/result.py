@@ -34,8 +34,9 @@ class SeamPrice:
 class CompiledWork:
     """How much of forward and backward runs compiled, per step."""
 
-    kernel_share: float
-    """Kernels (CPU: operators and generated kernels) launched by compiled code, of all."""
+    kernel_share: float | None
+    """Kernels (CPU: operators and generated kernels) launched by compiled code, of all. None where
+    CUDA graphs launch them: what one launch starts is one piece of work here."""
     time_share: float
     """The same by their time."""
     eager_in_seams: float | None = None
