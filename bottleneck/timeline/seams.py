@@ -139,7 +139,7 @@ def _graphs(trace: Trace, regions: NDArray[np.intp], bodies: NDArray[np.intp]) -
     then part of the passage.
     """
     start = trace.ts_ns[regions]
-    if not len(bodies):
+    if not len(bodies) or not len(regions):
         following = np.append(start[1:], np.iinfo(np.int64).max)
         return _Graphs(start, np.minimum(trace.end_ns[regions], following), regions, [None] * len(regions))
     at = np.searchsorted(start, trace.ts_ns[bodies], side="right") - 1

@@ -80,7 +80,8 @@ def cpu_view(
     part = np.where((phase == "optimizer") & works, PARTS.index(Part.OPTIMIZER), part)
     row = segments.row[mine]
     python = sketch.code("Python between operators")
-    label = np.where(row == NONE, python, trace.name[np.maximum(row, 0)])
+    label = np.full(len(row), python)
+    label[row != NONE] = trace.name[row[row != NONE]]
     # Fetching a batch is one piece of work, however many operators it takes.
     fetching = part == PARTS.index(Part.INPUT)
     label = np.where(fetching, sketch.code("fetching or making the batch"), label)
