@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoaderIterator",
+    "compile_in_place",
     "OperatorCall",
     "cudagraphs_recorded",
     "default_store",
@@ -274,6 +275,25 @@ def is_compiled_module(module: object) -> bool:
     return type(module).__name__ == "OptimizedModule" or (
         getattr(module, "_compiled_call_impl", None) is not None
     )
+
+
+def compile_in_place(module: Any, **options: Any) -> None:
+    """Compile a module under its own name, as `Module.compile()` does, whatever its class.
+
+    `Module.compile()` compiles what `_call_impl` leads to; where that is a forward of torch's own
+    (a plain `nn.Sequential`), dynamo skips every frame and compiles nothing. `torch.compile(module)`
+    puts a frame in front that it does not skip, and so do we.
+    """
+    owner = str(getattr(type(module).forward, "__module__", ""))
+    if owner.startswith("torch.nn.modules"):
+        try:
+            from torch._dynamo.external_utils import wrap_inline
+        except ImportError:
+            pass
+        else:
+            module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), **options)
+            return
+    module.compile(**options)
 
 
 def dynamo_counter(group: str, name: str | None) -> int | None:

@@ -189,15 +189,38 @@ def _appended(args: list[cst.Arg], keyword: str, value: cst.BaseExpression, call
     if not args:
         return [new]
     last = args[-1]
-    if len(args) >= 2:
-        separator = args[-2].comma
-    elif isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-        separator = cst.Comma(whitespace_after=call.whitespace_before_args)
+    separator = cst.Comma(whitespace_after=_between(args, call))
+    if isinstance(last.comma, cst.Comma) and isinstance(last.comma.whitespace_after, _Lines):
+        # A trailing comma: what is written behind it stays with its own argument.
+        behind = last.comma.whitespace_after
+        between = separator.whitespace_after
+        if isinstance(between, _Lines):
+            separator = cst.Comma(whitespace_after=behind.with_changes(last_line=between.last_line))
+        new = new.with_changes(comma=last.comma.with_changes(whitespace_after=_bare(behind)))
     else:
-        separator = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+        new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     last = last.with_changes(comma=separator, whitespace_after_arg=cst.SimpleWhitespace(""))
     return [*args[:-1], last, new]
+
+
+_Lines = cst.ParenthesizedWhitespace
+
+
+def _between(args: list[cst.Arg], call: cst.Call) -> cst.BaseParenthesizableWhitespace:
+    """Return what stands between two arguments of this call: a blank, or a new line and its indent."""
+    if len(args) >= 2 and isinstance(args[-2].comma, cst.Comma):
+        return _bare(args[-2].comma.whitespace_after)
+    if isinstance(call.whitespace_before_args, _Lines):
+        return _bare(call.whitespace_before_args)
+    return cst.SimpleWhitespace(" ")
+
+
+def _bare(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    """Return white space without the comments and empty lines in it."""
+    if not isinstance(space, _Lines):
+        return space
+    line = cst.TrailingWhitespace(whitespace=cst.SimpleWhitespace(""), newline=space.first_line.newline)
+    return space.with_changes(first_line=line, empty_lines=[])
 
 
 class _StatementDropper(cst.CSTTransformer):

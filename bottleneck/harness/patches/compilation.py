@@ -56,7 +56,7 @@ class _Compiling(RootPatch):
             self.passed(f"{type(module).__name__} has no repeated blocks")
             return False
         for target in targets:
-            target.compile(**self.arguments())
+            torch_private.compile_in_place(target, **self.arguments())
             self.acted(user_site(), **self.arguments())
         return True
 
@@ -225,7 +225,7 @@ class Regional(_Compiling):
             self._inside = True
             try:
                 for block in blocks:
-                    block.compile(**kwargs)
+                    torch_private.compile_in_place(block, **kwargs)
                     self.acted(user_site())
             finally:
                 self._inside = False

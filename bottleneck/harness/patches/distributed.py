@@ -83,7 +83,7 @@ class NoSync(Patch):
                 self._modules[module] = number + 1
                 if self._cycle > 1 and not self._broken:
                     last = number + 1 >= self._cycle
-                    if not last and module.require_backward_grad_sync:
+                    if not last:
                         self.acted(user_site() if self.count < 100 else None)
                     module.require_backward_grad_sync = last
             return original(module, *args, **kwargs)

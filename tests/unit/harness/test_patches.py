@@ -1,0 +1,515 @@
+"""Each run-time patch changes what it says, says what it changed, and leaves torch as it was."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from torch_bottleneck.catalog.registry import FIXES
+from torch_bottleneck.harness import patch_environment, torch_private
+from torch_bottleneck.harness.patches import PATCHES, make_patches
+from torch_bottleneck.harness.patches.base import Patch
+from torch_bottleneck.harness.patches.compilation import repeated_blocks
+from torch_bottleneck.model.trial import Wish
+
+REPLACED: tuple[tuple[Any, str], ...] = (
+    (DataLoader, "__init__"),
+    (nn.Module, "__call__"),
+    (nn.Module, "zero_grad"),
+    (torch.Tensor, "to"),
+    (torch.Tensor, "cuda"),
+    (torch.optim.Optimizer, "zero_grad"),
+    (torch.optim.SGD, "__init__"),
+    (torch.optim.AdamW, "__init__"),
+    (torch.optim.RMSprop, "__init__"),
+    (torch.cuda, "empty_cache"),
+    (torch, "compile"),
+    (nn.parallel.DistributedDataParallel, "__init__"),
+    (nn.parallel.DistributedDataParallel, "forward"),
+)
+
+
+@pytest.fixture
+def put_in() -> Iterator[Callable[..., Patch]]:
+    """Install patches, and see that taking them out leaves every attribute as it was."""
+    before = [vars(owner).get(name) for owner, name in REPLACED]
+    precision = torch.get_float32_matmul_precision()
+    made: list[Patch] = []
+
+    def install(fix: str, **options: Any) -> Patch:
+        (patch,) = make_patches((Wish(fix=fix, options=options),))
+        patch.install()
+        made.append(patch)
+        return patch
+
+    yield install
+    for patch in reversed(made):
+        patch.uninstall()
+    assert [vars(owner).get(name) for owner, name in REPLACED] == before
+    assert torch.get_float32_matmul_precision() == precision
+
+
+def dataset(count: int = 16) -> TensorDataset:
+    return TensorDataset(torch.arange(float(count)).reshape(-1, 1))
+
+
+def test_every_fix_marked_try_has_its_patch_and_no_other() -> None:
+    assert set(PATCHES) == {fix.id for fix in FIXES if fix.can_try}
+
+
+@pytest.mark.parametrize("fix", sorted(PATCHES))
+def test_without_anything_to_act_on_no_patch_claims_to_be_applied(
+    fix: str, put_in: Callable[..., Patch]
+) -> None:
+    patch = put_in(fix)
+    found = patch.check()
+    if fix in ("FX205", "FX506"):
+        return  # they set the process itself, whatever the script does
+    if fix == "FX208" and found.state == "applied":
+        assert "MiB in huge pages" in found.evidence
+        return
+    assert found.state == "not applied"
+    assert found.reason
+
+
+# -- loaders ---------------------------------------------------------------------------------------
+
+
+def test_workers_are_added_to_loaders_that_read_by_index(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX101", num_workers=2)
+    loader = DataLoader(dataset(), 4)
+    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (2, True, 4)
+    found = patch.check()
+    assert found.state == "applied"
+    assert found.evidence == "num_workers 0 -> 2, persistent_workers False -> True on 1 DataLoader"
+    assert found.sites[0].file == __file__
+    assert found.values == {"num_workers": 2, "persistent_workers": True}
+
+
+def test_workers_given_by_position_are_replaced_too(put_in: Callable[..., Patch]) -> None:
+    put_in("FX101", num_workers=2)
+    loader = DataLoader(dataset(), 4, False, None, None, 1)
+    assert loader.num_workers == 2
+
+
+def test_an_iterable_dataset_never_gets_workers(put_in: Callable[..., Patch]) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    patch = put_in("FX101")
+    assert DataLoader(Stream()).num_workers == 0
+    found = patch.check()
+    assert found.state == "not applied"
+    assert "IterableDataset" in found.reason
+
+
+def test_enough_workers_are_left_alone_and_too_many_are_taken_away(put_in: Callable[..., Patch]) -> None:
+    more = put_in("FX101", num_workers=1)
+    assert DataLoader(dataset(), num_workers=2).num_workers == 2
+    assert "2 workers already" in more.check().reason
+    more.uninstall()
+    fewer = put_in("FX102", num_workers=1)
+    assert DataLoader(dataset(), num_workers=2).num_workers == 1
+    assert fewer.check().state == "applied"
+
+
+def test_persistence_and_prefetching_need_workers(put_in: Callable[..., Patch]) -> None:
+    persistent, prefetch = put_in("FX105"), put_in("FX106")
+    assert not DataLoader(dataset()).persistent_workers
+    assert persistent.check().state == prefetch.check().state == "not applied"
+    loader = DataLoader(dataset(), num_workers=1)
+    assert (loader.persistent_workers, loader.prefetch_factor) == (True, 8)
+    assert persistent.check().state == prefetch.check().state == "applied"
+
+
+def test_a_mistake_of_the_script_s_stays_torch_s_own_error(put_in: Callable[..., Patch]) -> None:
+    put_in("FX101")
+    with pytest.raises(TypeError, match="no_such_argument"):
+        DataLoader(dataset(), no_such_argument=1)  # type: ignore[call-arg]
+
+
+# -- optimizers ------------------------------------------------------------------------------------
+
+
+def trained(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    model(torch.randn(2, 3)).sum().backward()
+    optimizer.step()
+
+
+def test_the_fused_step_takes_the_place_of_what_was_asked_for(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX311")
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
+    assert optimizer.param_groups[0]["fused"]
+    assert patch.check().state == "not applied", "it has made no step"
+    trained(optimizer, model)
+    found = patch.check()
+    assert (found.state, found.evidence) == ("applied", "fused=True on 1 optimizer")
+
+
+def test_parameters_that_the_fused_step_refuses_keep_the_script_s_choice(
+    put_in: Callable[..., Patch],
+) -> None:
+    original = torch.optim.SGD.__init__
+
+    def refusing(self: Any, params: Any, lr: float = 0.1, *, foreach: Any = None, fused: Any = None) -> None:
+        # As torch 2.6 does for parameters on a device without a fused kernel.
+        if fused:
+            raise RuntimeError("`fused=True` requires all the params to be floating point Tensors")
+        original(self, params, lr, foreach=foreach, fused=fused)
+
+    torch.optim.SGD.__init__ = refusing  # type: ignore[method-assign]
+    try:
+        patch = put_in("FX311")
+        parameter = nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD(iter([parameter]), 0.5, foreach=False)
+        patch.uninstall()
+    finally:
+        torch.optim.SGD.__init__ = original  # type: ignore[method-assign]
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["foreach"], group["fused"]) == (0.5, False, None)
+    assert group["params"][0] is parameter
+    assert "SGD refuses fused" in patch.check().reason
+
+
+def test_an_optimizer_with_a_step_of_its_own_is_left_alone(put_in: Callable[..., Patch]) -> None:
+    class Mine(torch.optim.SGD):
+        pass
+
+    patch = put_in("FX311")
+    optimizer = Mine([nn.Parameter(torch.zeros(1))], lr=0.1)
+    assert not optimizer.param_groups[0]["fused"]
+    assert "step of its own" in patch.check().reason
+
+
+def test_foreach_is_set_where_there_is_no_fused_step(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX312")
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.1)
+    trained(optimizer, model)
+    assert optimizer.param_groups[0]["foreach"]
+    assert patch.check().state == "applied"
+
+
+def test_a_state_that_brings_the_old_choice_back_is_noticed(put_in: Callable[..., Patch]) -> None:
+    model = nn.Linear(3, 1)
+    old = torch.optim.SGD(model.parameters(), lr=0.1).state_dict()
+    patch = put_in("FX311")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.load_state_dict(old)
+    trained(optimizer, model)
+    assert "no longer fused" in patch.check().reason
+
+
+@pytest.mark.parametrize("call", [{"set_to_none": False}, {}])
+def test_gradients_are_dropped_instead_of_zeroed(call: dict[str, bool], put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX313")
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2, 3)).sum().backward()
+    optimizer.zero_grad(**call)
+    assert model.weight.grad is None
+    assert patch.check().state == ("applied" if call else "not applied")
+
+
+# -- root modules ----------------------------------------------------------------------------------
+
+
+def test_autocast_surrounds_the_model_and_hands_back_fp32(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX303")
+    seen: list[torch.dtype] = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            out = self.linear(x)
+            seen.append(out.dtype)
+            return {"out": out, "pair": (out, [out]), "none": None}
+
+    out = Model()(torch.randn(2, 4))
+    loss_module = nn.MSELoss()
+    loss = loss_module(out["out"], torch.zeros(2, 4))
+    assert seen == [torch.bfloat16]
+    assert out["out"].dtype is out["pair"][0].dtype is out["pair"][1][0].dtype is torch.float32
+    assert loss.dtype is torch.float32
+    found = patch.check()
+    assert found.evidence == "autocast(bfloat16) around 1 module, which returned bfloat16"
+
+
+def test_a_module_under_autocast_already_is_left_alone(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX303")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert nn.Linear(4, 4)(torch.randn(2, 4)).dtype is torch.bfloat16
+    assert "under autocast already" in patch.check().reason
+
+
+def test_a_checkpointed_block_is_not_taken_for_a_root(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX303")
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+            return out
+
+    import torch.utils.checkpoint
+
+    Model()(torch.randn(2, 4)).sum().backward()
+    assert block[0].weight.grad is not None
+    assert patch.count == 1
+
+
+def test_channels_last_changes_weights_and_images(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX310")
+    formats: list[bool] = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            formats.append(x.is_contiguous(memory_format=torch.channels_last))
+            out: torch.Tensor = self.conv(x)
+            return out
+
+    model = Model()
+    weight = model.conv.weight
+    out = model(torch.randn(2, 3, 8, 8))
+    assert formats == [True]
+    assert model.conv.weight is weight, "the optimizer holds this parameter"
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert patch.check().evidence == "channels_last on 1 module and 1 input"
+
+
+def test_compiling_keeps_names_and_says_how_many_graphs(put_in: Callable[..., Patch]) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    patch = put_in("FX414", backend="eager")
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    keys = list(model.state_dict())
+    with torch.no_grad():
+        expected = model(torch.ones(1, 3))
+    assert patch.count == 0, "what trains is decided when it trains"
+    got = model(torch.ones(1, 3))
+    assert torch.equal(got, expected)
+    assert list(model.state_dict()) == keys
+    found = patch.check()
+    assert found.state == "applied"
+    assert "1 module compiled with backend='eager'; 1 graph" in found.evidence
+
+
+def test_a_model_that_the_script_compiles_is_not_compiled_again(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX414", backend="eager")
+    compiled = torch.compile(nn.Linear(3, 3), backend="eager")
+    compiled(torch.ones(1, 3))
+    assert "compiled already" in patch.check().reason
+
+
+def test_the_script_s_own_call_gets_other_keywords(put_in: Callable[..., Patch]) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    patch = put_in("FX406")
+
+    def breaking(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x + 1
+
+    with pytest.raises(Exception, match=r"(?i)graph.?break|skip"):
+        torch.compile(breaking, backend="eager")(torch.ones(1))
+    assert patch.values == {"fullgraph": True}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_the_repeated_blocks_are_compiled_in_the_place_of_the_model(put_in: Callable[..., Patch]) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    patch = put_in("FX410")
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.blocks = blocks
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    model = torch.compile(Model(), backend="eager")
+    assert isinstance(model, Model)
+    model(torch.ones(1, 4))
+    assert [torch_private.is_compiled_module(block) for block in blocks] == [True] * 3
+    assert not torch_private.is_compiled_module(model)
+    assert "3 blocks compiled one by one" in patch.check().evidence
+
+
+def test_repeated_blocks_are_those_that_hold_the_weights() -> None:
+    heavy = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+    light = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    assert repeated_blocks(nn.ModuleDict({"light": light, "heavy": heavy})) == list(heavy)
+    assert repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) == []
+
+
+def test_the_recompilation_limit_is_raised_where_the_script_compiles(put_in: Callable[..., Patch]) -> None:
+    torch._dynamo.reset()
+    before = torch_private.recompile_limit()
+    try:
+        patch = put_in("FX411", limit=17)
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        assert torch_private.recompile_limit() == 17
+        assert patch.check().state == "applied"
+    finally:
+        torch_private.set_recompile_limit(before or 8)
+
+
+# -- the process -----------------------------------------------------------------------------------
+
+
+def test_a_switch_is_set_again_when_the_set_up_is_over_and_read_back(put_in: Callable[..., Patch]) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        patch = put_in("FX309")
+        torch.use_deterministic_algorithms(True)  # as the script's own set-up does
+        patch.training_begins()
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert patch.check().state == "applied"
+        torch.use_deterministic_algorithms(True)
+        assert "the script set it back" in patch.check().reason
+    finally:
+        patch.uninstall()
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_collector_rests_and_comes_back(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX505")
+    patch.training_begins()
+    assert not gc.isenabled()
+    assert patch.check().state == "applied"
+    patch.uninstall()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_the_cache_is_emptied_before_training_only(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX204")
+    torch.cuda.empty_cache()
+    assert patch.check().state == "not applied"
+    patch.training_begins()
+    torch.cuda.empty_cache()
+    torch.cuda.memory.empty_cache()
+    assert patch.check().evidence == "2 calls of empty_cache() left out"
+
+
+def test_threads_are_those_asked_for(put_in: Callable[..., Patch]) -> None:
+    before = torch.get_num_threads()
+    try:
+        patch = put_in("FX506", threads=before + 1)
+        patch.training_begins()
+        assert torch.get_num_threads() == before + 1
+        assert f"{before} -> {before + 1} intra-op threads" in patch.check().evidence
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "expandable_segments:True"),
+        ("max_split_size_mb:32", "max_split_size_mb:32,expandable_segments:True"),
+        ("expandable_segments:False,garbage_collection_threshold:0.8",
+         "garbage_collection_threshold:0.8,expandable_segments:True"),
+    ],
+)  # fmt: skip
+def test_allocator_settings_keep_what_else_they_say(before: str, after: str) -> None:
+    assert patch_environment.allocator_text(before) == after
+
+
+def test_the_environment_is_only_that_of_the_fixes_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch_environment, "find_malloc", lambda: "/lib/libjemalloc.so.2")
+    assert patch_environment.environment_of([Wish(fix="FX311")], os.environ) == {}
+    made = patch_environment.environment_of(
+        [Wish(fix="FX201"), Wish(fix="FX206"), Wish(fix="FX506", options={"threads": 3})],
+        {"PYTORCH_ALLOC_CONF": "a:1", "LD_PRELOAD": "x.so"},
+    )
+    assert made["PYTORCH_ALLOC_CONF"] == "a:1,expandable_segments:True"
+    assert made["LD_PRELOAD"] == "/lib/libjemalloc.so.2 x.so"
+    assert made["MALLOC_CONF"]
+    assert made["OMP_NUM_THREADS"] == "3"
+    monkeypatch.setattr(patch_environment, "find_malloc", lambda: None)
+    assert patch_environment.environment_of([Wish(fix="FX206")], {}) == {}
+
+
+# -- several ranks ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path: Any) -> Iterator[None]:
+    """A process group of one."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_gradients_are_synchronised_with_the_last_micro_step_only(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX602")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    synced: list[bool] = []
+    for _update in range(5):
+        for _micro in range(3):
+            loss = model(torch.ones(1, 2)).sum()
+            synced.append(model.require_backward_grad_sync)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert synced[:9] == [True] * 9, "three updates to learn from"
+    assert synced[9:] == [False, False, True] * 2
+    assert patch.check().evidence == "no all-reduce in 4 micro-steps, 3 to an update"
+    patch.uninstall()
+    assert model.require_backward_grad_sync
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_irregular_update_ends_leaving_synchronisation_out(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX602")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for micro_steps in (2, 2, 2, 1, 2):
+        for _micro in range(micro_steps):
+            model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    found = patch.check()
+    assert found.state == "not applied"
+    assert "1 backward passes instead of 2" in found.reason
+    assert model.require_backward_grad_sync
+
+
+@pytest.mark.usefixtures("alone")
+def test_ddp_is_built_with_other_options(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX601")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    assert model.static_graph
+    assert model.gradient_as_bucket_view
+    assert patch.check().values["bucket_cap_mb"] == 50

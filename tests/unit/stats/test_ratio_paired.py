@@ -1,0 +1,101 @@
+"""Pairs of processes, not steps, say whether something is faster."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_bottleneck.stats.ratio_paired import decide_ratio, neighbour_noise, paired_ratio
+
+
+def decide(before: list[float], after: list[float], floor: float = 0.0) -> str:
+    return decide_ratio(paired_ratio(before, after, floor=floor), least_pairs=3, threshold=0.02)
+
+
+def test_the_ratio_is_the_geometric_mean_of_the_pairs() -> None:
+    found = paired_ratio([10.0, 20.0], [5.0, 5.0])
+    assert found is not None
+    assert found.ratio == pytest.approx(math.sqrt(2 * 4))
+    assert found.low is not None
+    assert found.low < found.ratio
+
+
+def test_one_pair_has_no_interval_and_decides_nothing() -> None:
+    found = paired_ratio([10.0], [5.0])
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+    assert decide([10.0], [1.0]) == "undecided"
+
+
+def test_pairs_that_agree_by_chance_are_held_to_the_noise_known_from_elsewhere() -> None:
+    before, after = [10.0, 10.0, 10.0], [9.6, 9.6, 9.6]
+    assert decide(before, after) == "faster"
+    assert decide(before, after, floor=0.05) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("after", "decision"),
+    [
+        ([8.0, 8.1, 7.9], "faster"),
+        ([12.0, 12.1, 12.2], "slower"),
+        ([10.0, 10.02, 9.98], "no gain"),
+        ([9.95, 9.93, 9.94], "no gain"),
+        ([8.0, 12.0, 10.0], "undecided"),
+        ([9.7, 9.9, 9.8], "undecided"),
+    ],
+)
+def test_the_order_of_the_decision(after: list[float], decision: str) -> None:
+    assert decide([10.0, 10.0, 10.0], after) == decision
+
+
+def test_drift_that_both_sides_share_does_not_count() -> None:
+    drift = [10.0, 14.0, 20.0, 30.0]
+    assert decide(drift, [time / 1.3 for time in drift]) == "faster"
+
+
+def test_lists_that_do_not_pair_up_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not pair up"):
+        paired_ratio([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="positive"):
+        paired_ratio([1.0, 0.0], [1.0, 2.0])
+    assert paired_ratio([], []) is None
+
+
+def test_noise_is_that_of_neighbours_within_a_session() -> None:
+    assert neighbour_noise([[10.0], [20.0]]) is None
+    found = neighbour_noise([[10.0, 11.0], [20.0, 20.0]])
+    assert found is not None
+    share, worst = found
+    assert worst == pytest.approx(0.1)
+    assert share == pytest.approx(math.log(1.1) / math.sqrt(2))
+
+
+@given(
+    times=st.lists(st.floats(0.1, 1e4), min_size=3, max_size=8),
+    factor=st.floats(0.2, 5.0),
+    unit=st.floats(0.1, 10),
+)
+def test_neither_unit_nor_direction_matters(times: list[float], factor: float, unit: float) -> None:
+    after = [time / factor for time in times]
+    one = paired_ratio(times, after, floor=0.01)
+    scaled = paired_ratio([t * unit for t in times], [t * unit for t in after], floor=0.01)
+    back = paired_ratio(after, times, floor=0.01)
+    assert one is not None
+    assert scaled is not None
+    assert back is not None
+    assert scaled.ratio == pytest.approx(one.ratio)
+    assert back.ratio == pytest.approx(1 / one.ratio)
+    assert one.ratio == pytest.approx(factor)
+
+
+def test_false_alarms_stay_near_five_per_cent() -> None:
+    rng = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(600):
+        times = np.exp(rng.normal(0, 0.05, size=(2, 4)))
+        alarms += decide(list(times[0]), list(times[1])) in ("faster", "slower")
+    assert alarms <= 600 * 0.075
