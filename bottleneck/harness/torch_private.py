@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoaderIterator",
-    "compile_in_place",
     "OperatorCall",
+    "compile_in_place",
     "cudagraphs_recorded",
     "default_store",
     "device_kind",

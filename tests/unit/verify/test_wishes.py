@@ -1,0 +1,93 @@
+"""What is tried, in which order, with which figures."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from unit.reporters.sample import sample
+
+from torch_bottleneck.errors import UsageError
+from torch_bottleneck.model.fix import Suggestion
+from torch_bottleneck.verify.wishes import candidates_from, candidates_of, options_in, parse_wish
+
+
+def suggestion(fix: str, saves: float | None = None, **fields: object) -> Suggestion:
+    values = {"title": fix, "finding": "BN101", "can_try": True, **fields}
+    return Suggestion(
+        fix=fix,
+        saves_ms=saves,
+        predicted_ms=100 - saves if saves is not None else None,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+DIAGNOSIS = msgspec.structs.replace(
+    sample(),
+    suggestions=(
+        suggestion("FX311", 10.0),
+        suggestion("FX101", 40.0, code="DataLoader(dataset, num_workers=7, batch_size=batch_size)"),
+        suggestion("FX107", 90.0, can_try=False),
+        suggestion("FX411", note=True),
+        suggestion("FX106", 20.0, bound=True, code="DataLoader(dataset, num_workers=2, prefetch_factor=8)"),
+    ),
+    applicable=(suggestion("FX505"),),
+)
+TRUE_MS = DIAGNOSIS.step.true_ms
+
+
+def test_options_follow_a_colon() -> None:
+    wish = parse_wish("fx101:num_workers=8,persistent_workers=false,share=0.5,mode=fast")
+    assert wish.fix == "FX101"
+    assert wish.options == {"num_workers": 8, "persistent_workers": False, "share": 0.5, "mode": "fast"}
+    assert parse_wish("FX311").options == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("FX999", "There is no fix 'FX999'"),
+        ("FX107", "cannot be applied without editing"),
+        ("FX101:num_workers", "is no option"),
+        ("FX101:=3", "is no option"),
+        ("", "There is no fix"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_with_the_remedy(word: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_wish(word)
+
+
+def test_a_fix_named_twice_is_a_mistake() -> None:
+    with pytest.raises(UsageError, match="named twice"):
+        candidates_from(["FX311", "fx311"], None)
+
+
+def test_suggestions_are_tried_by_predicted_gain_without_what_cannot_be_tried() -> None:
+    found = candidates_of(DIAGNOSIS, everything=False)
+    assert [c.fixes for c in found] == [("FX101",), ("FX106",), ("FX311",)]
+    assert found[0].wishes[0].options == {"num_workers": 7}
+    assert found[1].wishes[0].options == {"prefetch_factor": 8}
+    assert found[1].bound
+    assert TRUE_MS is not None
+    assert found[0].predicted_ratio == pytest.approx(TRUE_MS / 60)
+
+
+def test_everything_also_means_notes_and_what_answers_no_finding() -> None:
+    found = [c.fixes[0] for c in candidates_of(DIAGNOSIS, everything=True)]
+    assert found == ["FX101", "FX106", "FX311", "FX411", "FX505"]
+
+
+def test_a_named_fix_takes_its_prediction_and_the_run_s_figures_unless_told_otherwise() -> None:
+    (found,) = candidates_from(["FX101"], DIAGNOSIS)
+    assert found.wishes[0].options == {"num_workers": 7}
+    (found,) = candidates_from(["FX101:num_workers=2"], DIAGNOSIS)
+    assert found.wishes[0].options == {"num_workers": 2}
+    assert found.predicted_ms == 60.0
+    (found,) = candidates_from(["FX101"], None)
+    assert found.predicted_ratio is None
+    assert found.title == "Give the DataLoader enough workers"
+
+
+def test_code_without_figures_gives_no_options() -> None:
+    assert options_in(suggestion("FX101", code="not python (")) == {}
+    assert options_in(suggestion("FX311", code="AdamW(p, fused=True)")) == {}
