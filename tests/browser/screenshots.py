@@ -26,14 +26,14 @@ def verdict(page: Page) -> None:
 
 def timeline(page: Page) -> None:
     """Where the dearest cause happens in a step."""
-    page.get_by_role("button", name="Show sync-bound").click()
+    page.get_by_role("button", name="Show allocator-thrashing").click()
     page.get_by_role("button", name="Whole step").click()
     page.evaluate("document.activeElement.blur()")
 
 
 SHOTS = (
     ("verdict", "example-sync-bound", False, verdict, 860),
-    ("timeline", "example-sync-bound", True, timeline, 760),
+    ("timeline", "example-allocator-thrashing", True, timeline, 760),
 )
 
 

@@ -14,7 +14,7 @@ from .facts import Facts, facts, place_or, size
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
-    from ...model.memory import MemoryHolder, MemorySummary
+    from ...model.memory import Churn, MemoryHolder, MemorySummary
 
 __all__ = ["MemorySection", "memory_sections"]
 
@@ -54,10 +54,7 @@ def _memory(summary: MemorySummary, root: str) -> MemorySection:
         ("Not told apart", percent(summary.unknown_share) if summary.unknown_share else None),
         (
             "Asked of the driver",
-            f"{churn.allocs + churn.maps:.3g} times a step, {size(churn.bytes)}; given back "
-            f"{churn.frees + churn.unmaps:.3g} times"
-            if churn is not None
-            else None,
+            _churn(churn) if churn is not None else None,
         ),
         (
             "Fragmentation",
@@ -109,6 +106,13 @@ def _memory(summary: MemorySummary, root: str) -> MemorySection:
         lists=tuple((title, rows) for title, rows in lists if rows),
         problems=tuple(clean(text) for text in summary.problems),
     )
+
+
+def _churn(churn: Churn) -> str:
+    asked, returned = churn.allocs + churn.maps, churn.frees + churn.unmaps
+    if asked == returned == 0:
+        return "nothing: all from its own cache"
+    return f"{asked:.3g} times a step, {size(churn.bytes)}; given back {returned:.3g} times"
 
 
 def _holder(holder: MemoryHolder, root: str) -> str:

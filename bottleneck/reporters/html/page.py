@@ -97,10 +97,11 @@ class Page:
     settings: tuple[tuple[str, str, str, str], ...]
     ranks: tuple[RankCells, ...]
     quality: str
-    capture: str
+    capture: tuple[str, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
-    evidence: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]
+    evidence: dict[str, tuple[tuple[str, tuple[tuple[int, str], ...]], ...]]
+    """Section of the page -> the folded lists that belong to it."""
 
 
 def build(diagnosis: Diagnosis) -> Page:
@@ -156,18 +157,33 @@ def build(diagnosis: Diagnosis) -> Page:
         ),
         ranks=rank_rows(diagnosis),
         quality=diagnosis.capture.quality,
-        capture=capture_line(diagnosis),
+        capture=tuple(capture_line(diagnosis).split("; ")[1:]),
         problems=tuple(clean(text) for text in diagnosis.capture.problems),
         notes=tuple(clean(text) for text in diagnosis.notes),
-        evidence=tuple(
-            (title, tuple(rows))
-            for title, rows in details.sections(diagnosis)
-            if title not in _SHOWN_ELSEWHERE
-        ),
+        evidence=_evidence(diagnosis),
     )
 
 
-_SHOWN_ELSEWHERE = frozenset({"Kernels and operators, per step", "Ranks"})
+_PLACES = {
+    "Findings, with their evidence": "causes",
+    "What if": "causes",
+    "Host time per phase": "steps",
+    "Settings in force": "settings",
+    # Tables of their own show these.
+    "Kernels and operators, per step": "",
+    "Ranks": "",
+}
+
+
+def _evidence(diagnosis: Diagnosis) -> dict[str, tuple[tuple[str, tuple[tuple[int, str], ...]], ...]]:
+    """Return the lists that every verbose report has, by the section that they belong to."""
+    sections = details.sections(diagnosis)
+    return {
+        place: tuple(
+            (title, tuple(rows)) for title, rows in sections if _PLACES.get(title, "capture") == place
+        )
+        for place in ("causes", "steps", "settings", "capture")
+    }
 
 
 def _on_gpu(diagnosis: Diagnosis) -> bool:

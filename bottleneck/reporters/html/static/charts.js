@@ -41,6 +41,18 @@ function onColour(hex) {
 
 const WINDOW_PARTS = { "warm-up": "--muted", baseline: "--accent", trace: "--part-11", memory: "--part-3", after: "--part-2" };
 
+// Neighbouring steps of a window. A baseline completed after the captures has two such stretches; where
+// a window is thinned, its steps stand a constant distance apart.
+function stretches(index) {
+  const stride = Math.min(...index.slice(1).map((step, i) => step - index[i]), Infinity);
+  const runs = [];
+  index.forEach((step, i) => {
+    if (i > 0 && step - index[i - 1] <= 1.5 * stride) runs[runs.length - 1].push(i);
+    else runs.push([i]);
+  });
+  return runs;
+}
+
 function stepsOptions() {
   const all = data.windows.flatMap((w) => w.ms.filter((t) => t !== null && t > 0));
   const sorted = [...all].sort((a, b) => a - b);
@@ -49,23 +61,31 @@ function stepsOptions() {
   const indices = data.windows.flatMap((w) => w.index);
   const [first, last] = [Math.min(...indices) - 0.5, Math.max(...indices) + 0.5];
   const room = $("steps-chart").clientWidth - 110;
-  const wide = (w) => ((Math.max(...w.index) - Math.min(...w.index) + 1) / (last - first)) * room > 7 * w.name.length;
+  const counted = new Set(data.windows.filter((w) => w.name === "baseline").flatMap((w) => w.index));
   const series = data.windows.map((w) => {
     const colour = css(WINDOW_PARTS[w.name] || "--muted");
     const [out, compiled] = [new Set(w.left_out), new Set(w.compiled)];
-    return {
-      type: "line", name: w.name, symbol: "circle", symbolSize: 6, connectNulls: false, color: colour,
-      lineStyle: { width: 1.2, opacity: 0.55 }, emphasis: { scale: 1.6 },
-      data: w.index.map((step, i) => ({
+    // Steps of "after" that complete the baseline are shown as what they count for.
+    const kept = w.index.map((_, i) => i).filter((i) => w.name === "baseline" || !counted.has(w.index[i]));
+    const runs = stretches(kept.map((i) => w.index[i])).map((run) => run.map((i) => kept[i]));
+    const dot = (i) => {
+      const step = w.index[i];
+      return {
         value: [step, w.ms[i] > 0 ? w.ms[i] : null],
         note: [w.name, out.has(step) ? "left out of the step time" : "", compiled.has(step) ? "contains a compilation" : ""],
         itemStyle: out.has(step) ? { color: css("--surface"), borderColor: colour, borderWidth: 1.5 } : { color: colour },
-      })),
-      markArea: {
-        silent: true, itemStyle: { color: colour, opacity: 0.07 },
-        label: { ...label(), position: "top", distance: 4, formatter: w.name, show: wide(w) },
-        data: [[{ xAxis: Math.min(...w.index) - 0.5 }, { xAxis: Math.max(...w.index) + 0.5 }]],
-      },
+      };
+    };
+    const band = (run) => {
+      const [from, to] = [w.index[run[0]] - 0.5, w.index[run[run.length - 1]] + 0.5];
+      const wide = ((to - from) / (last - first)) * room > 7 * w.name.length;
+      return [{ xAxis: from, label: { ...label(), position: "top", distance: 4, formatter: w.name, show: wide } }, { xAxis: to }];
+    };
+    return {
+      type: "line", name: w.name, symbol: "circle", symbolSize: 6, connectNulls: false, color: colour,
+      lineStyle: { width: 1.2, opacity: 0.55 }, emphasis: { scale: 1.6 },
+      data: runs.flatMap((run, r) => [...(r > 0 ? [{ value: [w.index[run[0]] - 0.5, null], note: [] }] : []), ...run.map(dot)]),
+      markArea: { silent: true, itemStyle: { color: colour, opacity: 0.07 }, data: runs.map(band) },
     };
   });
   if (data.true_ms && series.length > 0) {
