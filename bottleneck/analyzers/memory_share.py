@@ -1,16 +1,17 @@
 """What the peak is made of, where that says what to change.
 
-In: facts. Out: findings BN207 to BN210 and BN212. They are notes while memory is plentiful: a share is no
-problem by itself.
+In: facts. Out: findings BN207 to BN212. They are notes while memory is plentiful: a share is no
+problem by itself. BN211 has a price: it is the time that memory was bought with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..model.codes import WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.memory import MemoryCategory, MemorySummary
-from .base import Analyzer, Facts, percent, size
+from .base import Analyzer, Facts, ms, percent, size
 from .memory import holder_evidence, is_tight
 from .memory_context import category_share
 
@@ -19,12 +20,15 @@ __all__ = [
     "BatchHeadroom",
     "FragmentedMemory",
     "LargeLogits",
+    "Recomputation",
     "StateDominates",
 ]
 
 _HISTORY = "memory history"
 _STATE = (MemoryCategory.PARAMETERS, MemoryCategory.GRADIENTS, MemoryCategory.OPTIMIZER)
 _DOMINATES = 0.5
+_PLENTIFUL = 0.5
+"""Share of the device taken at the peak below which recomputation buys nothing that is needed."""
 _WORTH_BATCH = 2.0
 """A batch that fits fewer times than this is not worth the search."""
 
@@ -263,6 +267,71 @@ class BatchHeadroom(Analyzer):
                 )
             )
         return found
+
+
+class Recomputation(Analyzer):
+    """Backward computes activations again though memory would hold them.
+
+    What it means
+        Activation checkpointing keeps the input of a block and runs its forward a second time in
+        backward. It buys memory with time; with memory to spare there is nothing to buy.
+
+    How it is measured
+        Operators of the forward inside nodes of backward, and the kernels launched with them; how full
+        the device is at the peak, from the memory history or the allocator's counters.
+
+    What it costs you
+        The step is replayed without the repeated forward work.
+
+    What it is not
+        Not waste where memory is short: then it is what makes the batch fit, and is told as a note.
+        What compiled code recomputes within its own kernels is not seen.
+
+    What to do
+        Call the blocks directly, or checkpoint only as many as the memory asks for.
+
+    Source
+        PyTorch documentation, torch.utils.checkpoint; arXiv 1604.06174.
+    """
+
+    code = "BN211"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price recomputation; a note where memory is short, or not known."""
+        answer = facts.ask(WhatIf.RECOMPUTE_GONE)
+        if answer is None or answer.saves_ms <= 0:
+            return ()
+        full = facts.number("memory.peak_share")
+        if full is None:
+            free = facts.number("allocator.headroom_share")
+            full = 1.0 - free if free is not None else None
+        evidence = [
+            Evidence(
+                text=f"forward work inside backward takes {ms(answer.saves_ms)} of the step",
+                value=answer.saves_ms,
+                unit="ms/step",
+                source="trace",
+            )
+        ]
+        if full is not None:
+            evidence.append(
+                Evidence(
+                    text=f"{percent(full)} of the device's memory is taken at the peak",
+                    value=full,
+                    unit="share",
+                    source=_HISTORY,
+                )
+            )
+        return (
+            self.finding(
+                facts,
+                f"Recomputing activations in backward costs {ms(answer.saves_ms)} per step",
+                answer=answer,
+                evidence=evidence,
+                not_this="Not waste where memory is short.",
+                note=full is None or full >= _PLENTIFUL,
+            ),
+        )
 
 
 class FragmentedMemory(Analyzer):

@@ -5,6 +5,7 @@ In: nothing. Out: `FIXES`, data. They change bytes; what they cost or save in ti
 
 from __future__ import annotations
 
+from ..model.codes import WhatIf
 from ..model.fix import Fix, Risk
 from .build import docs, given, paper, recipe, seen, source
 
@@ -180,14 +181,12 @@ for block in model.blocks:
         id="FX214",
         family="memory",
         title="Turn checkpointing off where memory is plentiful",
-        addresses=("BN210",),
+        addresses=("BN211",),
         what_to_change="Recomputation buys memory with time; with most of the device empty there is nothing to buy."
         " Call the blocks directly, or checkpoint fewer of them.",
-        when=(
-            *seen("memory.checkpointed", "==", True, "recomputation was seen"),
-            *seen("memory.headroom", ">=", 2.0, "memory would hold twice the batch"),
-        ),
-        basis="not predicted: up to the forward that is not computed twice any more",
+        when=(given("memory.headroom", ">=", 1.5, "memory would hold half as much again"),),
+        what_if=WhatIf.RECOMPUTE_GONE,
+        basis="forward work is not done twice",
         may_break="More memory at the peak.",
         code="""\
 for block in model.blocks:

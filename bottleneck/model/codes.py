@@ -75,6 +75,7 @@ class WhatIf(str, Enum):
     BF16 = "bf16"
     FUSED_ATTENTION = "fused-attention"
     CHANNELS_LAST = "channels-last"
+    RECOMPUTE_GONE = "recompute-gone"
 
 
 class CodeEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +112,7 @@ FINDING_CODES: dict[str, CodeEntry] = _rows(
     ("BN208", "activations-dominate-memory", None),
     ("BN209", "large-vocabulary-logits", None),
     ("BN210", "batch-headroom", None),
+    ("BN211", "recomputation-with-memory-to-spare", _C.COMPUTE),
     ("BN212", "fragmented-memory", None),
     ("BN213", "out-of-memory", None),
     ("BN214", "resident-memory-grows", None),

@@ -20,6 +20,7 @@ from .gpu_what_ifs import DeviceWork
 from .hostwork import Work
 from .kernels import classify
 from .program import PARTS
+from .recompute import recomputed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -178,6 +179,7 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         zero_grad=zero_grad,
         optimizer=optimizer,
         items=launched_inside(trace, kinds, program, _ITEM),
+        recomputed=recomputed(trace, kinds, program),
     )
 
 

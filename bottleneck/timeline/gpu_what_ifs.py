@@ -22,6 +22,7 @@ from .gpu_edits import TENSORS_PER_LAUNCH, few_launches, seams_gone
 from .hostwork import Work
 from .math_rates import FIXED_NS, math_speed_up
 from .program import PARTS, EventKind
+from .recompute import without_recomputation
 from .replay import Edit
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class DeviceWork:
     optimizer: NDArray[np.bool_]
     items: NDArray[np.bool_]
     """Copies to the host that a Python number was made of (`.item()`, `float()`, `if tensor`)."""
+    recomputed: NDArray[np.bool_]
+    """Forward work that backward repeats (activation checkpointing)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +342,12 @@ def _device_questions(program: Program, work: DeviceWork, known: Circumstances) 
             Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
             "replay without the kernels between the products of attention, and the products no longer "
             f"writing and reading scores ({_FUSED_PRODUCTS:.0%} of their time)",
+        )
+    if work.recomputed.any():
+        yield _Question(
+            WhatIf.RECOMPUTE_GONE,
+            without_recomputation(program, work.recomputed),
+            "replay without the forward work that backward repeats",
         )
     if work.layout.any():
         yield _Question(

@@ -1,0 +1,76 @@
+"""Forward work that backward does a second time: activation checkpointing in the trace.
+
+In: a trace and its program. Out: which device activities were recomputed, and the edit that leaves them
+out. Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm:
+their derivatives have other names) means that saved activations are being made again; all that is
+launched from the first such operator of the node to the last belongs to it. What a compiled graph
+recomputes is part of its kernels and cannot be told.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.trace import Trace
+from .dialect import Kind
+from .program import Program
+from .replay import Edit
+
+__all__ = ["recomputed", "without_recomputation"]
+
+_NODE = "autograd::engine::evaluate_function"
+_FORWARD_ONLY = re.compile(
+    r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
+    r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
+)
+
+
+def recomputed(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
+    """Return which activities recompute what forward had computed, shape (m,)."""
+    out = np.zeros(len(program.event), dtype=bool)
+    is_node = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
+    marks = np.fromiter((bool(_FORWARD_ONLY.match(name)) for name in trace.names), bool, len(trace.names))
+    ops = (kinds == Kind.OP) & (is_node | marks)[trace.name]
+    launched = program.row[program.event]
+    when, thread = trace.ts_ns[launched], trace.tid[launched]
+    for tid in np.unique(trace.tid[ops & is_node[trace.name]]).tolist():
+        mine = np.flatnonzero(ops & (trace.tid == tid))
+        spans = _spans(trace, mine, is_node)
+        if not spans:
+            continue
+        begin, end = np.array(sorted(spans)).T
+        on = np.flatnonzero((thread == tid) & (launched >= 0))
+        at = np.searchsorted(begin, when[on], side="right") - 1
+        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
+    return out
+
+
+def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return, per node with forward operators in it, from the first of them to the end of the last.
+
+    An operator counts for the innermost node around it: reentrant checkpointing runs a backward of its
+    own inside a node, after the recomputation.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    opened: list[tuple[int, int]] = []
+    for row in rows.tolist():
+        begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
+        while opened and opened[-1][1] <= begin:
+            opened.pop()
+        if is_node[trace.name[row]]:
+            opened.append((row, end))
+        elif opened:
+            node = opened[-1][0]
+            first, last = found.get(node, (begin, end))
+            found[node] = (min(first, begin), max(last, end))
+    return list(found.values())
+
+
+def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:
+    """Return the edit in which these activities are not launched, nor dispatched on the host."""
+    events = np.zeros(len(program.kind), dtype=bool)
+    events[program.event[mask]] = True
+    return Edit(duration=np.where(mask, 0.0, 1.0), gone=np.where(events[:, None], program.work, 0.0))
