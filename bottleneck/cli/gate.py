@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_TRACE_BYTES = 1_000_000_000
 _WINDOWS = ("warmup", "baseline_steps", "steps")
 
 
@@ -111,6 +112,8 @@ def command(
         memory=False,
         quiet=True,
         lines=True,
+        # A trace that is first probed for its size begins some steps later, and other steps count.
+        trace_bytes_cap=_TRACE_BYTES,
         **windows,
     )
     with ExitStack() as stack:

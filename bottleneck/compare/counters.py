@@ -53,9 +53,10 @@ def _value(side: Baseline, name: str, shared_steps: int | None) -> _Value | None
     counter = side.counters.values.get(name)
     if counter is None:
         return None
-    if name == "recompiles" and shared_steps is not None and name not in side.unstable:
+    steps = side.counters.recompile_steps
+    if name == "recompiles" and shared_steps is not None and len(steps) == counter.value:
         # The longer run had more occasions; count what both have lived through.
-        seen = float(sum(step < shared_steps for step in side.counters.recompile_steps))
+        seen = float(sum(step < shared_steps for step in steps))
         return _Value(seen, seen, seen)
     least, most = side.unstable.get(name, (counter.value, counter.value))
     return _Value(counter.value, least, most)
@@ -84,6 +85,8 @@ def _row(
         status = _judge(one, other, limit)
         status = "off" if not wanted.gate and status in ("worse", "unstable") else status
         note = _note(name, base, head)
+        if status == "worse" and _other_steps(name, base, head, other.value, wanted):
+            status, note = "unstable", "other steps were counted, and the steps differ among themselves"
         if status in ("same", "better", "within") and wanted.gate:
             more = _in_some_steps(name, base.counters, head.counters, wanted)
             if more:
@@ -132,6 +135,24 @@ def _note(name: str, base: Baseline, head: Baseline) -> str:
 
 def _most(counter: Counter) -> float:
     return counter.value if counter.high is None else counter.high
+
+
+def _other_steps(name: str, base: Baseline, head: Baseline, value: float, wanted: CounterLimit) -> bool:
+    """Whether a growth may come from counting other steps than base did, of a program whose steps differ."""
+    assert base.counters is not None
+    assert head.counters is not None
+    if name == "flops":
+        one, other = base.counters.flops_step, head.counters.flops_step
+        workload = head.workload
+        alike = workload is not None and workload.distinct_shapes == 1
+        return (one is None or one != other) and not alike
+    if COUNTERS[name].scope != "step" or base.counters.first_step is None:
+        return False
+    same = base.counters.first_step == head.counters.first_step
+    most = _most(base.counters.values[name])
+    return (
+        not same and most > base.counters.values[name].value and value <= _limit(most, COUNTERS[name], wanted)
+    )
 
 
 def _in_some_steps(name: str, base: StepCounters, head: StepCounters, wanted: CounterLimit) -> str:

@@ -184,6 +184,8 @@ class StepCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Step index of each recompilation, in order."""
     recompiles: tuple[BreakSite, ...] = ()
     """What was compiled again; `reason` is the guard that failed."""
+    flops_step: int | None = None
+    """Step index of the one step that FLOPs were counted in."""
     first_step: int | None = None
     """Step index of the first traced step: two runs that traced the same steps can be compared in
     their ranges too."""

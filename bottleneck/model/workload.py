@@ -49,6 +49,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     was seen."""
     batch_elements: int | None = None
     """Elements of the tensors fetched in a typical step; None where none were seen."""
+    distinct_shapes: int | None = None
+    """Different shapes of training batches seen; 1: all steps do the same work."""
     loaders: tuple[LoaderArguments, ...] = ()
     optimizers: tuple[OptimizerArguments, ...] = ()
     step_ms: tuple[float, ...] = ()

@@ -44,8 +44,8 @@ class TimeDecision:
     noise: float | None
     """Standard deviation of one run's time, relative."""
     needed: int | None
-    """Runs per side that would tell an increase of the tolerance, four times in five; None where
-    that is more than 500, or the noise is not known."""
+    """Runs per side that would tell an increase of the tolerance from noise, four times in five; None
+    where that is more than 500, or the noise is not known."""
 
 
 def decide_times(
@@ -130,7 +130,7 @@ def _interval(base: np.ndarray, head: np.ndarray, *, paired: bool) -> tuple[floa
 
 
 def repeats_needed(noise: float, tolerance: float, *, paired: bool = True) -> int | None:
-    """Return the runs per side that find an increase of `tolerance` four times in five.
+    """Return the runs per side that tell an increase of `tolerance` from noise, four times in five.
 
     From the noncentral t distribution, two-sided at 95 %; None where more than 500 are needed.
 

@@ -234,4 +234,5 @@ def count_steps(
         recompile_steps=whole.recompile_steps,
         recompiles=whole.recompiles,
         first_step=whole.first_step,
+        flops_step=whole.flops_step,
     )

@@ -29,6 +29,7 @@ class RunCounts:
     recompile_steps: tuple[int, ...] = ()
     recompiles: tuple[BreakSite, ...] = ()
     first_step: int | None = None
+    flops_step: int | None = None
 
 
 def _steps_run(run: Run) -> int | None:
@@ -110,4 +111,5 @@ def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunC
         recompile_steps=tuple(at_steps[:_MOST_RECOMPILES]),
         recompiles=again,
         first_step=_first_traced(run) if run is not None else None,
+        flops_step=run.flops.step if run is not None and run.flops is not None else None,
     )

@@ -77,6 +77,7 @@ def read_workload(
         step_signal=run.step_signal,
         micro_steps=statistics.fmean(table.micro_steps) if table is not None and table.micro_steps else None,
         batch=tuple(training.batch.tensors) if training is not None and training.batch is not None else (),
+        distinct_shapes=training.batch.distinct_shapes if training is not None and training.batch else None,
         batch_elements=int(statistics.median_low(sizes)) if sizes else None,
         loaders=tuple(_arguments(item) for item in (loaders or ())[:_MOST_LOADERS]),
         optimizers=tuple(
