@@ -33,6 +33,8 @@ HEAVY = ("torch", "pandas", "tensorboard", "torch_tb_profiler")
         ["diagnose", "--help"],
         ["analyze", "--help"],
         ["report", "--help"],
+        ["review", "--help"],
+        ["doctor", "--help"],
         ["catalog"],
         ["catalog", "list"],
         ["catalog", "show", "FX101"],

@@ -181,6 +181,7 @@ let stop = null;
 const draw = async (root, run, viewer) => {
   if (stop) stop();
   stop = null;
+  delete root.dataset.run;
   root.replaceChildren(make('p', { textContent: 'Loading …' }));
   let page;
   try {
@@ -194,6 +195,7 @@ const draw = async (root, run, viewer) => {
   root.replaceChildren(
     make('article', {}, ...[verdict(page), budget(page), causes(page, shown.show), fixes(page), closing(page)].filter(Boolean)),
     shown.pane);
+  root.dataset.run = run;
 };
 
 export async function render() {

@@ -5,6 +5,7 @@
   'use strict';
   let viewer = null;
   let wanted = null;
+  let ready = false;
 
   const tell = (message) => window.parent.postMessage(message, window.location.origin);
   const state = (text) => {
@@ -70,16 +71,24 @@
     Polymer.dom(document.body).appendChild(viewer);
     viewer.model = model;
     viewer.viewTitle = query.get('file') || 'trace';
-    window.requestAnimationFrame(() => {
-      tell({ trace: 'ready' });
-      if (wanted) show(wanted);
-      wanted = null;
-    });
+    await attached();
+    ready = true;
+    tell({ trace: 'ready' });
+    if (wanted) show(wanted);
+    wanted = null;
+  };
+
+  // The viewer shows all of the trace once it has found out how wide it is: what is shown before is lost.
+  const attached = async () => {
+    const end = Date.now() + 5000;
+    while (Date.now() < end && (!viewer.trackView || viewer.trackView.pollIfViewportAttachedInterval_ !== undefined)) {
+      await new Promise((then) => setTimeout(then, 20));
+    }
   };
 
   window.addEventListener('message', (event) => {
     if (event.origin !== window.location.origin || !event.data || !event.data.show) return;
-    if (viewer && viewer.model) show(event.data.show);
+    if (ready) show(event.data.show);
     else wanted = event.data.show;
   });
   document.addEventListener('WebComponentsReady', () => load().catch(fail));
