@@ -54,7 +54,7 @@ def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:
             at = f" at {place(finding.sites[0], root=root)}" if finding.sites else ""
             rows.append((0, f"{clean(finding.code)} {sentence(finding.title)}{at}"))
     if several and not whole:
-        rows.append((0, f"{len(diagnosis.memory) - 1} more devices with --verbose"))
+        rows.append((0, f"{len(diagnosis.memory) - 1} more with --verbose"))
     return rows
 
 

@@ -174,6 +174,7 @@ class Training:
         for _ in range(micro_steps):
             self._phase("data", 1)
             batch = memory.alloc(int(2 * MB * scale), main_line(10))
+            memory.pass_time(0.01)
             began = memory.now_us
             held = []
             for layer in range(len(self.parameters)):
@@ -184,7 +185,7 @@ class Training:
             logits = memory.alloc(int(32 * MB * scale), CALL, ("forward", "/home/me/model.py", 40))
             self._close("forward", began)
             copy = memory.alloc(int(64 * MB * scale), LOSS, main_line(30))
-            memory.pass_time(1)
+            memory.pass_time(4)
             if leak_bytes:
                 self.kept.append(memory.alloc(leak_bytes, main_line(31)))
                 if keep_last and len(self.kept) > keep_last:

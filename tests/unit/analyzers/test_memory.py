@@ -1,0 +1,158 @@
+"""Findings of memory: each where its truth holds, none where it does not; and what is done about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from unit.snapshots import MB, Training
+
+from torch_bottleneck.cli.main import cli
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.model.codes import BottleneckClass
+from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.memory_notes import NotedFailure
+from torch_bottleneck.reporters.markdown import render as markdown
+from torch_bottleneck.reporters.terminal import render as terminal
+
+
+def diagnosed(folder: Path, *, steps: int = 6, capacity: int = 2000 * MB, **kinds: Any) -> Diagnosis:
+    """Diagnose a snapshot with its notes, and nothing else."""
+    training = Training()
+    for _ in range(steps):
+        training.step(**kinds)
+    notes = msgspec.structs.replace(training.notes, capacity_bytes=capacity)
+    path = training.write(folder / "host_1.snapshot.pickle")
+    (folder / "host_1.notes.json").write_bytes(msgspec.json.encode(notes))
+    return diagnose_paths([path])
+
+
+def codes(diagnosis: Diagnosis, *, notes: bool | None = None) -> set[str]:
+    return {f.code for f in diagnosis.findings if f.code.startswith("BN2") and notes in (None, f.note)}
+
+
+def fixes(diagnosis: Diagnosis) -> set[str]:
+    return {suggestion.fix for suggestion in diagnosis.suggestions}
+
+
+def test_a_healthy_training_has_room_and_no_complaint(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path)
+    assert codes(diagnosis, notes=False) == set()
+    assert "BN210" in codes(diagnosis, notes=True)
+    assert "FX213" not in fixes(diagnosis), "nothing is to be bought where memory is plentiful"
+    assert "FX221" in fixes(diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code", "fix"),
+    [
+        ({"leak_bytes": 5 * MB}, "BN205", "FX211"),
+        ({"keep_gradients": True}, "BN204", "FX210"),
+        ({"spike_bytes": 900 * MB}, "BN206", "FX212"),
+        ({}, "BN208", "FX213"),
+        ({}, "BN209", "FX217"),
+    ],
+)
+def test_where_memory_is_short_the_cause_is_named_with_its_fix(
+    tmp_path: Path, kinds: dict[str, Any], code: str, fix: str
+) -> None:
+    calm = diagnosed(tmp_path)
+    peak = diagnosed(tmp_path, **kinds).memory[0].peak_bytes
+    short = diagnosed(tmp_path, capacity=int(peak * 1.2), **kinds)
+    assert code in codes(short, notes=False)
+    assert fix in fixes(short)
+    if kinds:
+        assert code not in codes(calm)
+
+
+def test_states_that_fill_the_memory(tmp_path: Path) -> None:
+    training = Training(layers=4, parameter_bytes=200 * MB)
+    for _ in range(4):
+        training.step()
+    notes = msgspec.structs.replace(training.notes, capacity_bytes=4000 * MB)
+    path = training.write(tmp_path / "h.snapshot.pickle")
+    (tmp_path / "h.notes.json").write_bytes(msgspec.json.encode(notes))
+    diagnosis = diagnose_paths([path])
+    assert "BN207" in codes(diagnosis, notes=False)
+    assert "FX216" in fixes(diagnosis)
+    assert "FX213" not in fixes(diagnosis)
+
+
+def test_a_leak_says_when_memory_is_full(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, leak_bytes=5 * MB)
+    leak = next(f for f in diagnosis.findings if f.code == "BN205")
+    assert f"full in {(2000 * MB - diagnosis.memory[0].peak_bytes) // (5 * MB)} steps" in leak.title
+    assert leak.sites[0].line == 31
+    assert "BN210" not in codes(diagnosis), "no larger batch into a memory that leaks"
+
+
+def test_running_out_is_told_before_any_step_is(tmp_path: Path) -> None:
+    training = Training()
+    failure = NotedFailure(
+        at_us=training.memory.now_us, device=0, requested_bytes=64 * MB, limit_bytes=100 * MB,
+        device_free_bytes=MB, phase="forward", step=0, window="warm-up",
+    )  # fmt: skip
+    notes = msgspec.structs.replace(training.notes, failure=failure, capacity_bytes=100 * MB)
+    path = training.write(tmp_path / "h.oom.snapshot.pickle")
+    (tmp_path / "h.oom.notes.json").write_bytes(msgspec.json.encode(notes))
+    diagnosis = diagnose_paths([path])
+    found = next(f for f in diagnosis.findings if f.code == "BN213")
+    assert "forward of step 1" in found.title and "optimizer state" in found.title
+    assert {"FX216", "FX220"} <= fixes(diagnosis)
+    assert not found.note
+
+
+# ----------------------------------------------------------------------------- a snapshot and nothing else
+
+
+def test_a_snapshot_alone_says_nothing_of_time(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path)
+    verdict = diagnosis.verdict
+    assert verdict.bottleneck_class is BottleneckClass.UNDETERMINED
+    assert "not of time" in verdict.reason
+    assert diagnosis.step.true_ms is None
+    assert diagnosis.budget == ()
+
+
+def test_analyze_prints_what_a_snapshot_tells(tmp_path: Path) -> None:
+    diagnosed(tmp_path, leak_bytes=5 * MB)
+    ended = CliRunner().invoke(cli, ["analyze", str(tmp_path / "host_1.snapshot.pickle")])
+    assert ended.exit_code == 3
+    for text in ("peak 2", "optimizer state", "train.py:30", "BN205", "step time not measured"):
+        assert text in ended.output
+
+
+def test_both_reports_have_the_section_and_markdown_nothing_that_acts(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path)
+    assert "Memory\n" in terminal(diagnosis)
+    assert "## Memory" in markdown(diagnosis)
+    hostile = msgspec.structs.replace(
+        diagnosis.memory[0],
+        peak_when="<script>\x1b[31m",
+        holders=tuple(
+            msgspec.structs.replace(h, site=None, where="`rm` <img src=x>")
+            for h in diagnosis.memory[0].holders
+        ),
+    )
+    text = markdown(msgspec.structs.replace(diagnosis, memory=(hostile,)))
+    assert "<script>" not in text and "<img" not in text and "\x1b" not in text
+
+
+def test_several_devices_are_all_told_when_asked(tmp_path: Path) -> None:
+    first, second = Training(), Training(device=1, layers=2)
+    for training in (first, second):
+        training.step()
+    both = first.memory.snapshot()
+    both["segments"] += second.memory.segments()
+    both["device_traces"] = [first.memory.events, second.memory.events]
+    import pickle
+
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps(both))
+    diagnosis = diagnose_paths([path])
+    assert [m.device for m in diagnosis.memory] == [0, 1], "the fullest first"
+    assert "device 1" in terminal(diagnosis, verbose=True)
+    assert "1 more with --verbose" in terminal(diagnosis)
