@@ -219,12 +219,15 @@ def test_the_theme_is_chosen_by_hand_and_charts_follow(open_page: Open, write: A
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
 
 
-def test_print_unfolds_everything_and_leaves_the_controls_out(open_page: Open, write: Any) -> None:
+def test_print_is_light_tells_how_things_were_measured_and_leaves_the_controls_out(
+    open_page: Open, write: Any
+) -> None:
     page = open_page(write(drawn()), dark=True).page
     assert page.pdf()[:4] == b"%PDF"
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details:not([open])").count() == 0
+    assert page.locator("details.how:not([open])").count() == 0
+    assert page.evaluate("document.querySelector('#timeline-chart').clientWidth") <= 690
     assert not page.locator("nav.sections").is_visible()
     assert page.locator("html").get_attribute("data-theme") == "light"
     page.evaluate("dispatchEvent(new Event('afterprint'))")

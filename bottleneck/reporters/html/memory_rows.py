@@ -69,7 +69,7 @@ def _memory(summary: MemorySummary, root: str) -> MemorySection:
         ),
         (
             "Room for the batch",
-            f"{spare.factor:.2g}× the present one ({clean(spare.basis)})" if spare else None,
+            f"{_times(spare.factor)}× the present one ({clean(spare.basis)})" if spare else None,
         ),
         ("Out of memory", _failed(summary, root) if summary.out_of_memory is not None else None),
         ("Stacks", clean(summary.stacks)),
@@ -106,6 +106,10 @@ def _memory(summary: MemorySummary, root: str) -> MemorySection:
         lists=tuple((title, rows) for title, rows in lists if rows),
         problems=tuple(clean(text) for text in summary.problems),
     )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"
 
 
 def _churn(churn: Churn) -> str:

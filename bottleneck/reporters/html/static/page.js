@@ -80,7 +80,8 @@ function themes() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let before = null;
   addEventListener("beforeprint", () => {
-    before = [chosen, [...document.querySelectorAll("details:not([open])")]];
+    // What is folded stays folded, as the reader left it; only how things were measured is told.
+    before = [chosen, [...document.querySelectorAll("details.how:not([open])")]];
     chosen = "light";
     document.documentElement.classList.add("printing");
     for (const closed of before[1]) closed.open = true;
