@@ -33,7 +33,7 @@ _TENSOR_SIZE = re.compile(
 _SYMBOL_SIZE = re.compile(
     r"(?P<tensor>[\w\[\]'\".]+?)\.size\(\)\[(?P<dim>\d+)\] *(?P<op>==|!=|<=|>=|<|>) *(?P<value>\d+)"
 )
-_INTEGER = re.compile(r"^(?P<tensor>L\[[^=]+?) *== *(?P<value>-?\d+)$")
+_INTEGER = re.compile(r"^(?P<tensor>L\['\w+'\](?:\.\w+|\['?\w+'?\])*) *== *(?P<value>-?\d+)$")
 
 _SKIP_CAUSES: tuple[tuple[str, str], ...] = (
     (

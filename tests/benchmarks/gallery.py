@@ -169,6 +169,18 @@ def write_case(target: Path, entry: Entry, device: str) -> None:
         "repeats": str(len(fixed)),
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
+    truth = {
+        "case": target.name,
+        "fix": FIXES[entry.name][0],
+        **({"fixes": sorted(BOTH[entry.name])} if entry.name in BOTH else {}),
+        "what": f"examples/{entry.name}.py --fixed",
+        "slow_ms": slow,
+        "fixed_ms": fixed,
+        "device": device,
+        "torch": torch.__version__,
+        "command": f"python examples/{entry.name}.py [--fixed]",
+    }
+    (target / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
     (target / "CASE.md").write_text(
         f"# examples/{entry.name}.py\n\n| key | value |\n| --- | --- |\n{table}\n\n"
         f"    python -m torch_bottleneck diagnose examples/{entry.name}.py\n\n"

@@ -1,8 +1,7 @@
 """Records the cases of tests/benchmarks/cases: diagnoses each, then measures what its fix brings.
 
 In: the scripts of that folder and the machine this runs on. Out: per case a folder with the run
-(run.json, loader.json, compile.json, its trace cut to two steps), the diagnosis as it was, CASE.md,
-and truth.json:
+(run.json, loader.json, compile.json, its trace cut to two steps), CASE.md, and truth.json:
 
     {"case": ..., "fix": "FX404", "what": "...", "slow_ms": [...], "fixed_ms": [...], "without_ms": {...},
      "device": ..., "torch": ..., "command": "python tests/benchmarks/cases/....py [--fixed]"}
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from gallery import portable, record
+from gallery import record
 from step_times import REPOSITORY, ScriptFailedError, run_once
 
 CASES = Path(__file__).with_name("cases")
@@ -41,13 +40,18 @@ class Plan:
     fix: str
     what: str
     steps: int = 120
-    parts: tuple[str, ...] = ()
-    """Values of `--without`, each of which mends one cause of several."""
+    parts: tuple[tuple[str, str], ...] = ()
+    """Values of `--without`, each of which mends one cause of several, and that cause's kind of break."""
 
 
 PLANS = (
     Plan("breaks_in_loop", "FX403", "no clock read in the loop over the layers"),
-    Plan("nested_breaks", "FX403", "no disabled function, no logger call", parts=("rope", "log")),
+    Plan(
+        "nested_breaks",
+        "FX403",
+        "no disabled function, no logger call",
+        parts=(("rope", "disabled"), ("log", "print")),
+    ),
     Plan("cudagraph_skip", "FX413", "no tensor of the model left on the CPU"),
     Plan("for_loop_optimizer", "FX311", "fused=True", steps=100),
     Plan("fp32_products", "FX301", 'float32 matmul precision "high"', steps=60),
@@ -84,7 +88,7 @@ def time_once(plan: Plan, times: Times) -> None:
     try:
         slow = run_once(script, steps)
         fixed = run_once(script, [*steps, "--fixed"])
-        parts = {part: run_once(script, [*steps, "--without", part]) for part in plan.parts}
+        parts = {part: run_once(script, [*steps, "--without", part]) for part, _ in plan.parts}
     except ScriptFailedError as failure:
         print(failure, flush=True)
         return
@@ -102,7 +106,7 @@ def write_truth(target: Path, plan: Plan, times: Times) -> None:
         "what": plan.what,
         "slow_ms": times.slow_ms,
         "fixed_ms": times.fixed_ms,
-        **({"without_ms": times.without_ms} if times.without_ms else {}),
+        **({"without_ms": times.without_ms, "parts": dict(plan.parts)} if times.without_ms else {}),
         "device": DEVICE,
         "torch": torch.__version__,
         "command": f"python tests/benchmarks/cases/{plan.script}.py [--fixed]",
@@ -138,7 +142,6 @@ def main() -> None:
             target = args.out / f"case-{plan.script.replace('_', '-')}"
             shutil.rmtree(target, ignore_errors=True)
             record(folder, target)
-            (target / "then.json").write_text(portable((folder / "diagnosis.json").read_text()))
             times = Times()
             time_once(plan, times)
             write_truth(target, plan, times)

@@ -20,12 +20,13 @@ def one_by_one(p: Program, edit: Edit | None = None) -> tuple[np.ndarray, np.nda
     edit = edit or Edit()
     factors = edit.factors()
     duration = p.duration * edit.duration
+    work = p.work if edit.gone is None else p.work - edit.gone
     host = np.zeros(len(p.kind))
     end = np.zeros(len(p.event))
     lane_end = np.full(len(p.lanes), -np.inf)
     clock = 0.0
     for e in range(len(p.kind)):
-        clock += float(p.work[e] @ factors)
+        clock += float(work[e] @ factors)
         a0, a1 = int(p.first_activity[e]), int(p.first_activity[e + 1])
         if a1 > a0 and a1 - QUEUE_DEPTH > 0:
             clock = max(clock, end[a1 - QUEUE_DEPTH - 1])
@@ -34,8 +35,10 @@ def one_by_one(p: Program, edit: Edit | None = None) -> tuple[np.ndarray, np.nda
             if p.depends[k] >= 0:
                 ready = max(ready, end[p.depends[k]])
             begin = max(ready, lane_end[p.lane[k]])
-            end[k] = begin + p.spacing + duration[k] - p.spacing
-            lane_end[p.lane[k]] = begin + duration[k] + p.spacing
+            launched = edit.duration if np.isscalar(edit.duration) else edit.duration[k]  # type: ignore[index]
+            room = p.spacing if launched else 0.0  # what is not launched takes none
+            end[k] = begin + room + duration[k] - room
+            lane_end[p.lane[k]] = begin + duration[k] + room
         dropped = EventKind(p.kind[e]) in edit.drop_waits
         if not dropped:
             if p.wait[e] == WAIT_ALL:
@@ -99,6 +102,29 @@ def test_the_vectorised_replay_is_the_recurrence(program: Program, edit: Edit) -
     schedule = Replay(program).run(edit)
     np.testing.assert_allclose(schedule.host, host, rtol=1e-12, atol=1e-6)
     np.testing.assert_allclose(schedule.end, end, rtol=1e-12, atol=1e-6)
+
+
+@given(programs(), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_what_is_gone_is_neither_done_nor_launched(program: Program, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gone = np.where(rng.random(program.work.shape) < 0.3, program.work, 0.0)
+    edit = Edit(gone=gone, duration=(rng.random(len(program.event)) < 0.7).astype(float))
+    host, end = one_by_one(program, edit)
+    schedule = Replay(program).run(edit)
+    np.testing.assert_allclose(schedule.host, host, rtol=1e-12, atol=1e-6)
+    np.testing.assert_allclose(schedule.end, end, rtol=1e-12, atol=1e-6)
+    assert schedule.step_end[-1] <= Replay(program).run().step_end[-1] + 1e-6
+
+
+def test_what_two_edits_take_away_is_taken_once() -> None:
+    program = make_program(steps_of(launches(10, host=10, device=3), 2))
+    half, rest = np.zeros_like(program.work), np.zeros_like(program.work)
+    half[: len(half) // 2] = program.work[: len(half) // 2]
+    rest[len(rest) // 4 :] = program.work[len(rest) // 4 :]
+    both = Edit(gone=half).and_also(Edit(gone=rest))
+    assert both.gone is not None
+    np.testing.assert_array_equal(both.gone, program.work)
 
 
 @given(programs())

@@ -1,0 +1,183 @@
+"""Predicted against measured, over every recorded run whose fix was carried out for real.
+
+    python tests/benchmarks/accuracy.py [--check]      writes reports/accuracy.md (--check: compares)
+
+In: tests/recorded/*/truth.json beside the recordings. Out: one row per fix, none left out. A truth.json:
+
+    case, fix          the folder, the fix of the catalogue that was carried out
+    fixes              where `--fixed` carries out two at once
+    question           where the recording is a bare trace: the replay's question that the fix answers
+    slow_ms, fixed_ms  step times with nothing attached, a number or a list of repeats
+    parts, without_ms  of several causes: kind of graph break -> step time with that one mended alone
+    device, torch, command, what
+
+Needs no GPU. The machine's own drift lies in the measured figures: slow and fixed are separate runs, and
+the slow one differs from the true step that the tool saw; so the measured step is put on the tool's scale
+(fixed / slow x true step) before it is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from torch_bottleneck.catalog.registry import by_id
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.diagnosis import Diagnosis
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "tests" / "recorded"
+REPORT = ROOT / "reports" / "accuracy.md"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from recorded.cases import CASES  # noqa: E402
+
+HEAD = """# Predicted against measured
+
+What the tool predicts from a recorded slow run for a fix, and what the step took with that fix carried out.
+Made by `python tests/benchmarks/accuracy.py` from `tests/recorded/*/truth.json`; every recording with a
+measured fix is here, misses included. Times in ms per step. Slow and fixed are separate runs without the
+tool; *measured* is fixed / slow on the scale of the true step that the tool saw, so that the machine's
+drift between runs does not count. A bound is the most that the fix can bring: it should not be too high.
+
+| recording | fix | true step | predicted | measured | error | gain predicted | gain measured | as run |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fix of one recording."""
+
+    name: str
+    fix: str
+    true_ms: float
+    predicted_ms: float | None
+    measured_ms: float
+    bound: bool = False
+    why: str = ""
+    """Why there is no prediction."""
+    as_run: str = ""
+    """Slow and fixed step as they were measured."""
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step, less one."""
+        return None if self.predicted_ms is None else self.predicted_ms / self.measured_ms - 1
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        if self.predicted_ms is None or self.error is None:
+            predicted, error, gain = f"none: {self.why}", "-", "-"
+        else:
+            predicted = f"{'at best ' if self.bound else ''}{self.predicted_ms:.2f}"
+            error, gain = f"{self.error:+.1%}", f"{self.true_ms / self.predicted_ms:.2f}x"
+        measured = f"{self.true_ms / self.measured_ms:.2f}x"
+        return (
+            f"| {self.name} | {self.fix} | {self.true_ms:.2f} | {predicted} | {self.measured_ms:.2f} "
+            f"| {error} | {gain} | {measured} | {self.as_run} |"
+        )
+
+
+def middle(value: float | list[float]) -> float:
+    """Return the median of repeats."""
+    return median(value) if isinstance(value, list) else float(value)
+
+
+def predict(found: Diagnosis, truth: dict[str, Any]) -> tuple[float | None, bool, str]:
+    """Return (predicted step, whether it is a bound, why there is none)."""
+    pair = tuple(truth.get("fixes", ()))
+    if pair and found.combination is not None and set(found.combination.fixes) == set(pair):
+        return found.combination.predicted_ms, found.combination.bound, ""
+    for suggestion in found.suggestions:
+        if suggestion.fix == truth["fix"] and suggestion.predicted_ms is not None and not pair:
+            return suggestion.predicted_ms, suggestion.bound, ""
+    question = WhatIf(truth["question"]) if "question" in truth else by_id(truth["fix"]).what_if
+    answer = next((a for a in found.what_ifs if a.question is question), None)
+    if answer is not None and not pair:
+        return answer.step_ms, answer.bound, ""
+    if found.verdict.bottleneck_class.value == "undetermined":
+        return None, False, found.verdict.reason or "undetermined"
+    return None, False, "not among the suggestions"
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """Return the rows of one recording."""
+    truth = json.loads((folder / "truth.json").read_text())
+    if not truth["slow_ms"] or not truth["fixed_ms"]:
+        return []
+    case = CASES.get(folder.name)
+    bare = not (folder / "run.json").is_file() and not (folder / "run").is_dir()
+    given = (case.true_step_ms if case is not None else None) or middle(truth["slow_ms"])
+    place = folder / "run" if (folder / "run").is_dir() else folder
+    found = diagnose_paths([place], true_step_ms=given if bare else None)
+    true_ms, slow = found.step.true_ms, middle(truth["slow_ms"])
+    if true_ms is None:
+        return [
+            Row(folder.name, truth["fix"], slow, None, middle(truth["fixed_ms"]), why="no step was found")
+        ]
+    step, bound, why = predict(found, truth)
+    measured = middle(truth["fixed_ms"]) / slow * true_ms
+    fix = " + ".join(truth.get("fixes", [truth["fix"]]))
+    as_run = f"{slow:.2f} → {middle(truth['fixed_ms']):.2f}"
+    rows = [Row(folder.name, fix, true_ms, step, measured, bound=bound, why=why, as_run=as_run)]
+    for part, times in truth.get("without_ms", {}).items():
+        kind = truth.get("parts", {}).get(part)
+        breaks = found.compile.breaks if found.compile is not None else ()
+        cost = next((b.cost_ms for b in breaks if b.kind == kind), None)
+        rows.append(
+            Row(
+                f"{folder.name}: {part} alone",
+                truth["fix"],
+                true_ms,
+                None if cost is None else true_ms - cost,
+                middle(times) / slow * true_ms,
+                why="this break has no price",
+                as_run=f"{slow:.2f} → {middle(times):.2f}",
+            )
+        )
+    return rows
+
+
+def report() -> str:
+    """Return the whole page."""
+    rows = [row for file in sorted(RECORDED.glob("*/truth.json")) for row in rows_of(file.parent)]
+    errors = [abs(row.error) for row in rows if row.error is not None]
+    close = sum(error <= 0.10 for error in errors)
+    worst = max((row for row in rows if row.error is not None), key=lambda row: abs(row.error or 0))
+    missing = sum(row.error is None for row in rows)
+    lines = [row.line() for row in rows]
+    told = (
+        f"\n\n{len(rows)} fixes: {close} of {len(errors)} predicted steps within 10 % of the measured one, "
+        f"median error {median(errors):.1%}, worst {worst.error:+.1%} ({worst.name})"
+        + (f"; {missing} without a prediction" if missing else "")
+        + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu_what_ifs.py`) were "
+        "chosen on the recordings named `*-h200`. No constant was chosen on those named `case-*` and "
+        "`example-*`; how seams are told and where the profiler's cost lies was thought over again after a "
+        "look at them.\n"
+    )
+    return HEAD + "\n".join(lines) + told
+
+
+def main() -> None:
+    """Write the report, or hold it to the recordings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail where the report is not up to date")
+    args = parser.parse_args()
+    text = report()
+    if args.check:
+        if REPORT.read_text() != text:
+            sys.exit("reports/accuracy.md is out of date: run python tests/benchmarks/accuracy.py")
+        return
+    REPORT.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

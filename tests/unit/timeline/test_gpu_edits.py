@@ -1,0 +1,142 @@
+"""Edits that take more than a factor: seams gone, few launches for many, the profiler's cost by event."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.timeline.calibrate import calibrate
+from torch_bottleneck.timeline.gpu_edits import few_launches, price_seams, seams_gone
+from torch_bottleneck.timeline.gpu_what_ifs import DeviceWork
+from torch_bottleneck.timeline.hostwork import HostWork, Work
+from torch_bottleneck.timeline.program import EventKind, Program
+from torch_bottleneck.timeline.replay import Edit, Replay
+
+from .programs import make_program
+
+US = 1_000.0
+
+
+def seamed(*, seam_us: tuple[float, float] = (100, 50), device_us: float = 1.0, steps: int = 4) -> Program:
+    """Steps of three launches, the second behind a seam of group 0, the third behind one of group 1."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(steps):
+        for group in (None, 0, 1):
+            work = {Work.DISPATCH: 10 * US}
+            if group is not None:
+                work[Work.SEAM] = seam_us[group] * US
+            events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, device_us * US, 2, -1)]})
+        events.append({"kind": EventKind.MARK})
+    program = make_program(events, latency=0.0, spacing=0.0)
+    seam_work = np.zeros((len(events), 2))
+    launches = np.flatnonzero(program.kind == EventKind.LAUNCH)
+    for group in (0, 1):
+        at = launches[group + 1 :: 3]
+        seam_work[at, group] = program.work[at, Work.SEAM]
+    host = HostWork(
+        edges=np.asarray([0, 1]),
+        work=np.zeros(1, dtype=np.int8),
+        group=np.full(1, -1, dtype=np.int16),
+        seam_owners=((0,), (1,)),
+        seam_count=(steps, steps),
+    )
+    return dataclasses.replace(program, seam_work=seam_work, host_work=host)
+
+
+def device_work(
+    program: Program, merged: np.ndarray | None = None, by: np.ndarray | None = None
+) -> DeviceWork:
+    m = len(program.event)
+    no = np.zeros(m, dtype=bool)
+    return DeviceWork(
+        fp32_math=no,
+        fp32_attention=no,
+        tf32_math=no,
+        scores=no,
+        score_products=no,
+        chains=np.ones(m),
+        merged=no if merged is None else merged,
+        merged_by=np.full(m, -1, dtype=np.int16) if by is None else by,
+        layout=no,
+        zero_grad=no,
+        optimizer=no,
+        items=no,
+    )
+
+
+def prices(program: Program, work: DeviceWork) -> list[tuple[float, float, float | None]]:
+    replay = Replay(program)
+    calibration = calibrate(replay, None)
+    plain = replay.run(calibration.base).step_ns
+    gone = replay.run(calibration.base.and_also(seams_gone(program, work))).step_ns
+    found = price_seams(replay, calibration, work, true_ms=plain / 1e6, together_ms=(plain - gone) / 1e6)
+    return [(p.per_step, p.host_ms, p.cost_ms) for p in found]
+
+
+def test_in_a_step_that_the_host_decides_a_seam_costs_its_host_time() -> None:
+    program = seamed()
+    assert prices(program, device_work(program)) == [
+        (1.0, pytest.approx(0.1), pytest.approx(0.1)),
+        (1.0, pytest.approx(0.05), pytest.approx(0.05)),
+    ]
+
+
+def test_behind_a_busy_device_seams_cost_nothing() -> None:
+    program = seamed(device_us=1000)
+    assert [cost for _, _, cost in prices(program, device_work(program))] == [
+        pytest.approx(0.0, abs=1e-3),
+        pytest.approx(0.0, abs=1e-3),
+    ]
+
+
+def test_a_kernel_that_a_seam_keeps_apart_goes_with_its_launch() -> None:
+    program = seamed()
+    merged = np.zeros(len(program.event), dtype=bool)
+    merged[1::3] = True  # the one behind the first seam is computed with its neighbour
+    work = device_work(program, merged, np.where(merged, 0, -1).astype(np.int16))
+    edit = seams_gone(program, work, 0)
+    schedule = Replay(program).run(edit)
+    # 10 us of dispatch three times and two seams before; one launch and one seam are gone.
+    assert schedule.step_ns == pytest.approx(10 * US + 10 * US + 50 * US)
+    other = seams_gone(program, work, 1)
+    assert Replay(program).run(other).step_ns == pytest.approx(30 * US + 100 * US)
+
+
+def test_many_small_kernels_become_few_with_their_traffic_and_one_floor_each() -> None:
+    program = seamed(device_us=3.0)
+    mask = np.ones(len(program.event), dtype=bool)
+    factor = few_launches(program, mask, launches=1, traffic=0.5)
+    left = (factor * program.duration).reshape(-1, 3)
+    # All take the floor: no traffic is left, and of each step's three one floor stays.
+    assert left.tolist() == [[pytest.approx(3 * US), 0.0, 0.0]] * 4
+    assert (few_launches(program, ~mask, launches=1, traffic=0.5) == 1.0).all()
+
+
+def test_traffic_beyond_the_floor_is_scaled() -> None:
+    program = seamed(device_us=3.0)
+    program.duration[:] = np.tile([2.0, 10.0, 10.0], 4) * US
+    factor = few_launches(program, np.ones(12, dtype=bool), launches=2, traffic=0.25)
+    left = (factor * program.duration).reshape(-1, 3).sum(axis=1)
+    assert left == pytest.approx(np.full(4, 0.25 * 16 * US + 2 * 2 * US))
+
+
+def test_the_profiler_s_cost_lies_where_it_recorded() -> None:
+    """Seams hold half of the host's time and a tenth of the events: they lose a tenth of the cost."""
+    program = seamed(seam_us=(15, 15))
+    program = dataclasses.replace(
+        program, recorded=np.bincount([Work.DISPATCH] * 90 + [Work.SEAM] * 10, minlength=len(Work))
+    )
+    profiled_ms = Replay(program).run(Edit(work={Work.OVERHEAD: 0.0})).step_ns / 1e6
+    found = calibrate(Replay(program), 0.8 * profiled_ms)
+    factors = found.base.factors()
+    assert found.replayed_true_ms == pytest.approx(0.8 * profiled_ms, rel=1e-3)
+    assert 1 - factors[Work.SEAM] == pytest.approx((1 - factors[Work.DISPATCH]) / 9, rel=1e-3)
+
+
+def test_without_counts_every_category_is_scaled_alike() -> None:
+    program = seamed(seam_us=(15, 15))
+    profiled_ms = Replay(program).run(Edit(work={Work.OVERHEAD: 0.0})).step_ns / 1e6
+    factors = calibrate(Replay(program), 0.8 * profiled_ms).base.factors()
+    assert factors[Work.SEAM] == pytest.approx(factors[Work.DISPATCH])
