@@ -82,25 +82,24 @@ def scalars(diagnosis: Diagnosis) -> Iterator[tuple[str, int, float, str]]:
         yield f"budget_ms/{_tag(line.part.value)}", 0, line.ms, "This line of the step budget, in ms."
 
 
-def hyperparameters(diagnosis: Diagnosis) -> dict[str, bool | float | str]:
+def hyperparameters(diagnosis: Diagnosis) -> dict[str, float | str]:
     """Return what a reader compares runs by: the verdict, and the switches that were on."""
-    out: dict[str, bool | float | str] = {"verdict": diagnosis.verdict.bottleneck_class.value}
+    out: dict[str, float | str] = {"verdict": diagnosis.verdict.bottleneck_class.value}
     for row in diagnosis.acceleration:
-        if row.state in ("on", "off") and not row.value:
-            out[clean(row.name)] = row.state == "on"
-        else:
-            out[clean(row.name)] = _number(row.value) if row.value else row.state
+        # States compare, sentences do not; a number says more than "on".
+        number = _number(row.value)
+        out[clean(row.name)] = row.state if number is None else number
     for loader in diagnosis.loaders[:1]:
         if loader.batch_size is not None:
             out["batch size"] = float(loader.batch_size)
     return out
 
 
-def _number(text: str) -> float | str:
+def _number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        return clean(text)
+        return None
 
 
 def _tag(text: str) -> str:

@@ -33,6 +33,7 @@ _ADDRESS = re.compile(r"TensorBoard \S+ at (http://\S+)")
 _SAYS_NOTHING = re.compile(
     r"TensorFlow installation not found|New Tensor Cores eligible operator|Using experimental fast data"
     r"|--load_fast=false|tensorboard/issues/4784|Logging before flag parsing|caught SIG|^\s*$"
+    r"|Found (a )?communication ops? not belong"
     r"|^I\d+ .*(plugin|loader)\.py:|security_validator|Illegal Content-Security-Policy|Requires default-src"
 )
 _START_SECONDS = 90.0

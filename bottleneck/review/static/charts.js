@@ -144,6 +144,11 @@
     option(table, options) { return super.option(table, { ...options, isStacked: true }); }
   }
   class PieChart extends Chart {
+    // The legend has the right half.
+    radii(whole) {
+      const outer = Math.min(this.container.clientWidth * (whole ? 0.9 : 0.42), this.chart.getHeight() * 0.85) / 2;
+      return [outer / 2, outer];
+    }
     option(table, options) {
       const [name, value] = table.valueColumns();
       return {
@@ -155,7 +160,7 @@
         },
         series: [{
           type: 'pie',
-          radius: ['30%', '60%'].map((text) => Math.min(this.container.clientWidth * 0.44, this.chart.getHeight()) * parseInt(text, 10) / 80),
+          radius: this.radii(options.legend === 'none'),
           center: [options.legend === 'none' ? '50%' : '23%', '52%'],
           label: { show: false },
           data: table.rows.map((row) => ({ name: shown(row[name.index]), value: plain(row[value.index]) })),
