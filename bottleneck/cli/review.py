@@ -96,7 +96,7 @@ def _prepare(runs: Sequence[Path], folder: Path) -> None:
         try:
             diagnosis, sources = _diagnosis(path)
             name = _free_name(path, taken)
-            prepared = prepare_run(diagnosis, sources, folder / name, run=name)
+            prepared = prepare_run(diagnosis, sources, folder / name, run=name, report=True)
         except InputError as error:
             if len(runs) == 1:
                 raise

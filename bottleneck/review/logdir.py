@@ -17,6 +17,8 @@ import msgspec
 
 from ..errors import InputError
 from ..ingest import bundle as ingest
+from ..reporters.base import reporter
+from ..reporters.output import write_text
 from .copy import Copied, copy_trace
 from .events import write_events
 from .lane import Place, lane_events, places
@@ -46,7 +48,13 @@ class Prepared:
 
 
 def prepare_run(
-    diagnosis: Diagnosis, paths: Sequence[Path], folder: Path, *, run: str = "", most_bytes: int = LARGE_BYTES
+    diagnosis: Diagnosis,
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    run: str = "",
+    report: bool = False,
+    most_bytes: int = LARGE_BYTES,
 ) -> Prepared:
     """Write the log folder of one run.
 
@@ -55,6 +63,7 @@ def prepare_run(
         paths: what it was made from, as `diagnose_paths` takes it; none when only the diagnosis is left.
         folder: the log folder of this run; replaced when it exists.
         run: the run's name beside others; the folder's by default.
+        report: write report.html as well, for a folder that is not in its run's.
         most_bytes: larger trace files are left out, with a note.
 
     Raises:
@@ -94,6 +103,8 @@ def prepare_run(
             found |= places(diagnosis, copied, rank=rank.rank)
         page = make_page(diagnosis, traces=traces, places=found, problems=problems)
         (made / PAGE_FILE).write_bytes(msgspec.json.encode(page))
+        if report:
+            write_text(made / "report.html", reporter("html").render(diagnosis))
         write_events(diagnosis, made, run=run or folder.name)
         _publish(made, folder)
     except OSError as error:

@@ -71,6 +71,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         routes["/runs"] = _route(self._serve_runs)
         routes["/page"] = _route(self._serve_page)
         routes["/trace"] = _route(self._serve_trace)
+        routes["/report.html"] = _route(self._serve_report)
         routes["/viewer.html"] = _route(_serve_viewer)
         routes["/trace_viewer_full.html"] = _route(_serve_catapult)
         routes["/webcomponents.js"] = _route(_serve_polyfill)
@@ -98,7 +99,15 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         page = _read_page(path)
         if page is None:
             return _missing(request, "This page cannot be read: write the folder again with this version.")
-        return _json(request, page)
+        return _json(request, page | {"report": _report_of(path) is not None})
+
+    def _serve_report(self, request: Any) -> Any:
+        path = self._page_of(request)
+        report = _report_of(path) if path is not None else None
+        if report is None:
+            return _missing(request, "This run has no report.html.")
+        # Its own policy, in the page, allows none but its own scripts.
+        return stock.page_response(report.read_bytes())
 
     def _serve_trace(self, request: Any) -> Any:
         path = self._page_of(request)
@@ -135,6 +144,14 @@ def _read_page(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return page if isinstance(page, dict) and page.get("format") == _FORMAT else None
+
+
+def _report_of(page: Path) -> Path | None:
+    """Return the run's report.html: beside the page, or in the run folder that holds its folder."""
+    beside, above = page.parent / "report.html", page.parent.parent / "report.html"
+    if beside.is_file():
+        return beside
+    return above if above.is_file() and (page.parent.parent / "diagnosis.json").is_file() else None
 
 
 def _route(answer: Callable[[Any], Any]) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from recorded.cases import CASES
 from reviewing import Served, prepare_cases, served
 from unit.reporters.sample import hostile
 
@@ -194,6 +195,21 @@ def test_the_distributed_view_draws(review: tuple[Served, dict[str, Diagnosis]],
     choose(frame, "Views", "Distributed")
     frame.locator("text=Communication Operations Stats").first.wait_for(timeout=SLOW_MS)
     frame.locator("td:text-is('nccl:all_reduce')").first.wait_for(timeout=SLOW_MS)
+
+
+def test_the_full_report_opens_from_the_tab(
+    tmp_path: Path, review: tuple[Served, dict[str, Diagnosis]], open_page: Open
+) -> None:
+    _, diagnoses = review
+    prepare_run(diagnoses[GPU], [CASES[GPU].folder], tmp_path / GPU, report=True)
+    with served(tmp_path) as tensorboard:
+        page = open_page(f"{tensorboard.address}#bottleneck").page
+        frame = diagnosis_tab(page, GPU)
+        with page.context.expect_page() as opened:
+            frame.locator("#report").click()
+        report = opened.value
+        report.locator("text=input-bound").first.wait_for(timeout=SLOW_MS)
+        report.locator("svg, canvas").first.wait_for(timeout=SLOW_MS)
 
 
 def test_where_a_folder_has_no_diagnosis_the_tab_says_how_to_make_one(

@@ -24,14 +24,18 @@ const colourOf = (row) => {
   return window.matchMedia('(prefers-color-scheme: dark)').matches ? dark : light;
 };
 
-const verdict = (page) => make('header', { className: 'verdict' },
+const verdict = (run, page) => make('header', { className: 'verdict' },
   make('p', { className: 'title', textContent: page.title }),
   make('h1', { id: 'verdict' }, page.classes.join(' / '),
     page.confidence === 'none' ? '' : make('span', { className: 'confidence', textContent: `confidence ${page.confidence}` })),
   make('p', { className: 'headline', textContent: page.headline }),
   page.reason && make('p', { textContent: page.reason }),
   make('p', { className: 'quiet', textContent: [page.step, page.device].filter(Boolean).join(' · ') }),
-  make('p', { className: 'quiet', id: 'traced', textContent: page.traced }));
+  make('p', { className: 'quiet', id: 'traced', textContent: page.traced }),
+  page.report && make('p', {}, make('a', {
+    id: 'report', target: '_blank', rel: 'noopener', href: `report.html?${new URLSearchParams({ run })}`,
+    textContent: 'Full report: step times, timeline, kernels, memory',
+  })));
 
 const budget = (page) => {
   if (!page.budget.length) return null;
@@ -193,7 +197,7 @@ const draw = async (root, run, viewer) => {
   const shown = trace(run, page, viewer);
   stop = shown.stop;
   root.replaceChildren(
-    make('article', {}, ...[verdict(page), budget(page), causes(page, shown.show), fixes(page), closing(page)].filter(Boolean)),
+    make('article', {}, ...[verdict(run, page), budget(page), causes(page, shown.show), fixes(page), closing(page)].filter(Boolean)),
     shown.pane);
   root.dataset.run = run;
 };

@@ -71,7 +71,19 @@ def test_a_run_that_is_still_being_written_does_not_show(plugin: DiagnosisPlugin
 def test_a_page_is_served_as_it_was_made(plugin: DiagnosisPlugin, logdir: Path) -> None:
     status, body, kind = ask(plugin, "/page", run="first")
     assert status == 200 and kind.startswith("application/json")
-    assert json.loads(body) == json.loads((logdir / "first" / "bottleneck-page.json").read_text())
+    made = json.loads((logdir / "first" / "bottleneck-page.json").read_text())
+    assert json.loads(body) == made | {"report": False}
+
+
+def test_the_full_report_is_served_where_the_run_has_one(plugin: DiagnosisPlugin, logdir: Path) -> None:
+    assert ask(plugin, "/report.html", run="first")[0] == 404
+    (logdir / "report.html").write_text("<p>somebody else's</p>")
+    assert ask(plugin, "/report.html", run="first")[0] == 404, "no run folder around it"
+    (logdir / "diagnosis.json").touch()
+    assert ask(plugin, "/report.html", run="first")[1] == b"<p>somebody else's</p>"
+    (logdir / "first" / "report.html").write_text("<p>its own</p>")
+    assert ask(plugin, "/report.html", run="first")[1] == b"<p>its own</p>"
+    assert json.loads(ask(plugin, "/page", run="first")[1])["report"] is True
 
 
 @pytest.mark.parametrize("run", ["", "nope", "../logs/first", "/etc", "first/../first"])
