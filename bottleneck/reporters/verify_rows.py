@@ -129,6 +129,10 @@ def _times(found: Measured) -> str:
     return text
 
 
+def _count(number: int) -> str:
+    return f"{number:,d}".replace(",", " ")
+
+
 def _bytes(count: int | None) -> str:
     if count is None:
         return "-"
@@ -156,11 +160,9 @@ def _told(outcome: Outcome) -> list[str]:
     if outcome.evidence and outcome.verdict not in ("not applied", "not run"):
         told.append(outcome.evidence)
     startup, pays = outcome.startup_seconds, outcome.pays_after_steps
-    if startup is not None and startup >= 1.0:
-        text = f"{startup:.0f} s more to start"
-        if pays is not None:
-            text += f", paid back after {pays:,d} steps".replace(",", " ")
-        told.append(text)
+    if outcome.verdict == "faster" and startup is not None and startup >= 1.0:
+        back = f", paid back after {_count(pays)} steps" if pays is not None else ""
+        told.append(f"{startup:.0f} s more to start{back}")
     reached = outcome.parity.steps_to_loss
     if reached is not None:
         without, with_fix = reached

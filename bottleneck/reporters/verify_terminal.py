@@ -39,8 +39,9 @@ def render(verification: Verification, *, width: int = 80, color: bool = False, 
     page.line((" · ".join(filter(None, [clean(name), clean(where)])), "dim"))
     page.line()
     table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, width=width, pad_edge=False, padding=(0, 1))
-    for i, column in enumerate(COLUMNS):
-        table.add_column(page.plain(column), ratio=3 if i == 0 else None, overflow="fold")
+    for column in COLUMNS:
+        # A single id is never broken; combinations are, between their ids.
+        table.add_column(page.plain(column), min_width=5, overflow="fold")
     for row in rows_of(verification):
         style = "green" if row.good else "red" if row.bad else ""
         cells = [page.plain(cell) for cell in row.cells]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decide", "measure", "memory_change", "noise_of", "pays_after", "startup_change"]
 
+_COMPILING = frozenset({"FX406", "FX407", "FX410", "FX411", "FX412", "FX414", "FX416"})
 _BRACKETED = 0.75
 """Variance of one log-ratio with a run on either side, over that of neighbours of one kind."""
 
@@ -118,8 +119,9 @@ def startup_change(
     known = [[run.startup_seconds for run in side if run.startup_seconds is not None] for side in sides]
     if not all(known):
         return None
-    # Of several compilations all but the first find a warm cache, and a user's first one does not.
-    return max(known[1]) - median(known[0])
+    # Of several compilations all but the first may find a warm cache, and a user's first one does not.
+    with_it = known[1][0] if _COMPILING.intersection(added) else median(known[1])
+    return with_it - median(known[0])
 
 
 def pays_after(startup_seconds: float | None, measured: Measured | None) -> int | None:

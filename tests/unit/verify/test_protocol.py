@@ -107,8 +107,17 @@ def test_memory_and_start_up_are_differences_of_medians() -> None:
         record(4, FIX, 5.0, peak_bytes=180, peak_is="device", startup_seconds=8.0),
     ]
     assert memory_change(done, base=(), added=FIX) == (60, "device")
-    assert startup_change(done, base=(), added=FIX) == pytest.approx(19.9), "the first one finds no cache"
+    assert startup_change(done, base=(), added=FIX) == pytest.approx(15.5 - 3.1)
     assert memory_change(done[:1], base=(), added=FIX) == (None, "")
+
+
+def test_a_compilation_is_that_without_a_cache() -> None:
+    compiled = [
+        record(1, (), 10.0, startup_seconds=3.0),
+        record(2, ("FX414",), 5.0, startup_seconds=23.0),
+        record(3, ("FX414",), 5.0, startup_seconds=8.0),
+    ]
+    assert startup_change(compiled, base=(), added=("FX414",)) == pytest.approx(20.0)
 
 
 def test_start_up_is_paid_back_or_never() -> None:
