@@ -13,12 +13,13 @@ from ..model.finding import Evidence, Finding
 from ..model.run import LoaderFacts
 from .base import Analyzer, Facts, ms, percent
 
-__all__ = ["InputBursty", "InputProductionSlow", "WaitingForInput", "WorkerStartUp"]
+__all__ = ["InputBursty", "InputProductionSlow", "WaitingForInput", "WorkerStartUp", "production_ms"]
 
 _WORTH_SHARE = 0.02
 
 
-def _production_ms(loader: LoaderFacts) -> float | None:
+def production_ms(loader: LoaderFacts) -> float | None:
+    """Return the mean cost of one batch where it is produced, ms; None if not measured."""
     made = loader.production
     if made is None or not made.fetch_ms:
         return None
@@ -171,7 +172,7 @@ class InputProductionSlow(Analyzer):
         loader = facts.training_loader()
         if loader is None:
             return ()
-        production = _production_ms(loader)
+        production = production_ms(loader)
         wait = facts.timeline.part_ms(Part.INPUT)
         rest = facts.true_ms - wait
         if production is None or production < 0.5 * max(rest, 1e-9) or wait < _WORTH_SHARE * facts.true_ms:

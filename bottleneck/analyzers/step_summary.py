@@ -19,7 +19,7 @@ from ..stats import TypicalStep, mad_spread, mean_interval, typical_step
 from ..timeline.steps import Steps
 from .base import ms
 
-__all__ = ["StepBasis", "find_basis"]
+__all__ = ["StepBasis", "find_basis", "step_times"]
 
 _FEWEST_STAND_IN = 3
 
@@ -64,8 +64,8 @@ def _stand_in(run: Run) -> Window | None:
     return Window(name="baseline", status="short", planned_steps=count, steps=_tail(table, count))
 
 
-def _times(table: StepTable) -> tuple[list[float | None], Literal["device", "host"]]:
-    """Step times: between device events where they exist, since a host runs ahead of its device."""
+def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", "host"]]:
+    """Return step times and their clock: device events where they exist, since a host runs ahead."""
     device = table.device_ms
     if len(device) == len(table.wall_ms) and sum(t is not None for t in device) >= 0.8 * len(device) > 0:
         return list(device), "device"
@@ -110,7 +110,7 @@ def find_basis(run: Run | None, steps: Steps | None, *, given_ms: float | None) 
             )
     typical = None
     if window is not None and window.steps.wall_ms:
-        times, _ = _times(window.steps)
+        times, _ = step_times(window.steps)
         typical = typical_step(times, validation=window.steps.validation, compiled=window.steps.compiled)
     if typical is not None:
         true_ms = typical.mean_ms if given_ms is None else given_ms

@@ -1,4 +1,4 @@
-"""What reports draw beside the findings: step times over the run, loaders, what the compiler did.
+"""What reports draw beside the findings: step times over the run, and loaders.
 
 In: a run with its windows, loader.json, the traced steps. Out: the structs of
 model/view.py, bounded.
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..model.view import LoaderRow, WindowSteps
+from .input_bound import production_ms
+from .step_summary import step_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..model.run import LoaderFacts, Run, StepTable, Window
+    from ..model.run import LoaderFacts, Run, Window
     from ..timeline.steps import Steps
 
 __all__ = ["loader_rows", "window_steps"]
@@ -67,7 +69,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _window(window: Window, kept: NDArray[np.bool_] | None) -> WindowSteps:
     table = window.steps
-    times, on_device = _times(table)
+    times, clock = step_times(table)
     index = list(table.index) if len(table.index) == len(times) else list(range(len(times)))
     shown, ms = _slowest(index, times)
     known = set(shown)
@@ -77,21 +79,13 @@ def _window(window: Window, kept: NDArray[np.bool_] | None) -> WindowSteps:
         name=window.name,
         status=window.status,
         reason=window.reason or "",
-        clock="device" if on_device else "host",
+        clock=clock,
         index=shown,
         ms=ms,
         left_out=tuple(index[i] for i in dropped if index[i] in known),
         compiled=tuple(i for i in compiled if i in known),
         of_steps=len(times),
     )
-
-
-def _times(table: StepTable) -> tuple[list[float | None], bool]:
-    """Return the step times, and whether they are between device events."""
-    device = table.device_ms
-    if len(device) == len(table.wall_ms) and sum(t is not None for t in device) >= 0.8 * len(device) > 0:
-        return list(device), True
-    return list(table.wall_ms), False
 
 
 def loader_rows(loaders: Sequence[LoaderFacts]) -> tuple[LoaderRow, ...]:
@@ -102,10 +96,6 @@ def loader_rows(loaders: Sequence[LoaderFacts]) -> tuple[LoaderRow, ...]:
 
 def _loader(loader: LoaderFacts) -> LoaderRow:
     made, batch = loader.production, loader.batch
-    production = None
-    if made is not None and made.fetch_ms:
-        production = statistics.fmean(made.fetch_ms)
-        production += statistics.fmean(made.collate_ms) if made.collate_ms else 0.0
     tensors = list(batch.tensors) if batch is not None else []
     more = f", {len(tensors) - _MOST_TENSORS} more" if len(tensors) > _MOST_TENSORS else ""
     return LoaderRow(
@@ -120,7 +110,7 @@ def _loader(loader: LoaderFacts) -> LoaderRow:
         prefetch_factor=loader.prefetch_factor,
         start_method=loader.start_method,
         wait_ms=statistics.fmean(loader.wait_ms) if loader.wait_ms else None,
-        production_ms=production,
+        production_ms=production_ms(loader),
         produced_in=made.where if made is not None else "",
         startup_ms=statistics.median(loader.startup_ms) if loader.startup_ms else None,
         batch=", ".join(tensors[:_MOST_TENSORS]) + more,
