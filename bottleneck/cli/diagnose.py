@@ -29,8 +29,8 @@ __all__ = ["ScriptCommand", "check_script", "command", "shown", "split_words"]
 
 RANKS_SECONDS = 120.0
 """How long rank 0 waits for the other ranks' folders after its own script has ended."""
-TENSORBOARD_BYTES = 128 * 1024**2
-"""Larger traces are left to `bottleneck review`: copying one would take longer than the analysis."""
+TENSORBOARD_BYTES = 32 * 1024**2
+"""Larger traces are left to `bottleneck review`: copying one takes as long as reading it again."""
 LAUNCHERS = {
     "python": "Leave `python` out: bottleneck diagnose train.py",
     "python3": "Leave `python3` out: bottleneck diagnose train.py",
@@ -257,7 +257,11 @@ def _prepare_tensorboard(diagnosis: Diagnosis, folder: Path) -> None:
     try:
         from ..review.logdir import FOLDER, prepare_run
 
-        prepare_run(diagnosis, [folder], folder / FOLDER, run=folder.name, most_bytes=TENSORBOARD_BYTES)
+        prepared = prepare_run(
+            diagnosis, [folder], folder / FOLDER, run=folder.name, most_bytes=TENSORBOARD_BYTES
+        )
+        for problem in prepared.problems:
+            _say(f"TensorBoard: {problem}")
     except Exception as error:  # noqa: BLE001 - an extra: whatever is wrong with it, the diagnosis stands
         _say(f"the run folder was not prepared for TensorBoard: {error}")
 

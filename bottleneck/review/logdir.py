@@ -88,8 +88,8 @@ def prepare_run(
             size = rank.trace_path.stat().st_size
             if size > most_bytes:
                 problems.append(
-                    f"{rank.trace_path.name} has {size / 1e9:.1f} GB and is left out: TensorBoard could not"
-                    " show it. Trace fewer steps."
+                    f"{rank.trace_path.name} ({size / 1e6:.0f} MB) is left out: `bottleneck review` cuts"
+                    f" traces of up to {LARGE_BYTES / 1e9:.0f} GB down, or trace fewer steps."
                 )
                 continue
             target = made / f"rank_{rank.rank}.pt.trace.json.gz{_UNFINISHED}"

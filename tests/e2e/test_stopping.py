@@ -480,7 +480,8 @@ def test_ranks_that_the_script_spawns_are_captured_and_stopped(tmp_path: Path, m
     assert got.returncode in (0, 3), got.stderr
     assert got.stdout.startswith("joined\n")
     assert "Traceback" not in got.stderr
-    assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir()) == ["rank0", "rank1"]
+    folders = sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir())
+    assert folders == ["rank0", "rank1", "tensorboard"]
     for rank in (0, 1):
         run = read_run(tmp_path / f"run/rank{rank}")
         assert (run.rank, run.world_size, run.outcome.how) == (rank, 2, "stopped")
