@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from recorded.cases import CASES
-from unit.reporters.drawn import drawn, planted
+from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile
 
 from torch_bottleneck.diagnose import diagnose_paths
@@ -58,7 +58,7 @@ def test_a_recorded_run_opens_with_its_verdict_in_sight(name: str, open_page: Op
     assert page.locator("#steps-chart svg").count() == 1
 
 
-@pytest.mark.parametrize("make", [empty, hostile, drawn])
+@pytest.mark.parametrize("make", [empty, hostile, odd])
 def test_odd_diagnoses_open_too(make: Callable[[], Diagnosis], open_page: Open, write: Any) -> None:
     page = open_page(write(make())).page
     assert page.get_by_role("heading", level=1).is_visible()

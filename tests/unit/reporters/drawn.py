@@ -177,6 +177,38 @@ def drawn() -> Diagnosis:
     )
 
 
+def odd() -> Diagnosis:
+    """What a page must take without a fuss: nothing, one of everything, and figures that are no figures."""
+    nan = float("nan")
+    base = drawn()
+    assert base.timeline is not None
+    return msgspec.structs.replace(
+        base,
+        step=msgspec.structs.replace(base.step, true_ci_ms=None, count=0),
+        budget=(*base.budget[:2], msgspec.structs.replace(base.budget[2], ms=-1e-9, share=-1e-12)),
+        windows=(
+            WindowSteps(name="warm-up", index=(0,), ms=(None,), of_steps=1),
+            WindowSteps(name="baseline", index=(1,), ms=(0.0,), of_steps=1),
+            WindowSteps(name="a window of another version", index=(2, 900), ms=(nan, 5.0), of_steps=2),
+        ),
+        timeline=msgspec.structs.replace(
+            base.timeline,
+            step=None,
+            names=(),
+            lanes=(*base.timeline.lanes, Lane(kind="calls", name="nothing in it")),
+        ),
+        memory=(
+            MemorySummary(peak_bytes=0, curve=MemoryCurve(unit="event", at=[0.0], live_bytes=[0])),
+            MemorySummary(device=1, peak_bytes=5, curve=MemoryCurve(at=[0.0, 0.0], live_bytes=[1, 5])),
+        ),
+        kernels=(msgspec.structs.replace(base.kernels[0], ms=nan, share=nan, count=nan),),
+        loaders=(LoaderRow(cls="", role="unknown"),),
+        compile=CompileSummary(),
+        compute=ComputeFacts(),
+        counters=StepCounters(device="cpu"),
+    )
+
+
 def planted(value: Any, markup: str) -> Any:
     """Return the struct, tuple or dict with every free string in it replaced by `markup`.
 

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from unit.reporters.drawn import drawn, planted
+from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile, sample
 
 from torch_bottleneck.model.codes import BottleneckClass, Part
@@ -65,7 +65,9 @@ def parsed(diagnosis: Diagnosis) -> Parsed:
 
 
 @pytest.mark.parametrize(
-    "diagnosis", [sample(), drawn(), hostile(), empty()], ids=["sample", "drawn", "hostile", "empty"]
+    "diagnosis",
+    [sample(), drawn(), hostile(), empty(), odd()],
+    ids=["sample", "drawn", "hostile", "empty", "odd"],
 )
 def test_every_element_is_closed_and_ids_are_unique(diagnosis: Diagnosis) -> None:
     page = parsed(diagnosis)
