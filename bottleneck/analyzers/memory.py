@@ -102,6 +102,15 @@ class GradientsInForward(Analyzer):
                     source=_HISTORY,
                 )
             ]
+            if summary.stale_gradients_bytes is not None:
+                evidence.append(
+                    Evidence(
+                        text=f"the peak falls by {size(summary.stale_gradients_bytes)} without them",
+                        value=float(summary.stale_gradients_bytes),
+                        unit="bytes",
+                        source=_HISTORY,
+                    )
+                )
             if facts.is_on("zero_grad.set_to_none") is False:
                 evidence.append(
                     Evidence(text="zero_grad() fills gradients with zeros", source="settings in force")

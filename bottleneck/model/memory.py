@@ -234,5 +234,7 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     empty_cache_sites: tuple[SourceSite, ...] = ()
     gradients_in_forward_bytes: int | None = None
     """Gradients of the step before that are alive when the forward begins; None: not known."""
+    stale_gradients_bytes: int | None = None
+    """By how much the peak falls if no gradient outlives its step."""
     out_of_memory: OutOfMemory | None = None
     problems: tuple[str, ...] = ()

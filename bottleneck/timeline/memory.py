@@ -26,6 +26,7 @@ from .memory_facts import (
     gradients_in_forward,
     headroom,
     loss_bytes,
+    stale_gradients,
 )
 from .memory_lives import reserved_after
 from .memory_reading import Reading, read_memory
@@ -124,6 +125,7 @@ def _summarise(
         empty_cache_per_step=emptied[0] if emptied is not None else None,
         empty_cache_sites=emptied[1] if emptied is not None else (),
         gradients_in_forward_bytes=gradients_in_forward(reading),
+        stale_gradients_bytes=stale_gradients(reading),
         out_of_memory=failure,
         problems=_problems(reading, python=python, truncated=truncated, failed=failure is not None),
     )

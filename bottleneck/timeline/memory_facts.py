@@ -6,6 +6,7 @@ history does not tell.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = [
     "gradients_in_forward",
     "headroom",
     "loss_bytes",
+    "stale_gradients",
 ]
 
 WATCHED = 2
@@ -271,6 +273,20 @@ def gradients_in_forward(reading: Reading) -> int | None:
         assert last is not None
         found.append(int(gradients[first : last + 1].min()))
     return int(np.median(found)) if found else None
+
+
+def stale_gradients(reading: Reading) -> int | None:
+    """Return by how much the peak falls if no gradient outlives its step; None without steps."""
+    lives, clock = reading.lives, reading.clock
+    if not clock.steps:
+        return None
+    starts = np.array([step.begin for step in clock.steps], np.int64)
+    following = np.searchsorted(starts, lives.begin, side="right")
+    bounds = np.append(starts, lives.events)
+    mine = reading.roles.is_a(MemoryCategory.GRADIENTS)
+    end = np.where(mine, np.minimum(lives.end, bounds[following]), lives.end)
+    cut = dataclasses.replace(lives, end=end)
+    return int(reading.live.max() - cut.live_after().max())
 
 
 def loss_bytes(reading: Reading, rows: NDArray[np.bool_]) -> int:

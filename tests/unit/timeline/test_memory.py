@@ -196,8 +196,10 @@ def test_few_steps_say_nothing_of_leaks(tmp_path: Path) -> None:
 
 
 def test_gradients_alive_in_forward(tmp_path: Path) -> None:
-    assert summary_of(trained(keep_gradients=True), tmp_path).gradients_in_forward_bytes == STATE
-    assert summary_of(trained(), tmp_path).gradients_in_forward_bytes == 0
+    careless, careful = summary_of(trained(keep_gradients=True), tmp_path), summary_of(trained(), tmp_path)
+    assert careless.gradients_in_forward_bytes == STATE
+    assert careless.peak_bytes - (careless.stale_gradients_bytes or 0) == careful.peak_bytes
+    assert careful.gradients_in_forward_bytes == careful.stale_gradients_bytes == 0
 
 
 def test_accumulated_gradients_are_needed(tmp_path: Path) -> None:
