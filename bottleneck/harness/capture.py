@@ -90,6 +90,8 @@ class Capture:
         self._notes = notes
         self._syncs = SyncSites(found_sync)
         self._flops = FlopStep()
+        self._ended: str | None = None
+        """Why there are no more steps, once there are none."""
         self._spent_ns = 0
         self._progress.window("warm-up", plan.warmup)
 
@@ -111,7 +113,7 @@ class Capture:
     @property
     def own_profiler_busy(self) -> bool:
         """We are inside start or stop of our own profile."""
-        return self._trace.busy
+        return self._trace.busy or self._flops.busy
 
     def note_hook_cost(self, us_per_step: float | None) -> None:
         """Record what the hooks themselves cost."""
@@ -259,6 +261,10 @@ class Capture:
             )
         if active and self._trace.running:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
+        elif active and self.stage == "flops":
+            self._flops.abandon()
+            self._store.artefact("flops", "absent", reason="the script profiles itself")
+            self._complete()
 
     def _try_to_trace(self) -> None:
         assert self._schedule is not None
@@ -357,8 +363,10 @@ class Capture:
     # -- one step to count FLOPs in ------------------------------------------------------------
 
     def _open_flops(self) -> None:
-        why_not = None
-        if torch_private.profiler_running() or self._foreign_profiler:
+        why_not = self._ended
+        if why_not is not None:
+            pass
+        elif torch_private.profiler_running() or self._foreign_profiler:
             why_not = "the script profiles itself"
         elif self._late() and self._alone:
             why_not = "time limit"
@@ -400,6 +408,7 @@ class Capture:
         """
         if self.stage == "done":
             return
+        self._ended = reason
         if last is not None:
             self.cut(last, learned=learned)
         stage = self.stage

@@ -140,13 +140,19 @@ class FlopStep:
 
     def __init__(self) -> None:
         self._profile: Any = None
+        self.busy = False
+        """Inside start or stop: the profiler that begins or ends now is ours."""
 
     def start(self) -> None:
         """Begin to record operators with their shapes."""
         self._profile = profiler.profile(
             activities=[profiler.ProfilerActivity.CPU], record_shapes=True, acc_events=False
         )
-        self._profile.start()
+        self.busy = True
+        try:
+            self._profile.start()
+        finally:
+            self.busy = False
 
     def stop(self, step: int) -> FlopCount:
         """End the recording and count.
@@ -158,7 +164,11 @@ class FlopStep:
             RuntimeError: this torch does not tell the shapes, or a call could not be counted.
         """
         profile, self._profile = self._profile, None
-        profile.stop()
+        self.busy = True
+        try:
+            profile.stop()
+        finally:
+            self.busy = False
         calls = operator_calls(profile, set(COUNTED))
         if calls is None:
             raise RuntimeError("this torch does not give the shapes of recorded operators")

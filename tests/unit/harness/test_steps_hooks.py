@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch_bottleneck import Harness
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.agent import Agent, active
 from torch_bottleneck.harness.capture import Capture
+from torch_bottleneck.harness.flops import FlopStep
 from torch_bottleneck.harness.horizon import Horizon
 from torch_bottleneck.harness.memory_notes import NoteBook
 from torch_bottleneck.harness.phases import PhaseClock
@@ -246,6 +248,33 @@ def test_a_failing_profiler_costs_only_the_trace(
     assert baseline.status == after.status == "ok"
     assert not list(store.working.rglob("*.json.gz"))
     assert not torch_private.profiler_running()
+
+
+@pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26])
+def test_a_script_that_ends_in_any_window_leaves_no_profiler_running(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(FlopStep, "start", lambda self: started.append("flops"))
+    capture, store = make_capture(tmp_path)
+    drive(capture, steps)
+    reached = list(started)
+    capture.finish(last=None, learned=True, reason="the script ended")
+    assert capture.done
+    assert started == reached, "nothing begins once the script has ended"
+    assert not torch_private.profiler_running()
+    assert store.run.windows
+
+
+def test_flops_are_counted_by_a_profiler_that_is_known_as_ours(agent: Agent) -> None:
+    model, optimizer, loader = parts()
+    with contextlib.suppress(StopRun):
+        train(90, model, optimizer, iter(loader))
+    assert agent.capture.done
+    assert agent._store.run.artefacts["flops"].status == "ok"
+    flops = agent._store.run.flops
+    assert flops is not None
+    assert flops.flops == 2 * 2 * 4 * 4 * 4  # forward and the weights' gradient; the input needs none
 
 
 def test_a_large_step_is_probed_and_fewer_are_traced(tmp_path: Path) -> None:
