@@ -205,7 +205,12 @@ class Capture:
             needed = self._plan.warmup or ranks.WARMUP_STEPS
             over, settled = len(self._book.rows) >= needed, None
         else:
-            over, settled = warmup_is_over(self._book.rows, plan=self._plan, left=self._horizon.steps_left())
+            over, settled = warmup_is_over(
+                self._book.rows,
+                plan=self._plan,
+                left=self._horizon.steps_left(),
+                queued=self._horizon.queued,
+            )
         if not over:
             return
 
@@ -218,6 +223,7 @@ class Capture:
                 left=self._horizon.steps_left(),
                 gpu=torch_private.device_kind() != "cpu",
                 workers=self._horizon.workers,
+                queued=self._horizon.queued,
                 ranks=count,
             )
             if count > 1:

@@ -38,6 +38,12 @@ class Horizon:
         iterator = self._iterator() if self._iterator is not None else None
         return int(getattr(iterator, "_num_workers", 0))
 
+    @property
+    def queued(self) -> int:
+        """Batches that these workers hold ready when they keep up."""
+        iterator = self._iterator() if self._iterator is not None else None
+        return self.workers * int(getattr(iterator, "_prefetch_factor", None) or 0)
+
     def steps_left(self) -> int | None:
         """Return how many steps the current epoch still has, or None."""
         iterator = self._iterator() if self._iterator is not None else None

@@ -40,6 +40,7 @@ BASELINE_PLENTY = 40
 BASELINE_MS = 20_000.0
 TARGET = 0.02
 """Half-width of the 95 % interval of the mean, relative."""
+QUEUE_CAP = 150
 TRIAL_STEPS = 300
 TRIAL_MS = 2000.0
 """An experiment looks for differences of 2 %: it takes this long, or so many steps, where it can."""
@@ -83,14 +84,21 @@ def has_settled(times_ms: list[float]) -> bool:
     return abs(now - then) <= max(0.1 * now, 2.5 * spread * math.sqrt(2 / half))
 
 
-def warmup_is_over(rows: list[Row], *, plan: Plan, left: int | None) -> tuple[bool, bool]:
+def warmup_is_over(rows: list[Row], *, plan: Plan, left: int | None, queued: int = 0) -> tuple[bool, bool]:
     """Return (over, settled) for the steps seen since the step rule had learned the cycle.
 
     Args:
         rows: all steps so far, the first one of the program included (it holds start-up costs).
         plan: a fixed `warmup` counts every step.
         left: steps left if known.
+        queued: batches that the loader's workers hold ready when they keep up. What they made
+            while the script set up hides what they cost: an experiment first uses it up, unless
+            the epoch is too short for that.
     """
+    if plan.trial is not None and plan.warmup is None and queued:
+        whole = (left or 0) + len(rows)
+        if len(rows) < min(2 * queued, QUEUE_CAP, whole // 3):
+            return False, False
     times = counted_ms(rows[1:])
     settled = has_settled(times) and not any(row.compiled for row in rows[-2:])
     if plan.warmup is not None:
@@ -111,6 +119,7 @@ def make_schedule(
     left: int | None,
     gpu: bool,
     workers: int = 0,
+    queued: int = 0,
     ranks: int = 1,
 ) -> Schedule:
     """Divide the time limit among the windows.
@@ -121,6 +130,7 @@ def make_schedule(
         left: steps left at least, if known; only `PLENTY` makes a difference.
         gpu: a device is traced: the profiler needs a warm-up step, memory has a window.
         workers: batches come in bursts of as many; the baseline must see several bursts.
+        queued: batches that the workers hold ready; an experiment times more than these.
         ranks: with several, the baseline has one fixed length, the same everywhere.
     """
     step_ms = max(step_ms, 1e-3)
@@ -136,7 +146,7 @@ def make_schedule(
         shortest = longest = max(1, plan.baseline_steps)
     elif plan.trial is not None:
         # Nothing follows the baseline, so it need not be cut short for a trace.
-        wanted = min(TRIAL_STEPS, max(BASELINE_PLENTY, int(TRIAL_MS / step_ms)))
+        wanted = min(TRIAL_STEPS, max(BASELINE_PLENTY, int(TRIAL_MS / step_ms), 4 * queued))
         shortest = max(1, min(wanted // 2, affordable))
         longest = max(shortest, min(wanted, affordable))
     elif ranks > 1:

@@ -164,7 +164,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     budget_seconds: float | None = None
     seed: int = 0
     steps: int | None = None
-    """Steps timed in each run."""
+    """Steps to time in each run; None: as many as it takes."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,8 +187,10 @@ def how_lines(verification: Verification) -> list[str]:
     """Return how it was measured, the machine's own noise, and how the script repeats itself."""
     protocol = verification.protocol
     runs = [run for run in verification.runs if run.purpose == "timing"]
+    counts = [run.steps for run in runs if run.steps]
+    steps = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{max(counts, default=0)}"
     lines = [
-        f"{len(runs)} runs in turns, {protocol.steps or '?'} steps timed in each,"
+        f"{len(runs)} runs in turns, {steps} steps timed in each,"
         f" {protocol.pairs} to {protocol.max_pairs} pairs per fix, gains below"
         f" {percent(protocol.threshold)} count as none"
     ]

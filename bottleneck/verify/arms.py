@@ -63,7 +63,7 @@ class Arms:
     session: int = 1
     limit_seconds: float = 600.0
     steps: int | None = None
-    """Steps to time; None until the first run has found out how many it takes."""
+    """Steps to time; None: as many as it takes, which differs with their length."""
     window_seconds: float = 60.0
 
     def run(self, number: int, wishes: Sequence[Wish], *, parity: bool = False) -> tuple[RunRecord, bool]:

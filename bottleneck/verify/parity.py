@@ -32,6 +32,8 @@ LEAST = 3
 """Fewer losses in common say nothing."""
 HOPELESS = 0.1
 """A script that differs from itself by this much at its first steps cannot show what a fix does."""
+ROUNDING = 1e-5
+"""Relative differences of a loss in 32-bit arithmetic, after some sums in another order."""
 _TAIL_ERRORS = 3.0
 """Standard errors of the curve's own scatter that the last third may move."""
 _FALL_ERRORS = 4.0
@@ -66,6 +68,8 @@ def reproduction(runs: Sequence[Losses]) -> Reproduction | None:
     tail = max(abs(_tail(a, b) or 0.0) for a, b in pairs)
     if early == 0 and tail == 0:
         text = f"The script repeats itself exactly ({len(usable)} runs with the same seed)."
+    elif early <= ROUNDING and tail <= 10 * ROUNDING:
+        text = f"The script repeats itself to rounding ({len(usable)} runs with the same seed)."
     elif early <= HOPELESS:
         text = (
             f"The script does not repeat itself exactly with the same seed: its loss differs by {early:.2g}"
@@ -133,7 +137,7 @@ def compare(
         return _with(
             found, "harmful", f"The loss drifts: {tail:.2%} higher over the last third of {count} losses."
         )
-    if early <= 1e-5 and (tail is None or abs(tail) <= 1e-4):
+    if early <= ROUNDING and (tail is None or abs(tail) <= 10 * ROUNDING):
         exactly = early == 0 and not tail
         return _with(found, "same", "The losses are equal." if exactly else "The losses agree to rounding.")
     return _with(found, "close", f"The losses stay within {max(early, abs(tail or 0.0)):.2g}.")

@@ -83,23 +83,22 @@ class Session:
                     remedy=f"Its output is in {self.arms.folder / record.folder / 'output.log'}.",
                 )
         first = next(run for run in self.state.runs if run.fixes == () and run.status == "ok")
-        self.arms.steps = self.state.protocol.steps or first.steps
+        self.arms.steps = self.state.protocol.steps
         run = read_run(self.arms.folder / first.folder)
         if run is not None:
             self._put(
                 host=run.host,
                 device=run.devices[0] if run.devices else None,
-                protocol=msgspec.structs.replace(self.state.protocol, steps=self.arms.steps),
             )
-        self._say_estimate(first.seconds)
+        self._say_estimate(first.seconds, first.steps)
 
-    def _say_estimate(self, run_seconds: float) -> None:
+    def _say_estimate(self, run_seconds: float, steps: int) -> None:
         protocol = self.state.protocol
         least, most = estimate_seconds(run_seconds, fixes=len(self.candidates), protocol=protocol)
         budget = protocol.budget_seconds
         limit = f"; the budget is {_duration(budget)}" if budget is not None else ""
         self.say(
-            f"one run takes {_duration(run_seconds)}, {self.arms.steps} steps of it timed;"
+            f"one run takes {_duration(run_seconds)}, {steps} steps of it timed;"
             f" trying {len(self.candidates)} takes {_duration(least)} to {_duration(most)},"
             f" more where something is compiled{limit}"
         )

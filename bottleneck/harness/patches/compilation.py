@@ -8,6 +8,7 @@ compile fails as it would in the script; that is a result.
 from __future__ import annotations
 
 import contextlib
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -136,9 +137,14 @@ class CudaGraphs(_Compiling):
     def takes(self, module: torch.nn.Module) -> bool:
         """See `RootPatch`."""
         users = self._users
-        if users is not None and users.count:
+        assert users is not None
+        if users.count:
             return True
-        return super().takes(module)
+        users.ours = True
+        try:
+            return super().takes(module)
+        finally:
+            users.ours = False
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """Tell CUDA graphs that the outputs of the step before are no longer needed."""
@@ -173,8 +179,13 @@ class CudaGraphs(_Compiling):
 class _ForcedMode(CompileArguments):
     """The half of FX412 that changes the script's own calls of torch.compile."""
 
+    ours = False
+    """It is the other half that compiles something now."""
+
     def compiles(self, kwargs: dict[str, Any]) -> None:
         """See `CompileArguments`."""
+        if self.ours:
+            return
         if kwargs.get("backend", "inductor") != "inductor":
             self.passed("another backend than inductor is in use")
             return
@@ -264,10 +275,21 @@ class CompiledStep(Patch):
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling() or optimizer in self._seen:
             return
-        # A scheduler wraps step() while the script sets up, and needs the plain method for it: by
-        # the first step that is done.
         self._seen.add(optimizer)
-        optimizer.step = torch.compile(optimizer.step)
+        hooked = type(optimizer).step
+        inner = getattr(hooked, "__wrapped__", None)
+        if inner is None:
+            self.passed(f"{type(optimizer).__name__} has a step() of its own making")
+            return
+        # Only what lies inside torch's hooks: those are how steps are seen. By the first step a
+        # scheduler has wrapped step(), and wants to know whether it was called.
+        compiled = torch.compile(inner)
+
+        def update(opt: Any, *args: Any, **kwargs: Any) -> Any:
+            opt._opt_called = True
+            return compiled(opt, *args, **kwargs)
+
+        optimizer.step = types.MethodType(optim_module.Optimizer.profile_hook_step(update), optimizer)
         self.acted(user_site())
 
     def check(self) -> Applied:
