@@ -236,11 +236,13 @@ def _add_streams(sketch: Sketch, kinds: NDArray[np.int8], program: Program) -> N
     part = of_name[trace.name]
     part[program.activity_row] = part_codes(list(program.parts))[program.part]
     rows = sketch.inside(np.isin(kinds, DEVICE_KINDS))
-    several = len(np.unique(trace.device[rows])) > 1
-    for key in np.unique(trace.device[rows].astype(np.int64) << 40 | trace.stream[rows]):
-        mine = rows[(trace.device[rows].astype(np.int64) << 40 | trace.stream[rows]) == key]
-        device, stream = int(key >> 40), int(key & ((1 << 40) - 1))
-        name = f"GPU {device}, stream {stream}" if several else f"stream {stream}"
+    # Copies of some dialects name no stream or device.
+    device, stream = np.maximum(trace.device[rows], 0).astype(np.int64), trace.stream[rows]
+    several = len(np.unique(device)) > 1
+    for which, on in sorted({*zip(device.tolist(), stream.tolist(), strict=True)}):
+        mine = rows[(device == which) & (stream == on)]
+        name = "no stream named" if on < 0 else f"stream {on}"
+        name = f"GPU {which}, {name}" if several else name
         sketch.add_rows("stream", name, mine, part=part[mine], deepest=0)
 
 

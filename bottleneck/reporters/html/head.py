@@ -13,7 +13,7 @@ from ..rows import fix_rows
 from ..wording import clean, milliseconds, percent, times
 
 if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
+    from ...model.diagnosis import Cause, Diagnosis
 
 __all__ = ["BudgetGroup", "Figure", "budget_groups", "figures"]
 
@@ -25,6 +25,8 @@ _WORK = (
     Part.COMMUNICATION,
     Part.COPIES,
 )
+
+_SAME_MS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
         cause = worth[0]
         shown.append(
             Figure(
-                label=f"{cause.bottleneck_class.value} costs",
+                label=f"{cause.bottleneck_class.value} costs{' at most' if _bound(diagnosis, cause) else ''}",
                 value=milliseconds(cause.cost_ms, like=step.true_ms),
                 unit="ms",
                 note=f"{percent(cause.share)} of the step",
@@ -104,6 +106,13 @@ def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
         )
     )
     return tuple(shown)
+
+
+def _bound(diagnosis: Diagnosis, cause: Cause) -> bool:
+    """Whether the replay's answer behind a price is an upper bound."""
+    return any(
+        answer.bound and abs(answer.saves_ms - cause.cost_ms) < _SAME_MS for answer in diagnosis.what_ifs
+    )
 
 
 def _prediction(diagnosis: Diagnosis) -> list[Figure]:

@@ -10,9 +10,11 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
+from recorded.cases import CASES
 from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile, sample
 
+from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.view import PARTS_OF_CLASS
@@ -173,6 +175,13 @@ def test_every_class_has_a_place_and_every_part_a_colour_and_every_topic_is_used
     for topic, words in HOW.items():
         if topic not in ("step", "step_profiled", "step_given", "budget_cpu", "ranks"):
             assert " ".join(words.split()) in text, topic
+
+
+def test_a_price_that_is_a_bound_says_so() -> None:
+    bare = diagnose_paths([CASES["launch-h200"].folder])
+    labels = [figure.label for figure in build(bare).figures]
+    assert "launch-bound costs at most" in labels
+    assert "input-bound costs" in [figure.label for figure in build(drawn()).figures]
 
 
 def test_counts_show_their_range_and_why_one_was_not_measured() -> None:

@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from recorded.cases import CASES
 from unit.timeline.traces import TraceWriter
 
@@ -13,9 +15,13 @@ from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.view import Lane, StepTimeline
-from torch_bottleneck.timeline.gpu import read_gpu
+from torch_bottleneck.timeline import intervals
+from torch_bottleneck.timeline.dialect import DEVICE_KINDS, kinds
+from torch_bottleneck.timeline.gpu import _edges, read_gpu
+from torch_bottleneck.timeline.program import build_program
 from torch_bottleneck.timeline.steps import find_steps
 from torch_bottleneck.timeline.view import MOST_LANES, MOST_SPANS, PARTS, choose_step, nesting
+from torch_bottleneck.timeline.view_gpu import idle_pieces
 
 GPU = ["example-launch-bound", "example-sync-bound", "example-transfer-bound", "input-h200", "ddp-h200"]
 CPU = ["input-bound-cpu/run", "example-graph-breaks-cpu"]
@@ -163,3 +169,63 @@ def test_loaders_are_carried_with_their_lines() -> None:
     assert loader.production_ms is not None
     assert loader.production_ms > 0
     assert loader.site is not None
+
+
+CALLS = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaMalloc", "data")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(CALLS),
+            st.integers(0, 400),
+            st.integers(1, 300),
+            st.integers(0, 500),
+            st.integers(1, 900),
+            st.sampled_from((7, 20)),
+        ),
+        min_size=3,
+        max_size=60,
+    )
+)
+def test_idle_pieces_fill_exactly_the_gaps_of_the_device(
+    events: list[tuple[str, int, int, int, int, int]],
+) -> None:
+    writer = TraceWriter()
+    now, free = 0.0, {7: 0.0, 20: 0.0}
+    edges = [0.0]
+    for k, (call, pause, took, wait, length, stream) in enumerate(events):
+        now += pause
+        if call in ("cudaLaunchKernel", "cudaMemcpyAsync"):
+            start = max(now + took + wait, free[stream])
+            writer.launch(now, took, start=start, length=length, stream=stream, call=call)
+            free[stream] = start + length
+        else:
+            writer.row(call, "user_annotation" if call == "data" else "cuda_runtime", now, took)
+        now += took
+        if k % 15 == 14:
+            edges.append(now)
+    edges.append(now + 1)
+    writer.steps(edges)
+    trace = writer.build()
+    kind, steps = kinds(trace), find_steps(trace)
+    if not len(steps):
+        return
+    program = build_program(trace, kind, _edges(steps), main_tid=steps.thread[1])
+    if program is None:
+        return
+    pieces = idle_pieces(trace, kind, program)
+    assert (pieces.end > pieces.start).all()
+    assert (pieces.start[1:] >= pieces.end[:-1]).all()
+    rows = np.isin(kind, DEVICE_KINDS)
+    low = int(program.mark_ns[0])
+    high = int(max(trace.end_ns[rows].max(), program.mark_ns[-1]))
+    gap_start, gap_end = intervals.gaps(trace.ts_ns[rows], trace.end_ns[rows], low, high)
+    whole = float((gap_end - gap_start).sum())
+    covered = float((pieces.end - pieces.start).sum())
+    # The begin of the window has no label before it: there a launch latency may stay blank.
+    assert whole - 25_000 <= covered <= whole
+    for begin, end in zip(pieces.start.tolist(), pieces.end.tolist(), strict=True):
+        inside = (gap_start <= begin) & (gap_end >= end)
+        assert inside.any()
