@@ -392,7 +392,15 @@ def diagnose_paths(
     compiled, compute = compile_summary(facts), compute_facts(facts)
     settings = dict(run.settings) if run is not None else {}
     suggestions = _answers_first(
-        match(findings, context, what_ifs, step.true_ms), verdict, {f.code for f in findings if not f.note}
+        match(
+            findings,
+            context,
+            what_ifs,
+            step.true_ms,
+            breaks=compiled.breaks if compiled is not None else (),
+        ),
+        verdict,
+        {f.code for f in findings if not f.note},
     )
     return Diagnosis(
         tool_version=__version__,

@@ -14,7 +14,7 @@ from ..model.run import CompileEvent, CompileFacts, GraphBreak, Recompile
 from ..model.work import BreakRow, ChangedSize, CompileSummary, RecompileRow
 from .base import Facts
 
-__all__ = ["break_kind", "changed_sizes", "compile_summary", "skip_cause"]
+__all__ = ["break_kind", "changed_sizes", "compile_summary", "size_multiple", "skip_cause"]
 
 _BREAK_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("item", (".item", "tensor.item", "_local_scalar_dense", "scalar", "tolist")),
@@ -102,13 +102,18 @@ def _advice(sizes: tuple[ChangedSize, ...]) -> str:
 
 
 def _buckets(values: tuple[int, ...]) -> str:
-    """Name few sizes that hold all those seen: multiples of a power of two, at most four of them."""
-    low, high = min(values), max(values)
-    step = 8
-    while -(-high // step) - -(-low // step) >= 4:
-        step *= 2
-    first, last = -(-low // step) * step, -(-high // step) * step
+    """Name few sizes that hold all those seen."""
+    step = size_multiple(values)
+    first, last = -(-min(values) // step) * step, -(-max(values) // step) * step
     return ", ".join(str(size) for size in range(first, last + 1, step))
+
+
+def size_multiple(values: Sequence[int]) -> int:
+    """Return the least power of two, 8 or more, whose multiples that hold these sizes are at most four."""
+    step = 8
+    while -(-max(values) // step) - -(-min(values) // step) >= 4:
+        step *= 2
+    return step
 
 
 def _breaks(facts: Facts, compiled: CompileFacts) -> tuple[BreakRow, ...]:

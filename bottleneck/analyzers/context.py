@@ -14,7 +14,7 @@ from ..model.diagnosis import StepSummary
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ..timeline.result import Timeline
-from .compile_facts import break_kind
+from .compile_facts import break_kind, changed_sizes, size_multiple
 from .memory_context import memory_context
 
 __all__ = ["build_context"]
@@ -132,6 +132,15 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
     guards = " ".join(item.guard.lower() for item in facts.recompiles)
     if facts.recompiles:
         out["compile.dynamic_sizes"] = "size" in guards or "shape" in guards or "stride" in guards
+    reasons = [event.recompile_reason for event in facts.compiles if event.recompile_reason]
+    sizes = [size for size in changed_sizes(reasons) if size.dim is not None and len(size.values) > 1]
+    if sizes:
+        most = max(sizes, key=lambda size: len(size.values))
+        shown = ", ".join(str(value) for value in most.values[:4])
+        out["compile.dynamic_tensor"] = most.tensor
+        out["compile.dynamic_dim"] = most.dim
+        out["compile.dynamic_values"] = f"{shown}, ..." if len(most.values) > 4 else shown
+        out["compile.size_multiple"] = size_multiple(most.values)
     if facts.breaks:
         kinds = {break_kind(item) for item in facts.breaks}
         out["compile.break_kinds"] = sorted(kinds)

@@ -37,6 +37,10 @@ import torch
 compiled = torch.compile(model)  # or torch.compile(model, dynamic=True)
 torch._dynamo.mark_dynamic(inputs, 0)  # the dimension that changes
 out = compiled(inputs)""",
+        fills={
+            "mark_dynamic(inputs, 0)": "mark_dynamic(inputs, {compile.dynamic_dim})",
+            "# the dimension that changes": "# {compile.dynamic_tensor}: sizes {compile.dynamic_values}",
+        },
         undo="Remove mark_dynamic.",
         verify="No recompilations after the first steps: TORCH_LOGS=recompiles stays silent.",
         can_try=True,
@@ -66,6 +70,7 @@ def pad_to_multiple(tokens, multiple=64, value=0):
 
 
 loader = DataLoader(dataset, batch_size=batch_size, drop_last=True)""",
+        fills={"multiple=64": "multiple={compile.size_multiple}"},
         undo="Remove the padding.",
         verify="As many compilations as sizes, none later.",
         sources=(_DYNAMIC,),

@@ -303,8 +303,9 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(
         id="FX318",
         family="compute",
         title="Extend the context after pre-training, not during it",
-        addresses=(),
+        addresses=("BN301",),
         note=True,
+        when=seen("kernels.attention_share", ">=", 0.3, "attention kernels take 30 % of the step or more"),
         what_to_change="Long sequences cost most in pre-training. Train on short ones and extend the rotary embedding"
         " (YaRN) with a short fine-tuning.",
         risk=Risk.CHANGES_NUMERICS,

@@ -144,6 +144,36 @@ def _(signal):
         sources=(recipe("advanced/python_custom_ops.html", "Custom Python operators"),),
     ),
     Fix(
+        id="FX417",
+        family="compile",
+        title="Let the compiler into a function that was kept from it",
+        addresses=("BN401",),
+        what_to_change="A function under torch.compiler.disable, torch._dynamo.disable or a graph_break() call ends the"
+        " graph each time it is reached. Take the mark off; where the reason for it still stands, call the function"
+        " outside the compiled part, or hide it behind a custom operator.",
+        when=seen("compile.break_kinds", "contains", "disabled", "a break comes from a disabled function"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Whatever it was disabled for: compare its results before and after.",
+        what_if=WhatIf.SEAMS_GONE,
+        basis=_SEAMS,
+        code="""\
+import torch
+
+
+def rotate(x):  # was under @torch.compiler.disable
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+out = torch.compile(rotate, fullgraph=True, backend="eager")(x)""",
+        undo="Put the decorator back.",
+        verify=_ONE_FEWER,
+        sources=(
+            docs("torch.compiler_fine_grain_apis.html", "TorchDynamo APIs for fine-grained tracing"),
+            _TROUBLE,
+        ),
+    ),
+    Fix(
         id="FX406",
         family="compile",
         title="Forbid graph breaks with fullgraph=True",

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..model.fix import Suggestion
 from .conditions import evaluate, fill
 from .registry import FIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..model.codes import WhatIf
     from ..model.diagnosis import WhatIfResult
     from ..model.finding import Finding
     from ..model.fix import Fix
     from ..model.run import JsonValue
+    from ..model.work import BreakRow
 
 __all__ = ["applicable", "match"]
 
@@ -37,6 +40,7 @@ def match(
     true_ms: float | None,
     *,
     fixes: Iterable[Fix] = FIXES,
+    breaks: Sequence[BreakRow] = (),
 ) -> tuple[Suggestion, ...]:
     """Return the suggestions for a run.
 
@@ -51,6 +55,7 @@ def match(
         what_ifs: the replay's answers; only from these does a suggestion get its prediction.
         true_ms: the true step time, None when it is unknown.
         fixes: the catalogue to choose from.
+        breaks: graph breaks with their price: a fix for one kind of break is predicted from those only.
 
     Returns:
         Suggestions: gains of 2 % and more first, by size; then what cannot be predicted for findings
@@ -67,6 +72,7 @@ def match(
         unknown = _unchecked(fix, context)
         if unknown is not None and not _gains_nothing(fix, what_ifs):
             suggestion = _suggest(fix, finding, context, what_ifs, unknown)
+            suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     ranked = sorted(chosen.values(), key=lambda entry: _rank(entry[1], entry[2], true_ms, priced))
@@ -149,6 +155,25 @@ def _suggest(
         unknown=unknown,
         sources=fix.sources,
         note=fix.note or (finding is not None and finding.note),
+    )
+
+
+def _of_its_breaks(
+    suggestion: Suggestion, fix: Fix, breaks: Sequence[BreakRow], true_ms: float | None
+) -> Suggestion:
+    """Narrow a fix for one kind of graph break down to the breaks of that kind: their line, their price."""
+    wanted = {c.value for c in fix.when if c.key == "compile.break_kinds" and c.op == "contains"}
+    own = [row for row in breaks if row.kind in wanted]
+    if not own:
+        return suggestion
+    suggestion = msgspec.structs.replace(suggestion, site=own[0].site or suggestion.site)
+    prices = [row.cost_ms for row in own if row.cost_ms is not None]
+    if len(own) == len(breaks) or len(prices) < len(own) or true_ms is None or suggestion.saves_ms is None:
+        return suggestion
+    saves = sum(prices)
+    share = f"its {len(own)} of {len(breaks)} breaks, by their share of all seams: "
+    return msgspec.structs.replace(
+        suggestion, predicted_ms=true_ms - saves, saves_ms=saves, basis=share + suggestion.basis
     )
 
 

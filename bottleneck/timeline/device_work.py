@@ -34,6 +34,12 @@ _BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
 _SOFTMAX = re.compile(r"^aten::(_softmax|softmax_backward|_softmax_backward_data|_masked_softmax)$")
 _ITEM = re.compile(r"^aten::_local_scalar_dense$")
 _FUSED_OPTIMIZER = re.compile(r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$")
+_FOLLOWS_PRODUCTS = re.compile(
+    r"^aten::(gelu|relu|clamp_min|threshold|leaky_relu|elu|silu|mish|hardtanh|hardswish|sigmoid|tanh"
+    r"|native_dropout|dropout|glu|mul|sum|clone|contiguous|copy)_?(_backward)?$"
+)
+"""Element-wise operators that compute in the type they are given: under autocast, 16 bits where it came
+from a product. (Norms, softmax and losses are lifted to fp32; a sum with a tensor in fp32 is in fp32.)"""
 _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
@@ -139,6 +145,26 @@ def _merged(
     return goes, group
 
 
+def _follow_products(
+    trace: Trace, kinds: NDArray[np.int8], program: Program, math: NDArray[np.bool_], plain: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Mark element-wise kernels between a product and the next kernel that autocast lifts to fp32.
+
+    By the order of launches, since traces hold no data flow: `plain` kernels right behind a product (or
+    behind one another behind a product), of operators that leave the type as it is.
+    """
+    follows = plain & launched_inside(trace, kinds, program, _FOLLOWS_PRODUCTS)
+    low = False
+    out = np.zeros(len(program.event), dtype=bool)
+    for i in range(len(out)):
+        if math[i]:
+            low = True
+        else:
+            low = low and bool(follows[i])
+            out[i] = low
+    return out
+
+
 def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> DeviceWork:
     """Mark what each activity is, as far as a what-if asks for it."""
     kind_of_name = [classify(n) for n in trace.names]
@@ -170,6 +196,7 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         fp32_math=fp32,
         fp32_attention=attention & ~optimizer,
         tf32_math=tf32,
+        low_traffic=_follow_products(trace, kinds, program, fp32 | tf32 | (attention & ~optimizer), fusable),
         scores=scores,
         score_products=score_products,
         chains=_chains(program, fusable),

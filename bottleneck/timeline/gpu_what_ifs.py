@@ -51,6 +51,8 @@ class DeviceWork:
     fp32_attention: NDArray[np.bool_]
     """Fused attention in fp32, which no TF32 switch changes, but bf16 does."""
     tf32_math: NDArray[np.bool_]
+    low_traffic: NDArray[np.bool_]
+    """Element-wise kernels on what products in fp32 or TF32 gave: half the bytes in a 16-bit type."""
     scores: NDArray[np.bool_]
     """Kernels between the two batched matmuls of attention that is not fused."""
     score_products: NDArray[np.bool_]
@@ -329,13 +331,17 @@ def _device_questions(program: Program, work: DeviceWork, known: Circumstances) 
             mask = mask | work.tf32_math | work.fp32_attention
         ratio = math_speed_up(target, known.matmul_tflops, known.capability)
         if mask.any() and ratio is not None and ratio[0] > 1.0:
-            factor = 1.0 / ratio[0] + FIXED_NS / np.maximum(program.duration, 1.0)
-            yield _Question(
-                question,
-                Edit(duration=np.where(mask, np.minimum(1.0, factor), 1.0)),
-                f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
-                f"{FIXED_NS / 1e3:.0f} us each that stay)",
-            )
+            length = np.maximum(program.duration, 1.0)
+            factor = np.where(mask, np.minimum(1.0, 1.0 / ratio[0] + FIXED_NS / length), 1.0)
+            told = f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
+            told += f"{FIXED_NS / 1e3:.0f} us each that stay)"
+            if target == "bf16" and work.low_traffic.any():
+                # Half the bytes, but no kernel is shorter than the shortest of the trace.
+                floor = float(np.percentile(program.duration, 1))
+                half = np.clip(np.maximum(0.5, floor / length), 0.5, 1.0)
+                factor = np.where(work.low_traffic, half, factor)
+                told += ", element-wise ones on their results with half the bytes; casts not counted"
+            yield _Question(question, Edit(duration=factor), told)
     if work.scores.any():
         yield _Question(
             WhatIf.FUSED_ATTENTION,

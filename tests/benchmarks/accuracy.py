@@ -100,7 +100,7 @@ def predict(found: Diagnosis, truth: dict[str, Any]) -> tuple[float | None, bool
             return suggestion.predicted_ms, suggestion.bound, ""
     question = WhatIf(truth["question"]) if "question" in truth else by_id(truth["fix"]).what_if
     answer = next((a for a in found.what_ifs if a.question is question), None)
-    if answer is not None and not pair:
+    if answer is not None and (not pair or "question" in truth):
         return answer.step_ms, answer.bound, ""
     if found.verdict.bottleneck_class.value == "undetermined":
         return None, False, found.verdict.reason or "undetermined"

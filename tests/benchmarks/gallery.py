@@ -20,6 +20,7 @@ import argparse
 import gzip
 import json
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -151,6 +152,7 @@ def record(folder: Path, target: Path) -> None:
             (target / name).write_text(portable((folder / name).read_text()))
     for source in sorted((folder / "trace").glob("*.gz")):
         text = portable(gzip.decompress(source.read_bytes()).decode())
+        text = re.sub(r'("traceName": ")[^"]*/', r"\1", text)
         (target / "trace").mkdir(exist_ok=True)
         stamp = source.name.split(".", 1)[1]
         small = trim(text, first=1, steps=RECORDED_STEPS).encode()

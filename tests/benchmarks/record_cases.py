@@ -28,6 +28,8 @@ import torch
 from gallery import record
 from step_times import REPOSITORY, ScriptFailedError, run_once
 
+from torch_bottleneck.catalog.registry import by_id
+
 CASES = Path(__file__).with_name("cases")
 DEVICE = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "a CPU"
 
@@ -40,6 +42,8 @@ class Plan:
     fix: str
     what: str
     steps: int = 120
+    fixes: tuple[str, ...] = ()
+    """Where `--fixed` carries out several, which answer one question together."""
     parts: tuple[tuple[str, str], ...] = ()
     """Values of `--without`, each of which mends one cause of several, and that cause's kind of break."""
 
@@ -50,6 +54,7 @@ PLANS = (
         "nested_breaks",
         "FX403",
         "no disabled function, no logger call",
+        fixes=("FX403", "FX417"),
         parts=(("rope", "disabled"), ("log", "print")),
     ),
     Plan("cudagraph_skip", "FX413", "no tensor of the model left on the CPU"),
@@ -103,6 +108,7 @@ def write_truth(target: Path, plan: Plan, times: Times) -> None:
     truth = {
         "case": target.name,
         "fix": plan.fix,
+        **({"fixes": plan.fixes, "question": by_id(plan.fix).what_if} if plan.fixes else {}),
         "what": plan.what,
         "slow_ms": times.slow_ms,
         "fixed_ms": times.fixed_ms,

@@ -11,8 +11,9 @@ from torch_bottleneck.catalog.registry import FIXES, by_code, search
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.finding import Finding
-from torch_bottleneck.model.fix import Condition, Fix, Risk
+from torch_bottleneck.model.fix import Condition, Fix, Risk, Suggestion
 from torch_bottleneck.model.run import SourceSite
+from torch_bottleneck.model.work import BreakRow
 
 SITE = SourceSite(file="train.py", line=12)
 
@@ -239,3 +240,38 @@ def test_search_finds_every_word_and_puts_titles_first() -> None:
 def test_by_code_takes_either_case() -> None:
     assert by_code("bn101") == by_code("BN101")
     assert {fix.id for fix in by_code("BN203")} == {fix.id for fix in FIXES if "BN203" in fix.addresses}
+
+
+def broken(kind: str, cost_ms: float | None, line: int) -> BreakRow:
+    return BreakRow(reason=kind, kind=kind, cost_ms=cost_ms, site=SourceSite(file="model.py", line=line))
+
+
+def suggested_for(breaks: list[BreakRow]) -> dict[str, Suggestion]:
+    kinds = sorted({row.kind for row in breaks})
+    answer = WhatIfResult(question=WhatIf.SEAMS_GONE, step_ms=60.0, saves_ms=40.0, basis="replay")
+    found = match(
+        [Finding(code="BN401", title="breaks", cost_ms=40.0)],
+        {"compile.used": True, "compile.breaks": len(breaks), "compile.break_kinds": kinds},
+        {WhatIf.SEAMS_GONE: answer},
+        100.0,
+        breaks=breaks,
+    )
+    return {suggestion.fix: suggestion for suggestion in found}
+
+
+def test_a_fix_for_one_kind_of_break_is_predicted_from_those_breaks_alone() -> None:
+    found = suggested_for([broken("disabled", 30.0, 7), broken("print", 8.0, 12), broken("print", 2.0, 40)])
+    assert (found["FX417"].saves_ms, found["FX417"].predicted_ms) == (30.0, 70.0)
+    assert (found["FX403"].saves_ms, found["FX403"].predicted_ms) == (10.0, 90.0)
+    assert [found[fix].site.line for fix in ("FX417", "FX403")] == [7, 12]  # type: ignore[union-attr]
+    assert "2 of 3 breaks" in found["FX403"].basis
+
+
+def test_a_fix_for_the_only_kind_of_break_takes_them_all() -> None:
+    found = suggested_for([broken("print", 25.0, 7), broken("print", 15.0, 12)])
+    assert (found["FX403"].saves_ms, found["FX403"].predicted_ms) == (40.0, 60.0)
+
+
+def test_breaks_without_a_price_of_their_own_leave_the_price_of_all() -> None:
+    found = suggested_for([broken("disabled", None, 7), broken("print", None, 12)])
+    assert found["FX403"].predicted_ms == 60.0

@@ -54,6 +54,7 @@ def device_work(
         fp32_math=no,
         fp32_attention=no,
         tf32_math=no,
+        low_traffic=no,
         scores=no,
         score_products=no,
         chains=np.ones(m),
