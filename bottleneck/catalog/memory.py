@@ -439,4 +439,30 @@ rows = np.stack([np.asarray(row, dtype=np.float32) for row in inputs])
             ),
         ),
     ),
+    Fix(
+        id="FX224",
+        family="memory",
+        title="Work in place where autograd allows, and copy less",
+        addresses=("BN208", "BN206"),
+        what_to_change="At the lines that hold most: an activation function or a dropout that may overwrite its input"
+        " (inplace=True), sums into an existing tensor, views instead of contiguous() copies, slices written"
+        " into one buffer instead of cat().",
+        when=(_SHORT,),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Overwriting what backward needs raises an error; an aliased tensor changes elsewhere too.",
+        basis=_BYTES + ": one activation per operation in place",
+        code="""\
+import torch
+
+hidden = torch.nn.functional.relu(inputs @ inputs.T, inplace=True)
+hidden += 1.0  # not hidden = hidden + 1.0""",
+        undo="Use the out-of-place forms.",
+        verify=_LOWER_PEAK,
+        sources=(
+            docs(
+                "notes/autograd.html#in-place-operations-with-autograd", "In-place operations with autograd"
+            ),
+            _UNDERSTAND,
+        ),
+    ),
 )

@@ -1,7 +1,7 @@
 """`bottleneck analyze PATH...`: diagnose what already lies on disk.
 
-In: run folders, traces, or folders of traces, of one or many ranks. Out: the report on stdout and,
-with --out, diagnosis.json, report.md and report.html in a folder.
+In: run folders, traces, memory snapshots, or folders of them, of one or many ranks. Out: the report on stdout
+and, with --out, diagnosis.json, report.md and report.html in a folder.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def command(
     format_: str,
     verbose: bool,
 ) -> None:
-    """Diagnose PATH...: run folders, Kineto traces (.json, .json.gz) or folders of them.
+    """Diagnose PATH...: run folders, Kineto traces (.json, .json.gz), memory snapshots or folders of them.
 
-    Several paths are taken as ranks of one run. Exit codes: 0 diagnosed, 2 bad usage or input,
+    A snapshot (torch.cuda.memory._dump_snapshot) may come alone or beside its trace. Several traces are
+    taken as ranks of one run. Exit codes: 0 diagnosed, 2 bad usage or input,
     3 undetermined.
     """
     from ..diagnose import diagnose_paths

@@ -57,12 +57,20 @@ def _finding_page(entry: CodeEntry, *, width: int) -> str:
     return explain(entry.code) + tail
 
 
+_LOOK_ALIKE = str.maketrans("OIL", "011")
+
+
 def _entry(code: str) -> CodeEntry:
     for entry in FINDING_CODES.values():
         if code.upper() == entry.code or code.lower() == entry.name:
             return entry
     known = [*FINDING_CODES, *(entry.name for entry in FINDING_CODES.values()), *(fix.id for fix in FIXES)]
-    near = difflib.get_close_matches(code.upper(), known, n=1) or difflib.get_close_matches(code, known, n=1)
+    # Letters that are taken for digits come first: to a distance, BN1O1 is as near to BN211 as to BN101.
+    typed = code.upper()
+    meant = typed[:2] + typed[2:].translate(_LOOK_ALIKE)
+    near = [name for name in known if name == meant] or (
+        difflib.get_close_matches(typed, known, n=1) or difflib.get_close_matches(code, known, n=1)
+    )
     hint = (
         f"Did you mean {near[0]}?"
         if near
