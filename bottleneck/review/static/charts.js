@@ -110,8 +110,6 @@
         type: kind === 'bars' || kind === 'bar' ? 'bar' : 'line',
         name: column.label || `series ${place + 1}`,
         stack: stacked ? 'all' : undefined,
-        areaStyle: this.area ? { opacity: 0.85 } : undefined,
-        step: this.stepped ? 'middle' : undefined,
         symbol: table.rows.length > 200 ? 'none' : 'circle',
         symbolSize: 4,
         sampling: 'lttb',
@@ -141,7 +139,6 @@
     // One bar per step reads better than a stepped area of a few steps, and says the same.
     get kind() { return 'bar'; }
     get stackable() { return true; }
-    option(table, options) { return super.option(table, { ...options, isStacked: true }); }
   }
   class PieChart extends Chart {
     // The legend has the right half.
