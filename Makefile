@@ -1,6 +1,6 @@
 # make demo    diagnose a shipped example and print the report
 # make test    the whole test suite
-# make check   what CI runs: linters, types, layers, tests
+# make check   what CI runs: linters, types, layers, tests, the gate over our own examples
 # Each does all its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
 
 VENV ?= .venv
@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint types layers format schema clean
+.PHONY: demo test check lint types layers gate baselines format schema clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/bottleneck diagnose --out reports/demo-$$(date +%Y%m%d-%H%M%S) examples/input_bound.py
@@ -20,7 +20,7 @@ demo: $(VENV)/.runtime
 test: $(VENV)/.development
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
 
-check: lint types layers test
+check: lint types layers test gate
 
 lint: $(VENV)/.development
 	$(BIN)/ruff check .
@@ -31,6 +31,13 @@ types: $(VENV)/.development
 
 layers: $(VENV)/.development
 	$(BIN)/lint-imports --no-logo
+
+# Counters alone: they are exact on any machine, while the step times of a shared one are not.
+gate: $(VENV)/.development
+	$(BIN)/python tests/benchmarks/gate_examples.py
+
+baselines: $(VENV)/.development
+	$(BIN)/python tests/benchmarks/gate_examples.py --update
 
 format: $(VENV)/.development
 	$(BIN)/ruff format .

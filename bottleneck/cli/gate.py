@@ -128,7 +128,7 @@ def command(
         if base is not None:
             code = _compare(base, head, settings, format_=format_, wishes=wishes, verbose=verbose)
         if update_baseline:
-            _update(baseline, head, old=stored)
+            _update(baseline, head, old=stored, times=settings.times != "off")
             code = 0
     ctx.exit(code)
 
@@ -250,11 +250,12 @@ def _compare(
     return conclude(comparison, settings, format_=format_, wishes=wishes, verbose=verbose)
 
 
-def _update(baseline: Path | None, head: Side, *, old: Baseline | None) -> None:
+def _update(baseline: Path | None, head: Side, *, old: Baseline | None, times: bool) -> None:
     from ..compare.baseline_file import write_baseline
+    from ..compare.join import counters_only
 
     assert baseline is not None
-    write_baseline(head.baseline, baseline)
+    write_baseline(head.baseline if times else counters_only(head.baseline), baseline)
     _say(f"{'rewrote' if old is not None else 'wrote'} {baseline}")
 
 

@@ -204,9 +204,11 @@ def _new_breaks(before: Sequence[BreakSite], after: Sequence[BreakSite], label: 
 
 def finding_changes(base: Baseline, head: Baseline) -> tuple[FindingChange, ...]:
     """Return findings that are new, gone, or dearer or cheaper by a tenth of their price."""
+    if base.step_ms is None or head.step_ms is None:
+        return ()  # a baseline of counters alone
     before = {finding.code: finding for finding in base.findings}
     after = {finding.code: finding for finding in head.findings}
-    least = _SMALLEST_SHARE * max(base.step_ms or 0.0, head.step_ms or 0.0)
+    least = _SMALLEST_SHARE * max(base.step_ms, head.step_ms)
     rows = [_change("new", None, finding) for code, finding in after.items() if code not in before]
     rows += [_change("gone", finding, None) for code, finding in before.items() if code not in after]
     for code in [code for code in after if code in before]:

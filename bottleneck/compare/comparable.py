@@ -23,8 +23,6 @@ _ARGUMENTS = (
     "batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last",
     "shuffle", "start_method",
 )  # fmt: skip
-_PATHS = ("environment.TORCHINDUCTOR_CACHE_DIR",)
-"""Differ from machine to machine and change nothing."""
 
 
 def mismatches(base: Baseline, head: Baseline, *, allow: Sequence[str] = ()) -> tuple[Mismatch, ...]:
@@ -89,7 +87,7 @@ def changed_settings(base: Baseline, head: Baseline) -> tuple[SettingChange, ...
     rows = [*_switches(base, head), *_loaders(base.workload, head.workload)]
     rows += _optimizers(base.workload, head.workload)
     told = {row.name for row in rows}
-    for name in sorted({*base.settings, *head.settings} - set(_PATHS)):
+    for name in sorted({*base.settings, *head.settings}):
         one, other = _shown(base.settings.get(name)), _shown(head.settings.get(name))
         if one != other and name not in told:
             rows.append(SettingChange(name=name, base=one, head=other))

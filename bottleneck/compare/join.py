@@ -25,10 +25,12 @@ from ..model.run import JsonValue, SourceSite
 from ..model.workload import LoaderArguments, OptimizerArguments, Workload
 from ..stats import mean_interval
 
-__all__ = ["join_runs"]
+__all__ = ["counters_only", "join_runs"]
 
-_UNSTABLE_SETTINGS = frozenset(("gc.frozen", "switch_interval_s"))
-"""They depend on when they are read, and no step depends on them."""
+_UNSTABLE_SETTINGS = frozenset(
+    ("gc.frozen", "switch_interval_s", "environment.TORCHINDUCTOR_CACHE_DIR", "environment.PYTHONHASHSEED")
+)
+"""They depend on when and where they are read, and no step depends on them."""
 _MOST_FINDINGS = 40
 _CODE_WIDTH = 120
 _Moved = TypeVar("_Moved", LoaderArguments, OptimizerArguments)
@@ -75,6 +77,11 @@ def join_runs(diagnoses: Sequence[Diagnosis], *, root: Path | None = None) -> Ba
             StateRow(name=row.name, state=row.state, value=_steady(row.value)) for row in first.acceleration
         ),
     )
+
+
+def counters_only(baseline: Baseline) -> Baseline:
+    """Leave out everything that was timed: written anew on any machine, the rest is the same bytes."""
+    return msgspec.structs.replace(baseline, runs=(), step_ms=None, budget=(), findings=(), verdict=None)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -228,13 +235,11 @@ def _line(path: str, number: int) -> str:
 def _settings(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
     flat: dict[str, JsonValue] = {}
     for name, value in settings.items():
-        if name in _UNSTABLE_SETTINGS:
-            continue
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": item for key, item in value.items()}
         else:
             flat[name] = value
-    return dict(sorted(flat.items()))
+    return {name: value for name, value in sorted(flat.items()) if name not in _UNSTABLE_SETTINGS}
 
 
 def _steady(value: str) -> str:
