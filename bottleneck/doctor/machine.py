@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from ..harness.self_test import Report
 from .check import Check, try_apart
 
-__all__ = ["Profiled", "check_profiler", "check_space", "judge_profile"]
+__all__ = ["check_profiler", "check_space", "judge_profile"]
 
 _GIB = 1024**3
 _LITTLE_DISK = 2 * _GIB
@@ -28,24 +29,12 @@ _DRIVER = Path("/proc/driver/nvidia")
 _INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
-class Profiled(msgspec.Struct, kw_only=True):
-    """What harness/self_test.py prints."""
-
-    torch: str = ""
-    built_for: str = ""
-    kineto: bool = False
-    device: str = ""
-    operators: int = 0
-    kernels: int = 0
-    error: str = ""
-
-
 def check_profiler(*, seconds: float = 180.0) -> Iterator[Check]:
     """Profile a few operators, in a process of their own, and look at what was recorded."""
     package = __name__.partition(".")[0]
     code, out, err = try_apart("-m", f"{package}.harness.self_test", seconds=seconds)
     try:
-        found = msgspec.json.decode(out.strip().splitlines()[-1], type=Profiled)
+        found = msgspec.json.decode(out.strip().splitlines()[-1], type=Report)
     except (ValueError, IndexError):
         ended = f"did not end within {seconds:.0f} s" if code is None else f"ended with {code}"
         told = " ".join(err.split())[-300:]
@@ -60,7 +49,7 @@ def check_profiler(*, seconds: float = 180.0) -> Iterator[Check]:
 
 
 def judge_profile(
-    found: Profiled, *, messages: str, environ: Mapping[str, str], driver: Path
+    found: Report, *, messages: str, environ: Mapping[str, str], driver: Path
 ) -> Iterator[Check]:
     """Say what a small profile tells.
 

@@ -50,6 +50,9 @@ _DTYPES = {
 """`dtype` of an NCCL kernel -> `Input type` of an operator; others count no bytes."""
 _DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 _CALLS = (Kind.RUNTIME, Kind.DRIVER)
+_HOST = (Kind.OP, Kind.ANNOTATION, Kind.PYTHON, *_CALLS)
+_MOST_DEVICES = 64
+"""`MAX_GPU_PER_NODE` of the plugin."""
 
 
 def collective_name(name: str) -> str:
@@ -95,11 +98,8 @@ class Translator:
             return [event]
         if phase != "X":
             return self._other(event)
-        category = event.get("cat")
-        if not isinstance(category, str) or not isinstance(event["name"], str):
-            event["cat"], event["name"] = str(category or "other"), str(event["name"])
-        if not isinstance(event.get("args"), dict):
-            event["args"] = {}
+        if not _complete(event):
+            return []
         kind = normalise(event["cat"])
         if not self._inside(event, kind):
             return []
@@ -129,6 +129,8 @@ class Translator:
 
     def _other(self, event: Event) -> list[Event]:
         category = event.get("cat")
+        if event["name"] == "[memory]" and not isinstance(event.get("ts"), (int, float)):
+            return []
         if category == "fwdbwd":
             event["cat"] = "forward_backward"
         if self._notes.launched is not None:
@@ -203,6 +205,31 @@ class Translator:
     def _step(self, event: Event) -> None:
         if self._notes.steps and event["name"] not in self._notes.steps:
             event["cat"] = "step_without_work"
+
+
+def _complete(event: Event) -> bool:
+    """Give an event what the plugin takes for granted: one without stops it from reading the file."""
+    if not isinstance(event.get("ts"), (int, float)):
+        return False
+    if not isinstance(event.get("dur"), (int, float)):
+        event["dur"] = 0
+    if not isinstance(event.get("args"), dict):
+        event["args"] = {}
+    event["cat"], event["name"] = str(event.get("cat") or "other"), str(event["name"])
+    if normalise(event["cat"]) in _HOST and not _is_number(event.get("tid")):
+        event["tid"] = 0
+    device = event["args"].get("device")
+    if device is not None and not (isinstance(device, int) and 0 <= device < _MOST_DEVICES):
+        del event["args"]["device"]
+    if not isinstance(event.get("pid"), (int, str)) or (
+        normalise(event["cat"]) in _DEVICE and not isinstance(event["pid"], int)
+    ):
+        event["pid"] = event["args"].get("device", 0)
+    return True
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and value.lstrip("-").isdecimal())
 
 
 def _within(event: Event, notes: Notes) -> bool:

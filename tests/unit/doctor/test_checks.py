@@ -9,8 +9,9 @@ import pytest
 
 from torch_bottleneck.doctor import files, machine, versions
 from torch_bottleneck.doctor.check import Check, try_apart
-from torch_bottleneck.doctor.machine import Profiled, judge_profile
+from torch_bottleneck.doctor.machine import judge_profile
 from torch_bottleneck.errors import InputError
+from torch_bottleneck.harness.self_test import Report
 
 GOOD = {
     "torch": "2.13.0",
@@ -86,12 +87,12 @@ def test_plugins_are_loaded_as_tensorboard_loads_them(monkeypatch: pytest.Monkey
     assert "did not end" in next(iter(versions.check_plugins())).text
 
 
-def judged(tmp_path: Path, found: Profiled, *, messages: str = "", **environ: str) -> list[Check]:
+def judged(tmp_path: Path, found: Report, *, messages: str = "", **environ: str) -> list[Check]:
     return list(judge_profile(found, messages=messages, environ=environ, driver=tmp_path))
 
 
 def test_a_machine_without_gpu_is_fine(tmp_path: Path) -> None:
-    found = Profiled(torch="2.13.0+cpu", built_for="CPU", kineto=True, operators=9)
+    found = Report(torch="2.13.0+cpu", built_for="CPU", kineto=True, operators=9)
     assert [check.level for check in judged(tmp_path, found)] == ["ok"]
     (tmp_path / "version").touch()
     (check,) = judged(tmp_path, found)
@@ -99,7 +100,7 @@ def test_a_machine_without_gpu_is_fine(tmp_path: Path) -> None:
 
 
 def test_kernels_recorded_is_fine_and_none_recorded_says_why(tmp_path: Path) -> None:
-    found = Profiled(
+    found = Report(
         torch="2.11", built_for="CUDA 13.0", kineto=True, operators=9, kernels=6, device="NVIDIA H200"
     )
     assert [check.level for check in judged(tmp_path, found)] == ["ok"]
@@ -112,14 +113,14 @@ def test_kernels_recorded_is_fine_and_none_recorded_says_why(tmp_path: Path) -> 
 
 
 def test_another_profiler_in_the_way_is_named(tmp_path: Path) -> None:
-    found = Profiled(kineto=True, operators=9, kernels=6, device="GPU")
+    found = Report(kineto=True, operators=9, kernels=6, device="GPU")
     levels = [check.level for check in judged(tmp_path, found, CUDA_INJECTION64_PATH="/opt/nsys.so")]
     assert levels == ["ok", "warning"]
 
 
 def test_a_torch_that_cannot_profile_is_a_problem(tmp_path: Path) -> None:
-    assert problems(judged(tmp_path, Profiled(error="ImportError: libcuda")))
-    assert problems(judged(tmp_path, Profiled(torch="2.13", built_for="CPU", kineto=False)))
+    assert problems(judged(tmp_path, Report(error="ImportError: libcuda")))
+    assert problems(judged(tmp_path, Report(torch="2.13", built_for="CPU", kineto=False)))
 
 
 def test_a_profile_that_crashes_does_not_take_doctor_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +111,39 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     source.write_text("hello")
     with pytest.raises(NotATraceError):
         copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+
+
+PARSE = """
+import logging, sys
+logging.disable(logging.CRITICAL)
+import torch_tb_profiler.plugin
+from torch_tb_profiler.profiler.data import RunProfileData
+from torch_tb_profiler.profiler.run_generator import RunGenerator
+data = RunProfileData.parse("rank_0", None, sys.argv[1], sys.argv[2])
+RunGenerator("rank_0", None, data).generate_run_profile()
+print(len(data.events), data.steps_names)
+"""
+
+
+@pytest.mark.parametrize("field", ["ts", "dur", "cat", "name", "tid", "pid", "args"])
+def test_the_plugin_s_own_parser_reads_a_copy_of_a_trace_with_holes(tmp_path: Path, field: str) -> None:
+    trace = json.loads(gzip.decompress(CASES["example-input-bound"].traces[0].read_bytes()))
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and not e["name"].startswith("ProfilerStep")]
+    for k, span in enumerate(spans[::7]):
+        if k % 2:
+            del span[field]
+        else:
+            span[field] = None
+    source = tmp_path / "holes.json"
+    source.write_text(json.dumps(trace))
+    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PARSE, str(copied.path), str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[0]) > 500 and "'3'" in done.stdout

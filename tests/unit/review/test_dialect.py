@@ -136,11 +136,16 @@ def test_tensor_core_kernels_newer_than_the_plugin_say_so() -> None:
     assert one(event("kernel", plain))["name"] == plain
 
 
-def test_events_that_would_stop_the_parser_are_completed() -> None:
-    bare = {"ph": "X", "ts": 1.0, "dur": 1.0, "pid": 1, "tid": 1}
-    made = one(bare)
-    assert isinstance(made["cat"], str) and isinstance(made["name"], str) and made["args"] == {}
+def test_events_that_would_stop_the_parser_are_completed_or_left_out() -> None:
+    made = one({"ph": "X", "ts": 1.0, "pid": 1, "tid": 1, "args": None})
+    assert isinstance(made["cat"], str) and isinstance(made["name"], str)
+    assert made["args"] == {} and made["dur"] == 0
     assert one({"ph": "M", "pid": 1})["name"] == ""
+    assert Translator(Notes())({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 1.0}) == []
+    assert one(event("cpu_op", "aten::mm", tid="main"))["tid"] == 0
+    assert one(event("cpu_op", "aten::mm", tid="17"))["tid"] == "17"
+    assert "device" not in one(event("kernel", "gemm", args={"device": 77}))["args"]
+    assert Translator(Notes())({"ph": "i", "name": "[memory]"}) == []
 
 
 def test_a_cut_copy_keeps_the_device_work_of_the_calls_it_keeps() -> None:
