@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.view import PARTS_OF_CLASS
+from torch_bottleneck.reporters import html
 from torch_bottleneck.reporters.base import reporter
 from torch_bottleneck.reporters.html import render
 from torch_bottleneck.reporters.html.charts import chart_data, json_for_script
@@ -107,6 +109,8 @@ def test_what_was_not_measured_says_so() -> None:
     assert "The script raised ValueError: bad input" in text
     assert text.count("Not measured") >= 5
     assert "No DataLoader was seen." in text
+    assert "Not priced: the capture does not carry a verdict" in text
+    assert "No cause costs" not in text, "missing is not zero"
 
 
 def test_nothing_in_the_page_asks_for_anything_outside_it() -> None:
@@ -191,6 +195,24 @@ def test_counts_show_their_range_and_why_one_was_not_measured() -> None:
     assert copied.value == "2.79 GiB"
     missing = next(row for row in rows.values() if row.value == "not measured")
     assert missing.spread == "no shapes in the trace"
+
+
+def test_the_chart_library_is_the_file_that_npm_packs_and_its_licence_is_beside_it() -> None:
+    """echarts@6.1.0, dist/echarts.min.js; a change of version changes this line and the pyproject's."""
+    static = Path(html.__file__).parent / "static"
+    digest = hashlib.sha256((static / "echarts.min.js").read_bytes()).hexdigest()
+    assert digest == "b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0"
+    assert "Apache License" in (static / "echarts.LICENSE").read_text(encoding="utf-8")
+    assert "Apache Software Foundation" in (static / "echarts.NOTICE").read_text(encoding="utf-8")
+
+
+def test_a_diagnosis_of_an_older_version_still_makes_a_page() -> None:
+    old = msgspec.json.decode(msgspec.json.encode(sample()))
+    for name in ("windows", "timeline", "loaders", "memory", "compile", "compute", "counters"):
+        old.pop(name)
+    page = parsed(msgspec.convert(old, Diagnosis))
+    assert "87.4 → 33.0 ms (2.65×)" in page.text
+    assert "an older version wrote the diagnosis" in page.text
 
 
 def test_causes_know_their_blocks_in_the_timeline() -> None:
