@@ -66,6 +66,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     reason: str
     step: str
+    step_ms: float | None
     device: str
     traced: str
     """How the times in the trace relate to the true step."""
@@ -99,6 +100,7 @@ def make_page(
         headline=headline(diagnosis),
         reason=clean(" ".join(filter(None, [verdict.reason, verdict.remedy]))),
         step=step_line(diagnosis),
+        step_ms=true_ms,
         device=device_line(diagnosis),
         traced=_traced(diagnosis),
         budget=tuple(

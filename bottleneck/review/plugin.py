@@ -86,7 +86,15 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return dict(self._pages)
 
     def _serve_runs(self, request: Any) -> Any:
-        return _json(request, {"runs": sorted(self._runs()), "viewer": stock.viewer_file() is not None})
+        pages = sorted(self._runs().items())
+        return _json(
+            request,
+            {
+                "runs": [run for run, _ in pages],
+                "viewer": stock.viewer_file() is not None,
+                "beside": [_brief(run, _read_page(path)) for run, path in pages] if len(pages) > 1 else [],
+            },
+        )
 
     def _page_of(self, request: Any) -> Path | None:
         # Only what the scan has found is ever opened: a name from outside is a key, never a path.
@@ -144,6 +152,12 @@ def _read_page(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return page if isinstance(page, dict) and page.get("format") == _FORMAT else None
+
+
+def _brief(run: str, page: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the table of all runs shows of one."""
+    kept = ("title", "classes", "confidence", "headline", "step_ms", "budget")
+    return {"run": run} | {name: (page or {}).get(name) for name in kept}
 
 
 def _report_of(page: Path) -> Path | None:

@@ -114,6 +114,29 @@ def test_the_ranks_of_a_run_can_be_changed(
     )
 
 
+def test_runs_stand_side_by_side_with_bars_as_long_as_their_steps(
+    review: tuple[Served, dict[str, Diagnosis]], open_page: Open
+) -> None:
+    tensorboard, diagnoses = review
+    page = open_page(f"{tensorboard.address}#bottleneck").page
+    frame = diagnosis_tab(page, GPU)
+    frame.locator("#beside summary").click()
+    rows = frame.locator("#beside tbody tr")
+    assert rows.count() == 4
+    widths = {}
+    for run in (GPU, CPU):
+        row = rows.filter(has_text=run)
+        verdict = diagnoses[run].verdict
+        classes = [c.value for c in (verdict.bottleneck_class, *verdict.also)]
+        assert row.locator("td").first.inner_text() == " / ".join(classes)
+        widths[run] = row.locator(".bar").evaluate("(bar) => bar.getBoundingClientRect().width")
+    ratio = (diagnoses[GPU].step.true_ms or 0) / (diagnoses[CPU].step.true_ms or 1)
+    assert widths[GPU] / widths[CPU] == pytest.approx(ratio, rel=0.02)
+    rows.filter(has_text=CPU).locator("button").click()
+    frame.locator(f"main[data-run='{CPU}']").wait_for(timeout=SLOW_MS)
+    assert frame.locator("#run").input_value() == CPU
+
+
 def test_text_from_a_run_stays_text(review: tuple[Served, dict[str, Diagnosis]], open_page: Open) -> None:
     tensorboard, _ = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
@@ -122,6 +145,8 @@ def test_text_from_a_run_stays_text(review: tuple[Served, dict[str, Diagnosis]],
     frame = diagnosis_tab(page, "hostile")
     assert "<" in frame.locator("article").inner_text()
     assert frame.locator("article img, article script, article iframe, article a, article b").count() == 0
+    frame.locator("#beside summary").click()
+    assert frame.locator("nav img, nav script, nav iframe, nav a, nav b").count() == 0
     assert dialogs == []
 
 

@@ -24,6 +24,37 @@ const colourOf = (row) => {
   return window.matchMedia('(prefers-color-scheme: dark)').matches ? dark : light;
 };
 
+const stackedBar = (rows) => {
+  const bar = make('div', { className: 'bar' });
+  bar.setAttribute('aria-hidden', 'true');
+  for (const row of rows.filter((one) => one.share > 0)) {
+    const piece = make('span', { title: `${row.label}: ${row.ms} ms, ${row.percent}` });
+    piece.style.flexGrow = String(row.share);
+    piece.style.background = colourOf(row);
+    bar.append(piece);
+  }
+  return bar;
+};
+
+// All runs beside each other: bars as long as their steps.
+const beside = (rows, choose) => {
+  if (rows.length < 2) return null;
+  const longest = Math.max(...rows.map((row) => row.step_ms || 0));
+  const heads = ['run', 'verdict', 'step, ms', 'where it goes'].map((text) => make('th', { scope: 'col', textContent: text }));
+  const lines = rows.map((row) => {
+    const bar = stackedBar(row.budget || []);
+    bar.style.width = `${longest > 0 ? (100 * (row.step_ms || 0)) / longest : 0}%`;
+    const told = (row.budget || []).slice(0, 2).map((part) => `${part.label} ${part.percent}`).join(', ');
+    return make('tr', {},
+      make('th', { scope: 'row' }, make('button', { type: 'button', textContent: row.run, onclick: () => choose(row.run) })),
+      make('td', { className: 'text', textContent: (row.classes || ['not readable']).join(' / ') }),
+      make('td', { textContent: row.step_ms === null || row.step_ms === undefined ? 'not measured' : row.step_ms.toLocaleString(undefined, { maximumSignificantDigits: 4 }) }),
+      make('td', { className: 'wide' }, bar, make('small', { textContent: told })));
+  });
+  return make('details', { id: 'beside' }, make('summary', { textContent: `${rows.length} runs side by side` }),
+    make('table', {}, make('thead', {}, make('tr', {}, ...heads)), make('tbody', {}, ...lines)));
+};
+
 const verdict = (run, page) => make('header', { className: 'verdict' },
   make('p', { className: 'title', textContent: page.title }),
   make('h1', { id: 'verdict' }, page.classes.join(' / '),
@@ -39,22 +70,14 @@ const verdict = (run, page) => make('header', { className: 'verdict' },
 
 const budget = (page) => {
   if (!page.budget.length) return null;
-  const bar = make('div', { className: 'bar', 'aria-hidden': 'true' });
   const rows = page.budget.map((row) => {
-    const colour = colourOf(row);
-    if (row.share > 0) {
-      const piece = make('span', { title: `${row.label}: ${row.ms} ms, ${row.percent}` });
-      piece.style.flexGrow = String(row.share);
-      piece.style.background = colour;
-      bar.append(piece);
-    }
     const swatch = make('span', { className: 'swatch' });
-    swatch.style.background = colour;
+    swatch.style.background = colourOf(row);
     return make('tr', {},
       make('th', { scope: 'row' }, swatch, row.label, row.detail && make('small', { textContent: ` ${row.detail}` })),
       make('td', { textContent: row.ms }), make('td', { textContent: row.percent }));
   });
-  return section('Where the step goes', bar,
+  return section('Where the step goes', stackedBar(page.budget),
     make('table', { id: 'budget' },
       make('thead', {}, make('tr', {}, ...['part', 'ms', 'share'].map((text) => make('th', { scope: 'col', textContent: text })))),
       make('tbody', {}, ...rows)));
@@ -209,13 +232,17 @@ export async function render() {
   const nav = make('nav', {});
   nav.setAttribute('aria-label', 'Runs');
   document.body.replaceChildren(nav, root);
-  const { runs, viewer } = await ask('./runs');
+  const { runs, viewer, beside: rows } = await ask('./runs');
   if (!runs.length) {
     root.append(make('p', { textContent: 'No diagnosis in this log folder. Make one with: bottleneck diagnose train.py, or bottleneck review RUN' }));
     return;
   }
   const pick = make('select', { id: 'run' }, ...runs.map((run) => make('option', { value: run, textContent: run })));
   pick.onchange = () => draw(root, pick.value, viewer);
-  nav.append(make('label', {}, 'Run ', pick));
+  const choose = (run) => {
+    pick.value = run;
+    return draw(root, run, viewer);
+  };
+  nav.append(make('label', {}, 'Run ', pick), beside(rows, choose) || '');
   await draw(root, runs[0], viewer);
 }
