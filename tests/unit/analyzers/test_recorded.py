@@ -21,6 +21,9 @@ def diagnose(case: Case) -> Diagnosis:
 def test_the_budget_adds_up_and_no_cause_costs_more_than_the_step(case):
     diagnosis = diagnose(case)
     true_ms = diagnosis.step.true_ms
+    if true_ms is None:
+        assert diagnosis.memory, "only memory can be told without a step"
+        return
     assert sum(line.ms for line in diagnosis.budget) == pytest.approx(true_ms, rel=1e-6)
     assert all(0 <= cause.cost_ms <= true_ms * (1 + 1e-9) for cause in diagnosis.causes)
     assert all(answer.step_ms >= 0 for answer in diagnosis.what_ifs)
