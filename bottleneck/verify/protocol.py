@@ -65,7 +65,7 @@ def next_run(
     pairs = ratio.pairs if ratio is not None else 0
     if pairs >= protocol.pairs:
         # The last run is closed in by another one without, which the next experiment needs anyway.
-        if not after_base:
+        if fresh and last is not None and last.fixes == together:
             return Next(run="without")
         decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
         if decision != "undecided":

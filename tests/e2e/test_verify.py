@@ -187,3 +187,103 @@ def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> N
     assert done["complete"]
     assert done["outcomes"][0]["measured"]["pairs"] >= 3
     assert {run["session"] for run in done["runs"]} == {1, 2}
+
+
+@pytest.mark.slow
+def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) -> None:
+    write(tmp_path, SLOW_INPUT)
+    tool = [sys.executable, "-m", "torch_bottleneck"]
+    done = subprocess.run(
+        [*tool, "diagnose", "-q", "--out", "run", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (tmp_path / "run" / "diagnosis.json").is_file(), done.stderr
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    got = verify(elsewhere, "../run", "--fix", "FX101", "--max-pairs", "3", "--steps", "12", "--format", "md")
+    assert got.returncode == 0, got.stderr
+    state = result(tmp_path / "run" / "verify")
+    (row,) = state["outcomes"]
+    assert row["verdict"] == "faster", row
+    assert row["predicted_ratio"] > 1.2
+    assert row["error"] is not None
+    assert abs(row["error"]) < 0.6
+    assert row["options"] == {
+        "FX101": {"num_workers": state["outcomes"][0]["options"]["FX101"]["num_workers"]}
+    }
+    assert got.stdout.startswith("# train.py: fixes tried")
+    again = verify(tmp_path, "run/verify", "--resume", "--format", "json")
+    assert again.returncode == 0, again.stderr
+    assert len(json.loads(again.stdout)["runs"]) == len(state["runs"]), "there was nothing left to do"
+
+
+@pytest.mark.slow
+def test_all_diagnoses_first_and_keeps_to_its_budget(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN)
+    began = time.monotonic()
+    got = verify(tmp_path, "--budget", "0.3", "--pairs", "2", "train.py", "--all")
+    assert got.returncode == 0, got.stderr
+    assert time.monotonic() - began < 120
+    assert "diagnosing first" in got.stderr
+    (file,) = (tmp_path / "reports").glob("*/verify/verify.json")
+    state = json.loads(file.read_text())
+    assert len(state["outcomes"]) > 4
+    assert not state["complete"]
+    assert {"not run"} & {row["verdict"] for row in state["outcomes"]}
+    assert any("time budget" in row["reason"] for row in state["outcomes"])
+
+
+def test_losses_gone_bad_are_harm_whatever_the_speed(tmp_path: Path) -> None:
+    # The fused step stands in for a fix that breaks training: the script makes it so.
+    source = PLAIN.replace(
+        "    optimizer.zero_grad()",
+        "    if optimizer.defaults['fused'] and step > 12:\n        loss = loss * float('nan')\n    optimizer.zero_grad()",
+    )
+    write(tmp_path, source)
+    got = verify(tmp_path, "--out", "v", "--steps", "20", "train.py", "--fix", "FX311")
+    assert got.returncode == 0, got.stderr
+    state = result(tmp_path / "v")
+    (row,) = state["outcomes"]
+    assert row["verdict"] == "harmful"
+    assert "not finite from backward 14 on" in row["reason"]
+    assert state["combination"] == []
+    assert "Keep" not in got.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Nothing to verify"),
+        (["train.py"], "Which fixes?"),
+        (["--fix", "FX999", "train.py"], "There is no fix 'FX999'"),
+        (["train.py", "--fix", "FX107"], "cannot be applied without editing"),
+        (["nowhere.py", "--fix", "FX311"], "There is no script nowhere.py"),
+        (["."], "is no run folder"),
+        (["--resume", "train.py"], "Resume what?"),
+        (["--pairs", "1", "--fix", "FX311", "train.py"], "1"),
+        (["--out", ".", "--fix", "FX311", "train.py"], "exists already"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_get_one_clear_message(words: list[str], said: str, tmp_path: Path) -> None:
+    write(tmp_path, PLAIN)
+    got = verify(tmp_path, *words)
+    assert got.returncode == 2, got.stderr
+    assert said in got.stderr
+    assert "Traceback" not in got.stderr
+    assert got.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_options_behind_the_script_s_own_are_the_script_s(tmp_path: Path) -> None:
+    write(tmp_path, f"import sys\nassert sys.argv[1:] == ['--all', '--fix', 'x'], sys.argv\n{PLAIN}")
+    got = verify(
+        tmp_path, "--out", "v", "--steps", "10", "train.py", "--fix", "FX101", "--", "--all", "--fix", "x"
+    )
+    assert got.returncode == 0, got.stderr
+    assert result(tmp_path / "v")["args"] == ["--all", "--fix", "x"]
