@@ -213,9 +213,7 @@ def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) 
     assert row["predicted_ratio"] > 1.2
     assert row["error"] is not None
     assert abs(row["error"]) < 0.6
-    assert row["options"] == {
-        "FX101": {"num_workers": state["outcomes"][0]["options"]["FX101"]["num_workers"]}
-    }
+    assert list(row["options"]["FX101"]) == ["num_workers"]
     assert got.stdout.startswith("# train.py: fixes tried")
     again = verify(tmp_path, "run/verify", "--resume", "--format", "json")
     assert again.returncode == 0, again.stderr
@@ -242,7 +240,9 @@ def test_losses_gone_bad_are_harm_whatever_the_speed(tmp_path: Path) -> None:
     # The fused step stands in for a fix that breaks training: the script makes it so.
     source = PLAIN.replace(
         "    optimizer.zero_grad()",
-        "    if optimizer.defaults['fused'] and step > 12:\n        loss = loss * float('nan')\n    optimizer.zero_grad()",
+        "    if optimizer.defaults['fused'] and step > 12:\n"
+        "        loss = loss * float('nan')\n"
+        "    optimizer.zero_grad()",
     )
     write(tmp_path, source)
     got = verify(tmp_path, "--out", "v", "--steps", "20", "train.py", "--fix", "FX311")

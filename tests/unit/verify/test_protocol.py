@@ -73,6 +73,12 @@ def test_a_run_of_an_earlier_call_is_no_neighbour() -> None:
     assert found.before_ms == pytest.approx(10.0)
 
 
+def test_what_was_decided_is_not_run_again_by_a_later_call() -> None:
+    done = runs(10.0, 5.0, 10.0, 5.0, 10.0, 5.0)
+    step = next_run(done, base=(), added=FIX, protocol=PROTOCOL, session=2)
+    assert (step.run, step.reason) == ("stop", "faster")
+
+
 def test_each_run_is_compared_with_those_on_either_side() -> None:
     found, ratio = measure(runs(10.0, 10.0, 40.0), base=(), added=FIX)
     assert found is not None
