@@ -13,6 +13,7 @@ import click
 
 from ..errors import UsageError
 from ..model.counters import COUNTERS
+from ..reporters.compare_words import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,20 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command("compare")
+def counters_table() -> str:
+    """Return the counters with the growth that passes by default, for the help page."""
+    lines = ["\b", "Counters, and the growth that passes by default:"]
+    for name, spec in COUNTERS.items():
+        passes = f"{spec.tolerance:.0%}" if spec.tolerance else "none"
+        if spec.slack:
+            passes += f" + {number(spec.slack, spec.unit)}"
+        lines.append(
+            f"  {name:<22} {passes:<12} {spec.title}, {'per step' if spec.scope == 'step' else 'per run'}"
+        )
+    return "\n".join(lines)
+
+
+@click.command("compare", epilog=counters_table())
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="BASE HEAD [BASE HEAD]...")
 @click.option(
     "--base",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import torch_private
-from .sites import user_frame
+from .sites import is_library, user_frame
 from .torch_private import mark_skip
 
 if TYPE_CHECKING:
@@ -79,5 +79,7 @@ def _labelled(original: Callable[..., Any]) -> Callable[..., Any]:
         with range_of(f"{READ_LABEL}{code.co_filename}({frame.f_lineno}): {code.co_name}"):
             return original(*args, **kwargs)
 
-    mark_skip(read.__code__)
+    # What it calls, too: after a graph break dynamo looks at every frame that is entered.
+    for function in (read, user_frame, is_library):
+        mark_skip(function.__code__)
     return functools.wraps(original)(read)
