@@ -44,6 +44,15 @@ def zoom(page: Page) -> tuple[float, float]:
     return float(box.get_attribute("data-start") or 0), float(box.get_attribute("data-end") or 100)
 
 
+def until(page: Page, condition: str) -> None:
+    """Wait for a condition; the page's own policy forbids the polling that Playwright would put into it."""
+    for _ in range(100):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never true: {condition}")
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_run_opens_with_its_verdict_in_sight(name: str, open_page: Open, write: Any) -> None:
     diagnosis = recorded(name)
@@ -162,6 +171,38 @@ def test_the_timeline_is_worked_by_keys(open_page: Open, write: Any) -> None:
     assert zoom(page) == (0, 100)
 
 
+def test_the_wheel_scrolls_the_page_and_zooms_only_with_ctrl(open_page: Open, write: Any) -> None:
+    page = open_page(write(drawn())).page
+    page.locator("#timeline-box").scroll_into_view_if_needed()
+    box = page.locator("#timeline-chart").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, -120)
+    until(page, f"scrollY < {before}")
+    assert zoom(page) == (0, 100)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -240)
+    page.keyboard.up("Control")
+    until(page, "document.querySelector('#timeline-chart').dataset.end < 100")
+
+
+def test_a_drag_moves_the_timeline(open_page: Open, write: Any) -> None:
+    page = open_page(write(drawn())).page
+    page.get_by_role("button", name="Zoom in").click()
+    assert zoom(page) == (25, 75)
+    box = page.locator("#timeline-chart").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + 60
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 100, y, steps=4)
+    page.mouse.up()
+    start, end = zoom(page)
+    assert start < 25
+    assert end - start == pytest.approx(50, abs=0.5)
+
+
 def test_a_block_tells_its_name_and_time_on_hover_and_on_click(open_page: Open, write: Any) -> None:
     page = open_page(write(drawn())).page
     box = page.locator("#timeline-chart").bounding_box()
@@ -184,7 +225,7 @@ def test_the_code_of_the_first_fix_is_copied(open_page: Open, write: Any) -> Non
     page = watched.page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy").first.click()
-    page.wait_for_function("document.querySelector('.copy').textContent === 'Copied'")
+    until(page, "document.querySelector('.copy').textContent === 'Copied'")
     assert "num_workers=4" in page.evaluate("navigator.clipboard.readText()")
 
 

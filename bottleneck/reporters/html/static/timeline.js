@@ -26,6 +26,9 @@ function makeTimeline(timeline) {
   const height = rows.length * ROW + 62;
   box.style.height = `${height}px`;
 
+  // A finger on the timeline scrolls the page past it; the slider moves it, two fingers zoom.
+  const touch = matchMedia("(pointer: coarse)").matches;
+
   const lit = (item) => cause === null || cause.parts.includes(item.part);
   const colourOf = (item) => (item.part < 0 ? css(NEUTRAL[timeline.lanes[item.lane].kind]) : partColour(item.part));
 
@@ -75,7 +78,7 @@ function makeTimeline(timeline) {
       z: 5,
     },
     dataZoom: [
-      { type: "inside", xAxisIndex: 0, filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false, moveOnMouseMove: true, start: view.start, end: view.end },
+      { type: "inside", xAxisIndex: 0, filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false, moveOnMouseMove: !touch, preventDefaultMouseMove: !touch, start: view.start, end: view.end },
       {
         type: "slider", xAxisIndex: 0, filterMode: "weakFilter", bottom: 8, height: 18, showDataShadow: false, brushSelect: false, labelFormatter: "",
         borderColor: css("--line"), fillerColor: css("--accent-soft"), backgroundColor: css("--sunken"), start: view.start, end: view.end,
