@@ -34,6 +34,9 @@ __all__ = ["Arms", "Target", "first_epoch", "read_facts", "read_run"]
 
 LOG = "output.log"
 _TAIL_LINES = 3
+_HASHES = {"PYTHONHASHSEED": "0"}
+_QUIETLY = {} if "WANDB_MODE" in os.environ else {"WANDB_MODE": "offline"}
+"""Dozens of short runs do not belong on anyone's dashboard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +102,15 @@ class Arms:
             plan,
             log=log,
             seconds=self.limit_seconds,
-            environment={"PYTHONHASHSEED": "0", **environment_of(wishes, os.environ)},
+            environment={**_QUIETLY, **_HASHES, **environment_of(wishes, os.environ)},
             launcher=self.target.launcher,
             cwd=self.target.cwd,
         )
         outcome = self._outcome(working, plan, ended)
         folder = collect(working, place)
+        for saved in folder.glob("**/diverted"):
+            # What the script saved while it was being stopped: nobody wants a checkpoint per run.
+            shutil.rmtree(saved, ignore_errors=True)
         record = self._record(number, wishes, folder, ended, outcome, parity=parity)
         return record, ended.interrupted
 

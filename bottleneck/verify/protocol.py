@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Next", "estimate_seconds", "next_run"]
 
 
+_HOPELESS = 2
+"""So many failures in a row without the fix under test, and there is nothing to compare with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
     """What to do."""
@@ -54,6 +58,8 @@ def next_run(
     ok = [run for run in tried if run.status == "ok"]
     if ok and _not_applied(ok[-1], added):
         return Next(run="stop", reason="not applied")
+    if len(runs) >= _HOPELESS and all(r.status == "failed" and r.fixes == base for r in runs[-_HOPELESS:]):
+        return Next(run="stop", reason="the script now fails without it as well")
     last = runs[-1] if runs else None
     fresh = last is not None and last.session == session and last.status == "ok" and last.purpose == "timing"
     after_base = fresh and last is not None and last.fixes == base

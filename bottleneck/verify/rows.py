@@ -16,7 +16,7 @@ from ..model.verify import Outcome, Parity
 from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
-from .tolerances import tolerance_of
+from .tolerances import MOVES_SAMPLES, tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,16 +100,17 @@ class Evidence:
             self._known[run.folder] = read_facts(self.folder / run.folder)
         return self._known[run.folder]
 
-    def losses(self, run: RunRecord) -> list[float | None]:
-        """Return a run's losses, of the first pass over its data where there were several.
+    def losses(self, run: RunRecord, added: Sequence[str] = ()) -> list[float | None]:
+        """Return a run's losses; of the first pass over its data where the fixes move samples.
 
-        Workers that persist draw another order from the second pass on, which is no harm done.
+        From the second pass on workers that persist give another order, which is no harm done.
         """
         facts = self.of(run)
         if facts is None:
             return []
-        epoch = first_epoch(self.folder / run.folder)
-        return facts.losses if epoch is None else facts.losses[:epoch]
+        if not MOVES_SAMPLES.intersection(added):
+            return facts.losses
+        return facts.losses[: first_epoch(self.folder / run.folder)]
 
     def reproduction(self, runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Reproduction | None:
         """Compare the runs without a fix with each other."""
@@ -139,8 +140,8 @@ class Evidence:
             its = self.of(run)
             found.append(
                 compare(
-                    self.losses(first),
-                    self.losses(run),
+                    self.losses(first, added),
+                    self.losses(run, added),
                     tolerance=tolerance_of(added),
                     against_itself=own,
                     norms=(own_norms, its.gradient_norms if its is not None else []),

@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..catalog.registry import by_id
-from ..errors import ScriptError
+from ..errors import InputError, ScriptError
 from ..model.verify import Verification
 from .arms import read_run
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
 from .rows import Candidate, Evidence, make_outcome
+from .tolerances import MOVES_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..model.run import Run
     from ..model.trial import Wish
     from ..model.verify import Outcome, RunRecord
     from .arms import Arms
 
 __all__ = ["Session"]
-
-_SHUFFLED_BY = frozenset({"FX101", "FX102", "FX105", "FX106"})
-"""Fixes that move work to other processes, and random transforms with it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,11 +85,21 @@ class Session:
         self.arms.steps = self.state.protocol.steps
         run = read_run(self.arms.folder / first.folder)
         if run is not None:
+            self._note_other_device(run)
             self._put(
                 host=run.host,
                 device=run.devices[0] if run.devices else None,
             )
         self._say_estimate(first.seconds, first.steps)
+
+    def _note_other_device(self, run: Run) -> None:
+        """Say where predictions were made for another device than the one at hand."""
+        predicted = self.state.predicted_for
+        device = run.devices[0].name if run.devices else ""
+        if predicted is not None and device and predicted.name != device:
+            note = f"The predictions are for {predicted.name}; measured on {device}."
+            if note not in self.state.notes:
+                self._put(notes=(*self.state.notes, note))
 
     def _say_estimate(self, run_seconds: float, steps: int) -> None:
         protocol = self.state.protocol
@@ -114,6 +123,26 @@ class Session:
         )
         self.say(f"run {number}, {names}{' (losses only)' if parity else ''}: {told}")
         return record
+
+    def _same_machine(self, record: RunRecord) -> None:
+        """Refuse to go on with times that were taken elsewhere.
+
+        Raises:
+            InputError: this is another machine, or another torch.
+        """
+        run = read_run(self.arms.folder / record.folder) if record.status == "ok" else None
+        known = self.state.host
+        if run is None or not known.torch:
+            return
+        device = run.devices[0].name if run.devices else ""
+        before = self.state.device.name if self.state.device is not None else ""
+        here, there = (run.host.torch, run.host.cpu, device), (known.torch, known.cpu, before)
+        if here != there:
+            raise InputError(
+                f"The earlier runs are from another machine or torch: {', '.join(there)};"
+                f" here: {', '.join(here)}.",
+                remedy="Begin a new verification.",
+            )
 
     def _filled(self, wishes: Sequence[Wish]) -> list[Wish]:
         """Add what only a run without the fix can tell: how much memory there is to preheat."""
@@ -143,6 +172,7 @@ class Session:
                 harmful=outcome.verdict == "harmful",
             )
             if step.run == "stop":
+                stopped = step.reason if step.reason not in _SAID_BY_THE_ROW else ""
                 break
             if self._interrupted:
                 stopped = "stopped by the user"
@@ -163,7 +193,7 @@ class Session:
     def _may_be_moved(self, candidate: Candidate, base: tuple[str, ...]) -> bool:
         together = base + candidate.fixes
         seen = any(run.purpose == "parity" and run.fixes == together for run in self.state.runs)
-        return not seen and bool(_SHUFFLED_BY.intersection(candidate.fixes)) and not self._interrupted
+        return not seen and bool(MOVES_SAMPLES.intersection(candidate.fixes)) and not self._interrupted
 
     def _outcome(self, candidate: Candidate, base: tuple[str, ...], *, stopped: str = "") -> Outcome:
         return make_outcome(
@@ -239,6 +269,7 @@ class Session:
         self.save(self.state)
 
 
+_SAID_BY_THE_ROW = frozenset({"failed", "not applied", "harmful", "faster", "slower", "no gain", "undecided"})
 _OUT_OF_TIME = "the time budget is used up; --resume goes on"
 
 

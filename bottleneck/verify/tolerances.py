@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Tolerance", "tolerance_of"]
+__all__ = ["MOVES_SAMPLES", "Tolerance", "tolerance_of"]
+
+MOVES_SAMPLES = frozenset({"FX101", "FX102", "FX105", "FX106"})
+"""Fixes that make samples in other processes: random transforms draw other numbers there, and workers
+that persist take another order from the second pass over the data on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
