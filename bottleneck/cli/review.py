@@ -154,7 +154,8 @@ def _serve(folder: Path, *, port: int | None) -> None:
 
     # Ended from outside, TensorBoard must not be left behind.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one of them, and means it
+            signal.signal(number, _leave)
     with running(folder, port=port) as tensorboard:
         click.echo(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)")
         sys.stdout.flush()
