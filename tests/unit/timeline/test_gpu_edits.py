@@ -50,21 +50,11 @@ def device_work(
 ) -> DeviceWork:
     m = len(program.event)
     no = np.zeros(m, dtype=bool)
-    return DeviceWork(
-        fp32_math=no,
-        fp32_attention=no,
-        tf32_math=no,
-        low_traffic=no,
-        scores=no,
-        score_products=no,
-        chains=np.ones(m),
-        merged=no if merged is None else merged,
-        merged_by=np.full(m, -1, dtype=np.int16) if by is None else by,
-        layout=no,
-        zero_grad=no,
-        optimizer=no,
-        items=no,
-    )
+    masks: dict[str, np.ndarray] = {field.name: no for field in dataclasses.fields(DeviceWork)}
+    masks |= {"chains": np.ones(m), "merged_by": np.full(m, -1, dtype=np.int16)}
+    if merged is not None and by is not None:
+        masks |= {"merged": merged, "merged_by": by}
+    return DeviceWork(**masks)
 
 
 def prices(program: Program, work: DeviceWork) -> list[tuple[float, float, float | None]]:
