@@ -1,6 +1,8 @@
 # make demo    diagnose a shipped example and print the report
 # make test    the whole test suite
 # make check   what CI runs: linters, types, layers, tests, the gate over our own examples
+# make oldest  the harness's tests with the oldest torch that is supported, in .venv-oldest (5 GB: its only
+#              wheel on PyPI brings CUDA); says so and goes on where that torch cannot be installed
 # Each does all its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
 
 VENV ?= .venv
@@ -12,7 +14,10 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint types layers gate baselines format schema clean
+OLDEST ?= 2.6.0
+OLDEST_BIN := .venv-oldest/bin
+
+.PHONY: demo test check oldest lint types layers gate baselines format schema clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/bottleneck diagnose --out reports/demo-$$(date +%Y%m%d-%H%M%S) examples/input_bound.py
@@ -21,6 +26,25 @@ test: $(VENV)/.development
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
 
 check: lint types layers test gate
+
+# What depends on torch's private corners: facts about compilations, FLOPs, steps, stopping. And one compiled
+# script from end to end.
+oldest: .venv-oldest/.ready
+	@if [ "$$(cat .venv-oldest/.ready)" = none ]; then \
+		echo "torch $(OLDEST) cannot be installed here: its tests are left out."; \
+	else \
+		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness && \
+		$(OLDEST_BIN)/python -m torch_bottleneck diagnose --quiet --out .venv-oldest/run-$$$$ \
+			examples/graph_breaks.py --steps 60; \
+	fi
+
+.venv-oldest/.ready: pyproject.toml
+	@test -x $(OLDEST_BIN)/python || $(PYTHON) -m venv .venv-oldest
+	@echo "Installing torch $(OLDEST) into .venv-oldest ..."
+	@if timeout 600 $(OLDEST_BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(OLDEST); then \
+		$(OLDEST_BIN)/python -m pip install --quiet --disable-pip-version-check -e . torch==$(OLDEST) \
+			pytest pytest-timeout pytest-rerunfailures hypothesis && echo $(OLDEST) > $@; \
+	else echo none > $@; fi
 
 lint: $(VENV)/.development
 	$(BIN)/ruff check .
@@ -63,4 +87,4 @@ $(VENV)/.development: $(VENV)/.runtime
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -20,6 +20,16 @@ import msgspec
 import torch
 
 from ..model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
+from .compile_records import (
+    ATTEMPT,
+    break_site,
+    failed_guard,
+    first_line,
+    gave_up_silently,
+    guard_line,
+    hint,
+    sites,
+)
 from .imports import ImportWatch
 from .sites import is_library
 from .torch_private import mark_skip
@@ -33,11 +43,8 @@ __all__ = ["CompileWatch"]
 
 METRICS_KEPT = 4096
 """Dynamo keeps 64 compilations by default; a model compiled per block makes more."""
-_ATTEMPT = re.compile(r"^!?(?P<frame>\d+)/(?P<number>\d+)")
 _NUMBER = re.compile(r"\d+")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
-_COMMENT = re.compile(r"\s{2,}#.*$")
-"""Dynamo appends the source line of the guard in a comment far to the right."""
 
 
 class CompileWatch:
@@ -56,6 +63,8 @@ class CompileWatch:
         self._breaks: dict[tuple[str, int, str], GraphBreak] = {}
         self._recompiles: dict[tuple[str, int, str], Recompile] = {}
         self._frames: dict[str, SourceSite] = {}
+        self._given_up: list[SourceSite] = []
+        self._blamed: dict[str, int] = {}
         self._limits: list[str] = []
         self._skips: list[str] = []
         self._modules: list[str] = []
@@ -179,6 +188,7 @@ class CompileWatch:
         for metric in new:
             self._add_metric(utils, metric, step)
         self._read_breaks(utils)
+        self._blame_old_record(utils)
         self._read_counters(utils, compiled=any(getattr(metric, "co_name", None) for metric in new))
         return True
 
@@ -195,12 +205,12 @@ class CompileWatch:
         # A compilation given up at the recompile limit does not say whose it was; its number does.
         site = self._frames.get(number)
         kind, why = getattr(metric, "fail_type", None), getattr(metric, "fail_reason", None)
-        fail = f"{kind}: {_first_line(why)}" if kind else None
+        fail = f"{kind}: {first_line(why)}" if kind else None
         reason = getattr(metric, "recompile_reason", None)
-        found = _ATTEMPT.match(compile_id)
+        found = ATTEMPT.match(compile_id)
         again = found is not None and int(found["number"]) > 0 and bool(frame) and not kind
         if again and not reason:
-            reason = _failed_guard(utils, file, line, compile_id)
+            reason = failed_guard(utils, file, line, compile_id)
         self._events.append(
             CompileEvent(
                 frame=frame,
@@ -210,13 +220,15 @@ class CompileWatch:
                 seconds=_seconds(metric),
                 step=step,
                 fail=fail,
-                recompile_reason=_guard_line(reason) if again else None,
+                recompile_reason=guard_line(reason) if again else None,
             )
         )
         if again:
-            self._add_recompile(frame, site, _guard_line(reason), step)
+            self._add_recompile(frame, site, guard_line(reason), step)
         if kind and frame and site is not None:
             self._add_skipped(metric, site, str(why or ""))
+        elif frame and site is not None and gave_up_silently(metric):
+            self._given_up.append(site)
         skip = getattr(metric, "cudagraph_skip_reason", None)
         if skip and str(skip) not in self._skips:
             self._skips.append(str(skip))
@@ -252,14 +264,36 @@ class CompileWatch:
         site = function if is_library(exact.file) and not is_library(function.file) else exact
         self._add_break(text, site, exact, [function, *([exact] if exact != function else [])], whole=True)
 
+    def _blame_old_record(self, utils: Any) -> None:
+        """Find the reason of functions that torch 2.6 gave up: it counts reasons, without their line."""
+        counters = getattr(utils, "counters", {})
+        counted = {
+            str(text): int(n)
+            for group in ("unimplemented", "inline_call")
+            for text, n in dict(counters.get(group, {})).items()
+        }
+        fresh = [text for text, n in counted.items() if n > self._blamed.get(text, 0)]
+        self._blamed = counted
+        given_up, self._given_up = self._given_up, []
+        if not given_up or not fresh:
+            return
+        text = fresh[-1]
+        known = next((k for k, b in self._breaks.items() if b.reason == first_line(text)), None)
+        for function in given_up:
+            if known is None:
+                self._add_break(text, function, function, [function], whole=True)
+            elif function not in self._breaks[known].skipped:
+                found = self._breaks[known]
+                self._breaks[known] = msgspec.structs.replace(found, skipped=[*found.skipped, function])
+
     def _read_breaks(self, utils: Any) -> None:
         reasons = getattr(utils, "graph_break_reasons", [])
         if len(reasons) < self._seen_breaks:
             self._seen_breaks = 0
         for entry in reasons[self._seen_breaks :]:
             text = str(getattr(entry, "reason", entry))
-            stack = _sites(getattr(entry, "user_stack", None) or [])
-            site, exact = _break_site(stack)
+            stack = sites(getattr(entry, "user_stack", None) or [])
+            site, exact = break_site(stack)
             self._add_break(text, site, exact, stack)
         self._seen_breaks = len(reasons)
 
@@ -273,13 +307,13 @@ class CompileWatch:
         whole: bool = False,
     ) -> None:
         """Join what is known of one place; a function given up whole counts as no report of its own."""
-        key = (exact.file, exact.line, _first_line(text)) if exact else ("", 0, text)
-        known = self._breaks.get(key) or GraphBreak(reason=_first_line(text), hits=0)
+        key = (exact.file, exact.line, first_line(text)) if exact else ("", 0, text)
+        known = self._breaks.get(key) or GraphBreak(reason=first_line(text), hits=0)
         better = site if site is not None and (site.function or known.site is None) else known.site
         self._breaks[key] = msgspec.structs.replace(
             known,
             site=better,
-            hint=known.hint or _hint(text, site, exact),
+            hint=known.hint or hint(text, site, exact),
             hits=(known.hits or 0) + (not whole),
             stacks=known.stacks if stack in known.stacks or whole else [*known.stacks, stack],
             skipped=[*known.skipped, stack[0]] if whole and stack[0] not in known.skipped else known.skipped,
@@ -323,65 +357,6 @@ class CompileWatch:
         )
 
 
-def _sites(stack: Sequence[Any]) -> list[SourceSite]:
-    return [
-        SourceSite(file=str(frame.filename), line=int(frame.lineno or 0), function=str(frame.name or ""))
-        for frame in stack
-    ]
-
-
-def _break_site(sites: list[SourceSite]) -> tuple[SourceSite | None, SourceSite | None]:
-    """Return (innermost line of the user's own code, innermost line at all)."""
-    if not sites:
-        return None, None
-    own = [site for site in sites if not is_library(site.file)]
-    return (own or sites)[-1], sites[-1]
-
-
-def _hint(text: str, site: SourceSite | None, exact: SourceSite | None) -> str:
-    """Return dynamo's explanation and hints on one line, and where in a library it happened."""
-    parts = []
-    for line in text.splitlines()[1:]:
-        label, _, rest = line.strip().partition(":")
-        if label in ("Explanation", "Hint") and rest.strip():
-            parts.append(rest.strip())
-    if site is not None and exact is not None and site != exact:
-        parts.append(f"inside {exact.function} at {exact.file}:{exact.line}")
-    return " ".join(parts)
-
-
-def _failed_guard(utils: Any, file: str | None, line: int | None, compile_id: str) -> str:
-    """Return the guard whose failure caused this compilation, from the record of failures.
-
-    The record grows by all entries that failed; the first of the newest group is the cause. It
-    names the entry that failed ("2/0: ..."), so the frame's number picks the group.
-    """
-    frame = compile_id.lstrip("!").partition("/")[0]
-    for code, failures in getattr(utils, "guard_failures", {}).items():
-        if getattr(code, "co_filename", None) != file or code.co_firstlineno != line:
-            continue
-        texts = [_failure_text(failure) for failure in failures]
-        mine = [text for text in texts if text.startswith(f"{frame}/")]
-        if mine or texts:
-            return (mine or texts)[-1]
-    return ""
-
-
-def _failure_text(failure: Any) -> str:
-    return str(getattr(failure, "reason", failure))
-
-
-def _guard_line(reason: object) -> str:
-    """Return the failed guard as one line, without the number of the entry it belongs to."""
-    lines = [line.strip(" -\t") for line in str(reason or "").splitlines()]
-    for line in lines:
-        head, separator, rest = line.partition(": ")
-        text = rest if separator and _ATTEMPT.match(head) else line
-        if text and not text.startswith(("Recompiling", "triggered by")):
-            return _COMMENT.sub("", text)
-    return ""
-
-
 def _on_our_clock(epoch_seconds: float | None) -> int | None:
     """Return a time since the epoch on the clock of the step times (perf_counter_ns)."""
     if epoch_seconds is None:
@@ -395,10 +370,6 @@ def _seconds(metric: Any) -> float | None:
         return float(whole)
     microseconds = getattr(metric, "duration_us", None)
     return float(microseconds) / 1e6 if microseconds is not None else None
-
-
-def _first_line(text: object) -> str:
-    return str(text or "").strip().split("\n", 1)[0].strip()
 
 
 def _count(counters: dict[str, dict[str, int]], group: str, name: str) -> int:
