@@ -65,12 +65,19 @@ def _expand(runs: Sequence[Path]) -> list[Path]:
     """Replace a folder of runs by the runs in it.
 
     Raises:
-        InputError: a path does not exist.
+        InputError: a path does not exist, or was prepared before.
     """
+    from ..review.page import PAGE_FILE
+
     found: list[Path] = []
     for path in runs:
         if not path.exists():
             raise InputError(f"{path} does not exist.", remedy="Give a run folder or a trace.")
+        if (path / PAGE_FILE).is_file():
+            raise InputError(
+                f"{path} was prepared for TensorBoard before.",
+                remedy=f"Show it with `tensorboard --logdir {path}`, or give its run.",
+            )
         inside = []
         if path.is_dir() and not _is_run(path):
             inside = [

@@ -17,10 +17,12 @@ from ..timeline.dialect import Kind, normalise
 from ..timeline.hostwork import Work, label_of
 from ..timeline.kernels import classify
 
-__all__ = ["Event", "Notes", "Translator", "collective_name"]
+__all__ = ["LANE", "Event", "Notes", "Translator", "collective_name"]
 
 Event: TypeAlias = dict[str, Any]
 
+LANE = "Diagnosis"
+"""The process that the lane is drawn as."""
 _LOADER = "enumerate(DataLoader)#"
 _LOADER_END = ".__next__"
 _OPERATOR_LABEL = re.compile(r"^Optimizer\.|^(Distributed)?DataParallel\.forward$")
@@ -94,6 +96,8 @@ class Translator:
         """Return what becomes of an event: usually one, none when it is left out."""
         phase = event.get("ph")
         event.setdefault("name", "")
+        if event.get("pid") == LANE:
+            return []  # the lane of an earlier copy
         if phase == "M":
             return [event]
         if phase != "X":

@@ -17,6 +17,7 @@ from ..model.codes import BottleneckClass, Part
 from ..model.view import NO_PART, PARTS_OF_CLASS
 from ..reporters.rows import headline
 from ..reporters.wording import milliseconds, percent, sentence
+from .dialect import LANE
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Cause, Diagnosis
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["CATEGORY", "Place", "lane_events", "places"]
 
 CATEGORY = "diagnosis"
-_PROCESS = "Diagnosis"
 _VERDICT, _DIVIDED = 1, 2
 _COLOURS: dict[Part, str] = {
     Part.INPUT: "terrible",
@@ -63,7 +63,7 @@ def lane_events(diagnosis: Diagnosis, copied: Copied, *, rank: int) -> list[Even
     """Return the events of the lane for the trace of one rank."""
     verdict = diagnosis.verdict
     events: list[Event] = [
-        _meta("process_name", 0, {"name": _PROCESS}),
+        _meta("process_name", 0, {"name": LANE}),
         _meta("process_labels", 0, {"labels": "bottleneck"}),
         _meta("process_sort_index", 0, {"sort_index": -1}),
         _meta("thread_name", _VERDICT, {"name": "verdict, per step"}),
@@ -145,7 +145,7 @@ def _divided(timeline: StepTimeline) -> list[Event]:
 
 
 def _meta(name: str, thread: int, args: Event) -> Event:
-    return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "ts": 0, "args": args}
+    return {"ph": "M", "name": name, "pid": LANE, "tid": thread, "ts": 0, "args": args}
 
 
 def _block(name: str, thread: int, begin: float, length: float, args: Event) -> Event:
@@ -153,7 +153,7 @@ def _block(name: str, thread: int, begin: float, length: float, args: Event) -> 
         "ph": "X",
         "cat": CATEGORY,
         "name": name,
-        "pid": _PROCESS,
+        "pid": LANE,
         "tid": thread,
         "ts": round(begin, 3),
         "dur": round(length, 3),

@@ -220,12 +220,14 @@ def test_a_folder_of_runs_is_all_of_them_and_one_that_cannot_be_read_is_told(
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["good"]
 
 
-@pytest.mark.parametrize("what", ["missing", "text", "empty"])
+@pytest.mark.parametrize("what", ["missing", "text", "empty", "prepared"])
 def test_what_cannot_be_reviewed_is_one_clear_line(
     tmp_path: Path, bottleneck: Callable[..., subprocess.CompletedProcess[str]], what: str
 ) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "bottleneck-page.json").write_text("{}")
     done = bottleneck("review", what, "--no-serve")
     assert done.returncode == 2 and done.stderr.startswith("Error: ") and "Traceback" not in done.stderr
     assert not (tmp_path / "tensorboard-review").exists()

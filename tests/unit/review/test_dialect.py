@@ -148,6 +148,11 @@ def test_events_that_would_stop_the_parser_are_completed_or_left_out() -> None:
     assert Translator(Notes())({"ph": "i", "name": "[memory]"}) == []
 
 
+def test_the_lane_of_an_earlier_copy_is_dropped() -> None:
+    assert Translator(Notes())(event("diagnosis", "step 3: input-bound", pid="Diagnosis")) == []
+    assert Translator(Notes())({"ph": "M", "name": "process_name", "pid": "Diagnosis", "args": {}}) == []
+
+
 def test_a_cut_copy_keeps_the_device_work_of_the_calls_it_keeps() -> None:
     translate = Translator(Notes(low_us=100.0, launched=frozenset({9})))
     assert translate(event("cpu_op", "aten::mm", ts=99.0)) == []
