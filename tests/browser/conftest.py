@@ -66,7 +66,13 @@ def open_page(browser: Browser) -> Iterator[Open]:
     opened: list[Watched] = []
 
     def opener(
-        target: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False, script: bool = True
+        target: Path | str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        script: bool = True,
+        touch: bool = False,
     ) -> Watched:
         address = target.as_uri() if isinstance(target, Path) else target
         origin = address if isinstance(target, Path) else "/".join(address.split("/")[:3])
@@ -75,6 +81,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",  # nothing is still moving when a test looks at it
             java_script_enabled=script,
+            has_touch=touch,
+            is_mobile=touch,
         )
         page = context.new_page()
         watched = Watched(page)

@@ -181,10 +181,31 @@ def test_the_wheel_scrolls_the_page_and_zooms_only_with_ctrl(open_page: Open, wr
     page.mouse.wheel(0, -120)
     until(page, f"scrollY < {before}")
     assert zoom(page) == (0, 100)
+    box = page.locator("#timeline-chart").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
     page.keyboard.down("Control")
     page.mouse.wheel(0, -240)
     page.keyboard.up("Control")
     until(page, "document.querySelector('#timeline-chart').dataset.end < 100")
+
+
+def test_a_finger_scrolls_past_the_timeline(open_page: Open, write: Any) -> None:
+    page = open_page(write(drawn()), width=400, height=800, touch=True).page
+    page.locator("#timeline-box").scroll_into_view_if_needed()
+    box = page.locator("#timeline-chart").bounding_box()
+    assert box is not None
+    before = page.evaluate("scrollY")
+    session = page.context.new_cdp_session(page)
+    x, y = box["x"] + 150, box["y"] + 60
+    session.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for k in range(1, 12):
+        moved = [{"x": x, "y": y + 15 * k}]
+        session.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": moved})
+        page.wait_for_timeout(16)
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    until(page, f"scrollY < {before}")
+    assert zoom(page) == (0, 100)
 
 
 def test_a_drag_moves_the_timeline(open_page: Open, write: Any) -> None:

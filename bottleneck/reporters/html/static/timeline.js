@@ -173,6 +173,8 @@ function makeTimeline(timeline) {
     event.preventDefault();
     actions[keys[event.key]]();
   });
+  // ECharts takes every turn of the wheel over a chart that can zoom; without Ctrl it is the page's.
+  $("timeline-box").addEventListener("wheel", (event) => { if (!event.ctrlKey) event.stopPropagation(); }, { capture: true, passive: true });
   $("timeline-tools").hidden = false;
 
   const used = new Map();
