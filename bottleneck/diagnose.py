@@ -27,7 +27,7 @@ from .analyzers.view_rows import loader_rows, window_steps
 from .catalog.match import applicable, match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
-from .ingest.memory import read_records
+from .ingest.memory import read_memory
 from .model.codes import FINDING_CODES, Part
 from .model.counters import StepCounters
 from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
@@ -41,7 +41,6 @@ from .timeline.cpu import read_cpu
 from .timeline.cpu_baseline import read_baseline
 from .timeline.dialect import DEVICE_KINDS, kinds
 from .timeline.gpu import read_gpu
-from .timeline.memory import join_failure, summarise_memory
 from .timeline.result import Timeline
 from .timeline.steps import Steps, find_steps
 from .timeline.workload import read_workload
@@ -129,7 +128,7 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
     steps = find_steps(trace) if trace is not None and len(trace) else None
     basis = find_basis(rank.run, steps, given_ms=true_step_ms)
     timeline = _read_timeline(rank, steps, basis)
-    memory, memory_problems = _read_memory(rank)
+    memory, memory_problems = read_memory(rank)
     problems = [*rank.problems, *basis.problems, *timeline.problems, *memory_problems]
     if rank.trace_problem:
         problems.append(rank.trace_problem)
@@ -154,27 +153,6 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
         windows=window_steps(basis.run, steps, kept=basis.kept),
         memory=memory,
     )
-
-
-def _read_memory(rank: ingest.Rank) -> tuple[tuple[MemorySummary, ...], tuple[str, ...]]:
-    """Summarise the memory of one rank, the fullest device first."""
-    records, problems = read_records(rank)
-    run = rank.run
-    capacities = {
-        device.index: int(device.total_bytes * (device.memory_fraction_cap or 1.0))
-        for device in (run.devices if run is not None else ())
-        if device.total_bytes and device.kind != "cpu"
-    }
-    history: tuple[MemorySummary, ...] = ()
-    failure: tuple[MemorySummary, ...] = ()
-    for record in records:
-        found = summarise_memory(record.snapshot, record.notes, capacities=capacities)
-        if record.failure:
-            failure = found
-        else:
-            history = found
-    caught = run is not None and not run.outcome.out_of_memory
-    return join_failure(history, failure, caught=caught), problems
 
 
 def _skew(readings: Sequence[_RankReading]) -> Skew | None:

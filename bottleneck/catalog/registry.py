@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..model.fix import Fix
-from . import allocator, compute, distributed, graph_breaks, host, memory, precision
+from . import allocator, compute, distributed, graph_breaks, host, memory, memory_states, precision
 from . import compile as compile_family
 from . import input as input_family
 
@@ -19,6 +19,7 @@ _FAMILIES = (
     input_family,
     allocator,
     memory,
+    memory_states,
     precision,
     compute,
     graph_breaks,

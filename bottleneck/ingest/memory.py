@@ -1,7 +1,7 @@
 """The memory snapshots of one process with the notes that belong to them.
 
-In: a `Rank`. Out: `MemoryRecord`s: the history of the memory window, and the state in which an
-allocation failed. Inside a run folder, what cannot be read is a problem only.
+In: a `Rank`. Out: summaries per device, from `MemoryRecord`s: the history of the memory window, and the
+state in which an allocation failed. Inside a run folder, what cannot be read is a problem only.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import msgspec
 
 from ..errors import InputError
 from ..model.memory_notes import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
+from ..timeline.memory import join_failure, summarise_memory
 from .snapshot import read_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..model.memory import MemorySummary
     from ..model.snapshot import Snapshot
     from .rank import Rank
 
-__all__ = ["MemoryRecord", "read_records"]
+__all__ = ["MemoryRecord", "read_memory", "read_records"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,31 @@ class MemoryRecord:
     notes: MemoryNotes | None
     failure: bool
     """Taken because an allocation failed."""
+
+
+def read_memory(rank: Rank) -> tuple[tuple[MemorySummary, ...], tuple[str, ...]]:
+    """Summarise the memory of one process; returns (summaries, problems), the fullest device first.
+
+    Raises:
+        InputError: a snapshot that was given by itself cannot be read.
+    """
+    records, problems = read_records(rank)
+    run = rank.run
+    capacities = {
+        device.index: int(device.total_bytes * (device.memory_fraction_cap or 1.0))
+        for device in (run.devices if run is not None else ())
+        if device.total_bytes and device.kind != "cpu"
+    }
+    history: tuple[MemorySummary, ...] = ()
+    failure: tuple[MemorySummary, ...] = ()
+    for record in records:
+        found = summarise_memory(record.snapshot, record.notes, capacities=capacities)
+        if record.failure:
+            failure = found
+        else:
+            history = found
+    caught = run is not None and not run.outcome.out_of_memory
+    return join_failure(history, failure, caught=caught), problems
 
 
 def read_records(rank: Rank) -> tuple[tuple[MemoryRecord, ...], tuple[str, ...]]:

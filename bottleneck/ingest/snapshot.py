@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import SnapshotError
 from ..model.snapshot import Action, Annotation, BlockState, DeviceMemory, Frame, Snapshot
@@ -125,6 +126,15 @@ def _whole(entry: Mapping[str, Any], key: str, default: int | None = None) -> in
     return value
 
 
+def _column(entries: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.int64]:
+    """Return one field of all entries, 0 where it is missing."""
+    values = [entry.get(key, 0) for entry in entries]
+    if not set(map(type, values)) <= {int} or (values and not -_HUGE < min(values) <= max(values) < _HUGE):
+        for entry in entries:
+            _whole(entry, key, 0)
+    return np.array(values, np.int64)
+
+
 def _devices(
     segments: Sequence[Mapping[str, Any]],
     histories: Sequence[Sequence[Mapping[str, Any]]],
@@ -150,37 +160,25 @@ def _device(
     stacks: _Stacks,
 ) -> DeviceMemory:
     other = int(Action.OTHER)
-    events = [
-        (
-            _ACTIONS.get(str(entry.get("action")), other),
-            _whole(entry, "addr", 0),
-            _whole(entry, "size", 0),
-            _whole(entry, "stream", 0),
-            _whole(entry, "time_us", 0),
-            stacks.number(entry.get("frames")),
-        )
-        for entry in history
-    ]
     blocks = [block for index, segment in enumerate(segments) for block in _blocks(index, segment, stacks)]
-    event_columns = list(zip(*events, strict=True)) if events else [()] * 6
     block_columns = list(zip(*blocks, strict=True)) if blocks else [()] * 6
     return DeviceMemory(
         device=number,
-        action=np.array(event_columns[0], np.int8),
-        address=np.array(event_columns[1], np.int64).astype(np.uint64),
-        size=np.array(event_columns[2], np.int64),
-        stream=np.array(event_columns[3], np.int64),
-        time_us=np.array(event_columns[4], np.int64),
-        stack=np.array(event_columns[5], np.int32),
+        action=np.array([_ACTIONS.get(str(entry.get("action")), other) for entry in history], np.int8),
+        address=_column(history, "addr").astype(np.uint64),
+        size=_column(history, "size"),
+        stream=_column(history, "stream"),
+        time_us=_column(history, "time_us"),
+        stack=np.array([stacks.number(entry.get("frames")) for entry in history], np.int32),
         block_address=np.array(block_columns[0], np.int64).astype(np.uint64),
         block_size=np.array(block_columns[1], np.int64),
         block_requested=np.array(block_columns[2], np.int64),
         block_state=np.array(block_columns[3], np.int8),
         block_stack=np.array(block_columns[4], np.int32),
         block_segment=np.array(block_columns[5], np.int32),
-        segment_address=np.array([_whole(s, "address", 0) for s in segments], np.int64).astype(np.uint64),
-        segment_size=np.array([_whole(s, "total_size", 0) for s in segments], np.int64),
-        segment_stream=np.array([_whole(s, "stream", 0) for s in segments], np.int64),
+        segment_address=_column(segments, "address").astype(np.uint64),
+        segment_size=_column(segments, "total_size"),
+        segment_stream=_column(segments, "stream"),
     )
 
 

@@ -45,6 +45,8 @@ _OWNER = {
     "gradients": _CODE[MemoryCategory.GRADIENTS],
     "optimizer state": _CODE[MemoryCategory.OPTIMIZER],
 }
+_ROUNDING = 512
+"""The allocator rounds up to this; storages may be noted with it."""
 _STATES_PER_PARAMETER = 2
 """Adam and its kin keep two; more than that of one size stays unknown."""
 
@@ -103,26 +105,26 @@ def _by_address(
     owned = np.full(len(lives.size), -1, np.int8)
     if notes is None:
         return owned
-    order = np.argsort(lives.address, kind="stable")
-    sorted_addresses = lives.address[order]
+    # Rows by address, then by begin: of those at an address the last that had begun is the one noted.
+    known, rank = np.unique(lives.address, return_inverse=True)
+    span = lives.events + 2
+    key = rank.astype(np.int64) * span + lives.begin + 1
+    order = np.argsort(key, kind="stable")
     for noted in notes.owners:
         here = np.array(noted.device) == device
-        if not here.any():
+        if not here.any() or not len(known):
             continue
         address = np.array(noted.address, np.uint64)[here]
         size = np.array(noted.bytes, np.int64)[here]
-        # Between which events it was noted; without times only the end of the history is known.
+        # After which event it was noted; without times only the end of the history is known.
         event = lives.events
         if lives.events and clock.unit == "ms":
             event = int(np.searchsorted(clock.at, (noted.at_us - first_us) / 1e3, side="right")) - 1
-        low = np.searchsorted(sorted_addresses, address, side="left")
-        high = np.searchsorted(sorted_addresses, address, side="right")
-        code = _OWNER[noted.owner]
-        for start, stop, size_noted in zip(low.tolist(), high.tolist(), size.tolist(), strict=True):
-            for row in order[start:stop].tolist():
-                alive = lives.end[row] > event if event < lives.events else lives.end[row] >= lives.events
-                if lives.begin[row] <= event and alive and size_noted <= lives.size[row] + 512:
-                    owned[row] = code
+        place = np.minimum(np.searchsorted(known, address), len(known) - 1)
+        row = order[np.maximum(np.searchsorted(key[order], place * span + event + 1, side="right") - 1, 0)]
+        alive = lives.end[row] > event if event < lives.events else lives.end[row] >= lives.events
+        fits = (lives.address[row] == address) & (lives.begin[row] <= event) & alive
+        owned[row[fits & (size <= lives.size[row] + _ROUNDING)]] = _OWNER[noted.owner]
     return owned
 
 
