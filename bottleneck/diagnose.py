@@ -10,6 +10,7 @@ import datetime as dt
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -28,8 +29,9 @@ from .catalog.match import applicable, match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
 from .ingest.memory import read_memory
+from .ingest.source_text import line_text
 from .model.codes import FINDING_CODES, Part
-from .model.counters import StepCounters
+from .model.counters import BreakSite, StepCounters, SyncSite
 from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
 from .model.fix import Suggestion
 from .model.memory import MemorySummary
@@ -48,6 +50,7 @@ from .timeline.workload import read_workload
 __all__ = ["diagnose_paths"]
 
 
+_Placed = TypeVar("_Placed", SyncSite, BreakSite)
 _EQUAL = 1.01
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
@@ -227,12 +230,29 @@ def _capture(reading: _RankReading, facts: Facts, problems: Sequence[str]) -> Ca
 
 def _counters(reading: _RankReading) -> StepCounters:
     rank, timeline = reading.rank, reading.timeline
-    return count_steps(
+    counters = count_steps(
         rank.trace,
         reading.steps,
         run=rank.run,
         compile_facts=rank.compile,
         missing=timeline.missing_activities or 0,
+    )
+    return counters if rank.run is None else _quoted(counters, rank.run)
+
+
+def _quoted(counters: StepCounters, run: Run) -> StepCounters:
+    """Quote the lines: by its text a line is found again after it has moved."""
+
+    def quote(item: _Placed) -> _Placed:
+        if item.site is None:
+            return item
+        return msgspec.structs.replace(item, code=line_text(item.site, run))
+
+    return msgspec.structs.replace(
+        counters,
+        syncs=tuple(map(quote, counters.syncs)),
+        breaks=tuple(map(quote, counters.breaks)),
+        recompiles=tuple(map(quote, counters.recompiles)),
     )
 
 

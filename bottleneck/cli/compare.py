@@ -18,7 +18,7 @@ from ..reporters.compare_words import number
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model.compare import Comparison
+    from ..model.compare import Annotation, Comparison
     from ..model.gate import GateSettings
 
 __all__ = ["EXIT_CODES", "command", "conclude", "gate_options", "settings_for"]
@@ -222,9 +222,28 @@ def conclude(
     from ..reporters.compare_output import render_comparison, write_job_summary, write_reports
     from ..reporters.output import emit
 
+    comparison = _told_from_the_repository(comparison, Path.cwd())
     emit(render_comparison(comparison, format_, stream=sys.stdout, verbose=verbose))
     write_reports(comparison, wishes, verbose=verbose)
     write_job_summary(comparison)
     if comparison.outcome == "undecided":
         return {"stop": 3, "ok": 0, "fail": 1}[settings.undecided]
     return EXIT_CODES[comparison.outcome]
+
+
+def _told_from_the_repository(comparison: Comparison, folder: Path) -> Comparison:
+    """Tell the places of annotations from the root of the repository, as GitHub and GitLab want them."""
+    import msgspec
+
+    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
+    prefix = folder.relative_to(top)
+    if not prefix.parts:
+        return comparison
+
+    def moved(note: Annotation) -> Annotation:
+        if note.site is None or Path(note.site.file).is_absolute():
+            return note
+        site = msgspec.structs.replace(note.site, file=str(prefix / note.site.file))
+        return msgspec.structs.replace(note, site=site)
+
+    return msgspec.structs.replace(comparison, annotations=tuple(map(moved, comparison.annotations)))

@@ -126,7 +126,15 @@ def command(
             base = _side(str(baseline), stored)
         code = 0
         if base is not None:
-            code = _compare(base, head, settings, format_=format_, wishes=wishes, verbose=verbose)
+            code = _compare(
+                base,
+                head,
+                settings,
+                interleaved=base_folder is not None,
+                format_=format_,
+                wishes=wishes,
+                verbose=verbose,
+            )
         if update_baseline:
             _update(baseline, head, old=stored, times=settings.times != "off")
             code = 0
@@ -229,6 +237,7 @@ def _compare(
     head: Side,
     settings: GateSettings,
     *,
+    interleaved: bool,
     format_: str,
     wishes: dict[Path, str],
     verbose: bool,
@@ -237,7 +246,6 @@ def _compare(
     from ..compare.decide import compare_sides
     from ..compare.history import append, entry_of, find_drifts, read_history
 
-    interleaved = not base.baseline.plan
     entry = None
     drifts: tuple[Any, ...] = ()
     if settings.history is not None:

@@ -146,18 +146,23 @@ def name_changes(one: StepCounters, other: StepCounters) -> tuple[NameChange, ..
     return tuple(rows[:_MOST_NAMES])
 
 
-def _place(site: SourceSite, code: str) -> tuple[str, ...]:
-    """What a line is recognised by after it has moved: its text, or without it its number."""
-    return (site.file, site.function, code or f"line {site.line}")
+def _place(site: SourceSite, code: str, *, quoted: bool) -> tuple[str, ...]:
+    """What a line is recognised by after it has moved: its text, where both sides have it."""
+    return (site.file, site.function, code) if quoted else (site.file, site.function)
+
+
+def _all_quoted(*sides: Sequence[SyncSite] | Sequence[BreakSite]) -> bool:
+    return all(item.code for side in sides for item in side if item.site is not None)
 
 
 def _new_syncs(before: Sequence[SyncSite], after: Sequence[SyncSite]) -> tuple[Reason, ...]:
     located = any(item.site for item in before) or not before
     located = located and any(item.site for item in after)
+    quoted = _all_quoted(before, after)
 
     def key(item: SyncSite) -> tuple[str, ...]:
         if located and item.site is not None:
-            return (item.what, *_place(item.site, item.code))
+            return (item.what, *_place(item.site, item.code, quoted=quoted))
         return (item.what, item.phase)
 
     known: dict[tuple[str, ...], float] = {}
@@ -190,8 +195,12 @@ def _sync_text(item: SyncSite, was: float, now: float) -> str:
 
 
 def _new_breaks(before: Sequence[BreakSite], after: Sequence[BreakSite], label: str) -> tuple[Reason, ...]:
+    quoted = _all_quoted(before, after)
+
     def key(item: BreakSite) -> tuple[str, ...]:
-        return _place(item.site, item.code) if item.site is not None else (item.reason,)
+        if item.site is None:
+            return (item.reason,)
+        return (*_place(item.site, item.code, quoted=quoted), *(() if quoted else (item.reason,)))
 
     known = {key(item) for item in before}
     out = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,9 +31,7 @@ _UNSTABLE_SETTINGS = frozenset(
 )
 """They depend on when and where they are read, and no step depends on them."""
 _MOST_FINDINGS = 40
-_CODE_WIDTH = 120
-_Moved = TypeVar("_Moved", LoaderArguments, OptimizerArguments)
-_Quoted = TypeVar("_Quoted", SyncSite, BreakSite)
+_Moved = TypeVar("_Moved", SyncSite, BreakSite, LoaderArguments, OptimizerArguments)
 
 
 def join_runs(diagnoses: Sequence[Diagnosis], *, root: Path | None = None) -> Baseline:
@@ -185,9 +182,9 @@ def _counters(
             values=values,
             absent=absent,
             run_steps=min(limits) if len(limits) == len(runs) else None,
-            syncs=tuple(_quoted(item, root) for item in told.syncs),
-            breaks=tuple(_quoted(item, root) for item in runs[0].breaks),
-            recompiles=tuple(_quoted(item, root) for item in runs[0].recompiles),
+            syncs=tuple(_moved(item, root) for item in told.syncs),
+            breaks=tuple(_moved(item, root) for item in runs[0].breaks),
+            recompiles=tuple(_moved(item, root) for item in runs[0].recompiles),
             first_step=runs[0].first_step if len({run.first_step for run in runs}) == 1 else None,
             flops_step=runs[0].flops_step if len({run.flops_step for run in runs}) == 1 else None,
         ),
@@ -200,15 +197,6 @@ def _moved(item: _Moved, root: Path) -> _Moved:
     return item if item.site is None else msgspec.structs.replace(item, site=_relative(item.site, root))
 
 
-def _quoted(item: _Quoted, root: Path) -> _Quoted:
-    """Tell the item's path from the root, and quote its line."""
-    if item.site is None:
-        return item
-    site = _relative(item.site, root)
-    code = item.code or _line(str(root / site.file), site.line)
-    return msgspec.structs.replace(item, site=site, code=code)
-
-
 def _relative(site: SourceSite, root: Path) -> SourceSite:
     path = Path(site.file)
     if not path.is_absolute():
@@ -217,19 +205,6 @@ def _relative(site: SourceSite, root: Path) -> SourceSite:
         if path.is_relative_to(base):
             return msgspec.structs.replace(site, file=str(path.relative_to(base)))
     return site
-
-
-@lru_cache(maxsize=256)
-def _lines(path: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path(path).read_text(encoding="utf-8", errors="replace").splitlines())
-    except OSError:
-        return ()
-
-
-def _line(path: str, number: int) -> str:
-    lines = _lines(path)
-    return lines[number - 1].strip()[:_CODE_WIDTH] if 0 < number <= len(lines) else ""
 
 
 def _settings(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -50,13 +50,16 @@ def _property(text: str) -> str:
 
 def render_gitlab(comparison: Comparison) -> str:
     """Return the Code Quality report, a JSON list; a place is required, so what has none names the script."""
-    rows = []
+    rows: list[dict[str, object]] = []
+    seen: dict[str, int] = {}
     for note in comparison.annotations:
         path = note.site.file if note.site is not None else comparison.head.title or comparison.head.label
         line = note.site.line if note.site is not None else 1
         text = clean(note.message)
         # The same complaint must keep its fingerprint, whatever its numbers are this time.
         mark = "\0".join((note.key, path, str(line) if note.site is not None else ""))
+        seen[mark] = seen.get(mark, 0) + 1
+        mark += f"\0{seen[mark]}" if seen[mark] > 1 else ""
         rows.append(
             {
                 "description": text,

@@ -36,6 +36,13 @@ def test_a_line_that_moved_is_not_new():
     assert reasons(syncs(OLD), syncs(moved)) == []
 
 
+def test_without_the_text_of_lines_a_functions_reads_are_told_together():
+    unquoted = sync(20, "")
+    assert reasons(syncs(unquoted), syncs(sync(31, "print(loss.item())"))) == []
+    both = syncs(sync(31, "print(loss.item())"), sync(33, "x.item()"))
+    assert [text for text, _ in reasons(syncs(unquoted), both)] == ["1 → 2 `x.item()`"]
+
+
 def test_a_line_that_reads_more_often_says_how_often():
     often = sync(20, "print(loss.item())", count=6)
     assert reasons(syncs(OLD), syncs(often)) == [("1 → 6 `print(loss.item())`", OLD.site)]

@@ -15,7 +15,8 @@ from torch_bottleneck.compare.join import join_runs
 from torch_bottleneck.compare.sides import read_side
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import InputError
-from torch_bottleneck.model.counters import Counter
+from torch_bottleneck.model.counters import Counter, SyncSite
+from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters.output import save
 
 SYNCS = CASES["example-sync-bound"].folder
@@ -105,20 +106,14 @@ def test_a_counter_that_one_run_lacks_is_absent_with_its_reason(diagnosis):
     assert joined.counters.absent["syncs"] == "no trace"
 
 
-def test_paths_are_told_from_the_root_and_lines_are_quoted(tmp_path, diagnosis):
-    source = tmp_path / "train.py"
-    source.write_text("import torch\nprint(loss.item())\n")
-    counters = diagnosis.counters
-    from torch_bottleneck.model.counters import SyncSite
-    from torch_bottleneck.model.run import SourceSite
-
-    sync = SyncSite(what="read", count=1, site=SourceSite(file=str(source), line=2))
-    changed = msgspec.structs.replace(diagnosis, counters=msgspec.structs.replace(counters, syncs=(sync,)))
-    joined = join_runs([changed], root=tmp_path)
+def test_paths_are_told_from_the_root(tmp_path, diagnosis):
+    sync = SyncSite(what="read", count=1, site=SourceSite(file=str(tmp_path / "train.py"), line=2), code="x")
+    counters = msgspec.structs.replace(diagnosis.counters, syncs=(sync,))
+    joined = join_runs([msgspec.structs.replace(diagnosis, counters=counters)], root=tmp_path)
     assert joined.counters is not None
     found = joined.counters.syncs[0]
     assert found.site is not None
-    assert (found.site.file, found.code) == ("train.py", "print(loss.item())")
+    assert (found.site.file, found.code) == ("train.py", "x")
 
 
 def test_a_gpu_run_and_a_cpu_run_are_refused():

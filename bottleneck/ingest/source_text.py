@@ -1,0 +1,42 @@
+"""The text of a line of the user's program, as it was when the program ran.
+
+In: a `SourceSite` and the run it comes from. Out: the line, or "" where it cannot be told: the file is
+not here, or was written after the run began, so that its lines need not be those that ran.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model.run import Run, SourceSite
+
+__all__ = ["line_text"]
+
+_WIDTH = 120
+_MOST_BYTES = 4_000_000
+
+
+def line_text(site: SourceSite, run: Run) -> str:
+    """Return the line without its indentation, cut at 120 characters."""
+    try:
+        began = dt.datetime.fromisoformat(run.created.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return ""
+    lines = _lines(str(Path(run.cwd) / site.file), began)
+    return lines[site.line - 1].strip()[:_WIDTH] if 0 < site.line <= len(lines) else ""
+
+
+@lru_cache(maxsize=256)
+def _lines(path: str, began: float) -> tuple[str, ...]:
+    try:
+        state = Path(path).stat()
+        # `created` is told in whole seconds.
+        if state.st_mtime > began + 1.0 or state.st_size > _MOST_BYTES:
+            return ()
+        return tuple(Path(path).read_text(encoding="utf-8", errors="replace").splitlines())
+    except (OSError, ValueError):
+        return ()
