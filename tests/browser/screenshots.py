@@ -31,8 +31,14 @@ def timeline(page: Page) -> None:
     page.evaluate("document.activeElement.blur()")
 
 
+def memory(page: Page) -> None:
+    """What the peak is made of, and which lines hold it."""
+    page.evaluate("document.getElementById('memory').scrollIntoView()")
+
+
 SHOTS = (
     ("verdict", "example-sync-bound", False, verdict, 860),
+    ("memory", "memory-activations-h200", False, memory, 700),
     ("timeline", "example-allocator-thrashing", True, timeline, 760),
 )
 

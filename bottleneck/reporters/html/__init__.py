@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ __all__ = ["render"]
 _HERE = Path(__file__).parent
 _LONGEST_TEXT = 4_000
 """Characters; the longest code of the catalogue has an eighth of that."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|µs|s|[KMGT]iB|steps?)\b))")
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "timeline.js")
 
 
@@ -36,7 +38,7 @@ _SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "timeline.js")
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_HERE / "templates", encoding="utf-8"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -45,6 +47,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole"] = _whole
+    return environment
+
+
+def _whole(text: str) -> str:
+    """Keep a number and its unit on one line."""
+    return _BEFORE_UNIT.sub("\u00a0", text)
 
 
 def _bounded(value: object) -> object:
