@@ -61,14 +61,19 @@ class Copied:
 
 
 def copy_trace(
-    source: Path, target: Path, *, lane: Callable[[Copied], Sequence[Event]], most_events: int = MOST_EVENTS
+    source: Path,
+    target: Path,
+    *,
+    lane: Callable[[Copied, Trace, Steps], Sequence[Event]],
+    most_events: int = MOST_EVENTS,
 ) -> Copied:
     """Write the adapted copy of `source` to `target`.
 
     Args:
         source: a Kineto trace, .json or .json.gz.
         target: a file name that the plugin knows, see `worker_name`.
-        lane: makes the events to draw above the trace, given what the copy will hold.
+        lane: makes the events to draw above the trace, given what the copy will hold, the trace and its
+            steps.
         most_events: the size that the plugin reads in a bearable time.
 
     Raises:
@@ -95,7 +100,7 @@ def copy_trace(
     )
     with _compressed(target) as file:
         writer = _Writer(file, _head(trace))
-        for event in (*lane(plan), *added):
+        for event in (*lane(plan, trace, steps), *added):
             writer.write(event)
         translate = Translator(notes)
 

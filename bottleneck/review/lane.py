@@ -3,32 +3,42 @@
 In: a diagnosis and the steps of a copied trace. Out: trace events of a process "Diagnosis" that viewers
 draw on top (the stock plugin does not count their category), and a place to zoom to per cause.
 
-The lane shows what the report's timeline shows: every step with its verdict, and one step in full,
-divided by what it waited on.
+Every step has its verdict. Below, on a GPU run, the device's idle time by what the host did meanwhile;
+without a GPU, the one step that the report shows, divided by budget line.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from ..model.codes import BottleneckClass, Part
 from ..model.view import NO_PART, PARTS_OF_CLASS
 from ..reporters.rows import headline
 from ..reporters.wording import milliseconds, percent, sentence
+from ..timeline.dialect import kinds
+from ..timeline.program import build_program
+from ..timeline.view import PARTS
+from ..timeline.view_gpu import WHAT_OF_PART, idle_pieces
 from .dialect import LANE
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Cause, Diagnosis
+    from ..model.run import CompileFacts
+    from ..model.trace import Trace
     from ..model.view import StepTimeline
+    from ..timeline.steps import Steps
     from .copy import Copied
     from .dialect import Event
 
-__all__ = ["CATEGORY", "Place", "lane_events", "places"]
+__all__ = ["CATEGORY", "Idle", "Place", "idle_of", "lane_events", "places"]
 
 CATEGORY = "diagnosis"
 _VERDICT, _DIVIDED = 1, 2
+_MOST_PIECES = 20_000
 _COLOURS: dict[Part, str] = {
     Part.INPUT: "terrible",
     Part.SYNC: "bad",
@@ -59,7 +69,50 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-def lane_events(diagnosis: Diagnosis, copied: Copied, *, rank: int) -> list[Event]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """The device's idle time over the steps of a copy: (begin, length, part), in the file's microseconds."""
+
+    pieces: tuple[tuple[float, float, Part], ...]
+    above_us: float
+    """Shorter pieces are left out: there are too many of them."""
+
+
+def idle_of(trace: Trace, steps: Steps, copied: Copied, *, compile_facts: CompileFacts | None) -> Idle | None:
+    """Divide the device's idle time by what the host did; None for a run without a device.
+
+    Args:
+        trace: the trace that is copied.
+        steps: its steps.
+        copied: which of them the copy will hold.
+        compile_facts: compile.json, which says whether graphs were broken.
+    """
+    if not copied.step_us:
+        return None
+    kind = kinds(trace)
+    edges = np.concatenate([steps.start_ns, steps.end_ns[-1:]]).astype(np.int64)
+    program = build_program(trace, kind, edges, main_tid=steps.thread[1], compile_facts=compile_facts)
+    if program is None or program.steps < 1:
+        return None
+    found = idle_pieces(trace, kind, program)
+    length = found.end - found.start
+    kept = found.start >= copied.step_us[0][0] * 1e3
+    above = 0
+    if int(kept.sum()) > _MOST_PIECES:
+        above = int(np.sort(length[kept])[-_MOST_PIECES])
+        kept &= length >= above
+    return Idle(
+        pieces=tuple(
+            (start / 1e3, dur / 1e3, PARTS[part])
+            for start, dur, part in zip(
+                found.start[kept].tolist(), length[kept].tolist(), found.part[kept].tolist(), strict=True
+            )
+        ),
+        above_us=above / 1e3,
+    )
+
+
+def lane_events(diagnosis: Diagnosis, copied: Copied, *, rank: int, idle: Idle | None = None) -> list[Event]:
     """Return the events of the lane for the trace of one rank."""
     verdict = diagnosis.verdict
     events: list[Event] = [
@@ -79,7 +132,9 @@ def lane_events(diagnosis: Diagnosis, copied: Copied, *, rank: int) -> list[Even
         name = f"step {number}: {verdict.bottleneck_class.value}"
         events.append(_block(name, _VERDICT, begin, end - begin, told | {"step": number}))
     timeline = diagnosis.timeline
-    if timeline is not None and timeline.rank == rank and timeline.step in copied.steps:
+    if idle is not None:
+        events += _idle_lane(idle)
+    elif timeline is not None and timeline.rank == rank and timeline.step in copied.steps:
         events += _divided(timeline)
     return events
 
@@ -117,6 +172,20 @@ def _spot(timeline: StepTimeline, cause: Cause) -> tuple[float, float, str] | No
         return 0.0, timeline.length_us, f"step {timeline.step}"
     longest = max(mine, key=lambda span: span.dur_us)
     return longest.start_us, longest.dur_us, timeline.names[longest.name]
+
+
+def _idle_lane(idle: Idle) -> list[Event]:
+    above = f", pieces above {idle.above_us:.1f} µs" if idle.above_us else ""
+    events = [
+        _meta("thread_name", _DIVIDED, {"name": f"GPU idle, by cause{above}"}),
+        _meta("thread_sort_index", _DIVIDED, {"sort_index": 1}),
+    ]
+    for begin, length, part in idle.pieces:
+        block = _block(
+            WHAT_OF_PART.get(part, part.value), _DIVIDED, begin, length, {"budget line": part.value}
+        )
+        events.append(block | {"cname": _COLOURS[part]})
+    return events
 
 
 def _divided(timeline: StepTimeline) -> list[Event]:

@@ -21,7 +21,7 @@ from ..reporters.base import reporter
 from ..reporters.output import write_text
 from .copy import Copied, copy_trace
 from .events import write_events
-from .lane import Place, lane_events, places
+from .lane import Place, idle_of, lane_events, places
 from .page import PAGE_FILE, TraceFile, make_page
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def prepare_run(
                 continue
             target = made / f"rank_{rank.rank}.pt.trace.json.gz{_UNFINISHED}"
             try:
-                copied = _copy(diagnosis, rank.trace_path, target, rank=rank.rank)
+                copied = _copy(diagnosis, rank, target)
             except InputError as error:
                 target.unlink(missing_ok=True)
                 problems.append(f"Rank {rank.rank} has no trace here: {error}")
@@ -114,8 +114,15 @@ def prepare_run(
     return Prepared(folder=folder, traces=tuple(traces), problems=tuple(problems))
 
 
-def _copy(diagnosis: Diagnosis, source: Path, target: Path, *, rank: int) -> Copied:
-    return copy_trace(source, target, lane=lambda plan: lane_events(diagnosis, plan, rank=rank))
+def _copy(diagnosis: Diagnosis, rank: ingest.Rank, target: Path) -> Copied:
+    assert rank.trace_path is not None
+    return copy_trace(
+        rank.trace_path,
+        target,
+        lane=lambda plan, trace, steps: lane_events(
+            diagnosis, plan, rank=rank.rank, idle=idle_of(trace, steps, plan, compile_facts=rank.compile)
+        ),
+    )
 
 
 def _described(copied: Copied, rank: int) -> TraceFile:

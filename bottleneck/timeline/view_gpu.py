@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from ..model.view import StepTimeline
     from .program import Program
 
-__all__ = ["IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
+__all__ = ["WHAT_OF_PART", "IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
 
 _WORK_OF_CALL = {
     EventKind.SYNC: Work.SYNC,
     EventKind.COPY: Work.COPY,
     EventKind.ALLOCATOR: Work.ALLOCATOR,
 }
-_WHAT: dict[Part, str] = {
+WHAT_OF_PART: dict[Part, str] = {
     Part.INPUT: "waiting for the next batch",
     Part.SYNC: "host blocked in a synchronisation",
     Part.ALLOCATOR: "host in the allocator",
@@ -208,7 +208,7 @@ def gpu_view(
     notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
     sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
     pieces = idle_pieces(trace, kinds, program)
-    code = np.asarray([sketch.code(_WHAT.get(part, part.value)) for part in PARTS], dtype=np.int64)
+    code = np.asarray([sketch.code(WHAT_OF_PART.get(part, part.value)) for part in PARTS], dtype=np.int64)
     sketch.add(
         LaneEvents(
             kind="idle",

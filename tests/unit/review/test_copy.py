@@ -21,7 +21,7 @@ from torch_bottleneck.review.copy import Copied, copy_trace
 def copy(name: str, target: Path, **options: Any) -> tuple[Copied, dict[str, Any], dict[str, Any]]:
     source = CASES[name].traces[0]
     before = hashlib.sha256(source.read_bytes()).hexdigest()
-    copied = copy_trace(source, target / "rank_0.pt.trace.json.gz", lane=lambda plan: [], **options)
+    copied = copy_trace(source, target / "rank_0.pt.trace.json.gz", lane=lambda *_: [], **options)
     assert hashlib.sha256(source.read_bytes()).hexdigest() == before
     return (
         copied,
@@ -77,7 +77,7 @@ def test_steps_that_nobody_marked_are_marked(tmp_path: Path) -> None:
     ]
     source = tmp_path / "bare.json"
     source.write_text(json.dumps(trace))
-    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda *_: [])
     made = json.loads(gzip.decompress(copied.path.read_bytes()))
     marks = [e for e in made["traceEvents"] if e["name"].startswith("ProfilerStep#")]
     assert copied.how == "optimizer" and len(marks) == len(copied.steps) >= 1
@@ -88,7 +88,7 @@ def test_a_trace_that_was_cut_off_gives_what_is_there(tmp_path: Path) -> None:
     whole = gzip.decompress(CASES["launch-h200"].traces[0].read_bytes())
     source = tmp_path / "cut.json"
     source.write_bytes(whole[: len(whole) // 2])
-    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda *_: [])
     made = json.loads(gzip.decompress(copied.path.read_bytes()))
     assert 1000 < len(made["traceEvents"]) == copied.events
 
@@ -102,7 +102,7 @@ def test_invalid_json_as_torch_writes_it_becomes_valid(tmp_path: Path) -> None:
         '  {\n    "ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1,\n'
         '    "ts": 1.5, "dur": 1.0, "args": {}\n  }\n]}\n'
     )
-    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda *_: [])
     made = json.loads(gzip.decompress(copied.path.read_bytes()))
     assert {"aten::mm", 'say "hi"'} <= {e["name"] for e in made["traceEvents"]}
 
@@ -111,7 +111,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "notes.json"
     source.write_text("hello")
     with pytest.raises(NotATraceError):
-        copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+        copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda *_: [])
 
 
 @pytest.mark.parametrize("name", ["launch-h200", "input-h200"])
@@ -148,7 +148,7 @@ def test_the_plugin_s_own_parser_reads_a_copy_of_a_trace_with_holes(tmp_path: Pa
             span[field] = None
     source = tmp_path / "holes.json"
     source.write_text(json.dumps(trace))
-    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda plan: [])
+    copied = copy_trace(source, tmp_path / "rank_0.pt.trace.json.gz", lane=lambda *_: [])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PARSE, str(copied.path), str(tmp_path)],
         cwd=tmp_path,

@@ -81,12 +81,56 @@ def test_each_cause_has_its_place_on_the_lane_of_the_trace(tmp_path: Path, input
         "it is where the batch is fetched"
     )
     idle = sum(e["dur"] for e in lane if e["args"].get("budget line") == "waiting for input")
-    assert idle / 1e3 == pytest.approx(89.5, rel=0.05)
+    assert idle / 1e3 / 2 == pytest.approx(89.5, rel=0.05), "in each of the two steps"
     assert {
         e["args"]["sort_index"]
         for e in events
         if e["name"] == "process_sort_index" and e["pid"] == "Diagnosis"
     } == {-1}
+
+
+def lane_of(folder: Path, rank: int) -> list[dict[str, Any]]:
+    file = folder / f"rank_{rank}.pt.trace.json.gz"
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return [e for e in events if e.get("cat") == "diagnosis" and "budget line" in e["args"]]
+
+
+def test_every_rank_has_its_idle_time_by_cause_and_it_adds_up_with_its_work(tmp_path: Path) -> None:
+    folder = CASES["ddp-h200"].folder
+    prepare_run(diagnose_paths([folder]), [folder], tmp_path / "run")
+    for rank in (0, 1):
+        lane = lane_of(tmp_path / "run", rank)
+        ends = [e["ts"] + e["dur"] for e in lane]
+        assert all(end <= e["ts"] + 0.01 for end, e in zip(ends, lane[1:], strict=False)), "no piece overlaps"
+        raw = json.loads(gzip.decompress((folder / f"rank{rank}.pt.trace.json.gz").read_bytes()))[
+            "traceEvents"
+        ]
+        work = [e for e in raw if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+        low, high = lane[0]["ts"], max(ends)
+        covered = sum(max(0.0, min(e["ts"] + e["dur"], high) - max(e["ts"], low)) for e in (*work, *lane))
+        assert covered >= 0.999 * (high - low), "every moment is work or a piece of idle time"
+
+
+def test_where_there_are_too_many_pieces_the_longest_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CASES["launch-h200"].folder
+    prepare_run(diagnose_paths([folder]), [folder], tmp_path / "all")
+    everything = lane_of(tmp_path / "all", 0)
+    monkeypatch.setattr("torch_bottleneck.review.lane._MOST_PIECES", 100)
+    prepare_run(diagnose_paths([folder]), [folder], tmp_path / "few")
+    few = lane_of(tmp_path / "few", 0)
+    assert len(everything) > 1000 and 100 <= len(few) < 150
+    assert min(e["dur"] for e in few) >= sorted(e["dur"] for e in everything)[-150]
+
+
+def test_without_a_gpu_the_lane_is_the_step_that_the_report_shows(tmp_path: Path) -> None:
+    folder = CASES["input-bound-cpu"].folder
+    diagnosis = diagnose_paths([folder])
+    prepare_run(diagnosis, [folder], tmp_path / "run")
+    lane = lane_of(tmp_path / "run", 0)
+    assert diagnosis.timeline is not None
+    assert sum(e["dur"] for e in lane) == pytest.approx(diagnosis.timeline.length_us, rel=0.01)
 
 
 def test_the_event_file_carries_text_figures_and_settings(tmp_path: Path, input_bound: Diagnosis) -> None:
