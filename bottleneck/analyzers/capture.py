@@ -51,14 +51,21 @@ def _broken_harness(facts: Facts) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _memory_alone(facts: Facts) -> Quality:
-    """Memory is all that was captured: nothing is wrong with it, but no step was timed."""
-    if facts.memory[0].out_of_memory is not None and facts.run is not None:
+def _memory_alone(facts: Facts) -> Quality | None:
+    """Memory is all that was captured: nothing is wrong with it, but no step can be divided."""
+    if not facts.memory or facts.timeline.steps:
+        return None
+    if facts.run is not None:
+        if not facts.run.outcome.out_of_memory or facts.memory[0].out_of_memory is None:
+            return None
+        what = "timed" if facts.timeline.true_ms <= 0 else "traced"
         return Quality(
             grade="poor",
-            reasons=("memory ran out before a step was timed",),
+            reasons=(f"memory ran out before a step was {what}",),
             remedy="Make the run fit (BN213 says what held the memory), then diagnose it again.",
         )
+    if facts.timeline.true_ms > 0:
+        return None
     return Quality(
         grade="poor",
         reasons=("a memory snapshot tells of memory, not of time",),
@@ -71,8 +78,9 @@ def judge(facts: Facts) -> Quality:
     timeline = facts.timeline
     poor: list[tuple[str, str]] = []
     fair: list[str] = []
-    if timeline.true_ms <= 0 and facts.memory and (facts.run is None or facts.memory[0].out_of_memory):
-        return _memory_alone(facts)
+    alone = _memory_alone(facts)
+    if alone is not None:
+        return alone
     if timeline.true_ms <= 0 or facts.step.true_ms is None:
         broken = _broken_harness(facts)
         poor.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model.finding import Evidence, Finding
-from ..model.memory import MemoryHolder, MemorySummary
+from ..model.memory import MemoryCategory, MemoryHolder, MemorySummary
 from .base import Analyzer, Facts, percent, size
 
 __all__ = [
@@ -20,12 +20,44 @@ __all__ = [
     "OutOfMemoryFailure",
     "ResidentGrowth",
     "holder_evidence",
+    "is_fragmented",
     "is_tight",
+    "unused_bytes",
 ]
 
 TIGHT = 0.7
 """Peak over capacity from which memory is what limits the next step up."""
 _HISTORY = "memory history"
+_UNUSED = 0.15
+"""Share of the memory in use that lies free in pieces, from which it is a matter of fragments."""
+_UNUSED_BYTES = 256e6
+
+_FIRST = {
+    MemoryCategory.ACTIVATIONS: "smaller micro-batches or checkpointing",
+    MemoryCategory.INPUTS: "a smaller batch",
+    MemoryCategory.TEMPORARY: "the line that holds most, in pieces",
+    MemoryCategory.PARAMETERS: "sharding or fewer bits for the states",
+    MemoryCategory.GRADIENTS: "sharding or fewer bits for the states",
+    MemoryCategory.OPTIMIZER: "sharding or fewer bits for the states",
+}
+"""What to try first when memory ran out, by what held most of it."""
+
+
+def unused_bytes(summary: MemorySummary) -> int:
+    """Return what was reserved and could not be used: when an allocation failed, else at the peak."""
+    failure, pieces = summary.out_of_memory, summary.fragmentation
+    if failure is not None and failure.unused_bytes is not None:
+        return failure.unused_bytes
+    return (pieces.unused_at_peak_bytes or 0) if pieces is not None else 0
+
+
+def is_fragmented(summary: MemorySummary) -> bool:
+    """Return whether a good part of what was needed could not be used."""
+    failure, unused = summary.out_of_memory, unused_bytes(summary)
+    live = summary.peak_bytes
+    if failure is not None and failure.live_bytes is not None:
+        live = failure.live_bytes
+    return unused >= max(_UNUSED * (live + unused), _UNUSED_BYTES)
 
 
 def is_tight(summary: MemorySummary) -> bool:
@@ -250,6 +282,17 @@ class MemorySpike(Analyzer):
         return found
 
 
+def _first_try(summary: MemorySummary) -> str:
+    """What promises most after a failure."""
+    if summary.leaks:
+        return "to mend the leak"
+    if is_fragmented(summary):
+        return "expandable_segments:True"
+    failure = summary.out_of_memory
+    top = failure.composition[0].category if failure is not None and failure.composition else None
+    return _FIRST.get(top, "") if top is not None else ""
+
+
 class OutOfMemoryFailure(Analyzer):
     """An allocation failed: the device's memory was full.
 
@@ -292,6 +335,9 @@ class OutOfMemoryFailure(Analyzer):
             end = ", and the script went on" if failure.caught else ""
             top = failure.composition[0] if failure.composition else None
             held = f"; {percent(top.share)} of what was held is {top.category.value}" if top else ""
+            advice = _first_try(summary)
+            if advice:
+                held += f": try {advice} first"
             evidence = []
             if failure.live_bytes is not None:
                 of = f" of {size(summary.capacity_bytes)}" if summary.capacity_bytes else ""

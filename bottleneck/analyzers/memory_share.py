@@ -12,7 +12,7 @@ from ..model.codes import WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.memory import MemoryCategory, MemorySummary
 from .base import Analyzer, Facts, ms, percent, size
-from .memory import holder_evidence, is_tight
+from .memory import holder_evidence, is_fragmented, is_tight, unused_bytes
 from .memory_context import category_share
 
 __all__ = [
@@ -342,9 +342,9 @@ class FragmentedMemory(Analyzer):
         to be given back. A request may fail, or go to the driver, with gigabytes reserved and free.
 
     How it is measured
-        Reserved over live bytes at the moment of the history when most was live: what could not be
-        used when it was needed. From the state of every segment at the end: free blocks in segments
-        that also hold a block in use, and the largest free block.
+        Free bytes inside segments that also hold a live block, at the moment of the history when most
+        was live; after a failure, all that was reserved and free then. From the state at the end:
+        segments that are partly in use, and the largest free block.
 
     What it costs you
         Memory. In time: the allocator's calls to the driver, priced as BN201.
@@ -369,16 +369,13 @@ class FragmentedMemory(Analyzer):
         found = []
         for summary in facts.memory:
             pieces = summary.fragmentation
-            if pieces is None or not summary.events:
+            if pieces is None or not is_fragmented(summary):
                 continue
-            reserved = summary.reserved_peak_bytes or pieces.reserved_bytes
-            unused = pieces.unused_at_peak_bytes or 0
-            if unused < max(0.15 * reserved, 256e6):
-                continue
+            when = "at the peak" if summary.out_of_memory is None else "when memory ran out"
             found.append(
                 self.finding(
                     facts,
-                    f"{size(unused)} of {size(reserved)} reserved could not be used at the peak",
+                    f"{size(unused_bytes(summary))} lay free {when}, in pieces that could not be used",
                     evidence=[
                         Evidence(
                             text=f"{pieces.unfreeable_segments} of {pieces.segments} segments are partly in "

@@ -23,7 +23,7 @@ FIXES: tuple[Fix, ...] = (
         id="FX201",
         family="allocator",
         title="Let allocator segments grow (expandable_segments)",
-        addresses=("BN201", "BN212", "BN213"),
+        addresses=("BN201", "BN212"),
         what_to_change="Set expandable_segments:True before torch is imported: segments then grow in place, so"
         " changing sizes no longer force freeing and allocating whole blocks.",
         when=(

@@ -118,7 +118,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     largest_free_bytes: int
     """Largest block that can be had without asking the driver."""
     unused_at_peak_bytes: int | None = None
-    """Reserved over live at the moment when most was live: what could not be used when it was needed."""
+    """Free bytes inside used segments at the moment when most was live. None: not known (no history, or
+    expandable segments)."""
 
 
 class Churn(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +184,8 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The script went on after it."""
     live_bytes: int | None = None
     """Live when it failed."""
+    unused_bytes: int | None = None
+    """Reserved then, free, and yet no room: in pieces too small."""
     composition: tuple[MemoryShare, ...] = ()
     holders: tuple[MemoryHolder, ...] = ()
     """Where the failure left a snapshot of its own: what held the memory."""

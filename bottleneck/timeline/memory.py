@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from ..model.memory import MemorySummary, OutOfMemory
+from ..model.memory import Fragmentation, MemorySummary, OutOfMemory
 from ..model.memory_notes import MemoryNotes
 from ..model.snapshot import Action, Snapshot
 from .memory_curve import draw_curve, draw_marks
@@ -22,7 +22,6 @@ from .memory_facts import (
     find_leaks,
     find_spike,
     floor,
-    fragmentation,
     gradients_in_forward,
     headroom,
     loss_bytes,
@@ -30,6 +29,7 @@ from .memory_facts import (
 )
 from .memory_lives import reserved_after
 from .memory_reading import Reading, read_memory
+from .memory_segments import find_fragmentation
 from .memory_stacks import read_stacks
 
 __all__ = ["join_failure", "summarise_memory"]
@@ -94,7 +94,8 @@ def _summarise(
     told = reading.told
     python = any(facts.python for facts in told)
     emptied = empty_cache(reading) if python else None
-    failure = _failure(reading, notes)
+    pieces = find_fragmentation(reading)
+    failure = _failure(reading, notes, pieces)
     return MemorySummary(
         device=memory.device,
         source=source.rpartition("/")[2],
@@ -115,7 +116,7 @@ def _summarise(
         steps_from=clock.steps_from,
         stacks="none" if not python else "python and C++" if any(f.cpp for f in told) else "python",
         truncated=truncated,
-        fragmentation=fragmentation(reading, reserved),
+        fragmentation=pieces,
         churn=churn(reading),
         leaks=find_leaks(reading, capacity=capacity),
         spike=find_spike(reading),
@@ -149,7 +150,7 @@ def _problems(reading: Reading, *, python: bool, truncated: bool, failed: bool) 
     return tuple(found)
 
 
-def _failure(reading: Reading, notes: MemoryNotes | None) -> OutOfMemory | None:
+def _failure(reading: Reading, notes: MemoryNotes | None, pieces: Fragmentation | None) -> OutOfMemory | None:
     """Return the allocation that failed: as noted, else as the history shows it."""
     noted = notes.failure if notes is not None else None
     if noted is not None:
@@ -162,6 +163,7 @@ def _failure(reading: Reading, notes: MemoryNotes | None) -> OutOfMemory | None:
             site=noted.site,
             when=f"{noted.phase or 'between the phases'}{step}",
             live_bytes=int(reading.lives.size[rows].sum()),
+            unused_bytes=pieces.reserved_bytes - pieces.active_bytes if pieces is not None else None,
             composition=reading.composition(rows),
             holders=reading.holders(rows),
         )

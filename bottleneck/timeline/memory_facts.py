@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from ..model.memory import (
     MAX_ROWS,
     Churn,
-    Fragmentation,
     Headroom,
     Leak,
     MemoryCategory,
     Spike,
 )
 from ..model.run import SourceSite
-from ..model.snapshot import Action, BlockState
+from ..model.snapshot import Action
 from .memory_clock import Stretch
 from .memory_reading import Reading
 
@@ -33,7 +32,6 @@ __all__ = [
     "find_leaks",
     "find_spike",
     "floor",
-    "fragmentation",
     "gradients_in_forward",
     "headroom",
     "loss_bytes",
@@ -67,28 +65,6 @@ def floor(reading: Reading) -> int | None:
     ends = {step.begin - 1 for step in reading.clock.steps if step.begin > 0}
     ends |= {step.end - 1 for step in reading.clock.steps}
     return int(min(reading.live[event] for event in ends)) if ends else None
-
-
-def fragmentation(reading: Reading, reserved: NDArray[np.int64]) -> Fragmentation | None:
-    """Return what is reserved and holds nothing: when the snapshot was taken, and at the peak."""
-    memory = reading.memory
-    if not len(memory.segment_size):
-        return None
-    idle = memory.block_state == int(BlockState.INACTIVE)
-    used = np.zeros(len(memory.segment_size), np.bool_)
-    used[memory.block_segment[~idle]] = True
-    split = idle & used[memory.block_segment]
-    return Fragmentation(
-        reserved_bytes=int(memory.segment_size.sum()),
-        active_bytes=int(memory.block_size[~idle].sum()),
-        inactive_split_bytes=int(memory.block_size[split].sum()),
-        unfreeable_segments=len(np.unique(memory.block_segment[split])),
-        segments=len(memory.segment_size),
-        largest_free_bytes=int(memory.block_size[idle].max(initial=0)),
-        unused_at_peak_bytes=(
-            int(reserved[reading.peak] - reading.live[reading.peak]) if len(reserved) else None
-        ),
-    )
 
 
 def churn(reading: Reading) -> Churn | None:

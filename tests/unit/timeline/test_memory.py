@@ -18,6 +18,7 @@ from torch_bottleneck.model.memory_notes import MemoryNotes, NotedFailure
 from torch_bottleneck.timeline.memory import join_failure, summarise_memory
 from torch_bottleneck.timeline.memory_curve import thin
 from torch_bottleneck.timeline.memory_lives import find_lives, reserved_after
+from torch_bottleneck.timeline.memory_segments import _segments_at
 
 STATE = (6 + 7 + 8 + 9) * MB
 
@@ -76,6 +77,41 @@ def test_live_bytes_do_not_depend_on_how_much_of_the_history_is_left(
     reserved = reserved_after(whole)
     assert reserved[-1] == whole.segment_size.sum()
     assert (reserved >= all_of_it).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(memory=histories(), at=st.floats(0, 1))
+def test_segments_of_any_moment_add_up_to_what_is_reserved_then(
+    tmp_path_factory: pytest.TempPathFactory, memory: Allocator, at: float
+) -> None:
+    device = read_snapshot(_written(tmp_path_factory.mktemp("segments"), memory)).devices[0]
+    event = int(at * (len(device.action) - 1))
+    start, size = _segments_at(device, event)
+    assert size.sum() == reserved_after(device)[event]
+    assert (np.diff(start.astype(np.int64)) > 0).all()
+
+
+def test_what_lies_free_beside_a_live_block_is_told_from_whole_free_segments(tmp_path: Path) -> None:
+    memory = Allocator()
+    small, whole = memory.alloc(20 * MB), memory.alloc(30 * MB)
+    memory.free(whole)
+    content = memory.snapshot()
+    # The first segment's block has been split: 4 of its 20 MB are in use.
+    (block,) = content["segments"][0]["blocks"]
+    block["size"] = block["requested_size"] = 4 * MB
+    rest = {**block, "address": small + 4 * MB, "size": 16 * MB, "state": "inactive"}
+    content["segments"][0]["blocks"].append(rest)
+    for event in content["device_traces"][0]:
+        if event["action"] == "alloc" and event["addr"] == small:
+            event["size"] = 4 * MB
+    from unit.ingest.test_snapshot import written
+
+    (summary,) = summarise_memory(read_snapshot(written(tmp_path, content)))
+    pieces = summary.fragmentation
+    assert pieces is not None
+    assert (pieces.segments, pieces.unfreeable_segments) == (2, 1)
+    assert pieces.inactive_split_bytes == 16 * MB and pieces.largest_free_bytes == 30 * MB
+    assert pieces.unused_at_peak_bytes == 16 * MB, "30 MB of the second segment were in use then"
 
 
 @settings(max_examples=50, deadline=None)
