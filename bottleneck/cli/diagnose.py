@@ -100,6 +100,7 @@ class ScriptCommand(click.Command):
 @click.option("--run-to-end", is_flag=True, help="Let the script run on after the capture.")
 @click.option("--no-memory", is_flag=True, help="Leave out the allocator's history (GPU runs).")
 @click.option("--with-stack", is_flag=True, help="Record Python stacks: dearer, names every line.")
+@click.option("--lines", is_flag=True, help="Name the line of every .item() and the like, for `compare`.")
 @click.option(
     "--max-seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -122,6 +123,7 @@ def command(
     run_to_end: bool,
     no_memory: bool,
     with_stack: bool,
+    lines: bool,
     max_seconds: float,
     format_: str,
     verbose: bool,
@@ -158,6 +160,7 @@ def command(
         run_to_end=run_to_end,
         memory=not no_memory,
         with_stack=with_stack,
+        lines=lines,
         max_seconds=max_seconds,
         quiet=quiet,
         verbose=verbose,

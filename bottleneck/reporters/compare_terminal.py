@@ -12,6 +12,8 @@ from .terminal import Page
 from .wording import clean, sentence, shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..model.compare import Comparison
 
 __all__ = ["render"]
@@ -82,26 +84,20 @@ def _budget(page: Page, comparison: Comparison) -> None:
 
 def _lists(page: Page, comparison: Comparison, *, verbose: bool) -> None:
     most = None if verbose else _FEW
-    findings = finding_rows(comparison)
-    if findings:
-        page.heading("Findings")
-        for change, code, text in findings[:most]:
-            page.line(f"{change:<8} {code}  {text}")
-        _rest(page, len(findings), most)
-    settings = setting_rows(comparison)
-    if settings:
-        page.heading("Settings that changed")
-        for name, base, head in settings[:most]:
-            page.line(f"{name}: {base} → {head}")
-        _rest(page, len(settings), most)
-    names = name_rows(comparison)
-    if names:
-        page.heading("Operators and kernels that changed", "per step")
-        for name, base, head in names[:most]:
-            page.line(f"{shorten(name, page.width - 24)}: {base} → {head}")
-        _rest(page, len(names), most)
+    findings = [f"{change:<8} {code}  {text}" for change, code, text in finding_rows(comparison)]
+    _list(page, ("Findings", ""), findings, most)
+    settings = [f"{name}: {base} → {head}" for name, base, head in setting_rows(comparison)]
+    _list(page, ("Settings that changed", ""), settings, most)
+    width = page.width - 24
+    names = [f"{shorten(name, width)}: {base} → {head}" for name, base, head in name_rows(comparison)]
+    _list(page, ("Operators and kernels that changed", "per step"), names, most)
 
 
-def _rest(page: Page, count: int, most: int | None) -> None:
-    if most is not None and count > most:
-        page.line((f"… {count - most} more (--verbose)", "dim"))
+def _list(page: Page, heading: tuple[str, str], lines: Sequence[str], most: int | None) -> None:
+    if not lines:
+        return
+    page.heading(*heading)
+    for line in lines[:most]:
+        page.line(line)
+    if most is not None and len(lines) > most:
+        page.line((f"… {len(lines) - most} more (--verbose)", "dim"))

@@ -19,7 +19,7 @@ from ..model.codes import Part
 from ..model.counters import Counter, StepCounters
 from ..model.trace import NONE
 from .counters_run import count_run
-from .counters_syncs import sync_rows, sync_sites
+from .counters_syncs import debugged_sites, sync_rows, sync_sites
 from .cpu_ops import OpClass, op_classes
 from .dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch, kinds
 from .kernels import classify
@@ -221,6 +221,9 @@ def count_steps(
     else:
         values, absent, partial = _from_trace(trace, steps, run, missing)
     whole = count_run(run, compile_facts, gpu=partial.device == "gpu")
+    syncs = partial.syncs
+    if not any(item.site for item in syncs):
+        syncs = debugged_sites(run) or syncs
     return StepCounters(
         device=partial.device,
         traced_steps=partial.traced_steps,
@@ -229,7 +232,7 @@ def count_steps(
         absent=absent | whole.absent,
         names=partial.names,
         other_names=partial.other_names,
-        syncs=partial.syncs,
+        syncs=syncs,
         breaks=whole.breaks,
         recompile_steps=whole.recompile_steps,
         recompiles=whole.recompiles,

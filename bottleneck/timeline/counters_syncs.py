@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..model.run import Run
     from ..model.trace import Trace
 
-__all__ = ["READ", "sync_rows", "sync_sites"]
+__all__ = ["READ", "debugged_sites", "sync_rows", "sync_sites"]
 
 READ = "aten::_local_scalar_dense"
 _WAIT = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*(Async|Batch))")
@@ -139,4 +139,18 @@ def sync_sites(
     return tuple(
         SyncSite(what=what, phase=phase, site=site, count=round(n / count, 4))
         for (what, phase, site), n in ordered[:_MOST]
+    )
+
+
+def debugged_sites(run: Run | None) -> tuple[SyncSite, ...]:
+    """Return the waiting lines that torch's sync debug mode saw in the memory window (GPU runs)."""
+    window = run.window("memory") if run is not None else None
+    if run is None or window is None or not window.steps.index:
+        return ()
+    steps = len(window.steps.index)
+    seen = [item for item in run.sites if item.phase == "synchronisation"]
+    ordered = sorted(seen, key=lambda item: (-item.count, str(item.site)))
+    return tuple(
+        SyncSite(what="synchronisation", site=item.site, count=round(item.count / steps, 4))
+        for item in ordered[:_MOST]
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from scipy import stats
 from torch_bottleneck.stats.gate import FEWEST_RUNS, decide_times, repeats_needed
 from torch_bottleneck.stats.trend import find_trend
 
+REPORT = Path(__file__).resolve().parents[3] / "reports" / "false-alarms.md"
 TRIALS = 250
 MOST = 0.05 + 1.65 * math.sqrt(0.05 * 0.95 / TRIALS)
 """What a rate of 5 % exceeds in one simulation of twenty; the published table has the rates themselves."""
@@ -106,3 +109,15 @@ def test_constant_and_short_series_have_no_trend():
     assert constant is not None and not constant.rising
     assert find_trend([1.0] * 5, tolerance=0.05) is None
     assert find_trend([1.0] * 9 + [0.0], tolerance=0.05) is None
+
+
+def test_the_published_table_keeps_every_cell_below_five_percent():
+    text = REPORT.read_text()
+    section = text.split("## False alarms", 1)[1].split("## Detections", 1)[0]
+    cells = [float(cell) for row in section.splitlines() if row.startswith(tuple(f"| {k} " for k in KINDS))
+             for cell in re.findall(r"([0-9.]+) %", row)]  # fmt: skip
+    assert len(cells) == len(KINDS) * 4 * 3
+    assert max(cells) < 5.0
+    drift = text.split("## Slow drift", 1)[1]
+    alarms = next(row for row in drift.splitlines() if "false alarms" in row)
+    assert max(float(cell) for cell in re.findall(r"([0-9.]+) %", alarms)) < 5.0

@@ -16,6 +16,8 @@ from torch_bottleneck.model.run import (
     OptimizerFacts,
     Recompile,
     Run,
+    SiteTime,
+    SourceSite,
     StepTable,
     Window,
 )
@@ -122,6 +124,27 @@ def test_a_line_of_the_users_is_found_from_recorded_frames():
         writer.row("model.py(48): training_step", "python_function", begin + 24, 22)
     site = count(writer).syncs[0].site
     assert site is not None and (site.file, site.line) == ("model.py", 48)
+
+
+def test_a_line_that_the_gate_writes_into_the_trace_outranks_the_frames():
+    writer = cpu_steps(0, 1)
+    for begin in (0.0, 100.0):
+        writer.row("model.py(40): training_step", "python_function", begin + 24, 22)
+        writer.row("read at src/model.py(48): training_step", "user_annotation", begin + 25.9, 2)
+    found = count(writer).syncs[0]
+    assert found.site is not None
+    assert (found.site.file, found.site.line, found.phase) == ("src/model.py", 48, "forward")
+
+
+def test_without_lines_in_the_trace_those_of_the_memory_window_serve():
+    site = SourceSite(file="train.py", line=7)
+    run = Run(
+        devices=[DeviceFacts(kind="cuda")],
+        windows=[Window(name="memory", status="ok", steps=StepTable(index=[40, 41], wall_ms=[1.0, 1.0]))],
+        sites=[SiteTime(site=site, phase="synchronisation", count=6)],
+    )
+    found = count(gpu_steps([3, 3]), run=run)
+    assert [(item.what, item.site, item.count) for item in found.syncs] == [("synchronisation", site, 3.0)]
 
 
 def allocator_run(**after: int) -> Run:
