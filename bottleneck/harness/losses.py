@@ -113,6 +113,11 @@ class LossBook:
         """Return the losses, None where not finite, and the step of each. Waits for the device."""
         return _read(self._losses), self._steps[: len(self._losses)]
 
+    @property
+    def dtype(self) -> str:
+        """Type of the first loss; empty without any."""
+        return str(self._losses[0].dtype).removeprefix("torch.") if self._losses else ""
+
     def norms(self) -> list[float | None]:
         """Return the gradient norms before the timed steps. Waits for the device."""
         return [] if self._scaled else _read(self._norms)

@@ -106,6 +106,7 @@ class TrialRun:
         losses: list[float | None] = []
         steps: list[int] = []
         norms: list[float | None] = []
+        dtype = ""
         applied = [self._check(patch) for patch in self._patches]
         if self._book is not None:
             try:
@@ -115,8 +116,14 @@ class TrialRun:
                 # After a fault of the device nothing on it can be read any more.
                 notes.append(f"losses: {type(error).__name__}: {str(error).splitlines()[0]}")
             notes += self._book.notes
+            dtype = self._book.dtype
         facts = TrialFacts(
-            applied=applied, losses=losses, loss_steps=steps, gradient_norms=norms, notes=notes
+            applied=applied,
+            losses=losses,
+            loss_dtype=dtype,
+            loss_steps=steps,
+            gradient_norms=norms,
+            notes=notes,
         )
         try:
             self._store.write_json(ARTEFACT, facts)

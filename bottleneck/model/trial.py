@@ -58,6 +58,8 @@ class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
     applied: list[Applied] = []
     losses: list[float | None] = []
     """The scalar given to each backward, in order; None where it was not finite."""
+    loss_dtype: str = ""
+    """Of the first loss, like "bfloat16"."""
     loss_steps: list[int] = []
     """The step, counted from the start of the program, of each entry of `losses`."""
     gradient_norms: list[float | None] = []

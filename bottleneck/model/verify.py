@@ -150,6 +150,8 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """Keyword -> value."""
     diff: str = ""
     """Unified diff, where the edit is known to the letter."""
+    also: str = ""
+    """What the diff alone does not do."""
     reason: str = ""
     """Why there is no diff."""
 

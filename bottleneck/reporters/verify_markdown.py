@@ -45,6 +45,8 @@ def render(verification: Verification) -> str:
             lines += [escape(edit.what), ""]
         if code:
             lines += [f"````{kind}", code, "````"]
+        if edit.also:
+            lines += ["", escape(edit.also)]
         if edit.reason:
             lines += ["", escape(f"No patch: {edit.reason}")]
     lines += ["", "## How it was measured", ""]

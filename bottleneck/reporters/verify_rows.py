@@ -67,6 +67,7 @@ class EditRow:
     what: str
     code: str
     diff: str
+    also: str
     reason: str
 
 
@@ -219,6 +220,7 @@ def _edit(edit: Edit) -> EditRow:
         what=clean(edit.what),
         code=clean_code(edit.code),
         diff=clean_code(edit.diff),
+        also=clean(edit.also),
         reason=clean(edit.reason),
     )
 

@@ -57,6 +57,8 @@ def render(verification: Verification, *, width: int = 80, color: bool = False, 
         page.line((f"{edit.fix}{place}", "bold green"))
         if edit.diff:
             page.code(edit.diff, indent=2)
+            if edit.also:
+                page.line(edit.also, indent=2)
             continue
         if edit.what:
             page.line(edit.what, indent=2)

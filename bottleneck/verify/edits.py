@@ -104,6 +104,12 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     if not sites:
         return [msgspec.structs.replace(base, reason="no line of yours was seen to make the call")]
     values = applied.values if applied is not None else {}
+    if applied is not None and "pinned before the copy" in applied.evidence:
+        base = msgspec.structs.replace(
+            base,
+            also="The tensors that are copied here were pinned for the run: call .pin_memory() on them"
+            " where they are made.",
+        )
     return [
         _with_diff(msgspec.structs.replace(base, where=site, values=_plain(values)), verification)
         for site in sites

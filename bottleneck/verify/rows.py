@@ -13,10 +13,10 @@ import msgspec
 
 from ..model.fix import Risk
 from ..model.verify import Outcome, Parity
-from .arms import first_epoch, read_facts
+from .arms import first_epoch, read_facts, read_run
 from .measure import decide, measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
-from .tolerances import MOVES_SAMPLES, tolerance_of
+from .tolerances import MOVES_SAMPLES, tolerance_of, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,6 +112,14 @@ class Evidence:
             return facts.losses
         return facts.losses[: first_epoch(self.folder / run.folder)]
 
+    def _dtypes(self, run: RunRecord) -> list[str]:
+        """Return the types that the script computes in: loss, most parameters, autocast."""
+        facts, whole = self.of(run), read_run(self.folder / run.folder)
+        settings = whole.settings if whole is not None else {}
+        counts = settings.get("parameters.dtype")
+        most = max(counts, key=lambda name: counts[name]) if isinstance(counts, dict) and counts else ""
+        return [facts.loss_dtype if facts is not None else "", most, str(settings.get("autocast.dtype", ""))]
+
     def reproduction(self, runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Reproduction | None:
         """Compare the runs without a fix with each other."""
         same = [run for run in runs if run.fixes == base and run.status == "ok" and run.purpose == "timing"]
@@ -135,6 +143,7 @@ class Evidence:
         facts = self.of(first)
         own_norms = facts.gradient_norms if facts is not None else []
         own = self.reproduction(runs, base)
+        tolerance = widened(tolerance_of(added), self._dtypes(first))
         found: list[Parity] = []
         for run in sides[1]:
             its = self.of(run)
@@ -142,7 +151,7 @@ class Evidence:
                 compare(
                     self.losses(first, added),
                     self.losses(run, added),
-                    tolerance=tolerance_of(added),
+                    tolerance=tolerance,
                     against_itself=own,
                     norms=(own_norms, its.gradient_norms if its is not None else []),
                 )

@@ -57,6 +57,11 @@ class Session:
         self._first_run()
         for candidate in self.candidates:
             self._experiment(candidate)
+        # Later runs tell more of how the script repeats itself: a harm that was none is tried on.
+        harmful = [row.fixes for row in self.state.outcomes if row.verdict == "harmful"]
+        for candidate in self.candidates:
+            if candidate.fixes in harmful:
+                self._experiment(candidate)
         if self.state.combine and not self._interrupted:
             self._combine()
         left = self._interrupted or any(row.reason == _OUT_OF_TIME for row in self.state.outcomes)

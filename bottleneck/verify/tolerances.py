@@ -9,9 +9,9 @@ bfloat16 keeps 7: 2^-11 and 2^-8 relative error per operation, before averaging)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["MOVES_SAMPLES", "Tolerance", "tolerance_of"]
+__all__ = ["MOVES_SAMPLES", "Tolerance", "tolerance_of", "widened"]
 
 MOVES_SAMPLES = frozenset({"FX101", "FX102", "FX105", "FX106"})
 """Fixes that make samples in other processes: random transforms draw other numbers there, and workers
@@ -54,6 +54,26 @@ _OF = {
     "FX601": REORDERED,
     "FX602": REORDERED,
 }
+
+
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Distance of 1 to the next number of that type."""
+
+
+def widened(tolerance: Tolerance, dtypes: Iterable[str]) -> Tolerance:
+    """Return a tolerance that allows for the rounding of what the script itself computes in.
+
+    A loss in bfloat16 has 8 bits: equal losses and such that differ by 0.4 % are neighbours in it,
+    and which of them comes out depends on the order of sums.
+
+    Args:
+        tolerance: of the fix.
+        dtypes: of the loss, of most parameters, of autocast.
+    """
+    unit = max((_EPSILON.get(dtype, 0.0) for dtype in dtypes), default=0.0)
+    if not unit:
+        return tolerance
+    return replace(tolerance, early=max(tolerance.early, 2 * unit), tail=max(tolerance.tail, unit))
 
 
 def tolerance_of(fixes: Iterable[str]) -> Tolerance:

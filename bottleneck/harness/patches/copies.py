@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["PATCHES", "AsyncCopies"]
 
 _is_compiling = torch.compiler.is_compiling
+PINNED = "pinned before the copy"
 KEPT_BYTES = 8_000_000_000
 """Pinned copies of batches that come again are kept up to this."""
 
@@ -34,12 +35,17 @@ class AsyncCopies(Patch):
         self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
         self._pinned_bytes = 0
         self._pins = 0
+        self._training = False
         self._loaders: Pinned | None = None
         if self.fix == "FX103":
             self._loaders = Pinned(self.fix, self.options)
             self._loaders.install()
         for name in ("to", "cuda"):
             self.replaced.put(torch.Tensor, name, self._make_copy)
+
+    def training_begins(self) -> None:
+        """What is copied before, weights and buffers among it, is copied once."""
+        self._training = True
 
     def uninstall(self) -> None:
         """See `Patch`."""
@@ -52,7 +58,7 @@ class AsyncCopies(Patch):
         def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling() or tensor.device.type != "cpu" or not _to_device(args, kwargs):
                 return original(tensor, *args, **kwargs)
-            if isinstance(tensor, torch.nn.Parameter) or tensor.is_sparse:
+            if not self._training or isinstance(tensor, torch.nn.Parameter) or tensor.is_sparse:
                 return original(tensor, *args, **kwargs)
             source = self._source(tensor)
             if source is None:
@@ -112,7 +118,7 @@ class AsyncCopies(Patch):
         if loaders is not None and loaders.count:
             told = f"{loaders.evidence()}; {told}"
         if self._pins:
-            told += f"; {plural(self._pins, 'tensor')} pinned before the copy"
+            told += f"; {plural(self._pins, 'tensor')} {PINNED}"
         return self.applied(told)
 
     def nothing_to_do(self) -> str:

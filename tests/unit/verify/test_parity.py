@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.verify.parity import EARLY, compare, reproduction, steps_to_loss
-from torch_bottleneck.verify.tolerances import BF16, EXACT, REORDERED, tolerance_of
+from torch_bottleneck.verify.tolerances import BF16, EXACT, REORDERED, tolerance_of, widened
 
 
 def curve(count: int = 60, *, noise: float = 0.02, seed: int = 0, rate: float = 20.0) -> list[float]:
@@ -126,3 +126,12 @@ def test_tolerances_are_those_of_the_widest_fix() -> None:
     assert tolerance_of(["FX101"]) is EXACT
     assert tolerance_of(["FX101", "FX303", "FX311"]) is BF16
     assert tolerance_of([]) is EXACT
+
+
+def test_a_loss_in_bfloat16_may_differ_by_its_own_rounding() -> None:
+    a = curve()
+    assert judge(a, scaled(a, 0.0034), EXACT) == "harmful"
+    assert judge(a, scaled(a, 0.0034), widened(EXACT, ["float32", "bfloat16"])) == "close"
+    assert judge(a, scaled(a, 0.03), widened(EXACT, ["bfloat16"])) == "harmful"
+    assert widened(EXACT, ["float32", ""]) is EXACT
+    assert widened(BF16, ["bfloat16"]).early == BF16.early
