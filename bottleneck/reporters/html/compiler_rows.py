@@ -106,10 +106,10 @@ def compute_facts(diagnosis: Diagnosis) -> Facts:
         peak = f"{c.peak_tflops:.0f} TFLOP/s {clean(c.peak_dtype)}, {clean(c.peak_source)}"
     return facts(
         ("Utilisation (MFU)", share(c.utilisation)),
-        ("Achieved over the step", known(c.achieved_tflops, "{:.3g} TFLOP/s")),
-        ("Achieved while in math", known(c.math_tflops, "{:.3g} TFLOP/s")),
+        ("Achieved over the step", _flop(c.achieved_tflops, "/s")),
+        ("Achieved while in math", _flop(c.math_tflops, "/s")),
         ("Peak", peak),
-        ("FLOPs per step", known(c.tflop_per_step, "{:.3g} TFLOP") or sentence(c.flops_from)),
+        ("FLOPs per step", _flop(c.tflop_per_step) or sentence(c.flops_from)),
         ("Math of the step", share(c.math_share)),
         ("On tensor cores", share(c.tensor_core_share)),
         ("Memory-bound kernels", share(c.memory_bound_share)),
@@ -118,6 +118,16 @@ def compute_facts(diagnosis: Diagnosis) -> Facts:
         ("Attention", clean(", ".join((c.attention, *c.attention_backends)))),
         ("Optimizer", known(c.optimizer_launches, "{:.4g} launches per step")),
     )
+
+
+def _flop(tera: float | None, per: str = "") -> str | None:
+    """Word an amount of 1e12 operations in the unit that keeps it readable."""
+    if tera is None:
+        return None
+    for factor, unit in ((1.0, "TFLOP"), (1e3, "GFLOP"), (1e6, "MFLOP")):
+        if abs(tera) * factor >= 0.1 or unit == "MFLOP":
+            break
+    return f"{tera * factor:.3g} {unit}{per}"
 
 
 def math_rows(diagnosis: Diagnosis) -> tuple[tuple[str, str, str, str, str], ...]:

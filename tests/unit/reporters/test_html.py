@@ -225,6 +225,18 @@ def test_causes_know_their_blocks_in_the_timeline() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tera", "text"),
+    [(177.2, "177 TFLOP/s"), (0.19, "0.19 TFLOP/s"), (0.0168, "16.8 GFLOP/s"), (4.72e-6, "4.72 MFLOP/s")],
+)
+def test_flops_are_worded_in_a_unit_that_keeps_them_readable(tera: float, text: str) -> None:
+    run = drawn()
+    assert run.compute is not None
+    compute = msgspec.structs.replace(run.compute, achieved_tflops=tera)
+    facts = dict(build(msgspec.structs.replace(run, compute=compute)).compute)
+    assert facts["Achieved over the step"] == text
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [
         (0, "0 B"),
