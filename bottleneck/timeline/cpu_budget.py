@@ -73,6 +73,10 @@ def fault_ms(baseline: Baseline, *, input_ms: float, host_ms: float, threads: in
     Processor time that must have been spent producing input is taken off in proportion. Where the
     process had less processor time than its working part of the step is long, others had the rest,
     and the faults' share of the step is their share of the processor time.
+
+    System time is that of all threads. Where several fault at once the step is at most so much
+    longer that the user time, spread over all threads, is still left; and at least by the share
+    that system time has in the processor time.
     """
     if baseline.system_ms is None or baseline.faults is None or baseline.faults < _FEWEST_FAULTS:
         return 0.0
@@ -86,8 +90,13 @@ def fault_ms(baseline: Baseline, *, input_ms: float, host_ms: float, threads: in
     share = 1.0 - producing / cpu if cpu > 0 else 1.0
     working = max(0.0, baseline.step_ms - input_ms - host_ms)
     had = cpu - producing
-    waited = min(max(working / had, 1.0), _MOST_WAITED) if had > 0 else 1.0
-    return system * share * waited
+    if had <= 0:
+        return system * share
+    serial = system * share * min(max(working / had, 1.0), _MOST_WAITED)
+    if threads <= 1 or had <= working:
+        return serial
+    user = max(0.0, had - baseline.system_ms * share)
+    return min(serial, max(working - user / threads, system * share * working / had))
 
 
 def _take(

@@ -20,6 +20,8 @@ from torch_bottleneck.model.run import (
     Window,
 )
 from torch_bottleneck.timeline.cpu import read_cpu
+from torch_bottleneck.timeline.cpu_baseline import Baseline
+from torch_bottleneck.timeline.cpu_budget import fault_ms
 
 from .cpu_traces import make_steps, make_trace, training
 
@@ -166,6 +168,22 @@ def test_page_faults_are_system_time_as_far_as_faults_explain_it():
     assert timeline.part_ms(Part.ALLOCATOR) == pytest.approx(0.8, rel=0.01)
     run, kept = run_of(2.1, phases, system_cpu_ms=[0.8], user_cpu_ms=[1.3], minor_faults=[4])
     assert read_cpu(trace, steps, true_ms=2.1, run=run, kept=kept).part_ms(Part.ALLOCATOR) == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "system", "cost"),
+    [
+        # 16 threads fault at once: 980 ms of system time in a step of 274 ms, which took 135 ms without them.
+        (2040.0, 980.0, 274.0 - 2040.0 / 16),
+        # One thread faults while the others wait: all of it stands in the step.
+        (200.0, 80.0, 80.0),
+        # The user time alone fills every thread: what is left is the share of the processor time.
+        (4384.0, 500.0, 500.0 * 274.0 / 4884.0),
+    ],
+)
+def test_system_time_of_many_threads_is_not_time_of_the_step(user: float, system: float, cost: float):
+    baseline = Baseline(step_ms=274.0, phases_ms={}, user_ms=user, system_ms=system, faults=500_000.0)
+    assert fault_ms(baseline, input_ms=0.0, host_ms=0.0, threads=16) == pytest.approx(cost)
 
 
 def test_steady_compilation_is_the_difference_of_the_means():
