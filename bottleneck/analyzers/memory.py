@@ -332,6 +332,7 @@ class OutOfMemoryFailure(Analyzer):
                 continue
             asked = f" for {size(failure.requested_bytes)}" if failure.requested_bytes else ""
             where = f" in {failure.when}" if failure.when else ""
+            where = where.replace(" in between", " between")
             end = ", and the script went on" if failure.caught else ""
             top = failure.composition[0] if failure.composition else None
             held = f"; {percent(top.share)} of what was held is {top.category.value}" if top else ""

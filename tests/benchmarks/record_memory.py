@@ -44,6 +44,7 @@ FIXES = {
     "recompute": "FX214",
     "spike": "FX212",
     "small-batch": "FX221",
+    "oom-fragmented": "FX201",
 }
 """The fix that `--fixed` carries out; cases without one have no mended twin."""
 
