@@ -33,7 +33,7 @@ __all__ = ["command"]
     type=click.Path(file_okay=False, path_type=Path),
     help="Prepare into this folder and keep it. Default: a temporary one, gone when TensorBoard ends.",
 )
-@click.option("--no-serve", is_flag=True, help="Only prepare the folder; do not start TensorBoard.")
+@click.option("--no-serve", is_flag=True, help="Only prepare the folder (--out, or tensorboard-review).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: 6006 or the next free; 0: any.")
 def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: int | None) -> None:
     """Show RUN... in TensorBoard: run folders, traces, or a folder of runs.
@@ -47,6 +47,10 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
     bottleneck review before/ after/ --port 6007
     bottleneck review --no-serve --out logs traces/
     """
+    # Ended from outside, neither TensorBoard nor the temporary folder may be left behind.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one of them, and means it
+            signal.signal(number, _leave)
     if no_serve and out is None:
         out = Path("tensorboard-review")
     folder = out if out is not None else Path(tempfile.mkdtemp(prefix="bottleneck-review-"))
@@ -159,10 +163,6 @@ def _free_name(path: Path, taken: set[str]) -> str:
 def _serve(folder: Path, *, port: int | None) -> None:
     from ..review.serve import running
 
-    # Ended from outside, TensorBoard must not be left behind.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one of them, and means it
-            signal.signal(number, _leave)
     with running(folder, port=port) as tensorboard:
         click.echo(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)")
         sys.stdout.flush()

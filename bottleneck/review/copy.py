@@ -1,7 +1,7 @@
 """Writes the copy of a trace that TensorBoard's profiler tab reads right.
 
-In: the path of a trace, the lane to draw above it. Out: a `<worker>.<span>.pt.trace.json.gz` and a
-`Copied` that says what is in it. The trace itself is never touched.
+In: the path of a trace, the lane to draw above it. Out: the copy, and a `Copied` that says what is in
+it. The trace itself is never touched.
 
 The plugin needs about 30 µs and 2 kB of memory per event (326 000 events: 11 s, 620 MB, in a process
 per file), so the copy holds the last whole steps that fit `MOST_EVENTS`, and where not even one does,
@@ -71,7 +71,7 @@ def copy_trace(
 
     Args:
         source: a Kineto trace, .json or .json.gz.
-        target: a file name that the plugin knows, see `worker_name`.
+        target: the copy; the plugin sees names that end in .pt.trace.json.gz only.
         lane: makes the events to draw above the trace, given what the copy will hold, the trace and its
             steps.
         most_events: the size that the plugin reads in a bearable time.

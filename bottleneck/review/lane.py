@@ -184,7 +184,7 @@ def _idle_lane(idle: Idle) -> list[Event]:
         block = _block(
             WHAT_OF_PART.get(part, part.value), _DIVIDED, begin, length, {"budget line": part.value}
         )
-        events.append(block | {"cname": _COLOURS[part]})
+        events.append(block | {"cname": _COLOURS.get(part, "grey")})
     return events
 
 
@@ -208,7 +208,7 @@ def _divided(timeline: StepTimeline) -> list[Event]:
             args["events drawn as one"] = span.count
         block = _block(timeline.names[span.name], _DIVIDED, begin + span.start_us, span.dur_us, args)
         if part is not None:
-            block["cname"] = _COLOURS[part]
+            block["cname"] = _COLOURS.get(part, "grey")
         events.append(block)
     return events
 

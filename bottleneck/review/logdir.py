@@ -35,7 +35,7 @@ FOLDER = "tensorboard"
 """Name of the log folder inside a run folder."""
 _UNFINISHED = ".writing"
 LARGE_BYTES = 2 * 1024**3
-"""Traces above are left out unless asked for: reading one takes minutes and the copy shows little of it."""
+"""Larger traces are left out: reading one takes minutes, and the copy would show little of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ def prepare_run(
         most_bytes: larger trace files are left out, with a note.
 
     Raises:
-        InputError: the folder cannot be written to, or a path holds nothing to read.
+        InputError: the folder cannot be written to, a path holds nothing to read, or TensorBoard is not
+            installed.
     """
     ranks = ingest.load(*paths).ranks if paths else ()
     traces: list[TraceFile] = []
@@ -109,6 +110,10 @@ def prepare_run(
         _publish(made, folder)
     except OSError as error:
         raise InputError(f"Cannot write {folder}: {error.strerror or error}.") from None
+    except ImportError as error:
+        raise InputError(
+            f"TensorBoard's event files cannot be written: {error}.", remedy="pip install 'tensorboard>=2.21'"
+        ) from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return Prepared(folder=folder, traces=tuple(traces), problems=tuple(problems))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,14 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot write"):
         prepare_run(sample(), [], tmp_path / "file" / "run")
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.plugins.hparams", None)
+    monkeypatch.delitem(sys.modules, "tensorboard.plugins.hparams.summary_v2", raising=False)
+    with pytest.raises(InputError, match="pip install"):
+        prepare_run(sample(), [], tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_has_the_format_that_the_plugin_reads(tmp_path: Path) -> None:
