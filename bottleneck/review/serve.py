@@ -36,6 +36,16 @@ _SAYS_NOTHING = re.compile(
     r"|Found (a )?communication ops? not belong"
     r"|^I\d+ .*(plugin|loader)\.py:|security_validator|Illegal Content-Security-Policy|Requires default-src"
 )
+_START = """
+import ctypes, signal, sys
+try:
+    # 1: PR_SET_PDEATHSIG. Whoever started this may be killed outright; it must not outlive them.
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+except (OSError, AttributeError):
+    pass
+from tensorboard.main import run_main
+sys.exit(run_main())
+"""
 _START_SECONDS = 90.0
 _STOP_SECONDS = 5.0
 
@@ -64,7 +74,7 @@ class TensorBoard:
             )
         if port and _taken(port):
             raise InputError(f"Port {port} is taken.", remedy="Choose another with --port, or 0 for any.")
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--host", _HOST]
+        command = [sys.executable, "-c", _START, "--logdir", str(logdir), "--host", _HOST]
         if port is not None:
             command += ["--port", str(port)]
         self._last: collections.deque[str] = collections.deque(maxlen=15)

@@ -161,6 +161,21 @@ def port_is_free(address: str) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def wait_for_port(address: str) -> bool:
+    end = time.monotonic() + 20
+    while not port_is_free(address) and time.monotonic() < end:
+        time.sleep(0.1)
+    return port_is_free(address)
+
+
+def test_killed_outright_it_takes_tensorboard_with_it(tmp_path: Path) -> None:
+    process, address = start(CASES["example-input-bound"].folder, cwd=tmp_path)
+    assert not port_is_free(address)
+    process.kill()
+    process.communicate(timeout=30)
+    assert wait_for_port(address)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ended_it_leaves_no_process_no_port_and_no_file(tmp_path: Path, number: signal.Signals) -> None:
     case = CASES["example-input-bound"].folder
@@ -174,10 +189,7 @@ def test_ended_it_leaves_no_process_no_port_and_no_file(tmp_path: Path, number: 
         process.kill()
     assert process.returncode == (0 if number == signal.SIGINT else 128 + number), err
     assert "Traceback" not in err
-    end = time.monotonic() + 10
-    while not port_is_free(address) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert port_is_free(address)
+    assert wait_for_port(address)
     assert list(tmp_path.glob("bottleneck-review-*")) == []
 
 
