@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _TRACE_BYTES = 1_000_000_000
+_SECONDS = 600.0
+"""A window cut short by the clock counts other steps than the baseline did: CI has time limits of its own."""
 _WINDOWS = ("warmup", "baseline_steps", "steps")
 
 
@@ -42,7 +44,9 @@ _WINDOWS = ("warmup", "baseline_steps", "steps")
     type=click.Path(path_type=Path, dir_okay=False),
     help="Baseline to hold the script against.",
 )
-@click.option("--update-baseline", is_flag=True, help="Write the baseline anew from these runs; exit 0.")
+@click.option(
+    "--update-baseline", is_flag=True, help="Write the baseline anew, after telling what changed; exit 0."
+)
 @click.option(
     "--base",
     "base_folder",
@@ -114,6 +118,7 @@ def command(
         lines=True,
         # A trace that is first probed for its size begins some steps later, and other steps count.
         trace_bytes_cap=_TRACE_BYTES,
+        max_seconds=_SECONDS,
         **windows,
     )
     with ExitStack() as stack:
@@ -122,7 +127,7 @@ def command(
         if head is None:
             return  # another rank reports on all of us
         head = _with_plan(head, windows)
-        if stored is not None and base is None and not update_baseline:
+        if stored is not None:
             base = _side(str(baseline), stored)
         code = 0
         if base is not None:
@@ -203,7 +208,7 @@ def _measure(
     folders = run_in_turns(plan, arms, repeat=repeat, into=into, say=_say)
     if not folders["head"]:
         return None, None
-    head = _labelled(read_side(folders["head"], root=Path.cwd()), plan.target)
+    head = _side(plan.target, read_side(folders["head"], root=Path.cwd()).baseline)
     if head.baseline.counters is None or not head.baseline.counters.values:
         raise UndeterminedError(
             "The runs hold nothing to compare: no counter was measured.",
@@ -211,19 +216,14 @@ def _measure(
         )
     if base_folder is None:
         return head, None
-    return head, _labelled(read_side(folders["base"], root=base_folder), f"{base_folder}/{plan.target}")
-
-
-def _labelled(side: Side, label: str) -> Side:
-    from ..compare.sides import Side as _Side
-
-    return _Side(label=label, baseline=side.baseline)
+    base = read_side(folders["base"], root=base_folder).baseline
+    return head, _side(f"{base_folder}/{plan.target}", base)
 
 
 def _side(label: str, baseline: Baseline) -> Side:
-    from ..compare.sides import Side as _Side
+    from ..compare.sides import Side
 
-    return _Side(label=label, baseline=baseline)
+    return Side(label=label, baseline=baseline)
 
 
 def _with_plan(side: Side, windows: dict[str, int]) -> Side:

@@ -7,6 +7,7 @@ a line which only moved is not new.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +27,8 @@ _PRICE = 0.1
 _MOST_REASONS = 5
 _MOST_NAMES = 15
 _READ = "aten::_local_scalar_dense"
+_TEMPLATE = re.compile(r"^at::native::(?:\(anonymous namespace\)::)?(\w+)<")
+_FUNCTOR = re.compile(r"(\w*Functor\w*|\w+_kernel_cuda|\w+Ops)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,12 @@ def _grown_names(one: StepCounters, other: StepCounters) -> tuple[Reason, ...]:
 
 
 def _bare(name: str) -> str:
+    """Shorten a name to what tells it apart: of ATen's kernel templates, the functor in them."""
     name = name.removeprefix("aten::").removeprefix("void ")
+    template = _TEMPLATE.search(name)
+    functors = [word for word in _FUNCTOR.findall(name) if template is not None and word != template[1]]
+    if template is not None and functors:
+        name = f"{template[1]} ({functors[-1]})"
     return name if len(name) <= 60 else f"{name[:40]}…{name[-19:]}"
 
 

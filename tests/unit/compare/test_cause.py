@@ -124,3 +124,18 @@ def test_findings_are_new_gone_dearer_or_cheaper():
         ("gone", "BN301"),
         ("dearer", "BN501"),
     ]
+
+
+def test_templates_of_kernels_are_told_by_their_functor():
+    def kernel(functor: str) -> str:
+        return (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, "
+            f"at::native::binary_internal::{functor}<float> >, std::array<char*, 2ul> >(int)"
+        )
+
+    one = baseline(counters=counters(device="gpu", names={kernel("MulFunctor"): 4.0}))
+    other = baseline(counters=counters(device="gpu", names={kernel("MulFunctor"): 6.0, "nvjet_tst": 1.0}))
+    assert [text for text, _ in reasons(one, other, "kernels")] == [
+        "vectorized_elementwise_kernel (MulFunctor) 4 → 6",
+        "nvjet_tst 0 → 1",
+    ]
