@@ -14,6 +14,10 @@ from .base import Analyzer, Facts, ms, percent, size
 __all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
 
 
+_CALLS_PER_STEP = 0.2
+"""Segments given back per step from which a history alone is worth a word."""
+
+
 class AllocatorInCriticalPath(Analyzer):
     """The device allocator keeps the step waiting.
 
@@ -44,9 +48,12 @@ class AllocatorInCriticalPath(Analyzer):
     """
 
     code = "BN201"
+    needs_step = False
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Price allocator calls on a GPU."""
+        if facts.true_ms <= 0:
+            return self._by_history(facts)
         if facts.timeline.kind != "gpu":
             return ()
         answer = facts.ask(WhatIf.ALLOCATOR_FREE)
@@ -97,8 +104,8 @@ class AllocatorInCriticalPath(Analyzer):
             site, count = churn.sites[0]
             evidence.append(
                 Evidence(
-                    text=f"{count:.1f} times per step this line's request went to the driver; "
-                    f"{size(churn.bytes)} asked of it per step",
+                    text=f"{count:.1f} times per step this line's request went to the driver"
+                    f"{_sizes(churn.distinct_sizes)}; {size(churn.bytes)} asked of it per step",
                     value=count,
                     unit="1/step",
                     source="memory history",
@@ -127,6 +134,41 @@ class AllocatorInCriticalPath(Analyzer):
                 note=cost is not None and cost < 0.002 * facts.true_ms,
             ),
         )
+
+    def _by_history(self, facts: Facts) -> Sequence[Finding]:
+        """Say what a memory history alone tells of calls to the driver: how many, not what they cost."""
+        found = []
+        for summary in facts.memory:
+            churn = summary.churn
+            calls = churn.frees + churn.unmaps if churn is not None else 0.0
+            if churn is None or calls < _CALLS_PER_STEP:
+                continue
+            evidence = [
+                Evidence(
+                    text=f"{count:.2g} times per step this line's request went to the driver"
+                    + (_sizes(churn.distinct_sizes) if i == 0 else ""),
+                    value=count,
+                    unit="1/step",
+                    source="memory history",
+                    site=site,
+                )
+                for i, (site, count) in enumerate(churn.sites[:4])
+            ]
+            found.append(
+                self.finding(
+                    facts,
+                    f"The allocator gives {calls:.2g} segments per step back and asks for "
+                    f"{size(churn.bytes)}: what that costs, only a trace can tell",
+                    evidence=evidence,
+                    sites=[site for site, _ in churn.sites],
+                    not_this="Not a cost by itself: queued kernels may hide all of it.",
+                )
+            )
+        return found
+
+
+def _sizes(count: int | None) -> str:
+    return f", with {count} different sizes" if count is not None and count > 1 else ""
 
 
 class EmptyCacheInLoop(Analyzer):

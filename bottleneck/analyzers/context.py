@@ -211,7 +211,11 @@ def build_context(
             out["compile.torchscript"] = torchscript
     out |= _loader(loaders) | _compile(compile_facts)
     out |= timeline.context
-    out |= memory_context(run, memory)
+    told = memory_context(run, memory)
+    if "step.varying_shapes" in out:
+        # Of many steps' batches rather than of the few in the memory window.
+        told.pop("step.varying_shapes", None)
+    out |= told
     if loaders:
         training = [item for item in loaders if item.role == "train"] or list(loaders)
         wait = timeline.context.get("input.wait_share")

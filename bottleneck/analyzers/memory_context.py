@@ -47,6 +47,8 @@ def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str
     out["memory.checkpointed"] = summary.checkpointed
     if summary.empty_cache_per_step is not None:
         out["allocator.empty_cache_per_step"] = summary.empty_cache_per_step
+    if summary.varying_sizes is not None:
+        out["step.varying_shapes"] = summary.varying_sizes
     if summary.capacity_bytes:
         most = max(peak, summary.reserved_peak_bytes or 0)
         out["memory.peak_share"] = most / summary.capacity_bytes

@@ -133,6 +133,8 @@ class Churn(msgspec.Struct, frozen=True, kw_only=True):
     """Asked for per step."""
     sites: tuple[tuple[SourceSite, float], ...] = ()
     """User lines whose allocation went to the driver, with times per step, most often first."""
+    distinct_sizes: int | None = None
+    """Sizes that the first of these lines asked for over the history."""
 
 
 class Leak(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +231,8 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     leaks: tuple[Leak, ...] = ()
     spike: Spike | None = None
     headroom: Headroom | None = None
+    varying_sizes: bool | None = None
+    """Forward asks for other sizes from step to step; None: fewer than three steps to compare."""
     loss_bytes: int | None = None
     """At the peak, in logits and what a cross-entropy makes of them; None: stacks do not tell."""
     checkpointed: bool | None = None

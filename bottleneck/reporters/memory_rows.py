@@ -49,8 +49,9 @@ def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:
     several = len(diagnosis.memory) > 1
     for summary in diagnosis.memory if whole else diagnosis.memory[:1]:
         rows += _device(summary, root=root, several=several, most=20 if whole else _HOLDERS)
+    codes = CODES if diagnosis.step.true_ms is not None else ("BN201", *CODES)
     for finding in diagnosis.findings:
-        if finding.code in CODES and (whole or not finding.note):
+        if finding.code in codes and (whole or not finding.note):
             at = f" at {place(finding.sites[0], root=root)}" if finding.sites else ""
             rows.append((0, f"{clean(finding.code)} {sentence(finding.title)}{at}"))
     if several and not whole:

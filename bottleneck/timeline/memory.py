@@ -26,6 +26,7 @@ from .memory_facts import (
     headroom,
     loss_bytes,
     stale_gradients,
+    varying_sizes,
 )
 from .memory_lives import reserved_after
 from .memory_reading import Reading, read_memory
@@ -121,6 +122,7 @@ def _summarise(
         leaks=find_leaks(reading, capacity=capacity),
         spike=find_spike(reading),
         headroom=headroom(reading, capacity),
+        varying_sizes=varying_sizes(reading),
         loss_bytes=loss_bytes(reading, at_peak) if python else None,
         checkpointed=any(facts.checkpoint for facts in told) if python else None,
         empty_cache_per_step=emptied[0] if emptied is not None else None,

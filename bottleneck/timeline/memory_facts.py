@@ -22,7 +22,7 @@ from ..model.memory import (
 )
 from ..model.run import SourceSite
 from ..model.snapshot import Action
-from .memory_clock import Stretch
+from .memory_clock import PHASES, Stretch
 from .memory_reading import Reading
 
 __all__ = [
@@ -36,12 +36,15 @@ __all__ = [
     "headroom",
     "loss_bytes",
     "stale_gradients",
+    "varying_sizes",
 ]
 
 WATCHED = 2
 """A step's allocations are judged that many steps later: what the next step replaces is no leak."""
 LEAK_BYTES = 64 * 1024
 """Per step, from one stack; counters and logged scalars stay below."""
+_FEWEST_STEPS = 3
+_FEW_OTHERS = 0.2
 LOGITS_BYTES = 16 * 2**20
 """Smaller logits are no concern."""
 JUST_BEFORE = 24
@@ -82,6 +85,7 @@ def churn(reading: Reading) -> Churn | None:
     sites = Counter(
         site for site in (stacks[s].site for s in memory.stack[asked].tolist() if s >= 0) if site is not None
     )
+    first = sites.most_common(1)
     return Churn(
         allocs=per_step(Action.SEGMENT_ALLOC),
         frees=per_step(Action.SEGMENT_FREE),
@@ -89,7 +93,33 @@ def churn(reading: Reading) -> Churn | None:
         unmaps=per_step(Action.SEGMENT_UNMAP),
         bytes=int(memory.size[asked].sum()) // steps,
         sites=tuple((site, count / steps) for site, count in sites.most_common(MAX_ROWS)),
+        distinct_sizes=_sizes_of(reading, first[0][0]) if first else None,
     )
+
+
+def _sizes_of(reading: Reading, site: SourceSite) -> int:
+    """Count the sizes that a line asked for."""
+    lives = reading.lives
+    theirs = np.array([s >= 0 and reading.stacks[s].site == site for s in lives.stack.tolist()], np.bool_)
+    return len(np.unique(lives.size[theirs & (lives.begin >= 0)]))
+
+
+def varying_sizes(reading: Reading) -> bool | None:
+    """Whether more than a fifth of the steps ask for other sizes in forward than most do.
+
+    None with fewer than three steps: one that differs may be the last of an epoch.
+    """
+    lives, clock = reading.lives, reading.clock
+    if len(clock.steps) < _FEWEST_STEPS:
+        return None
+    begin = np.maximum(lives.begin, 0)
+    mine = (lives.begin >= 0) & (clock.phase[begin] == PHASES.index("forward"))
+    asked = Counter(
+        tuple(np.sort(lives.size[mine & (clock.step_of[begin] == number)]).tolist())
+        for number in range(len(clock.steps))
+    )
+    usual = asked.most_common(1)[0][1]
+    return len(clock.steps) - usual > _FEW_OTHERS * len(clock.steps)
 
 
 def empty_cache(reading: Reading) -> tuple[float, tuple[SourceSite, ...]] | None:

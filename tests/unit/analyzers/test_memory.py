@@ -117,6 +117,14 @@ def test_a_snapshot_alone_says_nothing_of_time(tmp_path: Path) -> None:
     assert diagnosis.budget == ()
 
 
+def test_traffic_with_the_driver_is_told_without_a_price(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, empty_cache=True)
+    found = next(f for f in diagnosis.findings if f.code == "BN201")
+    assert found.cost_ms is None and "only a trace can tell" in found.title
+    assert {10, 40} <= {site.line for site in found.sites}
+    assert "BN201" not in codes(diagnosed(tmp_path))
+
+
 def test_analyze_prints_what_a_snapshot_tells(tmp_path: Path) -> None:
     diagnosed(tmp_path, leak_bytes=5 * MB)
     ended = CliRunner().invoke(cli, ["analyze", str(tmp_path / "host_1.snapshot.pickle")])

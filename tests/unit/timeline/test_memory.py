@@ -278,6 +278,20 @@ def test_churn_and_empty_cache_with_their_lines(tmp_path: Path) -> None:
     assert calm.churn is not None and calm.churn.frees == 0
 
 
+def test_sizes_that_change_from_step_to_step(tmp_path: Path) -> None:
+    assert summary_of(trained(), tmp_path).varying_sizes is False
+    training = Training()
+    for scale in (1.0, 1.5, 2.0, 0.5):
+        training.step(scale=scale)
+    summary = summary_of(training, tmp_path)
+    assert summary.varying_sizes
+    assert summary.churn is not None and summary.churn.distinct_sizes == 4
+    assert summary_of(trained(2), tmp_path).varying_sizes is None
+    training = trained(8)
+    training.step(scale=0.5)
+    assert summary_of(training, tmp_path).varying_sizes is False, "the short last batch of an epoch"
+
+
 # --------------------------------------------------------------------------------- what is not there
 
 
