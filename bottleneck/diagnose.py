@@ -28,6 +28,7 @@ from .analyzers.view_rows import loader_rows, window_steps
 from .catalog.match import applicable, match
 from .catalog.registry import by_id
 from .ingest import bundle as ingest
+from .ingest import flops_from_shapes
 from .ingest.memory import read_memory
 from .ingest.source_text import line_text
 from .model.codes import FINDING_CODES, Part
@@ -35,7 +36,7 @@ from .model.counters import BreakSite, StepCounters, SyncSite
 from .model.diagnosis import BudgetLine, Capture, Combination, Diagnosis, RankRow, Verdict
 from .model.fix import Suggestion
 from .model.memory import MemorySummary
-from .model.run import HostFacts, Run
+from .model.run import FlopCount, HostFacts, Run
 from .model.view import StepTimeline, WindowSteps
 from .timeline.collectives import Skew, collective_ns, rank_skew
 from .timeline.counters import count_steps
@@ -64,6 +65,7 @@ class _RankReading:
     basis: StepBasis
     timeline: Timeline
     steps: Steps | None = None
+    flops: FlopCount | None = None
     problems: tuple[str, ...] = ()
     phases_ms: dict[str, float] = field(default_factory=dict)
     windows: tuple[WindowSteps, ...] = ()
@@ -88,7 +90,9 @@ def _on_gpu(run: Run | None) -> bool:
     return run is not None and any(device.kind in ("cuda", "rocm") for device in run.devices)
 
 
-def _read_timeline(rank: ingest.Rank, steps: Steps | None, basis: StepBasis) -> Timeline:
+def _read_timeline(
+    rank: ingest.Rank, steps: Steps | None, basis: StepBasis, flops: FlopCount | None
+) -> Timeline:
     true_ms = basis.summary.true_ms
     gpu = _on_gpu(basis.run)
     if true_ms is None:
@@ -105,6 +109,7 @@ def _read_timeline(rank: ingest.Rank, steps: Steps | None, basis: StepBasis) -> 
             loaders=rank.loaders or (),
             compile_facts=rank.compile,
             true_is_profiled=basis.summary.true_is == "profiled",
+            counted=flops.operators if flops is not None else (),
         )
         if found is not None:
             return found
@@ -126,11 +131,27 @@ def _read_timeline(rank: ingest.Rank, steps: Steps | None, basis: StepBasis) -> 
     )
 
 
+def _read_flops(rank: ingest.Rank, steps: Steps | None) -> FlopCount | None:
+    """The count of the run's own step; for a bare trace what its shapes tell."""
+    if rank.run is not None:
+        return rank.run.flops
+    trace = rank.trace
+    if trace is None or steps is None or not len(steps) or not trace.meta.has_shapes:
+        return None
+    return flops_from_shapes(
+        trace.meta.path,
+        low_ns=int(steps.start_ns[0]),
+        high_ns=int(steps.end_ns[-1]),
+        steps=len(steps),
+    )
+
+
 def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
     trace = rank.trace
     steps = find_steps(trace) if trace is not None and len(trace) else None
     basis = find_basis(rank.run, steps, given_ms=true_step_ms)
-    timeline = _read_timeline(rank, steps, basis)
+    flops = _read_flops(rank, steps)
+    timeline = _read_timeline(rank, steps, basis, flops)
     memory, memory_problems = read_memory(rank)
     problems = [*rank.problems, *basis.problems, *timeline.problems, *memory_problems]
     if rank.trace_problem:
@@ -150,6 +171,7 @@ def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
         rank=rank,
         basis=basis,
         timeline=timeline,
+        flops=flops,
         steps=steps,
         problems=tuple(dict.fromkeys(problems)),
         phases_ms=phases,
@@ -377,6 +399,7 @@ def diagnose_paths(
         run=run,
         loaders=reading.rank.loaders or (),
         compile=reading.rank.compile,
+        flops=reading.flops,
         memory=reading.memory,
         context=context,
         phases_ms=reading.phases_ms,

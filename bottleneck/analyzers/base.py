@@ -17,7 +17,7 @@ from ..model.codes import FINDING_CODES, BottleneckClass, Part, WhatIf
 from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
-from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, SourceSite
+from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
 from ..timeline.result import HostSpan, Timeline
 
 __all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent", "size"]
@@ -63,6 +63,8 @@ class Facts:
     run: Run | None = None
     loaders: tuple[LoaderFacts, ...] = ()
     compile: CompileFacts | None = None
+    flops: FlopCount | None = None
+    """FLOPs of one step: of a step of its own, or of a bare trace that holds shapes."""
     memory: tuple[MemorySummary, ...] = ()
     """Per device, the fullest first."""
     context: Mapping[str, JsonValue] = field(default_factory=dict)

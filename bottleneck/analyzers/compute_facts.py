@@ -65,28 +65,27 @@ def _with_peak(
 
 
 def _with_flops(known: ComputeFacts, facts: Facts) -> ComputeFacts:
-    run = facts.run
-    if run is None or run.flops is None:
+    run, count = facts.run, facts.flops
+    if count is None:
         artefact = run.artefacts.get("flops") if run is not None else None
         why = f"not counted: {artefact.reason}" if artefact is not None and artefact.reason else ""
         return msgspec.structs.replace(known, flops_from=why or known.flops_from or "not counted: no shapes")
-    tflop = run.flops.flops / 1e12
+    source = "flop-counter step" if run is not None else "shapes in the trace"
+    tflop = count.flops / 1e12
     if tflop <= 0:
-        why = (
-            "flop-counter step: no product was called (CUDA graphs and the compiler's own kernels are unseen)"
-        )
+        why = f"{source}: no product was called (CUDA graphs and the compiler's own kernels are unseen)"
         return msgspec.structs.replace(known, flops_from=why)
-    known = msgspec.structs.replace(known, tflop_per_step=tflop, flops_from="flop-counter step")
+    known = msgspec.structs.replace(known, tflop_per_step=tflop, flops_from=source)
     if facts.true_ms <= 0:
         return known
-    if facts.is_on("step.varying_shapes"):
+    if run is not None and facts.is_on("step.varying_shapes"):
         return msgspec.structs.replace(
-            known, flops_from="flop-counter step, of one size among several: no rate is drawn from it"
+            known, flops_from=f"{source}, of one size among several: no rate is drawn from it"
         )
     if known.flops_cover is not None and known.flops_cover < _COVERED:
         return msgspec.structs.replace(
             known,
-            flops_from="flop-counter step; kernels of the compiler's own or of CUDA graphs were not counted",
+            flops_from=f"{source}; kernels of the compiler's own or of CUDA graphs were not counted",
         )
     achieved = tflop / facts.true_ms * 1e3
     math_ms = (known.math_share or 0.0) * facts.true_ms

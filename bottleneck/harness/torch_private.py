@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,13 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.utils.data import dataloader
 
+from ..model.flops import OperatorCall
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
     "LoaderIterator",
-    "OperatorCall",
     "compile_in_place",
     "cudagraphs_recorded",
     "default_store",
@@ -114,16 +114,6 @@ def _module_of(value: object) -> str | None:
 def profiler_running() -> bool:
     """Return whether some torch profiler records now, ours or the script's own."""
     return bool(getattr(autograd_profiler, "_is_profiler_enabled", False))
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
-    """One recorded call: per argument its shape, its type, and its value if it is no tensor."""
-
-    name: str
-    shapes: list[list[int]]
-    dtypes: list[str]
-    values: list[Any]
 
 
 def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from .bundle import Bundle, Rank, load
 from .reader import read_trace
+from .shapes import flops_from_shapes
 
-__all__ = ["Bundle", "Rank", "load", "read_trace"]
+__all__ = ["Bundle", "Rank", "flops_from_shapes", "load", "read_trace"]

@@ -17,6 +17,9 @@ _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*"?(-?\d+)')
 _VERSION = re.compile(r'"(?:torch_version|pytorch_version|PyTorch version)"\s*:\s*"([^"]+)"', re.IGNORECASE)
 
 
+_SHAPES = re.compile(r'"record_shapes"\s*:\s*"?(1|true)', re.IGNORECASE)
+
+
 class Header(NamedTuple):
     """Values found beside the events."""
 
@@ -24,6 +27,8 @@ class Header(NamedTuple):
     torch_version: str | None
     device_properties: tuple[dict[str, object], ...]
     distributed: dict[str, object] | None
+    shapes: bool = False
+    """Operators were recorded with the shapes of their arguments."""
 
 
 def _value(text: str, key: str) -> object:
@@ -51,4 +56,5 @@ def read_header(before: bytes, after: bytes) -> Header:
         if isinstance(devices, list)
         else (),
         distributed=distributed if isinstance(distributed, dict) else None,
+        shapes=_SHAPES.search(text) is not None,
     )

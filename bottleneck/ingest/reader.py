@@ -224,6 +224,7 @@ def _meta(path: str, array: EventArray, reader: _Reader, columns: Columns, *, da
         torch_version=header.torch_version,
         device_properties=header.device_properties,
         distributed=header.distributed,
+        has_shapes=header.shapes,
         thread_names=columns.thread_names,
         process_names=columns.process_names,
         truncated=reader.truncated,

@@ -40,6 +40,8 @@ class TraceMeta:
     layout: str = "kineto"
     """Which reader was used: "kineto" (fast) or "json" (general)."""
     clock_resolution_ns: int = 1
+    has_shapes: bool = False
+    """Operators were recorded with the shapes of their arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

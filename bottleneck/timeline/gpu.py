@@ -6,7 +6,7 @@ type as the CPU reading, so that analyzers serve both; None when the window hold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +61,7 @@ def read_gpu(
     loaders: Sequence[LoaderFacts] = (),
     compile_facts: CompileFacts | None = None,
     true_is_profiled: bool = False,
+    counted: Collection[str] = (),
 ) -> Timeline | None:
     """Read one rank of a run on a GPU.
 
@@ -73,6 +74,7 @@ def read_gpu(
         loaders: loader.json.
         compile_facts: compile.json.
         true_is_profiled: no unprofiled step time exists; the replay stays at profiled speed.
+        counted: operators whose FLOPs were counted; empty when none were.
 
     Returns:
         The timeline, or None when the steps launch no device work.
@@ -137,7 +139,7 @@ def read_gpu(
         memory_bound_ms=parts[Part.MEMORY_BOUND],
         true_ms=true_ms,
         device_scale=calibration.device_scale * scale,
-        counted=run.flops.operators if run is not None and run.flops is not None else (),
+        counted=counted,
     )
     without_seams = answers.results.get(WhatIf.SEAMS_GONE)
     ready = answers.results.get(WhatIf.INPUT_READY)

@@ -65,5 +65,6 @@ def facts(
         context=dict(context or {}),  # type: ignore[arg-type]
         loaders=loaders,
         compile=compile_facts,
+        flops=run.flops if run is not None else None,
         run=run,
     )

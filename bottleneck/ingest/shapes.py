@@ -1,0 +1,137 @@
+"""The shapes that operators were called with, from a trace that was recorded with `record_shapes`.
+
+In: the path of a trace file, the operators of interest, a stretch of time. Out: their calls.
+
+A second pass over the file, for the few operators that are asked for: shapes are lists in lists, a fifth
+of such a file, and no column of the table. Events are found by their name and read no further than
+their own end, so a broken one is passed over and the rest of the file still counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from collections.abc import Collection, Iterator
+
+from ..model.flops import COUNTED, OperatorCall, count_flops
+from ..model.run import FlopCount
+from .sources import open_source
+
+__all__ = ["flops_from_shapes", "operator_calls"]
+
+_PIECE = 4 * 1024 * 1024
+_LONGEST = 64 * 1024
+"""Bytes that one event may take."""
+_TS = re.compile(rb'"ts"\s*:\s*"?([0-9.]+)')
+_NEXT = re.compile(rb'"ph"\s*:')
+_DECODER = json.JSONDecoder()
+
+
+def _list_after(event: bytes, key: bytes) -> list[object] | None:
+    """Return the list that stands behind a key, None where there is none."""
+    found = re.search(rb'"' + key + rb'"\s*:\s*(?=\[)', event)
+    if found is None:
+        return None
+    try:
+        value, _ = _DECODER.raw_decode(event[found.end() :].decode("utf-8", errors="replace"))
+    except ValueError:
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _value(text: object) -> object:
+    """Return what a concrete argument was: kineto writes them as text, tensors as an empty one."""
+    if not isinstance(text, str) or not text:
+        return None if isinstance(text, str) else text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+
+
+def operator_calls(
+    path: str | os.PathLike[str], names: Collection[str], *, low_ns: int, high_ns: int
+) -> Iterator[OperatorCall]:
+    """Yield the calls of some operators that began within [low_ns, high_ns), in file order.
+
+    Args:
+        path: a trace file, plain or gzip.
+        names: operators, like "aten::mm".
+        low_ns: first moment, on the clock of `Trace.ts_ns`.
+        high_ns: end of the stretch.
+    """
+    wanted = re.compile(
+        rb'"name"\s*:\s*"(' + b"|".join(re.escape(n.encode()) for n in sorted(names)) + rb')"'
+    )
+    source = open_source(path)
+    try:
+        piece, kept = bytearray(_PIECE), b""
+        while True:
+            size = source.readinto(memoryview(piece))
+            text = kept + bytes(piece[:size])
+            begin = 0
+            for found in wanted.finditer(text):
+                end = _NEXT.search(text, found.end())
+                stop = end.start() if end is not None else len(text)
+                if end is None and size and len(text) - found.start() < _LONGEST:
+                    break  # its end is in the next piece
+                begin = stop
+                call = _read(found[1].decode(), text[found.start() : stop], low_ns, high_ns)
+                if call is not None:
+                    yield call
+            if not size:
+                return
+            kept = text[max(begin, len(text) - _LONGEST) :]
+    finally:
+        source.close()
+
+
+def _read(name: str, event: bytes, low_ns: int, high_ns: int) -> OperatorCall | None:
+    ts = _TS.search(event)
+    if ts is None or not low_ns <= round(float(ts[1]) * 1000) < high_ns:
+        return None
+    shapes, dtypes = _list_after(event, b"Input Dims"), _list_after(event, b"Input type")
+    if shapes is None or dtypes is None:
+        return None
+    values = [_value(text) for text in _list_after(event, b"Concrete Inputs") or []]
+    return OperatorCall(
+        name=name,
+        shapes=[_shape(shape) for shape in shapes],
+        dtypes=[str(kind) for kind in dtypes],
+        values=values + [None] * (len(shapes) - len(values)),
+    )
+
+
+def _shape(value: object) -> list[int]:
+    """Return the shape of one argument; empty for what is no tensor (or a list of them)."""
+    sizes = value if isinstance(value, list) else []
+    return sizes if all(isinstance(size, int) for size in sizes) else []
+
+
+def flops_from_shapes(
+    path: str | os.PathLike[str], *, low_ns: int, high_ns: int, steps: int
+) -> FlopCount | None:
+    """Count the FLOPs of a step from the shapes in a trace.
+
+    Args:
+        path: a trace file.
+        low_ns: begin of the first whole step, on the clock of `Trace.ts_ns`.
+        high_ns: end of the last one.
+        steps: whole steps in between.
+
+    Returns:
+        The count per step; None where the file holds no shapes, or some that cannot be understood.
+    """
+    calls = operator_calls(path, COUNTED.keys(), low_ns=low_ns, high_ns=high_ns)
+    by_dtype, by_operator, lost = count_flops(calls)
+    if lost or not by_operator or steps < 1:
+        return None
+    return FlopCount(
+        step=-1,
+        flops=sum(by_operator.values()) / steps,
+        by_dtype={name: flops / steps for name, flops in by_dtype.items()},
+        by_operator={name: flops / steps for name, flops in by_operator.items()},
+        operators=sorted(COUNTED),
+    )
