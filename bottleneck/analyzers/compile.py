@@ -11,7 +11,7 @@ from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.run import SourceSite
 from .base import Analyzer, Facts, ms, percent
-from .compile_facts import compile_summary, skip_cause
+from .compile_facts import compile_summary, skip_cause, skip_site, skip_words
 
 __all__ = ["CudagraphsSkipped", "RecompilesInSteadyState"]
 
@@ -144,16 +144,17 @@ class CudagraphsSkipped(Analyzer):
         return (
             self.finding(
                 facts,
-                f"CUDA graphs were skipped: {skips[0].splitlines()[0][:100]}",
+                f"CUDA graphs were skipped: {skip_words(skips[0])[:100]}",
                 answer=facts.ask(WhatIf.ONE_LAUNCH),
                 evidence=[
                     Evidence(
-                        text=text.splitlines()[0][:160]
-                        + (f": {skip_cause(text)}" if skip_cause(text) else ""),
+                        text=skip_words(text)[:160] + (f": {skip_cause(text)}" if skip_cause(text) else ""),
                         source="inductor",
+                        site=skip_site(text),
                     )
                     for text in skips[:4]
                 ],
+                sites=[skip_site(text) for text in skips],
                 not_this="Costs only where launching decides.",
             ),
         )

@@ -10,11 +10,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
-from ..model.run import CompileEvent, CompileFacts, GraphBreak, Recompile
+from ..model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
 from ..model.work import BreakRow, ChangedSize, CompileSummary, RecompileRow
 from .base import Facts
 
-__all__ = ["break_kind", "changed_sizes", "compile_summary", "size_multiple", "skip_cause"]
+__all__ = [
+    "break_kind",
+    "changed_sizes",
+    "compile_summary",
+    "size_multiple",
+    "skip_cause",
+    "skip_site",
+    "skip_words",
+]
 
 _BREAK_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("item", (".item", "tensor.item", "_local_scalar_dense", "scalar", "tolist")),
@@ -35,6 +43,7 @@ _SYMBOL_SIZE = re.compile(
 )
 _INTEGER = re.compile(r"^(?P<tensor>L\['\w+'\](?:\.\w+|\['?\w+'?\])*) *== *(?P<value>-?\d+)$")
 
+_SKIP_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _SKIP_CAUSES: tuple[tuple[str, str], ...] = (
     (
         "mutated inputs",
@@ -64,6 +73,23 @@ def skip_cause(reason: str) -> str:
     """Return what is behind a skipped CUDA graph and what to do, empty where that is not known."""
     text = reason.lower()
     return next((cause for words, cause in _SKIP_CAUSES if words in text), "")
+
+
+def skip_site(reason: str) -> SourceSite | None:
+    """Return the user's line that inductor names in a skip reason, None where it names none."""
+    lines = _SKIP_LINE.findall(reason)
+    if not lines:
+        return None
+    file, line, function = lines[-1]
+    return SourceSite(file=file, line=int(line), function=function)
+
+
+def skip_words(reason: str) -> str:
+    """Return the reason itself on one line, without the words that inductor repeats and its stack."""
+    text = reason.strip().partition(". Found from")[0].splitlines()[0] if reason.strip() else ""
+    while text.startswith("skipping cudagraphs due to "):
+        text = text.removeprefix("skipping cudagraphs due to ")
+    return text
 
 
 def changed_sizes(guards: Sequence[str]) -> tuple[ChangedSize, ...]:
@@ -215,7 +241,7 @@ def compile_summary(facts: Facts) -> CompileSummary | None:
         recompiles=_recompiles(facts, compiled),
         recompile_ms_per_step=compiling if compiling > 0 else None,
         limit_hit=tuple(compiled.limit_hit),
-        cudagraph_skips=tuple(compiled.cudagraph_skips),
+        cudagraph_skips=tuple(skip_words(text) for text in compiled.cudagraph_skips),
         cudagraph_skip_causes=tuple(skip_cause(text) for text in compiled.cudagraph_skips),
         graph_launches_per_step=work.graph_launches if work is not None else None,
         compiled_kernel_share=work.kernel_share if work is not None else None,

@@ -231,8 +231,9 @@ def _host_questions(program: Program, work: DeviceWork) -> Iterator[_Question]:
     if has[Work.COMPILE]:
         yield _Question(
             WhatIf.NO_COMPILE,
-            Edit(work={Work.COMPILE: 0.0}),
-            "replay without compilation in the step",
+            # The compiler times its candidates on the device.
+            Edit(work={Work.COMPILE: 0.0}, duration=np.where(program.launch_work == Work.COMPILE, 0.0, 1.0)),
+            "replay without compilation in the step, nor the kernels that it tries",
         )
     if has[Work.HOST]:
         yield _Question(

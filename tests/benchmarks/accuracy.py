@@ -9,7 +9,7 @@ In: tests/recorded/*/truth.json beside the recordings. Out: one row per fix, non
     question           where the recording is a bare trace: the replay's question that the fix answers
     slow_ms, fixed_ms  step times with nothing attached, a number or a list of repeats
     parts, without_ms  of several causes: kind of graph break -> step time with that one mended alone
-    device, torch, command, what
+    device, torch, command, what, note
 
 Needs no GPU. The machine's own drift lies in the measured figures: slow and fixed are separate runs, and
 the slow one differs from the true step that the tool saw; so the measured step is put on the tool's scale
@@ -125,7 +125,9 @@ def rows_of(folder: Path) -> list[Row]:
     step, bound, why = predict(found, truth)
     measured = middle(truth["fixed_ms"]) / slow * true_ms
     fix = " + ".join(truth.get("fixes", [truth["fix"]]))
-    as_run = f"{slow:.2f} → {middle(truth['fixed_ms']):.2f}"
+    as_run = f"{slow:.2f} → {middle(truth['fixed_ms']):.2f}" + (
+        f" ({truth['note']})" if "note" in truth else ""
+    )
     rows = [Row(folder.name, fix, true_ms, step, measured, bound=bound, why=why, as_run=as_run)]
     for part, times in truth.get("without_ms", {}).items():
         kind = truth.get("parts", {}).get(part)
@@ -158,7 +160,7 @@ def report() -> str:
         f"median error {median(errors):.1%}, worst {worst.error:+.1%} ({worst.name})"
         + (f"; {missing} without a prediction" if missing else "")
         + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu_what_ifs.py`) were "
-        "chosen on the recordings named `*-h200`. No constant was chosen on those named `case-*` and "
+        "chosen on the older recordings named `*-h200`. None was chosen on those named `case-*`, `memory-*` and "
         "`example-*`; how seams are told and where the profiler's cost lies was thought over again after a "
         "look at them.\n"
     )

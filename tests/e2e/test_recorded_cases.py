@@ -89,3 +89,26 @@ def test_the_rate_of_the_math_is_below_the_peak_and_nearer_to_it_while_math_runs
     scores = 8 * 3 * 2 * 2 * 8 * 12 * 1024**2 * 64
     assert compute.tflop_per_step == pytest.approx((products + scores) / 1e12, rel=0.02)
     assert compute.attention == "scores in memory"
+
+
+def test_skipped_cuda_graphs_are_priced_and_name_the_line() -> None:
+    found = diagnosis_of("case-cudagraph-skip")
+    skipped = next(f for f in found.findings if f.code == "BN403")
+    assert "cpu device" in skipped.title
+    assert skipped.sites[0].file.endswith("cudagraph_skip.py")
+    assert found.suggestions[0].fix == "FX413"
+
+
+def test_recompilations_name_the_dimension_and_all_its_sizes() -> None:
+    found = diagnosis_of("case-recompiles-by-shape")
+    assert found.verdict.bottleneck_class.value == "compile-bound"
+    assert found.compile is not None
+    (row,) = [row for row in found.compile.recompiles if row.sizes]
+    (size,) = row.sizes
+    assert (size.tensor, size.dim) == ("tokens", 1)
+    assert len(size.values) == row.count + 1 == 51
+    chosen = next(s for s in found.suggestions if s.fix == "FX407")
+    assert "mark_dynamic(inputs, 1)" in chosen.code
+    # The kernels that the compiler tries go with it.
+    assert chosen.predicted_ms is not None
+    assert chosen.predicted_ms < 0.03 * (found.step.true_ms or 0.0)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.analyzers.compile_facts import break_kind, changed_sizes, compile_summary, skip_cause
+from torch_bottleneck.analyzers.compile_facts import (
+    break_kind,
+    changed_sizes,
+    compile_summary,
+    skip_cause,
+    skip_site,
+    skip_words,
+)
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import (
     CompileEvent,
@@ -75,6 +82,18 @@ def test_a_skipped_graph_is_explained_where_the_reason_is_known() -> None:
     assert "device" in skip_cause("skipping cudagraphs due to cpu device (arg3_1)")
     assert "in place" in skip_cause("skipping cudagraphs due to mutated inputs (2 instances)")
     assert skip_cause("something new") == ""
+
+
+def test_a_skip_names_the_line_and_says_its_reason_once() -> None:
+    said = (
+        "skipping cudagraphs due to skipping cudagraphs due to cpu device (primals_150). Found from : \n"
+        '   File "model.py", line 24, in forward\n    return x * self.scale.to(x.device)\n'
+    )
+    assert skip_words(said) == "cpu device (primals_150)"
+    site = skip_site(said)
+    assert site is not None
+    assert (site.file, site.line, site.function) == ("model.py", 24, "forward")
+    assert (skip_words(""), skip_site("mutated inputs")) == ("", None)
 
 
 def summary(**changes: object) -> CompileSummary:
