@@ -160,9 +160,9 @@ def report() -> str:
         f"median error {median(errors):.1%}, worst {worst.error:+.1%} ({worst.name})"
         + (f"; {missing} without a prediction" if missing else "")
         + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu_what_ifs.py`) were "
-        "chosen on the older recordings named `*-h200`. None was chosen on those named `case-*`, `memory-*` and "
-        "`example-*`; how seams are told and where the profiler's cost lies was thought over again after a "
-        "look at them.\n"
+        "chosen on the older recordings named `*-h200`, none on those named `case-*`, `memory-*` and "
+        "`example-*`; how seams are told and where the profiler's cost lies was thought over again after "
+        "a look at them.\n"
     )
     return HEAD + "\n".join(lines) + told
 
