@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -83,6 +84,21 @@ def write(folder: Path, source: str, name: str = "train.py") -> None:
 def result(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "verify.json").read_text())
     return found
+
+
+def left_behind(folder: Path, *, seconds: float = 10.0) -> list[str]:
+    """Commands of processes that still run for a verification in this folder."""
+    end = time.monotonic() + seconds
+    while True:
+        found = []
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if str(folder) in words and "harness" in words:
+                    found.append(words)
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.2)
 
 
 @pytest.mark.slow
@@ -179,8 +195,7 @@ def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> N
     left = result(tmp_path / "v")
     assert not left["complete"]
     assert len([run for run in left["runs"] if run["status"] == "ok"]) >= 2
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    assert left_behind(tmp_path) == []
     got = verify(tmp_path, "v", "--resume")
     assert got.returncode == 0, got.stderr
     done = result(tmp_path / "v")
@@ -287,3 +302,49 @@ def test_options_behind_the_script_s_own_are_the_script_s(tmp_path: Path) -> Non
     )
     assert got.returncode == 0, got.stderr
     assert result(tmp_path / "v")["args"] == ["--all", "--fix", "x"]
+
+
+def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    """A verification whose second run has begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_bottleneck", "verify", "--out", "v", *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "one run takes" in line:
+            break
+    time.sleep(1.0)
+    return process
+
+
+def test_killed_without_warning_it_leaves_no_training_behind(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN.replace("range(400)", "range(4_000_000)"))
+    process = started(tmp_path, "train.py", "--fix", "FX311")
+    assert left_behind(tmp_path, seconds=0) != []
+    process.kill()
+    process.communicate(timeout=60)
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    source = PLAIN.replace(
+        "for step in",
+        "if optimizer.defaults['fused']:\n"
+        "    import subprocess, signal, time\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    sleep = 'import time; time.sleep(600)'\n"
+        "    child = subprocess.Popen([sys.executable, '-c', sleep, os.getcwd() + ' harness'])\n"
+        "    time.sleep(600)\n"
+        "for step in",
+    )
+    write(tmp_path, source)
+    got = verify(tmp_path, "--out", "v", "--steps", "20", "--run-limit", "0.4", "train.py", "--fix", "FX311")
+    assert got.returncode == 0, got.stderr
+    (row,) = result(tmp_path / "v")["outcomes"]
+    assert (row["verdict"], row["reason"]) == ("failed", "not done within 24 s")
+    assert left_behind(tmp_path) == []
