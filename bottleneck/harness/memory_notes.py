@@ -31,7 +31,9 @@ MAX_ROOTS = 32
 MAX_TENSORS = 20_000
 """Of one kind: beyond it the rest is inferred."""
 MAX_LOOKS = 64
-"""Times that gradients are noted: several micro-steps a step must not make the file large."""
+MAX_NOTED = 300_000
+"""Times that gradients are noted, and addresses in all: many micro-steps of a large model must not make
+the file large."""
 
 
 def notes_path(snapshot: Path) -> Path:
@@ -73,7 +75,8 @@ class NoteBook:
 
     def after_backward(self) -> None:
         """A backward has ended: its gradients have their addresses now."""
-        if self.recording and self._looks < MAX_LOOKS:
+        noted = sum(len(entry.address) for entry in self._owners)
+        if self.recording and self._looks < MAX_LOOKS and noted < MAX_NOTED:
             self._looks += 1
             self._note("gradients", _gradients(self._parameters()))
 

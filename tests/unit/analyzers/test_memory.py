@@ -10,13 +10,19 @@ import pytest
 from click.testing import CliRunner
 from unit.snapshots import MB, Training
 
+from torch_bottleneck.analyzers.memory import ResidentGrowth
+from torch_bottleneck.analyzers.memory_context import memory_context
 from torch_bottleneck.cli.main import cli
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.memory_notes import NotedFailure
+from torch_bottleneck.model.run import Counters, HostFacts, Run, StepTable, Window
 from torch_bottleneck.reporters.markdown import render as markdown
 from torch_bottleneck.reporters.terminal import render as terminal
+
+from .facts import facts
 
 
 def diagnosed(folder: Path, *, steps: int = 6, capacity: int = 2000 * MB, **kinds: Any) -> Diagnosis:
@@ -164,3 +170,45 @@ def test_several_devices_are_all_told_when_asked(tmp_path: Path) -> None:
     assert [m.device for m in diagnosis.memory] == [0, 1], "the fullest first"
     assert "device 1" in terminal(diagnosis, verbose=True)
     assert "1 more with --verbose" in terminal(diagnosis)
+
+
+# ------------------------------------------------------------------------------------------ without a GPU
+
+
+def _grown(bytes_per_step: float, *, steps: int = 20, gap: bool = False) -> Run:
+    index = list(range(steps)) if not gap else [*range(steps // 2), *range(steps, steps + steps // 2)]
+    start = 4_000_000_000
+    return Run(
+        host=HostFacts(memory_bytes=16_000_000_000),
+        windows=[
+            Window(
+                name="baseline",
+                status="ok",
+                steps=StepTable(index=index, wall_ms=[100.0] * steps),
+                before=Counters(rss_bytes=start),
+                after=Counters(rss_bytes=start + int(bytes_per_step * steps)),
+            )
+        ],
+    )
+
+
+def _growth(run: Run) -> list[Finding]:
+    return list(ResidentGrowth().find(facts("cpu", run=run, context=memory_context(run, ()))))
+
+
+def test_a_process_that_grows_says_when_the_machine_is_full() -> None:
+    (found,) = _growth(_grown(30e6))
+    assert found.title.startswith(
+        "Resident memory grows by 30.0 MB per step: memory is full in about 380 steps"
+    )
+
+
+@pytest.mark.parametrize("run", [_grown(0), _grown(-5e6), _grown(0.4e6), _grown(1.05e5)])
+def test_caches_that_fill_a_little_are_no_finding(run: Run) -> None:
+    assert _growth(run) == []
+
+
+def test_growth_is_not_told_of_few_steps_or_across_the_captures() -> None:
+    assert memory_context(_grown(30e6, steps=5), ())["memory.resident_growth"] is None
+    assert memory_context(_grown(30e6, gap=True), ())["memory.resident_growth"] is None
+    assert memory_context(None, ())["memory.resident_growth"] is None
