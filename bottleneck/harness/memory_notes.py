@@ -30,8 +30,7 @@ __all__ = ["NoteBook", "notes_path"]
 MAX_ROOTS = 32
 MAX_TENSORS = 20_000
 """Of one kind: beyond it the rest is inferred."""
-MAX_LOOKS = 64
-MAX_NOTED = 300_000
+MAX_LOOKS, MAX_NOTED = 64, 300_000
 """Times that gradients are noted, and addresses in all: many micro-steps of a large model must not make
 the file large."""
 
@@ -75,8 +74,9 @@ class NoteBook:
 
     def after_backward(self) -> None:
         """A backward has ended: its gradients have their addresses now."""
-        noted = sum(len(entry.address) for entry in self._owners)
-        if self.recording and self._looks < MAX_LOOKS and noted < MAX_NOTED:
+        if not self.recording or self._looks >= MAX_LOOKS:
+            return
+        if sum(len(entry.address) for entry in self._owners) < MAX_NOTED:
             self._looks += 1
             self._note("gradients", _gradients(self._parameters()))
 
