@@ -27,6 +27,7 @@ FIXES: tuple[Fix, ...] = (
         what_to_change="Replace matmul, softmax, matmul by one call: the fused kernels never write the L x L scores"
         " to memory.",
         when=(given("kernels.attention_unfused_share", ">", 0.0, "attention runs as separate kernels"),),
+        unless=seen("attention.backend", "==", "math", "scaled_dot_product_attention is called already")[1:],
         risk=Risk.CHANGES_NUMERICS,
         may_break="Sums in another order; attention weights are not returned; dropout draws differ.",
         what_if=WhatIf.FUSED_ATTENTION,
@@ -47,13 +48,16 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
         id="FX307",
         family="compute",
         title="Find out why attention does not use a fused backend",
-        addresses=("BN304",),
+        addresses=("BN304", "BN301"),
         note=True,
         what_to_change="scaled_dot_product_attention falls back to plain math when no fused backend accepts the"
         " inputs: flash needs fp16 or bf16, no arbitrary attn_mask, and a head size it supports. Ask for the fused ones"
         " only: the warnings then say what is in the way. Flash first, then cuDNN, then memory-efficient. Outside torch,"
         " FlashAttention-3 (Hopper), xFormers (odd masks) and Transformer Engine bring kernels of their own.",
-        when=(ON_GPU,),
+        when=(
+            ON_GPU,
+            *seen("attention.backend", "in", ["math", "efficient"], "neither flash nor cuDNN's kernels ran"),
+        ),
         code="""\
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel

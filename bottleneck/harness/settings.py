@@ -4,6 +4,7 @@ In: torch's flags, the environment, and what the hooks saw (`Seen`). Out: a flat
 run.json. A switch that does not exist in this torch, or that nothing has shown, is absent.
 
     matmul.precision            "highest" | "high" | "medium"
+    cudnn.precision             the same words, for convolutions (torch 2.9 and newer)
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.enabled, cudnn.benchmark, cudnn.deterministic: bool
     matmul.fp16_reduced, matmul.bf16_reduced: bool     reduced-precision reductions allowed
     deterministic: bool                                 torch.use_deterministic_algorithms
@@ -152,7 +153,14 @@ def read_settings(seen: Seen | None = None) -> dict[str, JsonValue]:
         seen: what the hooks noticed; without it only flags and environment are told.
     """
     settings: dict[str, JsonValue] = {}
-    for read in (_read_flags, _read_threads, _read_allocator, _read_python, _read_distributed):
+    for read in (
+        _read_flags,
+        _read_precision,
+        _read_threads,
+        _read_allocator,
+        _read_python,
+        _read_distributed,
+    ):
         # One flag that this torch does not have must not hide the others.
         with contextlib.suppress(Exception):
             read(settings)
@@ -187,6 +195,23 @@ def _read_flags(settings: dict[str, JsonValue]) -> None:
             value = read()
             if value is None or isinstance(value, (bool, int, float, str)):
                 settings[name] = value
+
+
+_OLD_WORDS = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
+"""What torch 2.9 and newer call the precision of fp32 math -> the words of set_float32_matmul_precision."""
+
+
+def _read_precision(settings: dict[str, JsonValue]) -> None:
+    """Read the switches of torch 2.9 where the script uses them: the old getters then raise."""
+    backends = torch.backends
+    general = getattr(backends, "fp32_precision", None)
+    for name, part in (("matmul.precision", backends.cuda.matmul), ("cudnn.precision", backends.cudnn.conv)):
+        own = getattr(part, "fp32_precision", None)
+        word = general if own in (None, "none") else own
+        if name not in settings and isinstance(word, str) and word in _OLD_WORDS:
+            settings[name] = _OLD_WORDS[word]
+    if "cudnn.allow_tf32" not in settings and "cudnn.precision" in settings:
+        settings["cudnn.allow_tf32"] = settings["cudnn.precision"] != "highest"
 
 
 def _read_threads(settings: dict[str, JsonValue]) -> None:

@@ -74,6 +74,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "compile.dynamic_values": 'str: sizes seen, like "65, 118, 170, ..."',
     "compile.size_multiple": "int: padding to its multiples leaves at most four sizes",
     "compile.torchscript": "bool",
+    "attention.backend": 'str: the slowest of SDPA that ran: "math", "flex", "efficient", "cudnn", "flash"',
     # kernels, shares of the true step time
     "kernels.matmul_fp32_share": "float: matmul kernels computing in full fp32",
     "kernels.conv_share": "float",

@@ -20,7 +20,7 @@ from .cpu_what_ifs import input_supply
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .dialect import Kind
 from .dialect import kinds as kinds_of
-from .gpu_compute import compiled_work, trace_compute
+from .gpu_compute import compiled_work, slowest_backend, trace_compute
 from .gpu_context import gpu_context
 from .gpu_edits import price_seams
 from .gpu_spans import read_spans
@@ -131,6 +131,9 @@ def read_gpu(
         device_scale=calibration.device_scale * scale,
         flavour=flavour,
     )
+    backend = slowest_backend(trace)
+    if backend is not None:
+        context["attention.backend"] = backend
     compute = trace_compute(
         trace,
         kinds,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .gpu_what_ifs import DeviceWork
     from .program import Program
 
-__all__ = ["attention_backends", "compiled_work", "trace_compute"]
+__all__ = ["attention_backends", "compiled_work", "slowest_backend", "trace_compute"]
 
 _COMPILED = re.compile(r"^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunctionBackward$")
 _GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
@@ -48,6 +48,12 @@ _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 def attention_backends(trace: Trace) -> tuple[str, ...]:
     """Return the back ends of scaled_dot_product_attention whose operators or kernels are in the trace."""
     return tuple(name for name, pattern in _BACKENDS if any(pattern.search(n) for n in trace.names))
+
+
+def slowest_backend(trace: Trace) -> str | None:
+    """Return the slowest back end of attention that ran; None where none did."""
+    ran = attention_backends(trace)
+    return next((name for name in ("math", "flex", "efficient", "cudnn", "flash") if name in ran), None)
 
 
 def _attention(

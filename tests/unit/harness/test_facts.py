@@ -204,6 +204,22 @@ def test_flags_are_read_back_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["threads.intra_op"] == torch.get_num_threads()
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="the switches of torch 2.9 and newer"
+)
+@pytest.mark.parametrize(("word", "expected"), [("tf32", "high"), ("ieee", "highest")])
+def test_the_new_switches_of_precision_are_read_though_the_old_getters_raise(
+    word: str, expected: str
+) -> None:
+    code = (
+        "import torch; from torch_bottleneck.harness.settings import read_settings; "
+        f"torch.backends.cuda.matmul.fp32_precision = {word!r}; print(read_settings()['matmul.precision'])"
+    )
+    # Mixing old and new switches lasts as long as the process.
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == expected
+
+
 def test_every_setting_is_documented() -> None:
     seen = Seen()
     seen.root_forward(torch.nn.Linear(2, 2))
