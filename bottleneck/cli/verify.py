@@ -206,6 +206,8 @@ def command(
     except KeyboardInterrupt:
         # Between two runs; what was measured is on disk and is reported all the same.
         interrupted = True
+    finally:
+        session.arms.clean()
     state = with_edits(session.state)
     _save(state, folder, report=True)
     _report(state, format_)

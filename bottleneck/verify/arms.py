@@ -35,8 +35,8 @@ __all__ = ["Arms", "Target", "first_epoch", "read_facts", "read_run"]
 LOG = "output.log"
 _TAIL_LINES = 3
 _HASHES = {"PYTHONHASHSEED": "0"}
-_QUIETLY = {} if "WANDB_MODE" in os.environ else {"WANDB_MODE": "offline"}
-"""Dozens of short runs do not belong on anyone's dashboard."""
+_CACHE = ".inductor"
+"""What torch.compile keeps between the runs of one verification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Arms:
             plan,
             log=log,
             seconds=self.limit_seconds,
-            environment={**_QUIETLY, **_HASHES, **environment_of(wishes, os.environ)},
+            environment={**self._surroundings(), **environment_of(wishes, os.environ)},
             launcher=self.target.launcher,
             cwd=self.target.cwd,
         )
@@ -113,6 +113,21 @@ class Arms:
             shutil.rmtree(saved, ignore_errors=True)
         record = self._record(number, wishes, folder, ended, outcome, parity=parity)
         return record, ended.interrupted
+
+    def _surroundings(self) -> dict[str, str]:
+        """Return variables that are the same for all runs."""
+        found = dict(_HASHES)
+        if "WANDB_MODE" not in os.environ:
+            # Dozens of short runs do not belong on anyone's dashboard.
+            found["WANDB_MODE"] = "offline"
+        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+            # The first run that compiles shall find nothing, as a user's first one does.
+            found["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / _CACHE)
+        return found
+
+    def clean(self) -> None:
+        """Remove what only served the runs."""
+        shutil.rmtree(self.folder / _CACHE, ignore_errors=True)
 
     def _outcome(self, working: Path, plan: Plan, ended: Ended) -> ScriptOutcome:
         process = "main" if not self.target.launcher else "rank0"

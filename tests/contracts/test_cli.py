@@ -42,6 +42,7 @@ HEAVY = ("torch", "pandas", "tensorboard", "torch_tb_profiler")
         ["explain", "BN101"],
         ["explain", "FX301"],
         ["completion", "bash"],
+        ["verify", "--help"],
     ],
     ids=" ".join,
 )

@@ -235,6 +235,47 @@ def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) 
     assert len(json.loads(again.stdout)["runs"]) == len(state["runs"]), "there was nothing left to do"
 
 
+IMAGES = """
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3), torch.nn.Flatten(),
+    torch.nn.Linear(16 * 12 * 12, 4),
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+images, labels = torch.randn(8, 3, 16, 16), torch.randint(4, (8,))
+for step in range(400):
+    loss = torch.nn.functional.cross_entropy(model(images), labels)
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_fixes_of_every_kind_take_effect_without_a_gpu_and_keep_the_loss(tmp_path: Path) -> None:
+    write(tmp_path, IMAGES)
+    fixes = ("FX310", "FX506:threads=2", "FX414:backend=aot_eager", "FX313", "FX205", "FX505")
+    chosen = [word for fix in fixes for word in ("--fix", fix)]
+    got = verify(
+        tmp_path, "--out", "v", "--pairs", "2", "--max-pairs", "2", "--steps", "8", *chosen, "train.py"
+    )
+    assert got.returncode == 0, got.stderr
+    rows = {row["fixes"][0]: row for row in result(tmp_path / "v")["outcomes"]}
+    assert rows["FX310"]["evidence"].startswith("channels_last on 1 module and")
+    assert rows["FX506"]["evidence"] == "1 -> 2 intra-op threads"
+    assert rows["FX414"]["evidence"] == "1 module compiled with backend='aot_eager'; 1 graph"
+    assert rows["FX313"]["evidence"].startswith("set_to_none=True in")
+    assert rows["FX505"]["evidence"].startswith("collector off")
+    for name, row in rows.items():
+        assert row["verdict"] in ("faster", "slower", "no gain", "undecided"), (name, row)
+        assert row["parity"]["verdict"] in ("same", "close"), (name, row)
+        assert row["measured"]["pairs"] == 2
+        assert row["memory_bytes"] is not None
+    assert not (tmp_path / "v" / ".inductor").exists()
+
+
 @pytest.mark.slow
 def test_all_diagnoses_first_and_keeps_to_its_budget(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
