@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..compare.sides import Side
     from ..model.baseline import Baseline
     from ..model.gate import GateSettings
+    from ..model.run import SourceSite
 
 __all__ = ["command"]
 
@@ -104,7 +105,7 @@ def command(
     target, arguments = split_words(module, script)
     if module is None:
         check_script(target)
-    _check(baseline, base_folder, update=update_baseline)
+    _check(baseline, base_folder, update=update_baseline, script=target if module is None else None)
     wishes = wished_reports(reports)
     settings = settings_for(Path.cwd(), options)
     stored = _stored(baseline, update=update_baseline)
@@ -146,7 +147,7 @@ def command(
     ctx.exit(code)
 
 
-def _check(baseline: Path | None, base_folder: Path | None, *, update: bool) -> None:
+def _check(baseline: Path | None, base_folder: Path | None, *, update: bool, script: str | None) -> None:
     """Say at once what does not go together.
 
     Raises:
@@ -162,8 +163,16 @@ def _check(baseline: Path | None, base_folder: Path | None, *, update: bool) -> 
         raise UsageError("--baseline and --base are two things to hold it against.", remedy="Give one.")
     if update and baseline is None:
         raise UsageError("--update-baseline needs --baseline FILE.")
-    if base_folder is not None and not base_folder.is_dir():
+    if base_folder is None:
+        return
+    if not base_folder.is_dir():
         raise InputError(f"There is no folder {base_folder}.", remedy="Name another checkout with --base.")
+    if script is not None:
+        if Path(script).is_absolute():
+            raise UsageError(
+                f"{script} is one file for both sides.", remedy="Name it from the working folder."
+            )
+        check_script(str(base_folder / script))
 
 
 def _stored(baseline: Path | None, *, update: bool) -> Baseline | None:
@@ -217,7 +226,31 @@ def _measure(
     if base_folder is None:
         return head, None
     base = read_side(folders["base"], root=base_folder).baseline
+    _check_apart(base, base_folder)
     return head, _side(f"{base_folder}/{plan.target}", base)
+
+
+def _check_apart(base: Baseline, base_folder: Path) -> None:
+    """The runs of the other checkout must have run its own code.
+
+    Raises:
+        InputError: they took files of this checkout.
+    """
+    from ..compare.repeats import foreign_files
+
+    sites: list[SourceSite | None] = []
+    if base.counters is not None:
+        sites += [item.site for item in base.counters.syncs]
+        sites += [item.site for item in base.counters.breaks]
+    if base.workload is not None:
+        sites += [item.site for item in base.workload.loaders]
+        sites += [item.site for item in base.workload.optimizers]
+    files = foreign_files(sites, here=Path.cwd(), there=base_folder.absolute())
+    if files:
+        raise InputError(
+            f"The run in {base_folder} took {files[0]} from this checkout, so both sides ran the same code.",
+            remedy="Uninstall the project: it must be imported from the working folder.",
+        )
 
 
 def _side(label: str, baseline: Baseline) -> Side:

@@ -6,8 +6,9 @@ base head head base base head: whatever drifts on the machine meanwhile hits bot
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from ..harness.launch import launch, name_signal
 from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
 from ..harness.place import choose_place
 from ..harness.plan import Plan
+from ..model.run import SourceSite
 
-__all__ = ["Arm", "run_in_turns"]
+__all__ = ["Arm", "foreign_files", "run_in_turns"]
 
 RANKS_SECONDS = 120.0
 _STDERR = 2
@@ -83,7 +85,7 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
     plan = msgspec.structs.replace(plan, out=str(place.working))
     sys.stdout.flush()
     # The report is what stdout is for; what the script prints goes where our progress goes.
-    returncode = launch(plan, cwd=arm.cwd, stdout=_STDERR)
+    returncode = launch(plan, cwd=arm.cwd, stdout=_STDERR, variables=_variables(arm))
     outcome = record_end(place.working, place.process, plan, returncode)
     if place.world_size > 1:
         report_done(place.working, place.process)
@@ -107,3 +109,32 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
             remedy="Let it run longer, or give --warmup 2 --baseline-steps 5 --steps 2.",
         )
     return folder
+
+
+def _variables(arm: Arm) -> dict[str, str]:
+    """Turn entries of PYTHONPATH that lie in this checkout to the same places in the other one."""
+    given = os.environ.get("PYTHONPATH")
+    if arm.cwd is None or not given:
+        return {}
+    here, there = Path.cwd(), arm.cwd.absolute()
+    entries = []
+    for entry in given.split(os.pathsep):
+        place = (here / entry) if entry else here
+        inside = place.is_relative_to(here) and not place.is_relative_to(there)
+        entries.append(str(there / place.relative_to(here)) if inside else entry)
+    return {"PYTHONPATH": os.pathsep.join(entries)}
+
+
+def foreign_files(sites: Iterable[SourceSite | None], *, here: Path, there: Path) -> list[str]:
+    """Return the user's files that a run of the other checkout took from this one.
+
+    An editable installation of the project points at one checkout whichever is run, and then both
+    sides run the same code.
+
+    Args:
+        sites: lines that the run of the other checkout has shown.
+        here: this checkout.
+        there: the other one, perhaps inside this one.
+    """
+    files = {site.file for site in sites if site is not None and Path(site.file).is_absolute()}
+    return sorted(f for f in files if Path(f).is_relative_to(here) and not Path(f).is_relative_to(there))

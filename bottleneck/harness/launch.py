@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from .plan import encode_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import FrameType
 
     from .plan import Plan
@@ -36,7 +37,13 @@ ENVIRONMENT = {
 """Set for the script's process where the user has not set them."""
 
 
-def launch(plan: Plan, *, cwd: Path | None = None, stdout: int | None = None) -> int:
+def launch(
+    plan: Plan,
+    *,
+    cwd: Path | None = None,
+    stdout: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> int:
     """Run the plan in a process of its own and wait for its end.
 
     Ctrl-C is the child's to handle: a terminal delivers it to both, so this process only waits.
@@ -46,12 +53,13 @@ def launch(plan: Plan, *, cwd: Path | None = None, stdout: int | None = None) ->
         plan: what to run.
         cwd: working folder of the script; None: ours.
         stdout: file descriptor for what the script prints; None: our own stdout.
+        variables: of the environment, over ours.
 
     Returns:
         The exit code, or minus the number of the signal that ended it.
     """
     command = [sys.executable, *command_of(plan)]
-    environment = {**ENVIRONMENT, **os.environ}
+    environment = {**ENVIRONMENT, **os.environ, **(variables or {})}
     process: subprocess.Popen[bytes] | None = None
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

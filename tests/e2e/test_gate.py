@@ -183,6 +183,8 @@ def test_a_script_that_fails_fails_with_its_own_code(project, bottleneck):
         (("--baseline", "none.json", "train.py"), "--update-baseline"),
         (("--baseline", "train.py", "train.py"), "not a whole baseline"),
         (("--base", "nowhere", "train.py"), "no folder"),
+        (("--base", "empty", "train.py"), "no script empty/train.py"),
+        (("--base", "empty", "/dev/null"), "one file for both sides"),
         (("--baseline", "base.json", "--base", ".", "train.py"), "Give one"),
         (("--baseline", "base.json", "none.py"), "no script"),
         (("--baseline", "base.json", "--no-gate", "sync", "train.py"), "no counter"),
@@ -192,6 +194,7 @@ def test_a_script_that_fails_fails_with_its_own_code(project, bottleneck):
 def test_bad_usage_is_code_2_one_line_and_no_traceback(tmp_path, bottleneck, words, says):
     (tmp_path / "train.py").write_text("print('never run')\n")
     (tmp_path / "base.json").write_text('{"format": 1, "runs": []}')
+    (tmp_path / "empty").mkdir()
     done = bottleneck("gate", *words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stderr
