@@ -19,6 +19,7 @@ from . import (  # noqa: F401  (importing a module registers its analyzers)
     kernels,
     launch,
     memory,
+    memory_failure,
     memory_share,
     sync,
     transfer,

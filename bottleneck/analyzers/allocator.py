@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
-from .base import Analyzer, Facts, ms, percent, size
+from ..model.units import byte_size
+from .base import Analyzer, Facts, ms, percent
 
 __all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
 
@@ -105,7 +106,7 @@ class AllocatorInCriticalPath(Analyzer):
             evidence.append(
                 Evidence(
                     text=f"{count:.1f} times per step this line's request went to the driver"
-                    f"{_sizes(churn.distinct_sizes)}; {size(churn.bytes)} asked of it per step",
+                    f"{_sizes(churn.distinct_sizes)}; {byte_size(churn.bytes)} asked of it per step",
                     value=count,
                     unit="1/step",
                     source="memory history",
@@ -158,7 +159,7 @@ class AllocatorInCriticalPath(Analyzer):
                 self.finding(
                     facts,
                     f"The allocator gives {calls:.2g} segments per step back and asks for "
-                    f"{size(churn.bytes)}: what that costs, only a trace can tell",
+                    f"{byte_size(churn.bytes)}: what that costs, only a trace can tell",
                     evidence=evidence,
                     sites=[site for site, _ in churn.sites],
                     not_this="Not a cost by itself: queued kernels may hide all of it.",

@@ -20,7 +20,7 @@ from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
 from ..timeline.result import HostSpan, Timeline
 
-__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent", "size"]
+__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent"]
 
 HEADINGS = (
     "What it means",
@@ -44,14 +44,6 @@ def ms(value: float) -> str:
 def percent(share: float) -> str:
     """Write a share: "0.4 %", "37 %"."""
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
-
-
-def size(count: float) -> str:
-    """Write a number of bytes in decimal units: "640 kB", "3.1 GB"."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.0f} {unit}" if count >= 100 * factor else f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

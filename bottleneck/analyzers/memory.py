@@ -1,6 +1,6 @@
-"""Memory that should not be held, or not so long: gradients in forward, leaks, spikes, running out.
+"""Memory that should not be held, or not so long: gradients in forward, leaks, spikes.
 
-In: facts. Out: findings BN204, BN205, BN206, BN213, BN214. None of them has a price in time: memory costs
+In: facts. Out: findings BN204, BN205 and BN206. None of them has a price in time: memory costs
 nothing until it is missing, and then everything.
 """
 
@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model.finding import Evidence, Finding
-from ..model.memory import MemoryCategory, MemoryHolder, MemorySummary
-from .base import Analyzer, Facts, percent, size
+from ..model.memory import MemoryHolder, MemorySummary
+from ..model.units import byte_size
+from .base import Analyzer, Facts, percent
 
 __all__ = [
     "TIGHT",
     "GradientsInForward",
     "MemoryLeak",
     "MemorySpike",
-    "OutOfMemoryFailure",
-    "ResidentGrowth",
     "holder_evidence",
     "is_fragmented",
     "is_tight",
@@ -31,16 +30,6 @@ _HISTORY = "memory history"
 _UNUSED = 0.15
 """Share of the memory in use that lies free in pieces, from which it is a matter of fragments."""
 _UNUSED_BYTES = 256e6
-
-_FIRST = {
-    MemoryCategory.ACTIVATIONS: "smaller micro-batches or checkpointing",
-    MemoryCategory.INPUTS: "a smaller batch",
-    MemoryCategory.TEMPORARY: "the line that holds most, in pieces",
-    MemoryCategory.PARAMETERS: "sharding or fewer bits for the states",
-    MemoryCategory.GRADIENTS: "sharding or fewer bits for the states",
-    MemoryCategory.OPTIMIZER: "sharding or fewer bits for the states",
-}
-"""What to try first when memory ran out, by what held most of it."""
 
 
 def unused_bytes(summary: MemorySummary) -> int:
@@ -74,7 +63,7 @@ def holder_evidence(holders: Sequence[MemoryHolder], *, source: str, most: int =
     """Name what holds the memory, the largest first."""
     return [
         Evidence(
-            text=f"{size(holder.bytes)} ({percent(holder.share)}) of {holder.category.value} in "
+            text=f"{byte_size(holder.bytes)} ({percent(holder.share)}) of {holder.category.value} in "
             f"{holder.blocks} block{'s' if holder.blocks != 1 else ''}"
             + (f", asked for in {holder.where}" if holder.site is None and holder.where else ""),
             value=float(holder.bytes),
@@ -127,8 +116,8 @@ class GradientsInForward(Analyzer):
                 continue
             evidence = [
                 Evidence(
-                    text=f"{size(held)} of gradients live through the whole forward, "
-                    f"{percent(held / summary.peak_bytes)} of the peak of {size(summary.peak_bytes)}",
+                    text=f"{byte_size(held)} of gradients live through the whole forward, "
+                    f"{percent(held / summary.peak_bytes)} of the peak of {byte_size(summary.peak_bytes)}",
                     value=float(held),
                     unit="bytes",
                     source=_HISTORY,
@@ -137,7 +126,7 @@ class GradientsInForward(Analyzer):
             if summary.stale_gradients_bytes is not None:
                 evidence.append(
                     Evidence(
-                        text=f"the peak falls by {size(summary.stale_gradients_bytes)} without them",
+                        text=f"the peak falls by {byte_size(summary.stale_gradients_bytes)} without them",
                         value=float(summary.stale_gradients_bytes),
                         unit="bytes",
                         source=_HISTORY,
@@ -150,7 +139,7 @@ class GradientsInForward(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Gradients of the last step, {size(held)}, lie beside the activations",
+                    f"Gradients of the last step, {byte_size(held)}, lie beside the activations",
                     evidence=evidence,
                     sites=facts.sites("zero_grad"),
                     not_this="Not a loss of time: bytes at the peak that need not be there.",
@@ -203,7 +192,7 @@ class MemoryLeak(Analyzer):
             end = f": memory is full in {left} steps" if left is not None else ""
             evidence = [
                 Evidence(
-                    text=f"{size(leak.bytes_per_step)} per step in {leak.blocks_per_step:.3g} blocks, "
+                    text=f"{byte_size(leak.bytes_per_step)} per step in {leak.blocks_per_step:.3g} blocks, "
                     f"in each of {leak.steps_seen} steps watched"
                     + (f", asked for in {leak.where}" if leak.site is None and leak.where else ""),
                     value=float(leak.bytes_per_step),
@@ -216,7 +205,7 @@ class MemoryLeak(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Each step leaves {size(rate)} of device memory behind{end}",
+                    f"Each step leaves {byte_size(rate)} of device memory behind{end}",
                     evidence=evidence,
                     sites=[leak.site for leak in summary.leaks],
                     not_this="Not the allocator's cache, and not a buffer of the last few steps.",
@@ -263,12 +252,12 @@ class MemorySpike(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"{size(spike.above_bytes)} of the peak of {size(summary.peak_bytes)} is needed for "
-                    f"{percent(spike.width_share)} of the step",
+                    f"{byte_size(spike.above_bytes)} of the peak of {byte_size(summary.peak_bytes)} "
+                    f"is needed for {percent(spike.width_share)} of the step",
                     evidence=[
                         *holder_evidence(spike.holders, source=_HISTORY),
                         Evidence(
-                            text=f"without these the peak is {size(spike.peak_without_bytes or 0)}",
+                            text=f"without these the peak is {byte_size(spike.peak_without_bytes or 0)}",
                             value=float(spike.peak_without_bytes or 0),
                             unit="bytes",
                             source=_HISTORY,
@@ -280,152 +269,3 @@ class MemorySpike(Analyzer):
                 )
             )
         return found
-
-
-def _first_try(summary: MemorySummary) -> str:
-    """What promises most after a failure."""
-    if summary.leaks:
-        return "to mend the leak"
-    if is_fragmented(summary):
-        return "expandable_segments:True"
-    failure = summary.out_of_memory
-    top = failure.composition[0].category if failure is not None and failure.composition else None
-    return _FIRST.get(top, "") if top is not None else ""
-
-
-class OutOfMemoryFailure(Analyzer):
-    """An allocation failed: the device's memory was full.
-
-    What it means
-        The allocator found no room, freed what it could, and gave up. What is written down here is
-        the state at that moment, before the exception freed anything.
-
-    How it is measured
-        A snapshot taken by an observer of the allocator. Which blocks are parameters, gradients and
-        optimizer state is known by their addresses; without a history the rest is what forward and
-        backward held. Lines are known where the history was on.
-
-    What it costs you
-        The run, or the steps that the script skips when it catches the error.
-
-    What it is not
-        Not always too large a model: look for a leak, fragmentation, and a single oversized batch
-        first.
-
-    What to do
-        What the largest share says: activations ask for checkpointing or a smaller micro-batch, states
-        for sharding or a smaller optimizer, unused reserved memory for expandable_segments.
-
-    Source
-        PyTorch documentation, "Understanding CUDA Memory Usage".
-    """
-
-    code = "BN213"
-    needs_step = False
-
-    def find(self, facts: Facts) -> Sequence[Finding]:
-        """Say what held the memory."""
-        found = []
-        for summary in facts.memory:
-            failure = summary.out_of_memory
-            if failure is None:
-                continue
-            asked = f" for {size(failure.requested_bytes)}" if failure.requested_bytes else ""
-            where = f" in {failure.when}" if failure.when else ""
-            where = where.replace(" in between", " between")
-            end = ", and the script went on" if failure.caught else ""
-            top = failure.composition[0] if failure.composition else None
-            held = f"; {percent(top.share)} of what was held is {top.category.value}" if top else ""
-            advice = _first_try(summary)
-            if advice:
-                held += f": try {advice} first"
-            evidence = []
-            if failure.live_bytes is not None:
-                of = f" of {size(summary.capacity_bytes)}" if summary.capacity_bytes else ""
-                evidence.append(
-                    Evidence(
-                        text=f"{size(failure.live_bytes)}{of} held when it failed: "
-                        + ", ".join(
-                            f"{row.category.value} {size(row.bytes)}" for row in failure.composition[:5]
-                        ),
-                        value=float(failure.live_bytes),
-                        unit="bytes",
-                        source="snapshot at the failure",
-                    )
-                )
-            if failure.device_free_bytes is not None:
-                evidence.append(
-                    Evidence(
-                        text=f"{size(failure.device_free_bytes)} free on the device as a whole",
-                        value=float(failure.device_free_bytes),
-                        unit="bytes",
-                        source="the allocator",
-                    )
-                )
-            evidence += holder_evidence(failure.holders, source="snapshot at the failure")
-            sites = [failure.site, *(holder.site for holder in failure.holders)]
-            found.append(
-                self.finding(
-                    facts,
-                    f"Out of memory: a request{asked} failed{where}{end}{held}",
-                    evidence=evidence,
-                    sites=sites,
-                    not_this="The line that asked last is rarely the one that holds the memory.",
-                )
-            )
-        return found
-
-
-class ResidentGrowth(Analyzer):
-    """The process grows with every step (CPU).
-
-    What it means
-        Resident memory rises through the baseline: tensors or Python objects of every step are kept,
-        or each step touches pages of a data set that a fork shares no more.
-
-    How it is measured
-        Resident memory of the process at both edges of the baseline window, over its steps.
-
-    What it costs you
-        Nothing until memory is full. Steps left are counted with the machine's whole memory.
-
-    What it is not
-        Not a leak for certain: caches fill, and malloc keeps what is freed in pieces. A figure that
-        stays the same in a longer window is one.
-
-    What to do
-        Keep numbers, not tensors; arrays instead of lists of Python objects in the data set.
-
-    Source
-        proc(5), /proc/pid/statm; PyTorch issue 13246, data-loader workers and growing memory.
-    """
-
-    code = "BN214"
-
-    def find(self, facts: Facts) -> Sequence[Finding]:
-        """Report growth of more than a megabyte and a thousandth of the memory per step."""
-        grows = facts.number("memory.resident_growth")
-        if facts.timeline.kind != "cpu" or grows is None or grows < 1e6:
-            return ()
-        total = facts.run.host.memory_bytes if facts.run is not None else None
-        window = facts.run.window("baseline") if facts.run is not None else None
-        resident = window.after.rss_bytes if window is not None and window.after is not None else None
-        left = (total - resident) / grows if total and resident else None
-        if left is not None and left > 100_000:
-            return ()
-        end = f": memory is full in about {left:,.0f} steps".replace(",", " ") if left is not None else ""
-        return (
-            self.finding(
-                facts,
-                f"Resident memory grows by {size(grows)} per step{end}",
-                evidence=[
-                    Evidence(
-                        text=f"{size(grows)} per step between the edges of the baseline window",
-                        value=grows,
-                        unit="bytes/step",
-                        source="baseline window",
-                    )
-                ],
-                not_this="Not necessarily a leak: caches fill too, but a leak does not end.",
-            ),
-        )

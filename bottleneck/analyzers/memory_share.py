@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from ..model.codes import WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.memory import MemoryCategory, MemorySummary
-from .base import Analyzer, Facts, ms, percent, size
+from ..model.units import byte_size
+from .base import Analyzer, Facts, ms, percent
 from .memory import holder_evidence, is_fragmented, is_tight, unused_bytes
 from .memory_context import category_share
 
@@ -41,7 +42,8 @@ def _told(summary: MemorySummary) -> bool:
 def _rows(summary: MemorySummary, *categories: MemoryCategory) -> list[Evidence]:
     return [
         Evidence(
-            text=f"{row.category.value}: {size(row.bytes)} ({percent(row.share)} of the peak, {row.how})",
+            text=f"{row.category.value}: {byte_size(row.bytes)} "
+            f"({percent(row.share)} of the peak, {row.how})",
             value=float(row.bytes),
             unit="bytes",
             source=_HISTORY,
@@ -90,7 +92,7 @@ class StateDominates(Analyzer):
                 self.finding(
                     facts,
                     f"Parameters, gradients and optimizer state are {percent(share)} of the peak of "
-                    f"{size(summary.peak_bytes)}",
+                    f"{byte_size(summary.peak_bytes)}",
                     evidence=_rows(summary, *_STATE),
                     not_this="Not activations: a smaller batch frees little.",
                     note=not is_tight(summary),
@@ -139,7 +141,7 @@ class ActivationsDominate(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Activations are {percent(share)} of the peak of {size(summary.peak_bytes)}",
+                    f"Activations are {percent(share)} of the peak of {byte_size(summary.peak_bytes)}",
                     evidence=holder_evidence(mine, source=_HISTORY),
                     sites=[holder.site for holder in mine],
                     not_this="Not parameters or optimizer state: sharding those frees little.",
@@ -187,12 +189,12 @@ class LargeLogits(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Logits and what the loss makes of them are {size(held)} of the peak of "
-                    f"{size(summary.peak_bytes)}",
+                    f"Logits and what the loss makes of them are {byte_size(held)} of the peak of "
+                    f"{byte_size(summary.peak_bytes)}",
                     evidence=[
                         Evidence(
-                            text=f"{size(held)} ({percent(held / summary.peak_bytes)}) in blocks of the loss "
-                            "and of its size",
+                            text=f"{byte_size(held)} ({percent(held / summary.peak_bytes)}) in blocks of the "
+                            "loss and of its size",
                             value=float(held),
                             unit="bytes",
                             source=_HISTORY,
@@ -254,9 +256,9 @@ class BatchHeadroom(Analyzer):
                     f"Memory would hold {fits} times the batch",
                     evidence=[
                         Evidence(
-                            text=f"{size(room.per_batch_bytes)} grow with the batch, "
-                            f"{size(room.fixed_bytes)} stay, of {size(summary.capacity_bytes or 0)}; "
-                            f"{room.basis}",
+                            text=f"{byte_size(room.per_batch_bytes)} grow with the batch, "
+                            f"{byte_size(room.fixed_bytes)} stay, of "
+                            f"{byte_size(summary.capacity_bytes or 0)}; {room.basis}",
                             value=room.factor,
                             unit="ratio",
                             source=_HISTORY,
@@ -375,11 +377,11 @@ class FragmentedMemory(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"{size(unused_bytes(summary))} lay free {when}, in pieces that could not be used",
+                    f"{byte_size(unused_bytes(summary))} lay free {when}, in pieces that could not be used",
                     evidence=[
                         Evidence(
                             text=f"{pieces.unfreeable_segments} of {pieces.segments} segments are partly in "
-                            f"use; the largest free block has {size(pieces.largest_free_bytes)}",
+                            f"use; the largest free block has {byte_size(pieces.largest_free_bytes)}",
                             value=float(pieces.inactive_split_bytes),
                             unit="bytes",
                             source="snapshot",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..model.units import byte_size
 from .rows import root_of
 from .wording import clean, percent, place, sentence
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.memory import MemoryHolder, MemorySummary
 
-__all__ = ["byte_size", "memory_rows"]
+__all__ = ["memory_rows"]
 
 Row: TypeAlias = "tuple[int, str]"
 
@@ -26,15 +27,6 @@ CODES = ("BN204", "BN205", "BN206", "BN207", "BN208", "BN209", "BN210", "BN212",
 _HOLDERS = 3
 _WORTH = 0.01
 """Share of the peak below which a category is not worth its words."""
-
-
-def byte_size(count: float) -> str:
-    """Write bytes in decimal units, as device sizes are given: "640 MB", "24.5 GB"."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            digits = 0 if count >= 100 * factor else 1
-            return f"{count / factor:.{digits}f} {unit}"
-    return f"{count:.0f} B"
 
 
 def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:

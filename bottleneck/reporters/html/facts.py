@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...model.units import byte_size
 from ..wording import clean, percent, place
 
 if TYPE_CHECKING:
@@ -23,12 +24,7 @@ def size(value: float | None) -> str:
     """Word a number of bytes in binary units with three figures."""
     if value is None:
         return "not measured"
-    amount, unit = float(value), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(amount) < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" or abs(amount) >= 100 else f"{amount:.3g} {unit}"
+    return byte_size(value)
 
 
 def cut_text(value: str) -> str:

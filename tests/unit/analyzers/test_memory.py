@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from unit.snapshots import MB, Training
 
-from torch_bottleneck.analyzers.memory import ResidentGrowth
 from torch_bottleneck.analyzers.memory_context import memory_context
+from torch_bottleneck.analyzers.memory_failure import ResidentGrowth
 from torch_bottleneck.cli.main import cli
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass
@@ -199,7 +199,7 @@ def _growth(run: Run) -> list[Finding]:
 def test_a_process_that_grows_says_when_the_machine_is_full() -> None:
     (found,) = _growth(_grown(30e6))
     assert found.title.startswith(
-        "Resident memory grows by 30.0 MB per step: memory is full in about 380 steps"
+        "Resident memory grows by 28.6 MiB per step: memory is full in about 380 steps"
     )
 
 
