@@ -159,6 +159,24 @@ def record(folder: Path, target: Path) -> None:
         (target / "trace" / f"host_1.{stamp}").write_bytes(gzip.compress(small, 9, mtime=0))
 
 
+def write_truth(
+    target: Path, times: StepTimes, *, fix: str, what: str, command: str, device: str, **more: object
+) -> None:
+    """Write what tests/benchmarks/accuracy.py holds the tool to."""
+    truth = {
+        "case": target.name,
+        "fix": fix,
+        "what": what,
+        "slow_ms": times.slow_ms,
+        "fixed_ms": times.fixed_ms,
+        "device": device,
+        "torch": torch.__version__,
+        "command": command,
+        **more,
+    }
+    (target / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+
+
 def write_case(target: Path, entry: Entry, device: str) -> None:
     """Say what the recorded run is and what is true of it."""
     slow, fixed = entry.times.slow_ms, entry.times.fixed_ms
@@ -171,18 +189,15 @@ def write_case(target: Path, entry: Entry, device: str) -> None:
         "repeats": str(len(fixed)),
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
-    truth = {
-        "case": target.name,
-        "fix": FIXES[entry.name][0],
+    write_truth(
+        target,
+        entry.times,
+        fix=FIXES[entry.name][0],
+        what=f"examples/{entry.name}.py --fixed",
+        command=f"python examples/{entry.name}.py [--fixed]",
+        device=device,
         **({"fixes": sorted(BOTH[entry.name])} if entry.name in BOTH else {}),
-        "what": f"examples/{entry.name}.py --fixed",
-        "slow_ms": slow,
-        "fixed_ms": fixed,
-        "device": device,
-        "torch": torch.__version__,
-        "command": f"python examples/{entry.name}.py [--fixed]",
-    }
-    (target / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+    )
     (target / "CASE.md").write_text(
         f"# examples/{entry.name}.py\n\n| key | value |\n| --- | --- |\n{table}\n\n"
         f"    python -m torch_bottleneck diagnose examples/{entry.name}.py\n\n"

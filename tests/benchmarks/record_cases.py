@@ -15,7 +15,6 @@ into repeats. Nothing is selected: a case that fails says so and the others go o
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
@@ -25,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from gallery import record
-from step_times import REPOSITORY, ScriptFailedError, run_once
+from gallery import record, write_truth
+from step_times import REPOSITORY, ScriptFailedError, StepTimes, run_once
 
 from torch_bottleneck.catalog.registry import by_id
 
@@ -66,11 +65,9 @@ PLANS = (
 
 
 @dataclass
-class Times:
-    """Step times of one case, one entry per repeat."""
+class Times(StepTimes):
+    """Step times of one case, and of each part mended alone, one entry per repeat."""
 
-    slow_ms: list[float] = field(default_factory=list)
-    fixed_ms: list[float] = field(default_factory=list)
     without_ms: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -103,21 +100,22 @@ def time_once(plan: Plan, times: Times) -> None:
         times.without_ms.setdefault(part, []).append(value)
 
 
-def write_truth(target: Path, plan: Plan, times: Times) -> None:
+def write_both(target: Path, plan: Plan, times: Times) -> None:
     """Write truth.json and CASE.md."""
-    truth = {
-        "case": target.name,
-        "fix": plan.fix,
-        **({"fixes": plan.fixes, "question": by_id(plan.fix).what_if} if plan.fixes else {}),
-        "what": plan.what,
-        "slow_ms": times.slow_ms,
-        "fixed_ms": times.fixed_ms,
-        **({"without_ms": times.without_ms, "parts": dict(plan.parts)} if times.without_ms else {}),
-        "device": DEVICE,
-        "torch": torch.__version__,
-        "command": f"python tests/benchmarks/cases/{plan.script}.py [--fixed]",
-    }
-    (target / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+    more: dict[str, object] = {}
+    if plan.fixes:
+        more |= {"fixes": plan.fixes, "question": by_id(plan.fix).what_if}
+    if times.without_ms:
+        more |= {"without_ms": times.without_ms, "parts": dict(plan.parts)}
+    write_truth(
+        target,
+        times,
+        fix=plan.fix,
+        what=plan.what,
+        command=f"python tests/benchmarks/cases/{plan.script}.py [--fixed]",
+        device=DEVICE,
+        **more,
+    )
     (target / "CASE.md").write_text(
         f"# tests/benchmarks/cases/{plan.script}.py\n\n| key | value |\n| --- | --- |\n"
         f"| device | {DEVICE} |\n| torch | {torch.__version__} |\n\n"
@@ -148,9 +146,9 @@ def main() -> None:
             target = args.out / f"case-{plan.script.replace('_', '-')}"
             shutil.rmtree(target, ignore_errors=True)
             record(folder, target)
-            times = Times()
+            times = Times(plan.script)
             time_once(plan, times)
-            write_truth(target, plan, times)
+            write_both(target, plan, times)
             kept[plan.script] = (plan, target, times)
             print(f"{plan.script}: {time.monotonic() - began:.0f} s, {times}", flush=True)
     longest = 0.0
@@ -158,7 +156,7 @@ def main() -> None:
         began = time.monotonic()
         plan, target, times = min(kept.values(), key=lambda entry: len(entry[2].slow_ms))
         time_once(plan, times)
-        write_truth(target, plan, times)
+        write_both(target, plan, times)
         longest = max(longest, time.monotonic() - began)
 
 
