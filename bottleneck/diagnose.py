@@ -44,6 +44,7 @@ from .timeline.cpu import read_cpu
 from .timeline.cpu_baseline import read_baseline
 from .timeline.dialect import DEVICE_KINDS, kinds
 from .timeline.gpu import read_gpu
+from .timeline.recorded import recorded_ms
 from .timeline.result import Timeline
 from .timeline.steps import Steps, find_steps
 from .timeline.workload import read_workload
@@ -149,7 +150,8 @@ def _read_flops(rank: ingest.Rank, steps: Steps | None) -> FlopCount | None:
 def _read_rank(rank: ingest.Rank, true_step_ms: float | None) -> _RankReading:
     trace = rank.trace
     steps = find_steps(trace) if trace is not None and len(trace) else None
-    basis = find_basis(rank.run, steps, given_ms=true_step_ms)
+    recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else None
+    basis = find_basis(rank.run, steps, given_ms=true_step_ms, recorded_ms=recorded)
     flops = _read_flops(rank, steps)
     timeline = _read_timeline(rank, steps, basis, flops)
     memory, memory_problems = read_memory(rank)

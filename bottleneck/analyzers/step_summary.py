@@ -72,12 +72,6 @@ def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", 
     return list(table.wall_ms), "host"
 
 
-def _profiled(steps: Steps | None) -> NDArray[np.float64]:
-    if steps is None or len(steps) == 0:
-        return np.zeros(0)
-    return np.asarray(steps.end_ns - steps.start_ns, dtype=np.float64) / 1e6
-
-
 def _left_out(typical: TypicalStep) -> tuple[str, ...]:
     notes = []
     if typical.validation:
@@ -92,9 +86,24 @@ def _left_out(typical: TypicalStep) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def find_basis(run: Run | None, steps: Steps | None, *, given_ms: float | None) -> StepBasis:
-    """Choose the true step time: given, else measured without a profiler, else profiled."""
-    profiled = _profiled(steps)
+def find_basis(
+    run: Run | None,
+    steps: Steps | None,
+    *,
+    given_ms: float | None,
+    recorded_ms: NDArray[np.float64] | None = None,
+) -> StepBasis:
+    """Choose the true step time: given, else measured without a profiler, else profiled.
+
+    Args:
+        run: run.json, or None for a bare trace.
+        steps: whole steps of the trace, or None without one.
+        given_ms: the step time that the user gives.
+        recorded_ms: how long the traced steps took (`timeline.recorded`); by the host's marks if None.
+    """
+    profiled = np.zeros(0) if recorded_ms is None else recorded_ms
+    if recorded_ms is None and steps is not None:
+        profiled = np.asarray(steps.end_ns - steps.start_ns, dtype=np.float64) / 1e6
     profiled_ms = float(profiled.mean()) if len(profiled) else None
     signal = run.step_signal if run is not None else (steps.how if steps is not None else "")
     problems: list[str] = []

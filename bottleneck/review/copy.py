@@ -22,8 +22,9 @@ import numpy as np
 
 from ..ingest.reader import each_event, read_trace
 from ..model.codes import Part
-from ..timeline.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, kinds
+from ..timeline.dialect import HOST_CALL_KINDS, Kind, kinds
 from ..timeline.kernels import classify
+from ..timeline.recorded import runs_ahead
 from ..timeline.steps import Steps, find_steps
 from .dialect import Event, Notes, Translator
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["MOST_EVENTS", "Copied", "copy_trace"]
 
 MOST_EVENTS = 200_000
-_FAR_AHEAD = 0.05
-"""Share of a step that the device may lag behind the host at its end."""
 _COMPRESSION = 2
 """Of isal's levels 0 to 3 or zlib's 0 to 9: the copy can be made again at any time."""
 
@@ -143,7 +142,10 @@ def _notes(
     rows = np.flatnonzero(calls & np.isin(trace.correlation, wanted))
     marked = steps.how == "ProfilerStep"
     thread = (_code(trace.pids, steps.thread[0]), _code(trace.tids, steps.thread[1]))
-    counted = min(first + _runs_ahead(trace, kind, steps), max(len(steps) - 1, 0))
+    # The plugin lets a step end with the last device work it launched, and begin where the one before
+    # ended. Of the first it knows no such begin, and would count the work queued before it as its own;
+    # left unmarked, its end is where the second begins.
+    counted = min(first + runs_ahead(trace, kind, steps), max(len(steps) - 1, 0))
     numbers = steps.numbers[counted:].tolist() if marked else []
     notes = Notes(
         low_us=low_us,
@@ -161,31 +163,6 @@ def _notes(
         without_python=without_python,
     )
     return notes, [] if marked else _steps(steps, counted, thread)
-
-
-def _runs_ahead(trace: Trace, kind: NDArray[np.int8], steps: Steps) -> bool:
-    """Return whether the host is so far ahead of the device that the first step has no begin there.
-
-    The plugin lets a step end with the last device work it launched, and begin where the one before
-    ended. Of the first step it knows no such begin, and counts the work queued before it as its own;
-    left unmarked, its end is where the second begins.
-    """
-    if len(steps) < 2:
-        return False
-    calls = np.flatnonzero(np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0))
-    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
-    device = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (trace.correlation > 0))
-    if not len(calls) or not len(device):
-        return False
-    at = np.searchsorted(trace.correlation[calls], trace.correlation[device])
-    call = calls[np.minimum(at, len(calls) - 1)]
-    step = np.searchsorted(steps.start_ns, trace.ts_ns[call], side="right") - 1
-    mine = (trace.correlation[call] == trace.correlation[device]) & (step >= 0)
-    mine &= trace.ts_ns[call] < steps.end_ns[np.maximum(step, 0)]
-    ends = steps.end_ns.copy()
-    np.maximum.at(ends, step[mine], trace.end_ns[device[mine]])
-    lag = float(np.median(ends - steps.end_ns))
-    return lag > _FAR_AHEAD * float(np.median(np.diff(ends)))
 
 
 def _steps(steps: Steps, first: int, thread: tuple[int | str, int | str]) -> list[Event]:
