@@ -6,6 +6,9 @@ In: nothing. Out: `GateSettings` and its JSON Schema, which ships as `gate.schem
 
 from __future__ import annotations
 
+import ast
+import inspect
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,9 +64,27 @@ class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Counter -> its limit; names as in `bottleneck compare --help`."""
 
 
+def _descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Return what the docstring under each field says, by the field's encoded name."""
+    (tree,) = ast.parse(inspect.getsource(struct)).body
+    assert isinstance(tree, ast.ClassDef)
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
+    out: dict[str, str] = {}
+    for field, text in pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            told = text.value if isinstance(text, ast.Expr) else None
+            if isinstance(told, ast.Constant) and isinstance(told.value, str):
+                out[names[field.target.id]] = " ".join(told.value.split())
+    return out
+
+
 def gate_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of [tool.bottleneck.gate]."""
     schema = msgspec.json.schema(GateSettings)
+    for struct in (GateSettings, CounterLimit):
+        properties = schema["$defs"][struct.__name__]["properties"]
+        for name, text in _descriptions(struct).items():
+            properties[name]["description"] = text
     definition = schema["$defs"]["GateSettings"]
     definition["properties"]["counters"]["propertyNames"] = {"enum": sorted(COUNTERS)}
     return {

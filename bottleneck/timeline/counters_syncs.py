@@ -86,22 +86,34 @@ def _line_of(label: str) -> SourceSite | None:
 
 
 class _Labels:
-    """The ranges around a moment: the phase it is in, and the line that reads a value in it."""
+    """The ranges around a moment: the phase it is in, and the line that reads a value in it.
+
+    Asked in order of time. Ranges of one thread nest, so a stack of the open ones is enough.
+    """
 
     def __init__(self, trace: Trace, kind: NDArray[np.int8]) -> None:
         self._trace = trace
         self._lines = {name: site for name in trace.names if (site := _line_of(name)) is not None}
         told = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
         rows = np.flatnonzero((kind == Kind.ANNOTATION) & told[trace.name])
-        self._rows = {int(tid): rows[trace.tid[rows] == tid] for tid in np.unique(trace.tid[rows])}
+        self._coming = {
+            int(tid): rows[trace.tid[rows] == tid].tolist()[::-1] for tid in np.unique(trace.tid[rows])
+        }
+        self._open: dict[int, list[int]] = {tid: [] for tid in self._coming}
 
     def around(self, when_ns: int, tid: int) -> tuple[str, SourceSite | None]:
         """Return the innermost phase and the innermost reading line."""
         trace = self._trace
-        rows = self._rows.get(tid, np.zeros(0, dtype=np.intp))
-        rows = rows[: int(np.searchsorted(trace.ts_ns[rows], when_ns, side="right"))]
+        coming, stack = self._coming.get(tid, []), self._open.get(tid, [])
+        while coming and trace.ts_ns[coming[-1]] <= when_ns:
+            row = coming.pop()
+            while stack and trace.ts_ns[stack[-1]] + trace.dur_ns[stack[-1]] <= trace.ts_ns[row]:
+                stack.pop()
+            stack.append(row)
+        while stack and trace.ts_ns[stack[-1]] + trace.dur_ns[stack[-1]] <= when_ns:
+            stack.pop()
         phase, site = "", None
-        for row in rows[trace.end_ns[rows] > when_ns].tolist():
+        for row in stack:
             name = trace.names[trace.name[row]]
             if name in self._lines:
                 site = self._lines[name]

@@ -96,6 +96,8 @@ def test_the_schema_is_fresh_and_accepts_what_we_accept(tmp_path):
     schema = json.loads(gate_schema_text())
     assert schema == json.loads(json.dumps(gate_schema()))
     jsonschema.validate(table, schema)
+    for name, definition in schema["$defs"]["GateSettings"]["properties"].items():
+        assert definition.get("description"), name
     for wrong in ({"repeats": 3}, {"counters": {"sync": {}}}, {"repeat": 0}, {"times": "never"}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
