@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from ..model.trial import Wish
 
-__all__ = ["allocator_text", "environment_of", "find_malloc"]
+__all__ = ["ALLOCATOR_VARIABLES", "allocator_text", "environment_of", "find_malloc"]
 
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""The old name and, from torch 2.9 on, the new one, which wins."""
 EXPANDABLE = "expandable_segments"
 _LIBRARIES = ("jemalloc", "tcmalloc_minimal", "tcmalloc", "mimalloc")
 _PLACES = ("/usr/lib/*/lib{name}.so*", "/usr/lib64/lib{name}.so*", "/usr/local/lib/lib{name}.so*")
@@ -48,8 +50,8 @@ def environment_of(wishes: Sequence[Wish], environ: Mapping[str, str]) -> dict[s
 
 
 def _expandable(_wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:
-    names = [name for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") if name in environ]
-    return {name: allocator_text(environ.get(name, "")) for name in names or ["PYTORCH_CUDA_ALLOC_CONF"]}
+    names = [name for name in ALLOCATOR_VARIABLES if name in environ]
+    return {name: allocator_text(environ.get(name, "")) for name in names or [ALLOCATOR_VARIABLES[0]]}
 
 
 def _malloc(_wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:

@@ -194,9 +194,14 @@ class Arms:
         return told
 
 
+def _processes(folder: Path) -> list[Path]:
+    """Return the folders of a run's processes: itself, or those of its ranks, the first one first."""
+    return [folder, folder / "rank0", *sorted(folder.glob("rank*"))]
+
+
 def read_run(folder: Path) -> Run | None:
     """Return the run.json of a run, of rank 0 where there are several."""
-    for place in (folder, folder / "rank0", *sorted(folder.glob("rank*"))):
+    for place in _processes(folder):
         try:
             return msgspec.json.decode((place / "run.json").read_bytes(), type=Run)
         except (OSError, msgspec.DecodeError):
@@ -206,7 +211,7 @@ def read_run(folder: Path) -> Run | None:
 
 def read_facts(folder: Path) -> TrialFacts | None:
     """Return the trial.json of a run, of rank 0 where there are several."""
-    for place in (folder, folder / "rank0", *sorted(folder.glob("rank*"))):
+    for place in _processes(folder):
         try:
             return msgspec.json.decode((place / "trial.json").read_bytes(), type=TrialFacts)
         except (OSError, msgspec.DecodeError):
@@ -216,9 +221,13 @@ def read_facts(folder: Path) -> TrialFacts | None:
 
 def first_epoch(folder: Path) -> int | None:
     """Return how many batches the training loader's first pass has, if it began another one."""
-    try:
-        loaders = msgspec.json.decode((folder / "loader.json").read_bytes(), type=list[LoaderFacts])
-    except (OSError, msgspec.DecodeError):
+    for place in _processes(folder):
+        try:
+            loaders = msgspec.json.decode((place / "loader.json").read_bytes(), type=list[LoaderFacts])
+            break
+        except (OSError, msgspec.DecodeError):
+            continue
+    else:
         return None
     passes = [
         loader.length

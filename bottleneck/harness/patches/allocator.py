@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import torch_private
-from ..patch_environment import allocator_text
+from ..patch_environment import ALLOCATOR_VARIABLES, allocator_text
 from ..settings import malloc_library
 from ..sites import user_site
 from .base import Patch, plural
@@ -36,10 +36,11 @@ class Expandable(Patch):
 
     def install(self) -> None:
         """Settings that the script wrote into the environment before importing torch are kept."""
-        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            if name in os.environ or name == "PYTORCH_CUDA_ALLOC_CONF":
-                os.environ[name] = allocator_text(os.environ.get(name, ""))
-        self._text = os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+        # By now one of them is set: by `patch_environment`, or by the script over it.
+        names = [name for name in ALLOCATOR_VARIABLES if name in os.environ] or [ALLOCATOR_VARIABLES[0]]
+        for name in names:
+            os.environ[name] = allocator_text(os.environ.get(name, ""))
+        self._text = os.environ[names[-1]]
 
     def training_begins(self) -> None:
         """See `Patch`."""

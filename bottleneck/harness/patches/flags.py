@@ -1,7 +1,8 @@
-"""Patches that set one of torch's switches, before the script and again when its set-up is over.
+"""Patches that set one of torch's switches when the script's own set-up is over.
 
-In: a switch and its value. Out: the switch in force during the timed steps, read back at their end:
-a script that sets it differently later on makes the fix "not applied".
+In: a switch and its value. Out: the switch in force during the timed steps, read back at their end.
+Not set earlier: a script that sets it itself must be told from one that the fix is news to, and one
+that sets it differently later on makes the fix "not applied".
 """
 
 from __future__ import annotations
@@ -41,21 +42,17 @@ class Flag(Patch):
     def install(self) -> None:
         """See `Patch`."""
         self._before: dict[str, Any] = {}
-        self._set()
+        self._begun = False
 
     def training_begins(self) -> None:
-        """Set them again: the script's own set-up may have set them otherwise."""
-        self._set()
-
-    def _set(self) -> None:
+        """Set what is set otherwise now."""
+        self._begun = True
         for name, (read, write, wanted) in self.switches().items():
             with contextlib.suppress(Exception):
                 now = read()
                 if now != wanted:
-                    # What the script had chosen itself counts, not our own earlier setting.
                     self._before[name] = now
                     write(wanted)
-                    self.count += 1
 
     def uninstall(self) -> None:
         """See `Patch`."""
@@ -71,6 +68,8 @@ class Flag(Patch):
             return self.not_applied("no NVIDIA GPU was used")
         if self.needs_ampere and (_capability() or 0) < 8:
             return self.not_applied("the device has no TF32: it needs compute capability 8.0")
+        if not self._begun:
+            return self.not_applied("training never began")
         if not self._before:
             return self.not_applied("the switch was on already")
         wrong = [f"{n} is {r()!r}" for n, (r, _w, wanted) in self.switches().items() if r() != wanted]

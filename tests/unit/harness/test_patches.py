@@ -384,7 +384,14 @@ def test_the_recompilation_limit_is_raised_where_the_script_compiles(put_in: Cal
 # -- the process -----------------------------------------------------------------------------------
 
 
-def test_a_switch_is_set_again_when_the_set_up_is_over_and_read_back(put_in: Callable[..., Patch]) -> None:
+def test_a_switch_that_the_script_sets_itself_is_on_already(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX309")
+    torch.use_deterministic_algorithms(False)
+    patch.training_begins()
+    assert patch.check().reason == "the switch was on already"
+
+
+def test_a_switch_is_set_when_the_set_up_is_over_and_read_back(put_in: Callable[..., Patch]) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         patch = put_in("FX309")
