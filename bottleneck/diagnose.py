@@ -194,7 +194,11 @@ def _skew(readings: Sequence[_RankReading]) -> Skew | None:
 
 def _critical(readings: Sequence[_RankReading], skew: Skew | None) -> _RankReading:
     """The rank that the others wait for in their collectives; without any, the slowest one."""
-    slowest = max(readings, key=lambda reading: reading.timeline.true_ms)
+    # Of snapshots without a step time, the fullest.
+    slowest = max(
+        readings,
+        key=lambda r: (r.timeline.true_ms, max((m.peak_bytes for m in r.memory), default=0)),
+    )
     if skew is None or skew.skew_ms < 0.02 * slowest.timeline.true_ms:
         return slowest
     return readings[skew.critical]

@@ -260,6 +260,7 @@ for inputs, targets in loader:
         what_to_change="Double the batch while memory holds it and samples per second rise; scale the learning rate with"
         " it, with warm-up. Stop when the step grows as fast as the batch: then the device is busy.",
         when=seen("memory.headroom", ">=", 2.0, "memory would hold twice the batch"),
+        conflicts=("FX316",),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Optimization changes: compare at equal samples seen.",
         basis="not predicted: samples per second rise until the device is busy",

@@ -172,6 +172,17 @@ def test_several_devices_are_all_told_when_asked(tmp_path: Path) -> None:
     assert "1 more with --verbose" in terminal(diagnosis)
 
 
+def test_of_several_ranks_the_fullest_is_told(tmp_path: Path) -> None:
+    for rank, layers in ((0, 2), (1, 5), (2, 3)):
+        training = Training(layers=layers)
+        training.step()
+        training.write(tmp_path / f"rank{rank}.snapshot.pickle")
+    diagnosis = diagnose_paths([tmp_path])
+    assert len(diagnosis.ranks) == 3
+    assert any("rank 1" in note for note in diagnosis.notes)
+    assert diagnosis.memory[0].source == "rank1.snapshot.pickle"
+
+
 # ------------------------------------------------------------------------------------------ without a GPU
 
 
