@@ -49,16 +49,13 @@ def budget_changes(
         return ()
     reasons = reasons_by_counter(base, head)
     least = max(_SMALLEST_MS, _SMALLEST_SHARE * max(sum(before.values()), sum(after.values())))
-    rows = [
-        BudgetChange(
-            part=part,
-            base_ms=before.get(part, 0.0),
-            head_ms=after.get(part, 0.0),
-            because=_because(part, reasons, settings),
-        )
-        for part in Part
-        if abs(after.get(part, 0.0) - before.get(part, 0.0)) >= least
-    ]
+    rows = []
+    for part in Part:
+        one, other = before.get(part, 0.0), after.get(part, 0.0)
+        if abs(other - one) >= least:
+            # What has grown explains growth; a changed setting explains either.
+            because = _because(part, reasons if other > one else {}, settings)
+            rows.append(BudgetChange(part=part, base_ms=one, head_ms=other, because=because))
     return tuple(sorted(rows, key=lambda row: -abs(row.delta_ms)))
 
 

@@ -206,7 +206,7 @@ def _because(reasons: Sequence[Reason]) -> str:
 
 def _budget_text(budget: Sequence[BudgetChange]) -> str:
     grown = [budget_words(row) for row in budget if row.delta_ms > 0][:3]
-    return f": {'; '.join(grown)}" if grown else ""
+    return f", {'; '.join(grown)}" if grown else ""
 
 
 def _annotations(

@@ -37,6 +37,7 @@ _CLASS_OF = {
     Part.COPIES: BottleneckClass.TRANSFER,
     Part.COMMUNICATION: BottleneckClass.COMMUNICATION,
 }
+_FACTOR = 3.0
 _PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -79,15 +80,24 @@ def time_words(row: TimeRow) -> str:
         return f"step time not compared: {row.note}" if row.note else "step time not compared"
     change = ""
     if row.ratio is not None:
-        change = f"{(row.ratio - 1) * 100:+.1f} %"
-        if row.interval is not None:
-            low, high = ((bound - 1) * 100 for bound in row.interval)
-            change += f" [{low:+.1f}, {high:+.1f}]"
+        change = _ratio(row)
     if row.decision == "no change":
         return f"step time {change}: an increase of {row.tolerance:.0%} is ruled out"
     if row.decision != "undecided":
         return f"step time {change}: {row.decision}"
     return f"step time {change}: undecided, {_what_would_decide(row)}"
+
+
+def _ratio(row: TimeRow) -> str:
+    """Word the ratio with its interval: in percent, or as a factor where percents grow unreadable."""
+    assert row.ratio is not None
+    bounds = row.interval or ()
+    if row.ratio >= _FACTOR:
+        text, ends = f"{row.ratio:.3g}×", [f"{bound:.3g}" for bound in bounds]
+    else:
+        text = f"{(row.ratio - 1) * 100:+.1f} %"
+        ends = [f"{(bound - 1) * 100:+.1f}" for bound in bounds]
+    return f"{text} [{', '.join(ends)}]" if ends else text
 
 
 def _what_would_decide(row: TimeRow) -> str:
