@@ -68,12 +68,13 @@ def _leading(words: list[str]) -> int:
     help="A fix to try, perhaps with options: FX101:num_workers=8. May be given several times.",
 )
 @click.option(
-    "--all", "everything", is_flag=True, help="Try every fix that applies, then the best ones together."
+    "--all", "everything", is_flag=True, help="Try every fix that applies, not only what answers a finding."
 )
 @click.option(
     "--combine/--no-combine",
-    default=None,
-    help="Try the best fixes together at the end. Default: with --all.",
+    default=True,
+    show_default=True,
+    help="At the end, put those that helped together, the best first, and keep what helps further.",
 )
 @click.option(
     "--pairs",
@@ -135,7 +136,7 @@ def command(
     module: str | None,
     fixes: tuple[str, ...],
     everything: bool,
-    combine: bool | None,
+    combine: bool,
     pairs: int,
     max_pairs: int,
     budget: float,
@@ -182,9 +183,8 @@ def command(
     if resume:
         folder, state, candidates = resume_from(source, out, protocol)
     else:
-        together = everything if combine is None else combine
         folder, state, candidates = begin(
-            source, out, protocol, fixes=fixes, everything=everything, combine=together, say=say
+            source, out, protocol, fixes=fixes, everything=everything, combine=combine, say=say
         )
     session = Session(
         arms=Arms(

@@ -90,17 +90,16 @@ class Row:
         return self.measured / self.predicted - 1.0
 
     @property
-    def wrong_sign(self) -> bool:
-        """A gain was predicted and a loss came, or the other way round."""
+    def wrong_sign(self) -> str:
+        """Whether a gain was predicted and a loss came, or the other way round: "proven", "figure" or ""."""
         if self.predicted is None or self.measured is None or self.outcome["bound"]:
-            return False
-        low, high = self.outcome["measured"]["low"], self.outcome["measured"]["high"]
-        if low is None or high is None:
-            return False
+            return ""
         promised, came = self.predicted - 1.0, self.measured - 1.0
-        if max(abs(promised), abs(came)) < WORTH:
-            return False
-        return (promised > 0 and high < 1.0) or (promised < 0 and low > 1.0)
+        if promised * came >= 0 or max(abs(promised), abs(came)) < WORTH:
+            return ""
+        low, high = self.outcome["measured"]["low"], self.outcome["measured"]["high"]
+        proven = low is not None and high is not None and (high < 1.0 if promised > 0 else low > 1.0)
+        return "proven" if proven else "figure"
 
 
 def try_example(word: str, seconds: float, out: Path) -> None:
@@ -138,6 +137,11 @@ def portable(text: str) -> str:
     return text
 
 
+def slug(device: str) -> str:
+    """Return a device's name as a folder's name."""
+    return re.sub(r"\W+", "-", device.lower()).strip("-")
+
+
 def read_rows(folder: Path) -> list[Row]:
     """Return the rows of all stored verifications."""
     rows: list[Row] = []
@@ -170,7 +174,7 @@ def per_fix(rows: list[Row]) -> list[str]:
             continue
         middle = f"{statistics.median(errors):.1%}" if errors else "-"
         worst = f"{max(errors):.1%}" if errors else "-"
-        wrong = sum(row.wrong_sign for row in its)
+        wrong = sum(bool(row.wrong_sign) for row in its)
         lines.append(f"| {fix} | {len(its)} | {len(errors)} | {middle} | {worst} | {wrong} |")
     return lines
 
@@ -188,7 +192,9 @@ def by_example(rows: list[Row]) -> list[str]:
         if o["measured"]:
             m = o["measured"]
             measured = f"{m['ratio']:.2f}×"
-            if m["low"] is not None:
+            if m["low"] is None:
+                measured += " (1 pair)"
+            else:
                 measured += f" ({m['low']:.2f} to {m['high']:.2f})"
         error = "-" if row.error is None else f"{row.error:+.1%}"
         memory = "-" if o["memory_bytes"] is None else f"{o['memory_bytes'] / 1e6:+.0f} MB"
@@ -215,12 +221,14 @@ def write_table(rows: list[Row]) -> None:
         "then runs `bottleneck verify` on its suggestions: the fix applied at run time, in turns with the",
         "script as it is. Predicted: the speed-up that the diagnosis named beforehand (≤ marks an upper",
         "bound). Error: predicted step over measured step, less one; not for bounds. A sign is wrong where",
-        "a gain or loss above 5 % was predicted or measured and the interval lies on the other side.",
+        "a gain or loss above 5 % was predicted or measured and the measured figure lies on the other side",
+        "of 1; it is proven where the whole interval does.",
     ]
     for device in sorted({row.device for row in rows}):
         its = [row for row in rows if row.device == device]
         errors = [abs(row.error) for row in its if row.error is not None]
-        wrong = sum(row.wrong_sign for row in its)
+        proven = sum(row.wrong_sign == "proven" for row in its)
+        doubtful = sum(row.wrong_sign == "figure" for row in its)
         versions = ", ".join(sorted({row.torch for row in its}))
         lines += ["", f"## {device}, torch {versions}", ""]
         tried = sum(row.measured is not None for row in its)
@@ -229,11 +237,15 @@ def write_table(rows: list[Row]) -> None:
             middle, worst = statistics.median(errors), max(errors)
             lines.append(
                 f"{tried} fixes measured, {len(errors)} of them with a prediction: median error {middle:.1%},"
-                f" worst {worst:.1%}, {near} within {TARGET:.0%}, {wrong} wrong signs."
+                f" worst {worst:.1%}, {near} within {TARGET:.0%}."
+                f" Wrong signs: {proven} that the interval proves, {doubtful} by the figure alone."
             )
         else:
             lines.append(f"{tried} fixes measured, none of them with a prediction that is no bound.")
         lines += ["", *by_example(its), "", "By fix:", "", *per_fix(its)]
+        notes = STORED / slug(device) / "notes.md"
+        if notes.is_file():
+            lines += ["", notes.read_text().rstrip()]
     TABLE.write_text("\n".join(lines) + "\n")
 
 
@@ -250,7 +262,7 @@ def main() -> None:
 
         gpu = torch.cuda.is_available()
         device = torch.cuda.get_device_name(0) if gpu else "cpu"
-        out = args.out or STORED / re.sub(r"\W+", "-", device.lower()).strip("-")
+        out = args.out or STORED / slug(device)
         names = args.names or [
             n for n in EXAMPLES if gpu or n not in ("empty_cache", "sync_bound", "transfer_bound")
         ]
