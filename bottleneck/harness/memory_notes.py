@@ -115,7 +115,7 @@ class NoteBook:
             self._look_at_all()
             owners = self._take()
         return MemoryNotes(
-            device=torch.cuda.current_device(),
+            device=failure.device,
             capacity_bytes=failure.limit_bytes or _capacity(),
             owners=owners,
             failure=failure,

@@ -6,7 +6,7 @@ import pytest
 from recorded.cases import CASES, Case
 
 from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.model.codes import BottleneckClass
+from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
 
 
@@ -27,6 +27,8 @@ def test_the_budget_adds_up_and_no_cause_costs_more_than_the_step(case):
     assert sum(line.ms for line in diagnosis.budget) == pytest.approx(true_ms, rel=1e-6)
     assert all(0 <= cause.cost_ms <= true_ms * (1 + 1e-9) for cause in diagnosis.causes)
     assert all(answer.step_ms >= 0 for answer in diagnosis.what_ifs)
+    recomputes = any(answer.question is WhatIf.RECOMPUTE_GONE for answer in diagnosis.what_ifs)
+    assert recomputes == (case.name == "memory-recompute-h200"), "no other of them checkpoints"
     verdict = diagnosis.verdict
     if verdict.bottleneck_class is BottleneckClass.UNDETERMINED:
         assert verdict.remedy

@@ -161,3 +161,12 @@ def test_tables_join_with_zero_where_a_phase_did_not_occur() -> None:
     joined = join_tables(first, second)
     assert joined.wall_ms == [1.0, 2.0, 3.0]
     assert joined.phases_ms == {"data": [2.0, 0.0, 0.0], "forward": [0.0, 1.0, 1.0]}
+
+
+@pytest.mark.parametrize(("step_ms", "steps"), [(10.0, 5), (900.0, 5), (1_500.0, 3), (30_000.0, 2)])
+def test_the_memory_window_has_steps_enough_to_tell_a_leak_unless_they_are_slow(
+    step_ms: float, steps: int
+) -> None:
+    schedule = make_schedule(step_ms, plan=Plan(script="t.py"), left=None, gpu=True)
+    assert schedule.memory == steps
+    assert make_schedule(step_ms, plan=Plan(script="t.py"), left=None, gpu=False).memory == 0

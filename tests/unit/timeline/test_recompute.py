@@ -1,0 +1,91 @@
+"""Forward work inside backward is told from backward's own, whichever way it is checkpointed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torch_bottleneck.model.trace import Trace
+from torch_bottleneck.timeline.dialect import kinds
+from torch_bottleneck.timeline.program import Program, build_program
+from torch_bottleneck.timeline.recompute import recomputed, without_recomputation
+from torch_bottleneck.timeline.replay import Replay
+
+from .traces import BACKWARD, TraceWriter
+
+NODE = "autograd::engine::evaluate_function: AddmmBackward0"
+
+
+def read(writer: TraceWriter, end: float) -> tuple[Trace, Program]:
+    writer.steps([0, end])
+    trace = writer.build()
+    program = build_program(trace, kinds(trace), np.asarray([0, round(end * 1000)], dtype=np.int64))
+    assert program is not None
+    return trace, program
+
+
+def marked(writer: TraceWriter, end: float) -> list[bool]:
+    trace, program = read(writer, end)
+    mask = recomputed(trace, kinds(trace), program)
+    order = np.argsort(program.observed_start)
+    return [bool(value) for value in mask[order]]
+
+
+def forward(writer: TraceWriter) -> None:
+    writer.row("aten::linear", "cpu_op", 0, 20)
+    writer.launch(5, 5, start=12, length=50)
+
+
+def test_what_lies_between_the_first_and_the_last_forward_operator_is_recomputed() -> None:
+    writer = TraceWriter()
+    forward(writer)
+    writer.row(NODE, "cpu_op", 100, 200, BACKWARD)
+    writer.row("aten::layer_norm", "cpu_op", 110, 20, BACKWARD)
+    writer.launch(112, 5, start=120, length=10, tid=BACKWARD)
+    writer.row("aten::add", "cpu_op", 140, 10, BACKWARD)
+    writer.launch(142, 5, start=150, length=10, tid=BACKWARD)
+    writer.row("aten::linear", "cpu_op", 160, 20, BACKWARD)
+    writer.launch(165, 5, start=175, length=10, tid=BACKWARD)
+    writer.row("aten::mm", "cpu_op", 220, 20, BACKWARD)
+    writer.launch(225, 5, start=235, length=10, tid=BACKWARD)
+    assert marked(writer, 400) == [False, True, True, True, False]
+
+
+def test_reentrant_recomputation_ends_where_its_own_backward_begins() -> None:
+    writer = TraceWriter()
+    forward(writer)
+    writer.row(
+        "autograd::engine::evaluate_function: CheckpointFunctionBackward", "cpu_op", 100, 300, BACKWARD
+    )
+    writer.row("aten::linear", "cpu_op", 110, 20, BACKWARD)
+    writer.launch(115, 5, start=125, length=10, tid=BACKWARD)
+    writer.row(NODE, "cpu_op", 200, 100, BACKWARD)
+    writer.row("aten::mm", "cpu_op", 210, 20, BACKWARD)
+    writer.launch(215, 5, start=225, length=10, tid=BACKWARD)
+    assert marked(writer, 500) == [False, True, False]
+
+
+def test_the_forward_on_its_own_thread_is_no_recomputation() -> None:
+    writer = TraceWriter()
+    # A long node on the autograd thread while the main thread goes on with the next forward.
+    writer.row(NODE, "cpu_op", 0, 300, BACKWARD)
+    writer.row("aten::mm", "cpu_op", 5, 20, BACKWARD)
+    writer.launch(10, 5, start=20, length=10, tid=BACKWARD)
+    writer.row("aten::linear", "cpu_op", 100, 20)
+    writer.launch(105, 5, start=115, length=10)
+    assert marked(writer, 400) == [False, False]
+
+
+def test_without_it_neither_device_nor_host_does_the_work() -> None:
+    writer = TraceWriter()
+    forward(writer)
+    writer.row(NODE, "cpu_op", 100, 400, BACKWARD)
+    writer.row("aten::linear", "cpu_op", 110, 100, BACKWARD)
+    writer.launch(200, 5, start=210, length=100, tid=BACKWARD)
+    writer.row("aten::mm", "cpu_op", 320, 20, BACKWARD)
+    writer.launch(325, 5, start=335, length=10, tid=BACKWARD)
+    trace, program = read(writer, 500)
+    mask = recomputed(trace, kinds(trace), program)
+    assert mask.sum() == 1
+    replay = Replay(program)
+    whole, without = replay.run(), replay.run(without_recomputation(program, mask))
+    assert without.step_ns < whole.step_ns
