@@ -268,8 +268,7 @@ class Capture:
         if active and self._trace.running:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
         elif active and self.stage == "flops":
-            self._flops.abandon()
-            self._store.artefact("flops", "absent", reason="the script profiles itself")
+            self._flops.abandon(self._store, reason="the script profiles itself")
             self._complete()
 
     def _try_to_trace(self) -> None:
@@ -376,26 +375,14 @@ class Capture:
             why_not = "the script profiles itself"
         elif self._late() and self._alone:
             why_not = "time limit"
-        if why_not is None:
+        if self._flops.begin(self._store, why_not=why_not):
             self.stage = "flops"
             self._book.drop()
-            try:
-                self._flops.start()
-            except Exception as error:
-                self._flops.abandon()
-                self._store.artefact("flops", "failed", reason=_text(error))
-                self._complete()
-            return
-        self._store.artefact("flops", "absent", reason=why_not)
-        self._complete()
+        else:
+            self._complete()
 
     def _end_flops(self, step: int) -> None:
-        try:
-            self._store.update(flops=self._flops.stop(step))
-            self._store.artefact("flops", "ok")
-        except Exception as error:
-            self._flops.abandon()
-            self._store.artefact("flops", "failed", reason=_text(error))
+        self._flops.end(self._store, step=step)
         self._complete()
 
     def _complete(self) -> None:
@@ -437,8 +424,7 @@ class Capture:
         elif stage == "after" and self._book.rows:
             self._end_after(reason)
         elif stage == "flops":
-            self._flops.abandon()
-            self._store.artefact("flops", "absent", reason=reason)
+            self._flops.abandon(self._store, reason=reason)
         self.stage = "done"
         self._book.write()
 

@@ -12,7 +12,7 @@ compiler computes in their place, a CUDA graph replays, or cuDNN's recurrent lay
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import profiler
 
@@ -20,16 +20,51 @@ from ..model.flops import COUNTED, count_flops
 from ..model.run import FlopCount
 from .torch_private import operator_calls
 
+if TYPE_CHECKING:
+    from .store import Store
+
 __all__ = ["FlopStep"]
 
 
 class FlopStep:
-    """One step under the counting session."""
+    """One step under the counting session; what goes wrong becomes the artefact's reason."""
 
     def __init__(self) -> None:
         self._profile: Any = None
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
+
+    def begin(self, store: Store, *, why_not: str | None = None) -> bool:
+        """Begin to record operators with their shapes; False, with the reason stored, where that cannot be.
+
+        Args:
+            store: receives the reason.
+            why_not: a reason not even to try.
+        """
+        if why_not is not None:
+            store.artefact("flops", "absent", reason=why_not)
+            return False
+        try:
+            self.start()
+        except Exception as error:
+            self.abandon()
+            store.artefact("flops", "failed", reason=_text(error))
+            return False
+        return True
+
+    def end(self, store: Store, *, step: int) -> None:
+        """End the recording and store the count.
+
+        Args:
+            store: receives it, or why there is none.
+            step: number of the step that was recorded.
+        """
+        try:
+            store.update(flops=self.stop(step))
+            store.artefact("flops", "ok")
+        except Exception as error:
+            self.abandon()
+            store.artefact("flops", "failed", reason=_text(error))
 
     def start(self) -> None:
         """Begin to record operators with their shapes."""
@@ -71,9 +106,17 @@ class FlopStep:
             operators=sorted(COUNTED),
         )
 
-    def abandon(self) -> None:
-        """Stop after a failure, so that nothing goes on recording."""
+    def abandon(self, store: Store | None = None, *, reason: str = "") -> None:
+        """Stop without a count, so that nothing goes on recording; the reason goes to `store`."""
+        self.busy = True
         with contextlib.suppress(Exception):
             if self._profile is not None:
                 self._profile.stop()
-        self._profile = None
+        self._profile, self.busy = None, False
+        if store is not None:
+            store.artefact("flops", "absent", reason=reason)
+
+
+def _text(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

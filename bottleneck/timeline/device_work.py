@@ -15,8 +15,8 @@ import numpy as np
 
 from ..model.codes import Part
 from ..model.diagnosis import KernelRow
+from .device_masks import DeviceWork
 from .dialect import Kind
-from .gpu_what_ifs import DeviceWork
 from .hostwork import Work
 from .kernels import classify
 from .program import PARTS

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..model.trace import Trace
-    from .gpu_what_ifs import DeviceWork
+    from .device_masks import DeviceWork
     from .program import Program
 
 __all__ = ["attention_backends", "compiled_work", "slowest_backend", "trace_compute"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..model.run import JsonValue
     from ..model.trace import Trace
-    from .gpu_what_ifs import DeviceWork
+    from .device_masks import DeviceWork
     from .program import Program
 
 __all__ = ["gpu_context"]

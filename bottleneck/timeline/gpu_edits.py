@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .calibrate import Calibration
-    from .gpu_what_ifs import DeviceWork
+    from .device_masks import DeviceWork
     from .program import Program
     from .replay import Replay
 

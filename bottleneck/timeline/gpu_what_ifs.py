@@ -18,6 +18,7 @@ import numpy as np
 
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import WhatIfResult
+from .device_masks import DeviceWork
 from .gpu_edits import TENSORS_PER_LAUNCH, few_launches, seams_gone
 from .hostwork import Work
 from .math_rates import FIXED_NS, math_speed_up
@@ -34,42 +35,12 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Replay
 
-__all__ = ["Answers", "Circumstances", "DeviceWork", "ask_gpu", "workers_needed"]
+__all__ = ["Answers", "Circumstances", "ask_gpu", "workers_needed"]
 
 _EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 _GRAPH_LEFT = 0.03
 """Share of dispatch left when a CUDA graph is launched instead: one launch of 20 to 60 us and the
 copies of its inputs (12-layer GPT on an H200: 0.35 of 11.9 ms)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWork:
-    """Masks over the program's activities, each (m,)."""
-
-    fp32_math: NDArray[np.bool_]
-    """Matmul and convolution kernels that compute in full fp32."""
-    fp32_attention: NDArray[np.bool_]
-    """Fused attention in fp32, which no TF32 switch changes, but bf16 does."""
-    tf32_math: NDArray[np.bool_]
-    low_traffic: NDArray[np.bool_]
-    """Element-wise kernels on what products in fp32 or TF32 gave: half the bytes in a 16-bit type."""
-    scores: NDArray[np.bool_]
-    """Kernels between the two batched matmuls of attention that is not fused."""
-    score_products: NDArray[np.bool_]
-    """Those batched matmuls, which write and read the scores."""
-    chains: NDArray[np.float64]
-    """Factor on duration that fusing runs of neighbouring memory-bound kernels gives: 0 or 1."""
-    merged: NDArray[np.bool_]
-    """Kernels that a graph without seams would compute together with a neighbour."""
-    merged_by: NDArray[np.int16]
-    """Group of the seam that keeps each of these apart; -1 elsewhere."""
-    layout: NDArray[np.bool_]
-    zero_grad: NDArray[np.bool_]
-    optimizer: NDArray[np.bool_]
-    items: NDArray[np.bool_]
-    """Copies to the host that a Python number was made of (`.item()`, `float()`, `if tensor`)."""
-    recomputed: NDArray[np.bool_]
-    """Forward work that backward repeats (activation checkpointing)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.timeline.calibrate import calibrate
+from torch_bottleneck.timeline.device_masks import DeviceWork
 from torch_bottleneck.timeline.gpu_edits import few_launches, price_seams, seams_gone
-from torch_bottleneck.timeline.gpu_what_ifs import DeviceWork
 from torch_bottleneck.timeline.hostwork import HostWork, Work
 from torch_bottleneck.timeline.program import EventKind, Program
 from torch_bottleneck.timeline.replay import Edit, Replay

@@ -1,0 +1,45 @@
+"""What each activity of a program is, as far as a what-if asks for it.
+
+In: nothing. Out: `DeviceWork`, masks and factors that device_work.py fills.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["DeviceWork"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWork:
+    """Masks over the program's activities, each (m,)."""
+
+    fp32_math: NDArray[np.bool_]
+    """Matmul and convolution kernels that compute in full fp32."""
+    fp32_attention: NDArray[np.bool_]
+    """Fused attention in fp32, which no TF32 switch changes, but bf16 does."""
+    tf32_math: NDArray[np.bool_]
+    low_traffic: NDArray[np.bool_]
+    """Element-wise kernels on what products in fp32 or TF32 gave: half the bytes in a 16-bit type."""
+    scores: NDArray[np.bool_]
+    """Kernels between the two batched matmuls of attention that is not fused."""
+    score_products: NDArray[np.bool_]
+    """Those batched matmuls, which write and read the scores."""
+    chains: NDArray[np.float64]
+    """Factor on duration that fusing runs of neighbouring memory-bound kernels gives: 0 or 1."""
+    merged: NDArray[np.bool_]
+    """Kernels that a graph without seams would compute together with a neighbour."""
+    merged_by: NDArray[np.int16]
+    """Group of the seam that keeps each of these apart; -1 elsewhere."""
+    layout: NDArray[np.bool_]
+    zero_grad: NDArray[np.bool_]
+    optimizer: NDArray[np.bool_]
+    items: NDArray[np.bool_]
+    """Copies to the host that a Python number was made of (`.item()`, `float()`, `if tensor`)."""
+    recomputed: NDArray[np.bool_]
+    """Forward work that backward repeats (activation checkpointing)."""
