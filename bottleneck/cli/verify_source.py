@@ -10,7 +10,7 @@ import datetime as dt
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -195,8 +195,20 @@ def begin(
         outcomes=tuple(empty_row(candidate) for candidate in candidates),
         notes=tuple(notes),
         predicted_for=diagnosis.device if diagnosis is not None else None,
+        **_predicted_pair(diagnosis),
     )
     return folder, state, candidates
+
+
+def _predicted_pair(diagnosis: Diagnosis | None) -> dict[str, Any]:
+    """Return what the diagnosis predicts of two fixes together."""
+    together = diagnosis.combination if diagnosis is not None else None
+    if diagnosis is None or together is None or not diagnosis.step.true_ms or together.bound:
+        return {}
+    return {
+        "predicted_pair": together.fixes,
+        "predicted_pair_ratio": diagnosis.step.true_ms / together.predicted_ms,
+    }
 
 
 def resume_from(

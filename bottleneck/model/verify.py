@@ -187,6 +187,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     protocol: Protocol = Protocol()
     wishes: tuple[Wish, ...] = ()
     """What was asked for, in the order of trying."""
+    predicted_pair: tuple[str, ...] = ()
+    """The two fixes that the diagnosis has a prediction together for."""
+    predicted_pair_ratio: float | None = None
     combine: bool = False
     """After the single fixes, the best ones together."""
     complete: bool = False

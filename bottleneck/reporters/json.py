@@ -42,7 +42,7 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
         data = msgspec.json.encode(diagnosis)
     except UnicodeEncodeError:
         # A path or argument that was no UTF-8 reaches Python as lone surrogates, which JSON cannot hold.
-        data = msgspec.json.encode(_encodable(msgspec.to_builtins(diagnosis)))
+        data = msgspec.json.encode(encodable(msgspec.to_builtins(diagnosis)))
     text = msgspec.json.format(data, indent=2).decode()
     for lists in (_NUMBERS, _ROWS):
         text = lists.sub(_on_one_line, text)
@@ -79,12 +79,12 @@ def load(path: str | Path) -> Diagnosis:
     )
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     r"""Return the same document with every lone surrogate written out as \udcXX."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {encodable(key): encodable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
+        return [encodable(item) for item in value]
     return value

@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import InputError
 from ..model.verify import VERIFY_SCHEMA, Verification
+from .json import encodable
 
 __all__ = ["VERIFY_FILE", "load", "render"]
 
@@ -26,7 +27,12 @@ class _Head(msgspec.Struct):
 
 def render(verification: Verification) -> str:
     """Return the verification as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(verification), indent=2).decode() + "\n"
+    try:
+        data = msgspec.json.encode(verification)
+    except UnicodeEncodeError:
+        # A path or argument that was no UTF-8 reaches Python as lone surrogates, which JSON cannot hold.
+        data = msgspec.json.encode(encodable(msgspec.to_builtins(verification)))
+    return msgspec.json.format(data, indent=2).decode() + "\n"
 
 
 def load(path: Path) -> Verification:

@@ -71,6 +71,7 @@ _CALLS: dict[str, tuple[_Call, ...]] = {
         ),
     ),
 }
+_BY_COMPILING = frozenset({"FX406", "FX407", "FX412"})
 _STATEMENTS = {
     "FX301": ('torch.set_float32_matmul_precision("high")',),
     "FX302": ("torch.backends.cudnn.allow_tf32 = True",),
@@ -98,6 +99,10 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
             )
         ]
     sites = applied.sites if applied is not None else []
+    if fix in _BY_COMPILING and not _calls_compile(sites):
+        where = sites[0] if sites else None
+        why = "the script has no call of torch.compile to change; put one around the model"
+        return [msgspec.structs.replace(base, where=where, reason=why)]
     if fix not in _CALLS and fix != "FX204":
         where = sites[0] if sites else None
         return [msgspec.structs.replace(base, where=where, reason="it is more than a keyword of a call")]
@@ -114,6 +119,18 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
         _with_diff(msgspec.structs.replace(base, where=site, values=_plain(values)), verification)
         for site in sites
     ]
+
+
+def _calls_compile(sites: Sequence[SourceSite]) -> bool:
+    """Say whether one of these lines compiles something itself, instead of calling the model."""
+    for site in sites:
+        try:
+            line = Path(site.file).read_text("utf-8").splitlines()[site.line - 1]
+        except (OSError, UnicodeDecodeError, IndexError):
+            continue
+        if "compile" in line:
+            return True
+    return False
 
 
 def _plain(values: dict[str, JsonValue]) -> dict[str, bool | int | float | str | None]:

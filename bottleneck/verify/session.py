@@ -256,7 +256,14 @@ class Session:
             self._put(combination=tuple(wish.fix for wish in kept))
             return
         titles = ", ".join(by_id(wish.fix).title for wish in kept)
-        together = self._experiment(Candidate(wishes=kept, title=f"Together: {titles}"))
+        pair = set(self.state.predicted_pair) == {wish.fix for wish in kept}
+        together = self._experiment(
+            Candidate(
+                wishes=kept,
+                title=f"Together: {titles}",
+                predicted_ratio=self.state.predicted_pair_ratio if pair else None,
+            )
+        )
         winner = kept if together.verdict == "faster" else kept[:1]
         self._put(combination=tuple(wish.fix for wish in winner))
 

@@ -104,6 +104,7 @@ def test_each_edit_shows_its_own_diff_and_place(script: Path) -> None:
     ("fix", "lines", "why"),
     [
         ("FX414", (11,), "more than a keyword"),
+        ("FX412", (11,), "no call of torch.compile"),
         ("FX101", (), "no line of yours"),
         ("FX101", (4,), "no such call"),
         ("FX311", (99,), "no such call"),

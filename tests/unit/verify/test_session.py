@@ -141,6 +141,17 @@ def test_the_best_are_put_together_greedily_and_what_does_not_add_is_left_out(ma
     assert whole.measured.ratio == pytest.approx(2.5, rel=0.01)
 
 
+def test_a_pair_that_was_predicted_together_is_held_against_that(make: Make) -> None:
+    times = {(): 10.0, ("FX101",): 6.0, ("FX311",): 8.0, ("FX101", "FX311"): 4.0}
+    session = make("FX101", "FX311", times=times)
+    session.state = msgspec.structs.replace(
+        session.state, predicted_pair=("FX311", "FX101"), predicted_pair_ratio=2.0
+    )
+    whole = next(row for row in session.run().outcomes if len(row.fixes) == 2)
+    assert whole.predicted_ratio == 2.0
+    assert whole.error == pytest.approx(0.25, abs=0.02)
+
+
 def test_fixes_that_conflict_are_not_put_together(make: Make) -> None:
     times = {(): 10.0, ("FX414",): 6.0, ("FX412",): 5.0}
     state = make("FX414", "FX412", times=times).run()
