@@ -48,8 +48,8 @@ class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Steps traced."""
     times: Literal["auto", "gate", "report", "off"] = "auto"
     """gate: the step time counts for the outcome. report: told only. off: not compared. auto: gate
-    where the runs of both sides were made in turns on one machine or several run folders are given
-    on either side, else report."""
+    where the runs of both sides were made in turns, report where they were not; with fewer than three
+    runs a side, a step that looks slower than its own noise explains makes the outcome undecided."""
     time_tolerance: Annotated[float, msgspec.Meta(gt=0.0, lt=10.0)] = 0.05
     """Increase of the step time that matters, relative."""
     undecided: Literal["stop", "ok", "fail"] = "stop"

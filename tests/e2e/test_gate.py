@@ -169,6 +169,28 @@ def test_the_runs_can_be_kept_and_compared_again(project, bottleneck):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_ranks_are_gated_together_and_rank_0_reports(tmp_path):
+    script = ROOT / "tests" / "e2e" / "kinds" / "ddp.py"
+
+    def launched(out: str, *options: str) -> subprocess.CompletedProcess[str]:
+        words = ["--times", "off", "--out", out, "--baseline", "ddp.json", *options, str(script)]
+        return subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+             "-m", "torch_bottleneck", "gate", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+
+    done = launched("one", "--update-baseline", *WINDOWS)
+    assert done.returncode == 0, done.stderr
+    baseline = read_baseline(tmp_path / "ddp.json")
+    assert baseline.workload is not None and baseline.counters is not None
+    assert baseline.workload.world_size == 2
+    assert baseline.counters.value("collectives") == 1
+    done = launched("two")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("OK\n") == 1
+
+
 def test_a_script_that_fails_fails_with_its_own_code(project, bottleneck):
     edit(project, "losses = []\n", "losses = []\nraise RuntimeError('no data')\n")
     done = gate(bottleneck)
