@@ -138,11 +138,22 @@ class ActivationsDominate(Analyzer):
             if not _told(summary) or share < _DOMINATES:
                 continue
             mine = [h for h in summary.holders if h.category is MemoryCategory.ACTIVATIONS]
+            evidence = holder_evidence(mine, source=_HISTORY)
+            forward_ms = facts.number("work.forward_ms")
+            if forward_ms is not None and not summary.checkpointed:
+                evidence.append(
+                    Evidence(
+                        text=f"checkpointing every block repeats at most {ms(forward_ms)} of work per step",
+                        value=forward_ms,
+                        unit="ms/step",
+                        source="trace",
+                    )
+                )
             found.append(
                 self.finding(
                     facts,
                     f"Activations are {percent(share)} of the peak of {byte_size(summary.peak_bytes)}",
-                    evidence=holder_evidence(mine, source=_HISTORY),
+                    evidence=evidence,
                     sites=[holder.site for holder in mine],
                     not_this="Not parameters or optimizer state: sharding those frees little.",
                     note=not is_tight(summary),

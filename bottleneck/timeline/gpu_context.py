@@ -15,6 +15,7 @@ from .dialect import Kind
 from .hostwork import Work
 from .kernels import classify
 from .program import EventKind
+from .recompute import forward_work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,6 +123,9 @@ def gpu_context(
         "allocator.device_frees_per_step": _per_step(frees, program),
         "comm.exposed_share": parts[Part.COMMUNICATION] / true_ms if true_ms else 0.0,
     }
+    forward = forward_work(trace, kinds, program)
+    if forward.any():
+        context["work.forward_ms"] = share(forward) * true_ms
     emptied = _emptied_cache(trace, kinds, program)
     if emptied:
         context["allocator.empty_cache_per_step"] = _per_step(emptied, program)

@@ -1,10 +1,12 @@
 """Forward work that backward does a second time: activation checkpointing in the trace.
 
-In: a trace and its program. Out: which device activities were recomputed, and the edit that leaves them
-out. Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm:
-their derivatives have other names) means that saved activations are being made again; all that is
-launched from the first such operator of the node to the last belongs to it. What a compiled graph
-recomputes is part of its kernels and cannot be told.
+In: a trace and its program. Out: which device activities were recomputed, the edit that leaves them
+out, and what the forward launches, the most that could be recomputed.
+
+Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm: their
+derivatives have other names) means that saved activations are being made again; all that is launched
+from the first such operator of the node to the last belongs to it. What a compiled graph recomputes is
+part of its kernels and cannot be told.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from .dialect import Kind
 from .program import Program
 from .replay import Edit
 
-__all__ = ["recomputed", "without_recomputation"]
+__all__ = ["forward_work", "recomputed", "without_recomputation"]
 
 _NODE = "autograd::engine::evaluate_function"
 _FORWARD_ONLY = re.compile(
@@ -67,6 +69,22 @@ def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) ->
             first, last = found.get(node, (begin, end))
             found[node] = (min(first, begin), max(last, end))
     return list(found.values())
+
+
+def forward_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
+    """Return which activities the labelled forward launches, shape (m,): what checkpointing may repeat."""
+    out = np.zeros(len(program.event), dtype=bool)
+    label = np.fromiter((name == "forward" for name in trace.names), bool, len(trace.names))
+    rows = np.flatnonzero((kinds == Kind.ANNOTATION) & label[trace.name])
+    launched = program.row[program.event]
+    when, thread = trace.ts_ns[launched], trace.tid[launched]
+    for tid in np.unique(trace.tid[rows]).tolist():
+        mine = rows[trace.tid[rows] == tid]
+        begin, end = trace.ts_ns[mine], trace.end_ns[mine]
+        on = np.flatnonzero((thread == tid) & (launched >= 0))
+        at = np.searchsorted(begin, when[on], side="right") - 1
+        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
+    return out
 
 
 def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:

@@ -7,7 +7,7 @@ import numpy as np
 from torch_bottleneck.model.trace import Trace
 from torch_bottleneck.timeline.dialect import kinds
 from torch_bottleneck.timeline.program import Program, build_program
-from torch_bottleneck.timeline.recompute import recomputed, without_recomputation
+from torch_bottleneck.timeline.recompute import forward_work, recomputed, without_recomputation
 from torch_bottleneck.timeline.replay import Replay
 
 from .traces import BACKWARD, TraceWriter
@@ -73,6 +73,17 @@ def test_the_forward_on_its_own_thread_is_no_recomputation() -> None:
     writer.row("aten::linear", "cpu_op", 100, 20)
     writer.launch(105, 5, start=115, length=10)
     assert marked(writer, 400) == [False, False]
+
+
+def test_what_the_labelled_forward_launches_could_be_repeated() -> None:
+    writer = TraceWriter()
+    writer.row("forward", "user_annotation", 0, 30)
+    forward(writer)
+    writer.launch(40, 5, start=70, length=10)
+    writer.launch(10, 5, start=90, length=10, tid=BACKWARD)
+    trace, program = read(writer, 200)
+    mask = forward_work(trace, kinds(trace), program)
+    assert program.duration[mask].tolist() == [50_000], "not the loss, not another thread"
 
 
 def test_without_it_neither_device_nor_host_does_the_work() -> None:
