@@ -190,9 +190,11 @@ def how_lines(verification: Verification) -> list[str]:
     runs = [run for run in verification.runs if run.purpose == "timing"]
     counts = [run.steps for run in runs if run.steps]
     steps = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{max(counts, default=0)}"
+    least, most = protocol.pairs, protocol.max_pairs
+    pairs = f"{least} to {most}" if least != most else f"{least}"
     lines = [
         f"{len(runs)} runs in turns, {steps} steps timed in each,"
-        f" {protocol.pairs} to {protocol.max_pairs} pairs per fix, gains below"
+        f" {pairs} pairs per fix, gains below"
         f" {percent(protocol.threshold)} count as none"
     ]
     noise = verification.noise

@@ -77,6 +77,13 @@ class Session:
 
     def _first_run(self) -> None:
         """Run the script as it is: it must work, and tells how long the others will take."""
+        protocol = self.state.protocol
+        budget = protocol.budget_seconds
+        self.say(
+            f"fixes to try: {', '.join(' + '.join(c.fixes) for c in self.candidates)};"
+            f" {_span(protocol.pairs, protocol.max_pairs)} pairs of runs each"
+            + (f", at most {_duration(budget)} in all" if budget is not None else "")
+        )
         if not any(run.fixes == () and run.status == "ok" for run in self.state.runs):
             record = self._launch(())
             if self._interrupted:
@@ -109,12 +116,10 @@ class Session:
     def _say_estimate(self, run_seconds: float, steps: int) -> None:
         protocol = self.state.protocol
         least, most = estimate_seconds(run_seconds, fixes=len(self.candidates), protocol=protocol)
-        budget = protocol.budget_seconds
-        limit = f"; the budget is {_duration(budget)}" if budget is not None else ""
         self.say(
             f"one run takes {_duration(run_seconds)}, {steps} steps of it timed;"
-            f" trying {len(self.candidates)} takes {_duration(least)} to {_duration(most)},"
-            f" more where something is compiled{limit}"
+            f" all of them take {_span(_duration(least), _duration(most))},"
+            " more where something is compiled"
         )
 
     def _launch(self, wishes: Sequence[Wish], *, parity: bool = False) -> RunRecord:
@@ -300,6 +305,10 @@ def _ratio(outcome: Outcome) -> str:
     if found.low is None or found.high is None:
         return f", {found.ratio:.3f}x"
     return f", {found.ratio:.3f}x ({found.low:.3f} to {found.high:.3f})"
+
+
+def _span(least: object, most: object) -> str:
+    return f"{least}" if str(least) == str(most) else f"{least} to {most}"
 
 
 def _duration(seconds: float) -> str:
