@@ -69,9 +69,9 @@ class FailureWatch:
         if self._attached or torch_private.device_kind() == "cpu":
             return
         self._live = True
-        self._attached = torch_private.watch_out_of_memory(self._failed)
-        # Without an observer there is nothing to try a second time.
+        # Where this torch offers no observer there is nothing to try a second time.
         self._attached = True
+        torch_private.watch_out_of_memory(self._failed)
 
     def detach(self) -> None:
         """Be deaf; torch has no way to take an observer out again."""
