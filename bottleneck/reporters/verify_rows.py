@@ -164,6 +164,9 @@ def _told(outcome: Outcome) -> list[str]:
     if outcome.verdict == "faster" and startup is not None and startup >= 1.0:
         back = f", paid back after {_count(pays)} steps" if pays is not None else ""
         told.append(f"{startup:.0f} s more to start{back}")
+    norm = outcome.parity.gradient_norm
+    if norm is not None and norm > 0.01:
+        told.append(f"gradient norms differ by up to {percent(norm)} at the first updates")
     reached = outcome.parity.steps_to_loss
     if reached is not None:
         without, with_fix = reached

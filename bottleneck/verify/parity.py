@@ -111,6 +111,15 @@ def compare(
             text=f"The loss is not finite from backward {broken + 1} on.",
             compared=count,
         )
+    lost = next(
+        (i for i, (x, y) in enumerate(zip(*norms, strict=False)) if y is None and x is not None), None
+    )
+    if lost is not None:
+        return Parity(
+            verdict="harmful",
+            text=f"The gradients are not finite at update {lost + 1}.",
+            compared=count,
+        )
     if against_itself is not None and not against_itself.comparable:
         return Parity(verdict="not comparable", text=against_itself.text, compared=count)
     early, tail = _early(a, b), _tail(a, b)

@@ -135,3 +135,14 @@ def test_a_loss_in_bfloat16_may_differ_by_its_own_rounding() -> None:
     assert judge(a, scaled(a, 0.03), widened(EXACT, ["bfloat16"])) == "harmful"
     assert widened(EXACT, ["float32", ""]) is EXACT
     assert widened(BF16, ["bfloat16"]).early == BF16.early
+
+
+def test_gradients_that_are_not_finite_are_harmful_and_others_are_shown() -> None:
+    a = curve()
+    norms: list[float | None] = [1.0, 2.0, 4.0]
+    found = compare(a, list(a), tolerance=EXACT, against_itself=None, norms=(norms, [1.0, 2.02, 4.0]))
+    assert found.verdict == "same"
+    assert found.gradient_norm == pytest.approx(0.02 / 3)
+    broken = compare(a, list(a), tolerance=EXACT, against_itself=None, norms=(norms, [1.0, None, 4.0]))
+    assert (broken.verdict, broken.text) == ("harmful", "The gradients are not finite at update 2.")
+    assert compare(a, list(a), tolerance=EXACT, against_itself=None, norms=([], [])).gradient_norm is None
