@@ -102,6 +102,9 @@ def predict(found: Diagnosis, truth: dict[str, Any]) -> tuple[float | None, bool
     answer = next((a for a in found.what_ifs if a.question is question), None)
     if answer is not None and (not pair or "question" in truth):
         return answer.step_ms, answer.bound, ""
+    if question is not None and found.what_ifs and not pair:
+        # The replay was asked and saw nothing to save.
+        return found.step.true_ms, False, ""
     if found.verdict.bottleneck_class.value == "undetermined":
         return None, False, found.verdict.reason or "undetermined"
     return None, False, "not among the suggestions"

@@ -16,6 +16,7 @@ import pytest
 from recorded.cases import CASES
 
 from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.memory import MemoryCategory, MemorySummary
@@ -156,6 +157,36 @@ def test_running_out_in_the_loop_is_told_beside_the_steps_before() -> None:
     diagnosis = diagnosis_of("oom-in-loop")
     assert diagnosis.step.true_ms is not None
     assert found("oom-in-loop", "BN213") and diagnosis.outcome.startswith("The script ran out of memory")
+
+
+def test_a_failure_of_fragments_alone_asks_for_segments_that_grow() -> None:
+    failure = memory_of("oom-fragmented").out_of_memory
+    assert failure is not None and failure.unused_bytes is not None
+    assert failure.unused_bytes > (failure.requested_bytes or 0), "room enough, were it in one piece"
+    assert "try expandable_segments:True first" in found("oom-fragmented", "BN213").title
+    assert found("oom-fragmented", "BN212")
+    assert "FX201" in {suggestion.fix for suggestion in diagnosis_of("oom-fragmented").suggestions}
+
+
+def test_varying_lengths_that_cost_nothing_are_not_blamed_on_the_allocator() -> None:
+    """With segments that grow the measured step was as long, though segments come and go."""
+    diagnosis = diagnosis_of("variable-lengths")
+    assert memory_of("variable-lengths").varying_sizes
+    assert diagnosis.verdict.bottleneck_class is not BottleneckClass.ALLOCATOR
+    assert "FX201" not in {s.fix for s in diagnosis.suggestions if s.predicted_ms is not None}
+
+
+def test_somebodys_snapshot_with_cpp_stacks_and_no_notes() -> None:
+    diagnosis = diagnose_paths([CASES["alloc-cap-h200"].folder / "alloc.snapshot.pickle.gz"])
+    (summary,) = diagnosis.memory
+    assert (summary.steps, summary.steps_from, summary.stacks) == (8, "annotations", "python and C++")
+    held = {row.category: row.bytes for row in summary.composition}
+    # AdamW: two states per parameter, told by the sizes of the gradients alone.
+    assert held[MemoryCategory.OPTIMIZER] == 2 * held[MemoryCategory.PARAMETERS] == 2 * 283_473_920
+    assert summary.unknown_share is not None and summary.unknown_share < 0.01
+    assert summary.holders[0].site is not None and summary.holders[0].site.line == 30
+    assert summary.churn is not None and summary.churn.frees == 19 / 8, "the 19 cudaFree calls of the trace"
+    assert summary.varying_sizes and diagnosis.step.true_ms is None
 
 
 def test_a_failure_that_the_script_catches_joins_the_history() -> None:
