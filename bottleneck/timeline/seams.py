@@ -4,7 +4,10 @@ In: a trace, its launching threads, compile.json. Out: `Seam`s: stretches of hos
 would not have, each with the breaks that it is owed to.
 
 Within one run of compiled regions the first one's entry is needed by any compiled program; every later
-cache lookup, wrapper prologue and eager fallback exists because the graph was broken. A region names its
+cache lookup, wrapper prologue and eager fallback exists because the graph was broken, and so does what a
+graph does before its first launch and after its last, beyond the usual pause between two launches (checks
+of its inputs, the device guard: 1.7 ms in the 96 graphs of a step on an H200, 0.3 ms in the one graph of
+the same model mended). A region names its
 frame ("Torch-Compiled Region: 3/0"), compile.json knows the frame's function, and each break the user
 stacks that it was reported with:
 
@@ -42,6 +45,7 @@ _REGION = re.compile(r"^Torch-Compiled Region(?:: *!?(?P<frame>\d+)/\d+)?")
 _BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
 _FORWARD_NODE = re.compile(r"^CompiledFunction$")
 _BODY = re.compile(r"^## Call CompiledFxGraph|^(cuda|hip|cu)GraphLaunch")
+_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch(?!HostFunc)")
 _ACCUMULATE = re.compile(r"evaluate_function: torch::autograd::AccumulateGrad$")
 _BARRIER = re.compile(r"^(ProfilerStep#\d+|data|optimizer|zero_grad|backward|evaluation|Optimizer\.step#.*)$")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
@@ -52,7 +56,7 @@ class Seam:
     """One passage from compiled code to compiled code."""
 
     stretches: tuple[tuple[int, int], ...]
-    """Host time of it, int64 ns: from the end of one graph's body to the beginning of the next one's."""
+    """Host time of it, int64 ns: from the last launch of one graph to the first of the next one."""
     owners: tuple[int, ...]
     """Breaks (positions in `CompileFacts.breaks`) that it is owed to; empty: not known."""
     backward: bool = False
@@ -149,6 +153,24 @@ def _graphs(trace: Trace, regions: NDArray[np.intp], bodies: NDArray[np.intp]) -
     return _Graphs(trace.ts_ns[kept], trace.end_ns[kept], regions[at[inside]], [None] * len(kept))
 
 
+def _between_launches(trace: Trace, graphs: _Graphs, launches: NDArray[np.intp]) -> _Graphs:
+    """Narrow each graph down to its launches, the pause before the first of them included."""
+    first = np.searchsorted(trace.ts_ns[launches], graphs.start)
+    last = np.searchsorted(trace.ts_ns[launches], graphs.end) - 1
+    some = np.flatnonzero(last >= first)
+    if not len(some):
+        return graphs
+    begin, end = trace.ts_ns[launches], trace.end_ns[launches]
+    pauses = np.concatenate(
+        [begin[f + 1 : t + 1] - end[f:t] for f, t in zip(first[some], last[some], strict=True)]
+    )
+    usual = int(np.median(pauses)) if len(pauses) else 0
+    start, stop = graphs.start.copy(), graphs.end.copy()
+    start[some] = np.maximum(start[some], begin[first[some]] - usual)
+    stop[some] = np.minimum(stop[some], end[last[some]])
+    return _Graphs(start, stop, graphs.region, graphs.owners)
+
+
 def _own_forward(trace: Trace, graphs: _Graphs, owners: dict[int, tuple[int, ...]]) -> None:
     for k, row in enumerate(graphs.region.tolist()):
         frame = _frame_of(trace.names[trace.name[row]])
@@ -199,6 +221,9 @@ def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | N
     if owners is not None:
         _own_forward(trace, forward, owners)
         _own_backward(trace, backward, forward, rows_of(_FORWARD_NODE))
+    launches = rows_of(_LAUNCH)
+    forward = _between_launches(trace, forward, launches)
+    backward = _between_launches(trace, backward, launches)
     barriers = np.sort(trace.ts_ns[rows_of(_BARRIER)])
     kept = rows_of(_ACCUMULATE)
     seams: list[Seam] = []

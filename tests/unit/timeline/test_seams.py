@@ -187,3 +187,14 @@ def test_a_trace_without_compiled_code_has_none() -> None:
     model.row("aten::add", "cpu_op", 10, 50)
     assert seams_of(model.build(), None) == []
     assert seams_of(Model().build(), None) == []
+
+
+def test_what_a_graph_does_around_its_launches_belongs_to_the_passage() -> None:
+    model = Model()
+    model.forward()  # bodies at 30 to 70 and at 130 to 170
+    for begin in (40, 50, 60, 150, 160):
+        model.launch(begin, 2, start=begin + 5, length=1)
+    (seam,) = seams_of(model.build(), BOTH)
+    # From the end of the last launch, at 62, to the first of the next graph, at 150, less the usual pause
+    # of 8 between two launches.
+    assert seam.stretches == ((62_000, 142_000),)
