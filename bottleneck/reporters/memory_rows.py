@@ -59,7 +59,9 @@ def _device(summary: MemorySummary, *, root: str, several: bool, most: int) -> l
         of = f" of {byte_size(summary.capacity_bytes)} ({share})"
     when = f", in {clean(summary.peak_when)}" if summary.peak_when else ""
     label = "peak" if summary.events else "live"
-    rows: list[Row] = [(0, f"{name}{label} {byte_size(summary.peak_bytes)}{of}{when}")]
+    taken = summary.reserved_peak_bytes
+    reserved = f"; reserved at most {byte_size(taken)}" if taken is not None else ""
+    rows: list[Row] = [(0, f"{name}{label} {byte_size(summary.peak_bytes)}{of}{when}{reserved}")]
     failure = summary.out_of_memory
     composition = failure.composition if failure is not None and failure.composition else summary.composition
     holders: Sequence[MemoryHolder] = summary.holders
