@@ -44,12 +44,14 @@ class Edit:
         drop_waits: kinds of events whose waits are gone.
         duration: factor on device durations, shape (m,) or a scalar. What has the factor 0 is not
             launched at all: it takes no room between its neighbours either.
+        spacing: factor on the pause behind each piece of device work, shape (m,) or a scalar.
         gone: host work that is not done at all, ns before any factor, shape (n, len(Work)); None: all is.
     """
 
     work: dict[Work, float] = field(default_factory=dict)
     drop_waits: frozenset[EventKind] = frozenset()
     duration: NDArray[np.float64] | float = 1.0
+    spacing: NDArray[np.float64] | float = 1.0
     gone: NDArray[np.float64] | None = None
 
     def factors(self) -> NDArray[np.float64]:
@@ -71,6 +73,7 @@ class Edit:
             work=work,
             drop_waits=self.drop_waits | other.drop_waits,
             duration=self.duration * other.duration,
+            spacing=self.spacing * other.spacing,
             gone=gone,
         )
 
@@ -191,7 +194,7 @@ class Replay:
         device = _Device(
             program=p,
             duration=p.duration * edit.duration,
-            spacing=np.where(np.broadcast_to(edit.duration, m) == 0.0, 0.0, p.spacing),
+            spacing=np.where(np.broadcast_to(edit.duration, m) == 0.0, 0.0, p.spacing * edit.spacing),
             issued=np.empty(n),
             start=np.empty(m),
             end=np.empty(m),

@@ -44,7 +44,9 @@ What the tool predicts from a recorded slow run for a fix, and what the step too
 Made by `python tests/benchmarks/accuracy.py` from `tests/recorded/*/truth.json`; every recording with a
 measured fix is here, misses included. Times in ms per step. Slow and fixed are separate runs without the
 tool; *measured* is fixed / slow on the scale of the true step that the tool saw, so that the machine's
-drift between runs does not count. A bound is the most that the fix can bring: it should not be too high.
+drift between runs does not count (that drift is mostly the host's: where the mended step is the device's
+alone, as of example-launch-bound, the figures *as run* are the fairer ones). A bound is the most that the
+fix can bring: it should not be too high.
 
 | recording | fix | true step | predicted | measured | error | gain predicted | gain measured | as run |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -164,8 +166,9 @@ def report() -> str:
         + (f"; {missing} without a prediction" if missing else "")
         + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu_what_ifs.py`) were "
         "chosen on the older recordings named `*-h200`, none on those named `case-*`, `memory-*` and "
-        "`example-*`; how seams are told and where the profiler's cost lies was thought over again after "
-        "a look at them.\n"
+        "`example-*`, but for the pause between kernels of a CUDA graph, which was read off mended runs of "
+        "example-launch-bound and case-cudagraph-skip. How seams are told and where the profiler's cost lies "
+        "was thought over again after a look at them.\n"
     )
     return HEAD + "\n".join(lines) + told
 

@@ -36,7 +36,8 @@ def one_by_one(p: Program, edit: Edit | None = None) -> tuple[np.ndarray, np.nda
                 ready = max(ready, end[p.depends[k]])
             begin = max(ready, lane_end[p.lane[k]])
             launched = edit.duration if np.isscalar(edit.duration) else edit.duration[k]  # type: ignore[index]
-            room = p.spacing if launched else 0.0  # what is not launched takes none
+            pause = edit.spacing if np.isscalar(edit.spacing) else edit.spacing[k]  # type: ignore[index]
+            room = p.spacing * pause if launched else 0.0  # what is not launched takes none
             end[k] = begin + room + duration[k] - room
             lane_end[p.lane[k]] = begin + duration[k] + room
         dropped = EventKind(p.kind[e]) in edit.drop_waits
@@ -109,7 +110,8 @@ def test_the_vectorised_replay_is_the_recurrence(program: Program, edit: Edit) -
 def test_what_is_gone_is_neither_done_nor_launched(program: Program, seed: int) -> None:
     rng = np.random.default_rng(seed)
     gone = np.where(rng.random(program.work.shape) < 0.3, program.work, 0.0)
-    edit = Edit(gone=gone, duration=(rng.random(len(program.event)) < 0.7).astype(float))
+    m = len(program.event)
+    edit = Edit(gone=gone, duration=(rng.random(m) < 0.7).astype(float), spacing=rng.random(m))
     host, end = one_by_one(program, edit)
     schedule = Replay(program).run(edit)
     np.testing.assert_allclose(schedule.host, host, rtol=1e-12, atol=1e-6)
