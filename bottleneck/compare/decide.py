@@ -107,7 +107,7 @@ def compare_sides(
         settings=changed,
         drifts=tuple(drifts),
         annotations=_annotations(counters, time, drifts, reasons=reasons, budget=budget, findings=findings),
-        notes=_notes(one, other, differing),
+        notes=_notes(one, other, differing, time),
     )
 
 
@@ -257,8 +257,11 @@ def _annotations(
     return tuple(out)
 
 
-def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch]) -> tuple[str, ...]:
+def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch], time: TimeRow) -> tuple[str, ...]:
     notes = [f"Compared although they differ: {mismatch_words(row)}." for row in differing if row.allowed]
+    if time.note and base.runs and head.runs:
+        # A baseline of counters alone has no times, and nobody expects them of it.
+        notes.append(f"Step time: {time.note}.")
     if base.workload is None or head.workload is None:
         notes.append(
             "A bare trace does not tell batch, world size or what a step is: that they agree is up to you."

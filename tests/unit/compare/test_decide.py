@@ -109,3 +109,10 @@ def test_a_counter_that_is_not_gated_never_decides(name):
 def test_nothing_measured_at_all_is_undecided():
     bare = {"counters": None, "runs": ()}
     assert compare_sides(side(**bare), side(**bare)).outcome == "undecided"
+
+
+def test_why_times_are_not_compared_is_noted_unless_the_baseline_never_had_any():
+    other = msgspec.structs.replace(baseline().machine, cpu="Xeon", device_name="Xeon")
+    found = compare_sides(side(), side(machine=other))
+    assert any("machines differ" in note for note in found.notes)
+    assert not any("Step time" in note for note in compare_sides(side(runs=()), side()).notes)
