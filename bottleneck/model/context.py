@@ -74,7 +74,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "compile.dynamic_values": 'str: sizes seen, like "65, 118, 170, ..."',
     "compile.size_multiple": "int: padding to its multiples leaves at most four sizes",
     "compile.torchscript": "bool",
-    "attention.backend": 'str: the slowest of SDPA that ran: "math", "flex", "efficient", "cudnn", "flash"',
+    "attention.backend": 'str: the slowest of SDPA that ran: "math", "efficient", "flash", ..., or "none"',
     # kernels, shares of the true step time
     "kernels.matmul_fp32_share": "float: matmul kernels computing in full fp32",
     "kernels.conv_share": "float",

@@ -131,9 +131,7 @@ def read_gpu(
         device_scale=calibration.device_scale * scale,
         flavour=flavour,
     )
-    backend = slowest_backend(trace)
-    if backend is not None:
-        context["attention.backend"] = backend
+    context["attention.backend"] = slowest_backend(trace) or "none"
     compute = trace_compute(
         trace,
         kinds,
