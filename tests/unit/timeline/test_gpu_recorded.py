@@ -40,7 +40,7 @@ def test_the_replay_reproduces_the_profiled_window(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIXED)
 def test_the_predicted_step_is_near_the_measured_one(name: str) -> None:
-    """Within a fifth on every case; reports/replay-accuracy.md has the record."""
+    """Within a fifth on every case; reports/accuracy.md has the record."""
     facts = BARE[name].facts
     predicted = reading(name).what_ifs[WhatIf(facts["what_if"])].step_ms
     assert predicted == pytest.approx(float(facts["fixed_step_ms"]), rel=0.20)
