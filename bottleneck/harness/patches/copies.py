@@ -80,6 +80,10 @@ class AsyncCopies(Patch):
             return None
         if tensor.requires_grad or tensor.numel() == 0:
             return None
+        if tensor.is_inference():
+            # It has no version by which a later change could be seen.
+            self._pins += 1
+            return tensor.pin_memory()
         known = self._pinned.get(id(tensor))
         version: int = tensor._version
         if known is not None and known[0]() is tensor and known[1] == version:

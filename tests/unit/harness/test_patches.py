@@ -17,6 +17,7 @@ from torch_bottleneck.harness import patch_environment, torch_private
 from torch_bottleneck.harness.patches import PATCHES, make_patches
 from torch_bottleneck.harness.patches.base import Patch
 from torch_bottleneck.harness.patches.compilation import repeated_blocks
+from torch_bottleneck.harness.patches.copies import _without_blocking
 from torch_bottleneck.model.trial import Wish
 
 REPLACED: tuple[tuple[Any, str], ...] = (
@@ -379,6 +380,74 @@ def test_the_recompilation_limit_is_raised_where_the_script_compiles(put_in: Cal
         assert patch.check().state == "applied"
     finally:
         torch_private.set_recompile_limit(before or 8)
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+class OnHost:
+    """What a patch asks of a tensor before it copies it; pinning needs a GPU."""
+
+    requires_grad = False
+
+    def __init__(self, *, pinned: bool = False, inference: bool = False) -> None:
+        self.pinned, self.inference, self._version = pinned, inference, 0
+
+    def is_pinned(self) -> bool:
+        return self.pinned
+
+    def is_inference(self) -> bool:
+        return self.inference
+
+    def numel(self) -> int:
+        return 4
+
+    def element_size(self) -> int:
+        return 4
+
+    def pin_memory(self) -> OnHost:
+        return OnHost(pinned=True)
+
+
+def test_a_batch_that_comes_again_is_pinned_once_and_anew_when_it_changed(
+    put_in: Callable[..., Patch],
+) -> None:
+    patch: Any = put_in("FX103")
+    batch = OnHost()
+    first = patch._source(batch)
+    assert first.pinned
+    assert patch._source(batch) is first
+    batch._version += 1
+    assert patch._source(batch) is not first
+    assert patch._pinned_bytes == 16
+    del batch
+    gc.collect()
+    assert (patch._pinned, patch._pinned_bytes) == ({}, 0), "a twin lives as long as its source"
+    already = OnHost(pinned=True)
+    assert patch._source(already) is already
+    loose = OnHost(inference=True)
+    assert patch._source(loose) is not patch._source(loose)
+
+
+def test_copies_of_what_is_not_pinned_are_left_alone_by_non_blocking_alone(
+    put_in: Callable[..., Patch],
+) -> None:
+    patch: Any = put_in("FX104")
+    assert patch._source(OnHost()) is None
+    assert patch._source(OnHost(pinned=True)).pinned
+    assert patch.reasons == ["the tensors that are copied are not in pinned memory"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "after"),
+    [
+        (("cuda",), {}, (("cuda",), {"non_blocking": True})),
+        (("cuda", torch.float16, False), {}, (("cuda", torch.float16, True), {})),
+        ((), {"device": "cuda", "non_blocking": False}, ((), {"device": "cuda", "non_blocking": True})),
+    ],
+)
+def test_non_blocking_is_set_wherever_it_is_written(args: Any, kwargs: Any, after: Any) -> None:
+    assert (_without_blocking(args, kwargs), kwargs) == after
 
 
 # -- the process -----------------------------------------------------------------------------------
