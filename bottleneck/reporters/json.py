@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import InputError
 from ..model.diagnosis import SCHEMA, Diagnosis
 
-__all__ = ["load", "render"]
+__all__ = ["encodable", "load", "read_document", "render"]
+
+Document = TypeVar("Document")
 
 
 # Lists of numbers, one per line, and lists of those. JSON's strings hold no line break, so none of
@@ -63,18 +65,33 @@ def load(path: str | Path) -> Diagnosis:
                 f"{folder} holds no diagnosis.json.",
                 remedy=f"Make one with: bottleneck analyze {folder} --out {folder}",
             )
+    return read_document(path, Diagnosis, newest=SCHEMA, name="diagnosis.json")
+
+
+def read_document(path: Path, kind: type[Document], *, newest: int, name: str) -> Document:
+    """Read a document of ours that bears a schema number.
+
+    Args:
+        path: the file.
+        kind: what it holds.
+        newest: the highest schema number that this version reads.
+        name: what such a file is called.
+
+    Raises:
+        InputError: it cannot be read, is not one, or a newer version of the tool wrote it.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
     try:
         schema = msgspec.json.decode(data, type=_Head).schema
-        if schema <= SCHEMA:
-            return msgspec.json.decode(data, type=Diagnosis)
+        if schema <= newest:
+            return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a diagnosis.json: {error}.") from None
+        raise InputError(f"{path} is not a {name}: {error}.") from None
     raise InputError(
-        f"{path} has schema {schema}; this version reads up to {SCHEMA}.",
+        f"{path} has schema {schema}; this version reads up to {newest}.",
         remedy="Upgrade torch-bottleneck to the version that wrote it.",
     )
 

@@ -10,19 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import InputError
 from ..model.verify import VERIFY_SCHEMA, Verification
-from .json import encodable
+from .json import encodable, read_document
 
 __all__ = ["VERIFY_FILE", "load", "render"]
 
 VERIFY_FILE = "verify.json"
-
-
-class _Head(msgspec.Struct):
-    """Only the number that says whether the rest can be read."""
-
-    schema: int
 
 
 def render(verification: Verification) -> str:
@@ -42,17 +35,4 @@ def load(path: Path) -> Verification:
         InputError: there is none, it is not one, or a newer version of the tool wrote it.
     """
     file = path / VERIFY_FILE if path.is_dir() else path
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror or error}.") from None
-    try:
-        schema = msgspec.json.decode(data, type=_Head).schema
-        if schema <= VERIFY_SCHEMA:
-            return msgspec.json.decode(data, type=Verification)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not a verify.json: {error}.") from None
-    raise InputError(
-        f"{file} has schema {schema}; this version reads up to {VERIFY_SCHEMA}.",
-        remedy="Upgrade torch-bottleneck to the version that wrote it.",
-    )
+    return read_document(file, Verification, newest=VERIFY_SCHEMA, name=VERIFY_FILE)
