@@ -75,6 +75,7 @@ class StepRule:
         self._leader = 0
         self._keys_since_cut: set[int] = set()
         self._carried: int | None = None
+        self._fetches_ended = False
         self._since_fetch = 0
         self._most_per_fetch = 1
         self._at_fetch = False
@@ -115,6 +116,7 @@ class StepRule:
         """A batch is about to be fetched from a DataLoader."""
         self._fetched_ever = True
         self._fetched_since_update = True
+        self._fetches_ended = False
         self._most_per_fetch = max(self._most_per_fetch, self._since_fetch)
         self._since_fetch = 0
         if self.inside:
@@ -277,6 +279,10 @@ class StepRule:
                 # The cut comes one update late, so this update already belongs to the next step.
                 self._anywhere = True
                 self._carried = key
+                if not self._fetches_ended:
+                    # The step that this late cut ends holds two updates: it compares with no other.
+                    self._fetches_ended = True
+                    self.generation += 1
         elif self._fetched_ever:
             self._at_fetch = True
         else:

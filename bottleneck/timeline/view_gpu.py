@@ -127,13 +127,16 @@ def idle_pieces(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Idle
     edges, work = _host_curve(trace, program)
     begin = until - caused
     late = np.flatnonzero(caused > 0)
+    earliest = int(begin[late].min()) if len(late) else 0
+    if len(late) and (not len(edges) or earliest < edges[0]):
+        # Before the first label and the first call the host can only have been dispatching.
+        edges, work = np.append(earliest, edges), np.append(int(Work.DISPATCH), work)
     first = np.clip(np.searchsorted(edges, begin[late], side="right") - 1, 0, len(edges) - 1)
     last = np.maximum(np.searchsorted(edges, until[late], side="left"), first + 1)
     pieces = last - first
     gap = np.repeat(late, pieces)
     cell = np.repeat(first, pieces) + np.arange(len(gap)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     after = np.concatenate([edges[1:], [np.iinfo(np.int64).max]])[cell]
-    # The first cell may begin behind the stretch's begin only where no label holds: dispatch.
     shift = gap_start[gap] - begin[gap]
     start = np.maximum(edges[cell], begin[gap]) + shift
     end = np.minimum(after, until[gap]) + shift

@@ -173,3 +173,15 @@ def test_a_program_that_marks_its_steps_is_never_cut_by_events() -> None:
 )
 def test_smallest_period(sequence: list[int], period: int | None) -> None:
     assert smallest_period(sequence) == period
+
+
+def test_where_fetches_end_the_late_cut_begins_anew() -> None:
+    rule = StepRule()
+    cuts_per_step("|FzfBD" * 8, rule=rule)
+    before = rule.generation
+    counts = cuts_per_step("|zfBD" * 8, rule=rule)
+    # The step that loses its fetch runs into the next one; what was measured so far does not compare.
+    assert rule.generation == before + 1
+    assert counts[2:] == [1] * 6
+    cuts_per_step("|FzfBD" * 4, rule=rule)
+    assert rule.generation == before + 1
