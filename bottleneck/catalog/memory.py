@@ -93,8 +93,10 @@ for inputs, targets in loader:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)""",
+        may_break="Code that reads p.grad between the optimizer's step and the next backward finds None.",
         undo="Move the call back.",
         verify=_LOWER_PEAK,
+        can_try=True,
         sources=(docs("generated/torch.optim.Optimizer.zero_grad.html", "Optimizer.zero_grad"),),
     ),
     Fix(

@@ -1,7 +1,7 @@
-"""Patches of optimizers: fused or foreach implementations, gradients set to None.
+"""Patches of optimizers: fused or foreach implementations, gradients set to None, or dropped earlier.
 
-In: the constructors of torch.optim, `zero_grad`. Out: the same optimizers with another
-implementation of their step, whatever the script asked for.
+In: the constructors of torch.optim, `zero_grad`, the end of `step`. Out: the same optimizers with
+another implementation of their step, or gradients that live for less long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import optimizer as optim_module
 
 from ..sites import user_site
 from .base import Patch, plural
@@ -20,7 +21,7 @@ from .base import Patch, plural
 if TYPE_CHECKING:
     from ...model.trial import Applied
 
-__all__ = ["PATCHES", "Flavour", "SetToNone"]
+__all__ = ["PATCHES", "DropAfterStep", "Flavour", "SetToNone"]
 
 
 class _Local(threading.local):
@@ -138,4 +139,44 @@ class SetToNone(Patch):
         return "no gradients were filled with zeros"
 
 
-PATCHES: dict[str, type[Patch]] = {"FX311": Flavour, "FX312": Flavour, "FX313": SetToNone}
+class DropAfterStep(Patch):
+    """FX210: gradients go as soon as the optimizer has used them, not only before the next backward."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._handle = optim_module.register_optimizer_step_post_hook(self._drop)
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        self._handle.remove()
+        super().uninstall()
+
+    def _drop(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        dropped = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = None
+                    dropped += 1
+        if dropped and self.count < 100:
+            self.acted(user_site())
+        elif dropped:
+            self.count += 1
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"gradients dropped after {plural(self.count, 'step')} of the optimizer"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "after the optimizer's step no gradient was left"
+
+
+PATCHES: dict[str, type[Patch]] = {
+    "FX210": DropAfterStep,
+    "FX311": Flavour,
+    "FX312": Flavour,
+    "FX313": SetToNone,
+}

@@ -221,6 +221,24 @@ def test_gradients_are_dropped_instead_of_zeroed(call: dict[str, bool], put_in: 
     assert patch.check().state == ("applied" if call else "not applied")
 
 
+def test_gradients_are_dropped_as_soon_as_they_are_used(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX210")
+    model, spare = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.detach().clone()
+    assert patch.check().state == "not applied"
+    (model(torch.ones(2, 3)).sum() + spare(torch.ones(2, 3)).sum()).backward()
+    optimizer.step()
+    assert torch.allclose(model.weight, before - 0.2)
+    assert model.weight.grad is None and model.bias.grad is None
+    assert spare.weight.grad is not None, "not this optimizer's"
+    assert patch.check().evidence == "gradients dropped after 1 step of the optimizer"
+    patch.uninstall()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert model.weight.grad is not None
+
+
 # -- root modules ----------------------------------------------------------------------------------
 
 
