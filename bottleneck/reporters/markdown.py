@@ -64,7 +64,8 @@ def _head(diagnosis: Diagnosis) -> list[str]:
     confidence = "" if undetermined else f" (confidence {verdict.confidence})"
     lines = [f"# {escape(diagnosis.title) or 'Diagnosis'}: {classes}{confidence}", ""]
     lines.append(f"**{escape(headline(diagnosis))}**")
-    for text in (verdict.reason, f"To do: {verdict.remedy}" if verdict.remedy else ""):
+    reason = "" if verdict.reason in verdict.headline else verdict.reason
+    for text in (reason, f"To do: {verdict.remedy}" if verdict.remedy else ""):
         if text:
             lines += ["", escape(text)]
     lines += ["", escape(". ".join(filter(None, [step_line(diagnosis), device_line(diagnosis)])))]

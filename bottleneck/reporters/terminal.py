@@ -179,7 +179,8 @@ def _verdict(page: Page, diagnosis: Diagnosis) -> None:
         pieces.append(f"   confidence {verdict.confidence}")
     page.line(*pieces)
     page.line((headline(diagnosis), "bold"))
-    if verdict.reason and (undetermined or verdict.confidence != "high"):
+    told = verdict.reason in verdict.headline
+    if verdict.reason and not told and (undetermined or verdict.confidence != "high"):
         page.line(sentence(verdict.reason))
     if verdict.remedy:
         page.line(("To get a verdict: " if undetermined else "To be surer: "), sentence(verdict.remedy))
