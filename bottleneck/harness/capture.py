@@ -359,21 +359,15 @@ class Capture:
         self._book.close("after", planned=planned, reason=reason)
         assert self._schedule is not None
         self._book.compare_after(resume=self._schedule.resume)
-        if reason is None:
-            self._open_flops()
-        else:
-            self._store.artefact("flops", "absent", reason=reason)
-            self._complete()
+        self._open_flops()
 
     # -- one step to count FLOPs in ------------------------------------------------------------
 
     def _open_flops(self) -> None:
         why_not = self._ended
-        if why_not is not None:
-            pass
-        elif torch_private.profiler_running() or self._foreign_profiler:
+        if why_not is None and (torch_private.profiler_running() or self._foreign_profiler):
             why_not = "the script profiles itself"
-        elif self._late() and self._alone:
+        elif why_not is None and self._late():
             why_not = "time limit"
         if self._flops.begin(self._store, why_not=why_not):
             self.stage = "flops"
