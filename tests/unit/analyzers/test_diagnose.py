@@ -187,3 +187,12 @@ def test_the_slowest_of_ranks_without_collectives_decides(tmp_path):
 def test_nothing_readable_is_the_users_error(tmp_path):
     with pytest.raises(InputError):
         diagnose_paths([tmp_path / "missing"])
+
+
+def test_a_gpu_run_without_any_trace_is_not_told_to_look_at_cupti(tmp_path: Path) -> None:
+    """The script may have ended first; only a trace without device activity points at the profiler."""
+    lost = Artefact(status="absent", reason="the script ended before the trace window")
+    run = make_run(devices=[DeviceFacts(kind="cuda", name="NVIDIA H200")], artefacts={"trace": lost})
+    problems = diagnose_paths([make_folder(tmp_path / "run", run, steps=0)]).capture.problems
+    assert any("the script ended before the trace window" in text for text in problems)
+    assert not any("CUPTI" in text for text in problems)

@@ -1,0 +1,82 @@
+"""What a diagnosis says of its own making: quality, overhead, artefacts, how the script ended, notes.
+
+In: the reading that decides the step. Out: `Capture`, and sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..analyzers import Facts
+from ..analyzers.capture import judge
+from ..model.diagnosis import Capture
+from ..model.run import Run
+from .reading import Reading
+
+__all__ = ["capture_of", "notes_of", "outcome_of"]
+
+
+def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Capture:
+    """Judge the capture, and gather what it cost and which of its parts are there."""
+    quality = judge(facts)
+    run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
+    overhead: dict[str, float] = {}
+    artefacts: dict[str, str] = {}
+    if run is not None:
+        measured = msgspec.to_builtins(run.overhead)
+        overhead = {k: float(v) for k, v in measured.items() if isinstance(v, (int, float))}
+        artefacts = {
+            name: item.status if item.status == "ok" else f"{item.status}: {item.reason or 'no reason'}"
+            for name, item in run.artefacts.items()
+        }
+    inflation = None
+    if step.profiled_ms and step.true_ms and step.true_is != "profiled":
+        inflation = step.profiled_ms / step.true_ms
+    return Capture(
+        quality=quality.grade,
+        problems=tuple(dict.fromkeys([*quality.reasons, *problems])),
+        replay_error=timeline.replay_error,
+        dispatch_scale=timeline.dispatch_scale,
+        inflation=inflation,
+        launches=timeline.launches,
+        kernels=timeline.device_activities,
+        missing_kernels=timeline.missing_activities,
+        overhead=overhead,
+        artefacts=artefacts,
+    )
+
+
+def outcome_of(run: Run | None) -> str:
+    """Word how the script ended, when it did not simply end."""
+    if run is None:
+        return ""
+    ended = run.outcome
+    texts = {
+        "raised": f"The script raised {ended.exception or 'an exception'}.",
+        "exited": f"The script ended with exit code {ended.exit_code}.",
+        "interrupted": "The script was interrupted.",
+        "killed": "The script was killed before the capture was complete.",
+    }
+    text = texts.get(ended.how, "")
+    if ended.out_of_memory:
+        text = f"The script ran out of memory. {text}".strip()
+    return text
+
+
+def notes_of(reading: Reading, several: int) -> tuple[str, ...]:
+    """Return what the reader should know besides: which rank is shown, saves that went elsewhere."""
+    notes = list(reading.basis.notes)
+    if several > 1:
+        notes.append(
+            f"{several} ranks; figures are those of rank {reading.rank.rank}, which decides the step."
+        )
+    run = reading.basis.run
+    if run is not None:
+        notes += run.outcome.notes
+        if run.outcome.diverted_saves:
+            notes.append(
+                f"{len(run.outcome.diverted_saves)} save(s) after the stop went into the run folder instead."
+            )
+    return tuple(dict.fromkeys(notes))

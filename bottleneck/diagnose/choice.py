@@ -1,0 +1,72 @@
+"""Which fix stands first, and which second one adds most to it.
+
+In: the suggestions that match, the verdict, the replays. Out: their order, and a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..catalog.registry import by_id
+from ..model.codes import FINDING_CODES
+from ..model.diagnosis import Combination, Verdict
+from ..model.fix import Suggestion
+from ..timeline.result import Timeline
+
+__all__ = ["best_pair", "verdicts_own_first"]
+
+_EQUAL = 1.01
+_WORTH_COMBINING = 0.03
+"""Share of the step that a second fix must add to the first to be named with it."""
+
+
+def verdicts_own_first(
+    suggestions: Sequence[Suggestion], verdict: Verdict, codes: set[str]
+) -> tuple[Suggestion, ...]:
+    """Put the best fix of the verdict's own class first: it is what the headline speaks of.
+
+    A fix of another class may promise more and yet presuppose this one: a CUDA graph cannot be
+    captured over a synchronisation.
+    """
+    able = [
+        s
+        for s in suggestions
+        if s.predicted_ms is not None
+        and FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class
+    ]
+    if not able:
+        return tuple(suggestions)
+    best = min(s.predicted_ms for s in able if s.predicted_ms is not None)
+    # Of equals the one made for the most specific finding: a family of codes begins with the general.
+    equals = [s for s in able if s.predicted_ms is not None and s.predicted_ms <= _EQUAL * best]
+    if able[0] in equals:
+        able[0] = max(equals, key=lambda s: _made_for(s, codes))
+    return (able[0], *(s for s in suggestions if s is not able[0]))
+
+
+def _made_for(suggestion: Suggestion, codes: set[str]) -> str:
+    """The finding that a fix names first, if it was found at all."""
+    first = next(iter(by_id(suggestion.fix).addresses), "")
+    return first if first in codes else ""
+
+
+def best_pair(
+    suggestions: Sequence[Suggestion], timeline: Timeline, true_ms: float | None
+) -> Combination | None:
+    """The first suggestion with the one that adds most to it."""
+    if not suggestions or true_ms is None or not timeline.usable_what_ifs:
+        return None
+    first, *others = suggestions
+    question = by_id(first.fix).what_if
+    best: Combination | None = None
+    for other in others:
+        its = by_id(other.fix).what_if
+        if question is None or its is None or (question, its) not in timeline.after:
+            continue
+        both = timeline.after[question, its]
+        alone = min(s.predicted_ms for s in (first, other) if s.predicted_ms is not None)
+        if both < alone - _WORTH_COMBINING * true_ms and (best is None or both < best.predicted_ms):
+            best = Combination(
+                fixes=(first.fix, other.fix), predicted_ms=both, bound=first.bound or other.bound
+            )
+    return best

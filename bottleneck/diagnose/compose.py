@@ -1,0 +1,136 @@
+"""From a run folder or bare traces to a diagnosis: the only place that composes all the parts.
+
+In: paths. Out: `Diagnosis`, fully resolved. A missing piece lowers the quality and is told as a
+problem; only a path that holds nothing readable is an error.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from .. import __version__
+from ..analyzers import Facts, find_all
+from ..analyzers.acceleration import acceleration_rows
+from ..analyzers.capture import judge
+from ..analyzers.compile_facts import compile_summary
+from ..analyzers.compute_facts import compute_facts
+from ..analyzers.context import build_context
+from ..analyzers.verdict import decide, order_causes
+from ..analyzers.view_rows import loader_rows
+from ..catalog.match import applicable, match
+from ..ingest import bundle as ingest
+from ..model.diagnosis import Diagnosis
+from ..model.run import HostFacts
+from ..model.view import StepTimeline
+from ..timeline.collectives import Skew
+from ..timeline.result import Timeline
+from ..timeline.workload import read_workload
+from .capture import capture_of, notes_of, outcome_of
+from .choice import best_pair, verdicts_own_first
+from .counted import counters_of
+from .ranks import critical, rank_rows, skew_of
+from .reading import Reading, read_rank
+
+__all__ = ["diagnose_paths"]
+
+
+def diagnose_paths(
+    paths: Sequence[str | os.PathLike[str]], *, true_step_ms: float | None = None
+) -> Diagnosis:
+    """Diagnose what lies on disk.
+
+    Args:
+        paths: run folders, traces or folders of traces; several are ranks of one run.
+        true_step_ms: step time measured without a profiler, for traces that do not hold it.
+
+    Raises:
+        InputError: a path holds nothing that can be read.
+    """
+    gathered = ingest.load(*paths)
+    readings = [read_rank(rank, true_step_ms) for rank in gathered.ranks]
+    skew = skew_of(readings)
+    reading = critical(readings, skew)
+    run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
+    facts = _facts(reading, skew)
+    findings = find_all(facts)
+    verdict = decide(facts, findings, judge(facts))
+    problems = [*gathered.problems, *reading.problems, *(run.warnings if run is not None else ())]
+    what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
+    compiled, compute = compile_summary(facts), compute_facts(facts)
+    settings = dict(run.settings) if run is not None else {}
+    matched = match(
+        findings,
+        facts.context,
+        what_ifs,
+        step.true_ms,
+        breaks=compiled.breaks if compiled is not None else (),
+    )
+    suggestions = verdicts_own_first(matched, verdict, {f.code for f in findings if not f.note})
+    return Diagnosis(
+        tool_version=__version__,
+        created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        title=gathered.title,
+        command=tuple(run.command) if run is not None else (),
+        verdict=verdict,
+        step=step,
+        budget=timeline.budget,
+        causes=order_causes(facts, findings, verdict),
+        findings=findings,
+        suggestions=suggestions,
+        applicable=applicable(suggestions, facts.context, what_ifs),
+        combination=best_pair(suggestions, timeline, step.true_ms),
+        what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
+        kernels=timeline.kernels,
+        memory=reading.memory,
+        phases_ms=reading.phases_ms,
+        settings=settings,
+        acceleration=acceleration_rows(facts.context, settings, compute=compute, compiled=compiled),
+        compile=compiled,
+        compute=compute,
+        device=run.devices[0] if run is not None and run.devices else None,
+        host=run.host if run is not None else HostFacts(),
+        ranks=rank_rows(readings, skew),
+        counters=counters_of(readings[0]),
+        workload=read_workload(readings[0].basis.run, readings[0].rank.loaders, readings[0].basis.kept),
+        capture=capture_of(reading, facts, problems),
+        outcome=outcome_of(run),
+        notes=notes_of(reading, len(readings)),
+        windows=reading.windows,
+        timeline=_of_rank(timeline, reading.rank.rank),
+        loaders=loader_rows(reading.rank.loaders or ()),
+    )
+
+
+def _facts(reading: Reading, skew: Skew | None) -> Facts:
+    """Gather what the analyzers judge the deciding rank by."""
+    rank, run, timeline, step = reading.rank, reading.basis.run, reading.timeline, reading.basis.summary
+    context = build_context(
+        timeline=timeline,
+        step=step,
+        run=run,
+        loaders=rank.loaders,
+        compile_facts=rank.compile,
+        memory=reading.memory,
+        extra={"comm.rank_skew_ms": skew.skew_ms} if skew is not None else {},
+    )
+    return Facts(
+        timeline=timeline,
+        step=step,
+        run=run,
+        loaders=rank.loaders or (),
+        compile=rank.compile,
+        flops=reading.flops,
+        memory=reading.memory,
+        context=context,
+        phases_ms=reading.phases_ms,
+        rank=rank.rank,
+    )
+
+
+def _of_rank(timeline: Timeline, rank: int) -> StepTimeline | None:
+    view = timeline.view
+    return None if view is None else msgspec.structs.replace(view, rank=rank)

@@ -1,0 +1,157 @@
+"""One rank, read as far as it goes: its trace, steps, step time, budget and memory.
+
+In: what ingest found of a rank. Out: `Reading`; a missing piece is told as a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..analyzers.step_summary import StepBasis, find_basis
+from ..analyzers.view_rows import window_steps
+from ..ingest import bundle as ingest
+from ..ingest import flops_from_shapes
+from ..ingest.memory import read_memory
+from ..model.codes import Part
+from ..model.diagnosis import BudgetLine
+from ..model.memory import MemorySummary
+from ..model.run import FlopCount, Run
+from ..model.view import WindowSteps
+from ..timeline.cpu import read_cpu
+from ..timeline.cpu_baseline import read_baseline
+from ..timeline.dialect import DEVICE_KINDS, kinds
+from ..timeline.gpu import read_gpu
+from ..timeline.recorded import recorded_ms
+from ..timeline.result import Timeline
+from ..timeline.steps import Steps, find_steps
+
+__all__ = ["Reading", "read_rank"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One rank, read as far as it goes."""
+
+    rank: ingest.Rank
+    basis: StepBasis
+    timeline: Timeline
+    steps: Steps | None = None
+    flops: FlopCount | None = None
+    problems: tuple[str, ...] = ()
+    phases_ms: dict[str, float] = field(default_factory=dict)
+    windows: tuple[WindowSteps, ...] = ()
+    memory: tuple[MemorySummary, ...] = ()
+
+
+def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
+    """Read one rank; `true_step_ms` is its step time where the user gave it."""
+    trace = rank.trace
+    steps = find_steps(trace) if trace is not None and len(trace) else None
+    recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else None
+    basis = find_basis(rank.run, steps, given_ms=true_step_ms, recorded_ms=recorded)
+    flops = _read_flops(rank, steps)
+    timeline = _read_timeline(rank, steps, basis, flops)
+    memory, memory_problems = read_memory(rank)
+    problems = [*rank.problems, *basis.problems, *timeline.problems, *memory_problems]
+    if rank.trace_problem:
+        problems.append(rank.trace_problem)
+    if trace is not None:
+        problems += trace.meta.warnings
+    if steps is not None and steps.note:
+        problems.append(steps.note)
+    phases: dict[str, float] = {}
+    if basis.run is not None and basis.kept is not None:
+        baseline = read_baseline(basis.run, kept=basis.kept)
+        if baseline is not None:
+            phases = dict(baseline.phases_ms)
+            if baseline.outside_ms > 0:
+                phases["outside"] = baseline.outside_ms
+    return Reading(
+        rank=rank,
+        basis=basis,
+        timeline=timeline,
+        flops=flops,
+        steps=steps,
+        problems=tuple(dict.fromkeys(problems)),
+        phases_ms=phases,
+        windows=window_steps(basis.run, steps, kept=basis.kept),
+        memory=memory,
+    )
+
+
+def _read_timeline(
+    rank: ingest.Rank, steps: Steps | None, basis: StepBasis, flops: FlopCount | None
+) -> Timeline:
+    true_ms = basis.summary.true_ms
+    gpu = _on_gpu(basis.run)
+    if true_ms is None:
+        return _nothing_known("gpu" if gpu else "cpu", None, "No training step was found.")
+    trace = rank.trace
+    has_device = trace is not None and bool(np.isin(kinds(trace), DEVICE_KINDS).any())
+    if trace is not None and steps is not None and has_device:
+        found = read_gpu(
+            trace,
+            steps,
+            true_ms=true_ms,
+            run=basis.run,
+            kept=basis.kept,
+            loaders=rank.loaders or (),
+            compile_facts=rank.compile,
+            true_is_profiled=basis.summary.true_is == "profiled",
+            counted=flops.operators if flops is not None else (),
+        )
+        if found is not None:
+            return found
+    if gpu and trace is None:
+        return _nothing_known("gpu", true_ms, "")  # why there is none stands among the rank's problems
+    if gpu:
+        return _nothing_known(
+            "gpu",
+            true_ms,
+            "A GPU run without device activity in its trace cannot be divided: check that CUPTI works "
+            "(no other profiler attached, enough permissions), and run again.",
+        )
+    return read_cpu(
+        trace,
+        steps,
+        true_ms=true_ms,
+        run=basis.run,
+        kept=basis.kept,
+        loaders=rank.loaders or (),
+        compile_facts=rank.compile,
+    )
+
+
+def _nothing_known(kind: str, true_ms: float | None, problem: str) -> Timeline:
+    line = BudgetLine(part=Part.UNEXPLAINED, ms=true_ms or 0.0, share=1.0 if true_ms else 0.0)
+    return Timeline(
+        kind="gpu" if kind == "gpu" else "cpu",
+        true_ms=true_ms or 0.0,
+        profiled_ms=None,
+        steps=0,
+        budget=(line,) if true_ms else (),
+        what_ifs={},
+        usable_what_ifs=False,
+        problems=(problem,) if problem else (),
+    )
+
+
+def _on_gpu(run: Run | None) -> bool:
+    return run is not None and any(device.kind in ("cuda", "rocm") for device in run.devices)
+
+
+def _read_flops(rank: ingest.Rank, steps: Steps | None) -> FlopCount | None:
+    """The count of the run's own step; for a bare trace what its shapes tell."""
+    if rank.run is not None:
+        return rank.run.flops
+    trace = rank.trace
+    if trace is None or steps is None or not len(steps) or not trace.meta.has_shapes:
+        return None
+    return flops_from_shapes(
+        trace.meta.path,
+        low_ns=int(steps.start_ns[0]),
+        high_ns=int(steps.end_ns[-1]),
+        steps=len(steps),
+    )
