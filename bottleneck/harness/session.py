@@ -140,6 +140,7 @@ class Session:
                 self.agent.uninstall()
                 if self._trial is not None:
                     self._trial.finish()
+                    self._trial.end_helpers()
             except Exception:
                 self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
         self._read_machine()

@@ -327,6 +327,15 @@ def cudagraphs_recorded() -> int | None:
         return None
 
 
+def end_compile_workers() -> None:
+    """End the processes that inductor compiles in, without a word to them."""
+    module = sys.modules.get("torch._inductor.async_compile")
+    for pool in list(getattr(module, "_pool_set", ())):
+        process = getattr(pool, "process", None)
+        if process is not None:
+            process.kill()
+
+
 def set_allocator_settings(text: str) -> bool:
     """Set the CUDA allocator's settings in the running process; say whether this torch can."""
     for owner, name in (

@@ -151,6 +151,13 @@ class TrialRun:
                 with contextlib.suppress(Exception):
                     part.uninstall()
 
+    def end_helpers(self) -> None:
+        """End what torch would wait for at exit: processes that compile, which may still be coming up."""
+        with contextlib.suppress(Exception):
+            from . import torch_private
+
+            torch_private.end_compile_workers()
+
     def _take_out(self, *, after_watches: bool) -> None:
         for patch in reversed(self._patches):
             if patch.after_watches == after_watches:

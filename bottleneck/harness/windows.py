@@ -44,6 +44,10 @@ QUEUE_CAP = 150
 TRIAL_STEPS = 300
 TRIAL_MS = 2000.0
 """An experiment looks for differences of 2 %: it takes this long, or so many steps, where it can."""
+TRIAL_SOFT_MS = 3000.0
+"""How long steps are is known late where the host runs ahead of its device: their times in the warm-up
+are then those of the host. From here on, fewer steps will do."""
+TRIAL_FEW = 20
 AFTER_STEPS = 5
 MEMORY_STEPS = 5
 """So many that what two steps later is still alive can be told from what the next step replaces."""
@@ -64,6 +68,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
     """The end of the script is not known, so the trace comes early: the baseline is cut in two,
     and the steps after the captures complete it if they agree with those before."""
+    soft_ms: float = math.inf
+    """Once the baseline has lasted this long, `soft_min` steps are its least and twice that its most."""
+    soft_min: int = 0
 
 
 def has_settled(times_ms: list[float]) -> bool:
@@ -141,7 +148,7 @@ def make_schedule(
     # While it records, a step may take twice its time.
     traced = min(plan.steps, max(1, int(limit_ms / 3 / (2 * step_ms))))
     after = max(1, min(AFTER_STEPS, int(limit_ms / 12 / step_ms)))
-    resume = False
+    resume, soft_ms, soft_min = False, math.inf, 0
     if plan.baseline_steps is not None:
         shortest = longest = max(1, plan.baseline_steps)
     elif plan.trial is not None:
@@ -149,6 +156,7 @@ def make_schedule(
         wanted = min(TRIAL_STEPS, max(BASELINE_PLENTY, int(TRIAL_MS / step_ms), 4 * queued))
         shortest = max(1, min(wanted // 2, affordable))
         longest = max(shortest, min(wanted, affordable))
+        soft_ms, soft_min = TRIAL_SOFT_MS, min(shortest, max(TRIAL_FEW, 4 * queued))
     elif ranks > 1:
         shortest = longest = min(BASELINE_UNKNOWN, affordable)
     elif plenty:
@@ -168,6 +176,9 @@ def make_schedule(
         memory=max(2, min(MEMORY_STEPS, int(limit_ms / 12 / step_ms))) if gpu and plan.memory else 0,
         after=after,
         resume=resume,
+        # Several ranks must end it at the same step, which they do by counting alone.
+        soft_ms=soft_ms if ranks == 1 else math.inf,
+        soft_min=soft_min,
     )
 
 
@@ -178,17 +189,20 @@ def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
     """
     taken = len(rows)
     spent_ms = (rows[-1].start_ns - rows[0].start_ns) / 1e6 + rows[-1].wall_ms
-    last_chance = taken >= schedule.baseline_max or spent_ms >= schedule.baseline_ms
+    least, most = schedule.baseline_min, schedule.baseline_max
+    if spent_ms >= schedule.soft_ms:
+        least, most = min(least, schedule.soft_min), min(most, 2 * schedule.soft_min)
+    last_chance = taken >= most or spent_ms >= schedule.baseline_ms
     # Between two looks a cut costs nothing: this runs inside the window.
-    if taken < max(2, schedule.baseline_min) or not (last_chance or taken % 5 == 0):
+    if taken < max(2, least) or not (last_chance or taken % 5 == 0):
         return spent_ms >= schedule.baseline_ms
     times = counted_ms(rows)
     count = len(times)
-    if count >= schedule.baseline_max or spent_ms >= schedule.baseline_ms:
+    if count >= most or spent_ms >= schedule.baseline_ms:
         return True
-    if taken >= schedule.baseline_max + 10:
+    if taken >= most + 10:
         return True
-    if count < max(2, schedule.baseline_min):
+    if count < max(2, least):
         return False
     mean = fmean(times)
     # statistics.stdev computes in fractions and takes a hundred times as long.

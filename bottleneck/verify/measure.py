@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ..model.verify import Measured, Noise
-from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_noise, paired_ratio
+from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_freedom, neighbour_noise, paired_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +37,17 @@ def timed(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[RunRecord]:
 
 def noise_of(runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Noise | None:
     """Return how much the same thing differs from itself, run after run."""
-    same = timed(runs, base)
-    sessions = [
-        [run.step_ms or 0.0 for run in group] for _, group in groupby(same, key=lambda run: run.session)
-    ]
+    sessions = _sessions(runs, base)
     found = neighbour_noise(sessions)
     if found is None:
         return None
-    return Noise(runs=len(same), share=found[0], worst=found[1])
+    return Noise(runs=sum(map(len, sessions)), share=found[0], worst=found[1])
+
+
+def _sessions(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[list[float]]:
+    """Return the times of one kind of run, a list per unbroken session."""
+    same = timed(runs, fixes)
+    return [[run.step_ms or 0.0 for run in group] for _, group in groupby(same, key=lambda run: run.session)]
 
 
 def measure(
@@ -63,12 +66,14 @@ def measure(
     befores: list[float] = []
     afters: list[float] = []
     scatter: list[float] = []
+    bracketed = True
     known = {run.number: run for run in timed(runs, base)}
     for run in timed(runs, base + added):
         sides = [known.get(run.number + step) for step in (-1, 1)]
         near = [side for side in sides if side is not None and side.session == run.session]
         if not near:
             continue
+        bracketed = bracketed and len(near) == 2
         logs = [math.log(side.step_ms or 1.0) for side in near]
         befores.append(math.exp(sum(logs) / len(logs)))
         afters.append(run.step_ms or 0.0)
@@ -80,8 +85,8 @@ def measure(
     machine = noise_of(runs, base)
     floor = math.sqrt(sum(scatter) / len(scatter))
     if machine is not None:
-        floor = max(floor, math.sqrt(_BRACKETED) * machine.share)
-    ratio = paired_ratio(befores, afters, floor=floor)
+        floor = max(floor, math.sqrt(_BRACKETED if bracketed else 1.0) * machine.share)
+    ratio = paired_ratio(befores, afters, floor=floor, floor_freedom=neighbour_freedom(_sessions(runs, base)))
     assert ratio is not None
     found = Measured(
         ratio=ratio.ratio,

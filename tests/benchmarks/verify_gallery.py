@@ -5,11 +5,13 @@ In: examples/*.py and the machine this runs on. Out:
     reports/verify-gallery/<device>/<example>.json   one verification each (verify.json)
     reports/verify-gallery.md                        the table over all of them, misses included
 
-    python tests/benchmarks/verify_gallery.py [--seconds 450] [--out FOLDER] [EXAMPLE[:FX...+FX...] ...]
+    python tests/benchmarks/verify_gallery.py [--seconds 450] [--out FOLDER] [EXAMPLE[:FX+FX][@WEIGHT] ...]
     python tests/benchmarks/verify_gallery.py --table            only writes the table anew
 
-Time is shared out among the examples; within one, fixes are tried in the order of predicted gain, so
-what there is no time for is what promised least. Such rows say so; `--seconds` more brings them.
+Time is shared out among the examples by their weights, and what one leaves goes to the others; within
+one, fixes are tried in the order of predicted gain, so what there is no time for is what promised
+least. Such rows say so; `--seconds` more brings them. `combine` among the fixes of an example puts
+those that helped together at the end.
 """
 
 from __future__ import annotations
@@ -102,32 +104,62 @@ class Row:
         return "proven" if proven else "figure"
 
 
-def try_example(word: str, seconds: float, out: Path) -> None:
+@dataclass(frozen=True)
+class Task:
+    """What is asked for of one example."""
+
+    example: str
+    fixes: tuple[str, ...]
+    combine: bool
+    weight: float
+
+    @classmethod
+    def of(cls, word: str) -> Task:
+        """Read EXAMPLE[:FX...+FX...+combine][@WEIGHT]."""
+        word, _, weight = word.partition("@")
+        example, _, listed = word.partition(":")
+        fixes = tuple(listed.split("+")) if listed else ()
+        return cls(
+            example,
+            tuple(fix for fix in fixes if fix != "combine"),
+            "combine" in fixes or not fixes,
+            float(weight or 1),
+        )
+
+    @property
+    def stem(self) -> str:
+        """Name of its file."""
+        return ".".join(filter(None, [self.example, "-".join(self.fixes)]))
+
+
+def try_example(task: Task, seconds: float, out: Path, pairs: int) -> None:
     """Diagnose one example, then verify what it suggests, or the fixes named, within a time."""
-    name, _, listed = word.partition(":")
-    fixes = listed.split("+") if listed else []
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
         tool = [sys.executable, "-m", "torch_bottleneck"]
         # More steps than the examples take by default: compiling uses up many of them.
-        script = [f"examples/{name}.py", "--steps", "400"]
+        script = [f"examples/{task.example}.py", "--steps", "400"]
         command = [*tool, "diagnose", "--quiet", "--out", str(run), *script]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
         if not (run / "diagnosis.json").is_file():
-            print(f"{name}: diagnose ended with {done.returncode}\n{done.stderr[-2000:]}", flush=True)
+            print(f"{task.example}: diagnose ended with {done.returncode}\n{done.stderr[-2000:]}", flush=True)
             return
         minutes = max(0.2, (end - time.monotonic()) / 60)
-        chosen = [word for fix in fixes for word in ("--fix", fix)]
-        command = [*tool, "verify", "--budget", f"{minutes:.2f}", "--out", str(run / "v"), *chosen, str(run)]
+        chosen = [word for fix in task.fixes for word in ("--fix", fix)]
+        if not task.combine:
+            chosen.append("--no-combine")
+        command = [*tool, "verify", "--budget", f"{minutes:.2f}", "--pairs", str(pairs), "--max-pairs", "5"]
+        command += ["--out", str(run / "v"), *chosen, str(run)]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-        print(f"== {name}\n{done.stdout}{done.stderr[-1500:] if done.returncode else ''}", flush=True)
+        spare = end - time.monotonic()
+        print(f"== {task.stem}, {seconds:.0f} s, {spare:.0f} s of them left\n{done.stdout}", flush=True)
+        print(done.stderr[-3000:], flush=True)
         if (run / "v" / "verify.json").is_file():
             out.mkdir(parents=True, exist_ok=True)
-            stem = name if not fixes else f"{name}.{listed.replace('+', '-')}"
-            (out / f"{stem}.json").write_text(portable((run / "v" / "verify.json").read_text()))
-            keep = out / f"{stem}.diagnosis.json"
-            shutil.copy(run / "diagnosis.json", keep)
+            (out / f"{task.stem}.json").write_text(portable((run / "v" / "verify.json").read_text()))
+            for name in ("diagnosis", "run"):
+                shutil.copy(run / f"{name}.json", out / f"{task.stem}.{name}.json")
 
 
 def portable(text: str) -> str:
@@ -146,7 +178,7 @@ def read_rows(folder: Path) -> list[Row]:
     """Return the rows of all stored verifications."""
     rows: list[Row] = []
     for file in sorted(folder.glob("*/*.json")):
-        if file.name.endswith(".diagnosis.json"):
+        if file.name.endswith((".diagnosis.json", ".run.json")):
             continue
         state = json.loads(file.read_text())
         device = (state["device"] or {}).get("name") or file.parent.name
@@ -254,6 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=450.0)
+    parser.add_argument("--pairs", type=int, default=2, help="pairs of runs before anything is decided")
     parser.add_argument("--out", type=Path, help="store the verifications here instead of under reports/")
     parser.add_argument("--table", action="store_true", help="write the table from what is stored")
     args = parser.parse_args()
@@ -267,8 +300,10 @@ def main() -> None:
             n for n in EXAMPLES if gpu or n not in ("empty_cache", "sync_bound", "transfer_bound")
         ]
         end = time.monotonic() + args.seconds
-        for i, name in enumerate(names):
-            try_example(name, (end - time.monotonic()) / (len(names) - i), out)
+        tasks = [Task.of(name) for name in names]
+        for i, task in enumerate(tasks):
+            share = task.weight / sum(other.weight for other in tasks[i:])
+            try_example(task, (end - time.monotonic()) * share, out, args.pairs)
     if args.out is None:
         write_table(read_rows(STORED))
         print(TABLE.read_text())

@@ -18,6 +18,7 @@ from torch.optim import optimizer as optim_module
 from .. import torch_private
 from ..sites import user_site
 from .base import Patch, plural
+from .graph_gradients import GraphGradients
 from .roots import RootPatch
 
 if TYPE_CHECKING:
@@ -132,7 +133,14 @@ class CudaGraphs(_Compiling):
     def install(self) -> None:
         """See `Patch`."""
         self._users: _ForcedMode | None = None
+        self._gradients = GraphGradients(self.fix, self.options)
+        self._gradients.install()
         super().install()
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        self._gradients.uninstall()
+        super().uninstall()
 
     def takes(self, module: torch.nn.Module) -> bool:
         """See `RootPatch`."""
@@ -147,9 +155,9 @@ class CudaGraphs(_Compiling):
             users.ours = False
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        """Tell CUDA graphs that the outputs of the step before are no longer needed."""
+        """Tell CUDA graphs, once an update, that the outputs of the one before are no longer needed."""
         mark = getattr(torch.compiler, "cudagraph_mark_step_begin", None)
-        if mark is not None:
+        if self._gradients.first_pass(module) and mark is not None:
             mark()
         return original(module, *args, **kwargs)
 
@@ -172,8 +180,12 @@ class CudaGraphs(_Compiling):
             skips = torch_private.dynamo_counter("inductor", "cudagraph_skips")
             why = f" ({skips} skipped)" if skips else ""
             return self.not_applied(f"no CUDA graph was recorded{why}")
-        told = f"{self.evidence()}; {plural(recorded, 'CUDA graph')} recorded" if recorded else None
-        return _with_graphs(self, told or self.evidence())
+        told = [self.evidence()]
+        if recorded:
+            told.append(f"{plural(recorded, 'CUDA graph')} recorded")
+        if kept := self._gradients.evidence():
+            told.append(kept)
+        return _with_graphs(self, "; ".join(told))
 
 
 class _ForcedMode(CompileArguments):

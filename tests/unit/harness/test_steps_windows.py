@@ -15,6 +15,7 @@ from torch_bottleneck.harness.windows import (
     make_schedule,
     warmup_is_over,
 )
+from torch_bottleneck.model.trial import Trial
 
 PLAN = Plan(script="train.py")
 
@@ -170,3 +171,27 @@ def test_the_memory_window_has_steps_enough_to_tell_a_leak_unless_they_are_slow(
     schedule = make_schedule(step_ms, plan=Plan(script="t.py"), left=None, gpu=True)
     assert schedule.memory == steps
     assert make_schedule(step_ms, plan=Plan(script="t.py"), left=None, gpu=False).memory == 0
+
+
+def running(times_ms: list[float]) -> list[Row]:
+    """Rows whose clock is that of their times."""
+    found, clock = [], 0.0
+    for i, ms in enumerate(times_ms):
+        found.append(Row(index=i, start_ns=int(clock * 1e6), wall_ms=ms))
+        clock += ms
+    return found
+
+
+def steps_timed(times_ms: list[float], guess_ms: float, plan: Plan) -> int:
+    schedule = make_schedule(guess_ms, plan=plan, left=None, gpu=True)
+    return next(n for n in range(1, 1000) if baseline_is_enough(running(times_ms[:n]), schedule))
+
+
+def test_an_experiment_on_a_device_that_lags_behind_is_not_timed_by_the_host_of_its_warm_up() -> None:
+    # 5 ms on the host while it runs ahead; once its queue is full, 100 ms, which the device takes.
+    plan = Plan(script="train.py", trial=Trial())
+    taken = steps_timed([5.0] * 20 + [100.0] * 500, 5.0, plan)
+    assert 40 <= taken <= 60
+    # A step that was known from the start is timed as ever.
+    assert steps_timed([100.0] * 500, 100.0, plan) <= 40
+    assert steps_timed([5.0] * 500, 5.0, plan) >= 150

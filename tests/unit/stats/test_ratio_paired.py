@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_bottleneck.stats.ratio_paired import decide_ratio, neighbour_noise, paired_ratio
+from torch_bottleneck.stats.ratio_paired import (
+    decide_ratio,
+    neighbour_freedom,
+    neighbour_noise,
+    paired_ratio,
+)
 
 
 def decide(before: list[float], after: list[float], floor: float = 0.0) -> str:
@@ -99,3 +104,44 @@ def test_false_alarms_stay_near_five_per_cent() -> None:
         times = np.exp(rng.normal(0, 0.05, size=(2, 4)))
         alarms += decide(list(times[0]), list(times[1])) in ("faster", "slower")
     assert alarms <= 600 * 0.075
+
+
+@pytest.mark.parametrize(("pairs", "scatter"), [(2, 1.0), (2, 2.0), (3, 1.0), (3, 2.0)])
+def test_the_interval_covers_where_the_noise_comes_from_the_runs_without_the_change(
+    pairs: int, scatter: float
+) -> None:
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(2000):
+        alone = np.exp(rng.normal(0, 0.01, size=pairs + 1))
+        changed = np.exp(rng.normal(0, 0.01 * scatter, size=pairs))
+        noise = neighbour_noise([list(alone)])
+        assert noise is not None
+        found = paired_ratio(
+            list(np.sqrt(alone[:-1] * alone[1:])),
+            list(changed),
+            floor=math.sqrt(0.75) * noise[0],
+            floor_freedom=neighbour_freedom([list(alone)]),
+        )
+        assert found is not None
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 1.0 <= found.high
+    assert covered >= 2000 * (0.945 if scatter == 1.0 else 0.93)
+
+
+def test_what_is_known_of_the_noise_narrows_an_interval_only_where_the_pairs_agree() -> None:
+    def width(after: list[float], freedom: float) -> float:
+        found = paired_ratio([10.0, 10.0], after, floor=0.01, floor_freedom=freedom)
+        assert found is not None
+        assert found.low is not None and found.high is not None
+        return found.high - found.low
+
+    assert width([5.0, 5.0], 2.0) < width([5.0, 5.0], 0.0) / 2
+    assert width([5.0, 5.5], 2.0) == width([5.0, 5.5], 0.0)
+
+
+def test_freedom_counts_differences_that_share_runs_for_less() -> None:
+    assert neighbour_freedom([[1.0]]) == 0.0
+    assert neighbour_freedom([[1.0, 1.1]]) == 1.0
+    assert 1.5 < neighbour_freedom([[1.0, 1.1, 1.0]]) < 2.0
+    assert neighbour_freedom([[1.0, 1.1], [1.0, 1.2]]) == 2.0
