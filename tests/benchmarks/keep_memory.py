@@ -24,7 +24,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from recorded.trim import trim  # noqa: E402
 
-TIMED = {"empty-cache", "variable-lengths", "recompute"}
+TIMED = {"empty-cache", "variable-lengths", "lengths-near-cap", "recompute", "activations"}
 """Cases whose fix has a predicted step time."""
 STEPS = 2
 

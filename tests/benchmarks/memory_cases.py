@@ -1,7 +1,7 @@
 """Training scripts with one thing wrong with their memory each, and the same with it mended.
 
     bottleneck diagnose tests/benchmarks/memory_cases.py CASE              # what the tool says of it
-    python tests/benchmarks/memory_cases.py CASE [--fixed] [--steps 60]    # prints what is true of it
+    python tests/benchmarks/memory_cases.py CASE [--fixed [FX203]] [--steps 60]    # what is true of it
 
 Prints one line, `step_ms=... peak_bytes=... grown_bytes=... batch=...`: mean step time behind the
 warm-up, most that was allocated at once behind it, growth of what is allocated per step, and samples
@@ -16,9 +16,12 @@ import random
 import sys
 import time
 
-if "--fixed" in sys.argv and {"variable-lengths", "oom-fragmented"} & set(sys.argv):
-    # Read when torch sets up its allocator, so before the import.
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+# Read when torch sets up its allocator, so before the import.
+if sys.argv[-1] == "--fixed" or "--fixed --steps" in " ".join(sys.argv):
+    if {"variable-lengths", "lengths-near-cap", "oom-fragmented"} & set(sys.argv):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+elif "lengths-near-cap" in sys.argv:
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:32"
 
 import torch
 from torch import nn
@@ -143,6 +146,31 @@ class VariableLengths(Loop):
     def step(self):
         self.length = self.lengths.randint(128, 2048)
         super().step()
+
+
+class LengthsNearCap(VariableLengths):
+    """The same under max_split_size_mb, as out-of-memory messages advise: blocks of other sizes are no use.
+
+    Ways out: segments that grow (FX201), lengths padded to a multiple of 512 (FX202), the longest
+    first (FX203).
+    """
+
+    cap_gb, multiple = 19, 512
+
+    def __init__(self, fixed):
+        super().__init__(fixed)
+        if "FX203" in sys.argv:
+            self.length = 2048
+            Loop.step(self)
+
+    def make(self):
+        return make_gpt(width=512, layers=16, length=2048, naive=True)
+
+    def step(self):
+        self.length = self.lengths.randint(128, 2048)
+        if "FX202" in sys.argv:
+            self.length += -self.length % self.multiple
+        Loop.step(self)
 
 
 class Leak(Loop):
@@ -297,6 +325,7 @@ class FailsAndGoesOn(FailsInLoop):
 CASES = {
     "empty-cache": EmptyCache,
     "variable-lengths": VariableLengths,
+    "lengths-near-cap": LengthsNearCap,
     "leak": Leak,
     "gradients-kept": GradientsKept,
     "vocabulary": Vocabulary,
@@ -316,10 +345,10 @@ CASES = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("case", choices=CASES)
-    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--fixed", nargs="?", const="the fix", help="mended; with a number, in that way")
     parser.add_argument("--steps", type=int, default=STEPS)
     args = parser.parse_args()
-    loop = CASES[args.case](args.fixed)
+    loop = CASES[args.case](bool(args.fixed))
     for number in range(args.steps):
         if number == WARMUP:
             torch.cuda.synchronize()

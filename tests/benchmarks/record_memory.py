@@ -36,6 +36,7 @@ LINE = re.compile(r"step_ms=(\S+) peak_bytes=(\d+) grown_bytes=(-?\d+) batch=(\d
 FIXES = {
     "empty-cache": "FX204",
     "variable-lengths": "FX201",
+    "lengths-near-cap": "FX201",
     "leak": "FX211",
     "gradients-kept": "FX210",
     "vocabulary": "FX217",
@@ -47,15 +48,17 @@ FIXES = {
     "oom-fragmented": "FX201",
 }
 """The fix that `--fixed` carries out; cases without one have no mended twin."""
+OTHER_FIXES = {"lengths-near-cap": ("FX202", "FX203")}
+"""Further fixes of a case, by `--fixed FX...`."""
 
 
-def measure(case: str, *, fixed: bool) -> dict[str, float] | None:
+def measure(case: str, *fixed: str) -> dict[str, float] | None:
     """Run a case with nothing attached; None if it failed, as some are meant to."""
-    command = [sys.executable, SCRIPT, case, *(["--fixed"] if fixed else []), "--steps", "50"]
+    command = [sys.executable, SCRIPT, case, *fixed, "--steps", "50"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False)
     found = LINE.search(ended.stdout)
     if not found:
-        print(f"{case} fixed={fixed}: {ended.stderr.strip()[-400:]}", flush=True)
+        print(f"{case} {' '.join(fixed)}: {ended.stderr.strip()[-400:]}", flush=True)
         return None
     step_ms, peak, grown, batch = map(float, found.groups())
     return {"step_ms": step_ms, "peak_bytes": peak, "grown_bytes": grown, "batch": batch}
@@ -75,9 +78,12 @@ def record(case: str, out: Path, *, repeats: int) -> None:
     if stored.is_file():
         shutil.copy(stored, out / "diagnosis.json")
     slow, fixed = [], []
+    others: dict[str, list[dict[str, float] | None]] = {fix: [] for fix in OTHER_FIXES.get(case, ())}
     for _ in range(repeats if case in FIXES else 0):
-        slow.append(measure(case, fixed=False))
-        fixed.append(measure(case, fixed=True))
+        slow.append(measure(case))
+        fixed.append(measure(case, "--fixed"))
+        for fix, rows in others.items():
+            rows.append(measure(case, "--fixed", fix))
     truth: dict[str, Any] = {
         "case": case,
         "fix": FIXES.get(case),
@@ -91,6 +97,11 @@ def record(case: str, out: Path, *, repeats: int) -> None:
                 truth[f"{name}_{unit}"] = statistics.median(row[key] for row in rows)
         if rows:
             truth[f"{name}_batch"] = rows[0]["batch"]
+    if others:
+        truth["other_fixes_ms"] = {
+            fix: statistics.median(row["step_ms"] for row in measured) if measured else None
+            for fix, measured in ((fix, [row for row in rows if row]) for fix, rows in others.items())
+        }
     (out / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
     print(json.dumps(truth), flush=True)
 
