@@ -167,7 +167,7 @@ def command(
     Exit codes: 0 measured, 2 bad usage or input, 4 the script itself failed, 130 interrupted.
     """
     from ..verify.arms import Arms
-    from ..verify.edits import with_edits
+    from ..verify.edits import must_be_clean, script_file, with_edits
     from ..verify.session import Session
     from .verify_source import begin, find_source, resume_from
 
@@ -180,6 +180,10 @@ def command(
         steps=steps,
     )
     source = find_source(module, words, launcher=tuple(shlex.split(launcher or "")))
+    file = script_file(source.target.cwd or Path.cwd(), source.target.script, source.target.module)
+    if write and file is not None:
+        # Before minutes of running, not after.
+        must_be_clean(file)
     if resume:
         folder, state, candidates = resume_from(source, out, protocol)
     else:
@@ -253,7 +257,7 @@ def _apply(state: Verification, *, patch: Path | None, write: bool) -> None:
         InputError: there is nothing to write, or git holds no clean copy of a source.
     """
     from ..reporters.output import write_text
-    from ..verify.edits import joined_diff, write_edits
+    from ..verify.edits import SAID_ALREADY, joined_diff, write_edits
 
     if not state.combination:
         raise InputError("No fix was proven to help, so there is nothing to change.")
@@ -267,6 +271,9 @@ def _apply(state: Verification, *, patch: Path | None, write: bool) -> None:
     if write:
         for file in write_edits(state.edits):
             _say(f"changed {shown(file)}")
+    for edit in state.edits:
+        if not edit.diff and edit.reason != SAID_ALREADY:
+            _say(f"{edit.fix} is left to you: {edit.reason}")
 
 
 def _say(text: str) -> None:

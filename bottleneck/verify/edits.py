@@ -22,7 +22,15 @@ from ..model.trial import Applied
 from ..model.verify import Edit, Verification
 from .syntax import CannotEditError, add_after_imports, drop_statement, set_keywords
 
-__all__ = ["changed_sources", "joined_diff", "with_edits", "write_edits"]
+__all__ = [
+    "SAID_ALREADY",
+    "changed_sources",
+    "joined_diff",
+    "must_be_clean",
+    "script_file",
+    "with_edits",
+    "write_edits",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,8 @@ class _Call:
     matches: Callable[[str], bool]
     keywords: tuple[str, ...]
     drop: tuple[str, ...] = ()
+    each: bool = False
+    """Several such calls in a line are all meant."""
 
 
 def _named(*names: str) -> Callable[[str], bool]:
@@ -42,9 +52,14 @@ def _loader(name: str) -> bool:
     return name.endswith("Loader")
 
 
-def _optimizer(name: str) -> bool:
-    return name[:1].isupper()
-
+_OPTIMIZERS = (
+    "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD SparseAdam"
+)
+_optimizer = _named(*_OPTIMIZERS.split())
+_COPIES = _Call(matches=_named("to", "cuda"), keywords=("non_blocking",), each=True)
+SAID_ALREADY = "the source says so already"
+SET_TO_NONE = "gradients set to None"
+"""What FX412 says of the scripts that it had to help (`harness/patches/graph_gradients.py`)."""
 
 _WORKERS = _Call(matches=_loader, keywords=("num_workers", "persistent_workers"))
 _COMPILE = _named("compile")
@@ -53,9 +68,9 @@ _CALLS: dict[str, tuple[_Call, ...]] = {
     "FX102": (_WORKERS,),
     "FX103": (
         _Call(matches=_loader, keywords=("pin_memory",)),
-        _Call(matches=_named("to", "cuda"), keywords=("non_blocking",)),
+        _COPIES,
     ),
-    "FX104": (_Call(matches=_named("to", "cuda"), keywords=("non_blocking",)),),
+    "FX104": (_COPIES,),
     "FX105": (_Call(matches=_loader, keywords=("persistent_workers",)),),
     "FX106": (_Call(matches=_loader, keywords=("prefetch_factor",)),),
     "FX311": (_Call(matches=_optimizer, keywords=("fused",), drop=("foreach",)),),
@@ -63,7 +78,7 @@ _CALLS: dict[str, tuple[_Call, ...]] = {
     "FX313": (_Call(matches=_named("zero_grad"), keywords=("set_to_none",)),),
     "FX406": (_Call(matches=_COMPILE, keywords=("fullgraph",)),),
     "FX407": (_Call(matches=_COMPILE, keywords=("dynamic",)),),
-    "FX412": (_Call(matches=_COMPILE, keywords=("mode",)),),
+    "FX412": (_Call(matches=_COMPILE, keywords=("mode",), drop=("options",)),),
     "FX601": (
         _Call(
             matches=_named("DistributedDataParallel", "DDP"),
@@ -76,6 +91,11 @@ _STATEMENTS = {
     "FX301": ('torch.set_float32_matmul_precision("high")',),
     "FX302": ("torch.backends.cudnn.allow_tf32 = True",),
     "FX308": ("torch.backends.cudnn.benchmark = True",),
+}
+_SETTING = {
+    "FX301": "set_float32_matmul_precision",
+    "FX302": "cudnn.allow_tf32",
+    "FX308": "cudnn.benchmark",
 }
 
 
@@ -90,7 +110,7 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     applied = _last_applied(fix, verification)
     base = Edit(fix=fix, what=entry.what_to_change, code=entry.code)
     if fix in _STATEMENTS:
-        script = _script(verification)
+        script = script_file(Path(verification.cwd), verification.script, verification.module)
         if script is None:
             return [msgspec.structs.replace(base, reason="the script's own file is not known")]
         return [
@@ -114,6 +134,12 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
             base,
             also="The tensors that are copied here were pinned for the run: call .pin_memory() on them"
             " where they are made.",
+        )
+    elif applied is not None and SET_TO_NONE in applied.evidence:
+        base = msgspec.structs.replace(
+            base,
+            also="Gradients were dropped for the run where the script fills them with zeros: call"
+            " zero_grad(set_to_none=True).",
         )
     return [
         _with_diff(msgspec.structs.replace(base, where=site, values=_plain(values)), verification)
@@ -142,8 +168,12 @@ def _last_applied(fix: str, verification: Verification) -> Applied | None:
     return next((a for a in found if a.fix == fix and a.state == "applied"), None)
 
 
-def _script(verification: Verification) -> Path | None:
-    return Path(verification.cwd) / verification.script if verification.script is not None else None
+def script_file(cwd: Path, script: str | None, module: str | None) -> Path | None:
+    """Return the file that is run; of a module, where it lies as seen from the working folder."""
+    if script is not None:
+        return cwd / script
+    path = cwd.joinpath(*str(module).split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
 
 
 def _with_diff(edit: Edit, verification: Verification) -> Edit:
@@ -155,7 +185,7 @@ def _with_diff(edit: Edit, verification: Verification) -> Edit:
     except CannotEditError as error:
         return msgspec.structs.replace(edit, reason=str(error))
     if new == old:
-        return msgspec.structs.replace(edit, reason="the source says so already")
+        return msgspec.structs.replace(edit, reason=SAID_ALREADY)
     return msgspec.structs.replace(edit, diff=_diff(file, old, new, root=Path(verification.cwd)))
 
 
@@ -174,7 +204,11 @@ def _edited(edit: Edit, source: str) -> str:
     """
     assert edit.where is not None
     if edit.fix in _STATEMENTS:
-        return add_after_imports(source, _STATEMENTS[edit.fix])
+        statement = _STATEMENTS[edit.fix]
+        # Set by the script itself, perhaps later than at its top: that line is the one to change.
+        if _SETTING[edit.fix] in source:
+            raise CannotEditError(f"the script sets {_SETTING[edit.fix]} itself: change that line")
+        return add_after_imports(source, statement)
     if edit.fix == "FX204":
         return drop_statement(source, edit.where.line, matches=_named("empty_cache"))
     problem = CannotEditError("no keyword to set is known")
@@ -184,7 +218,12 @@ def _edited(edit: Edit, source: str) -> str:
             continue
         try:
             return set_keywords(
-                source, edit.where.line, matches=call.matches, keywords=keywords, drop=call.drop
+                source,
+                edit.where.line,
+                matches=call.matches,
+                keywords=keywords,
+                drop=call.drop,
+                each=call.each,
             )
         except CannotEditError as error:
             problem = error
@@ -235,13 +274,19 @@ def write_edits(edits: Sequence[Edit]) -> list[Path]:
     """
     changed = changed_sources(edits)
     for file in changed:
-        _must_be_clean(file)
+        must_be_clean(file)
     for file, (_old, new) in changed.items():
         file.write_bytes(new.encode("utf-8"))
     return list(changed)
 
 
-def _must_be_clean(file: Path) -> None:
+def must_be_clean(file: Path) -> None:
+    """See that git could bring this file back.
+
+    Raises:
+        InputError: it could not.
+    """
+
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["git", "-C", str(file.parent), *words, "--", file.name],  # noqa: S607 - the user's own git

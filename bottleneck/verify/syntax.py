@@ -49,6 +49,7 @@ def set_keywords(
     matches: Callable[[str], bool],
     keywords: Mapping[str, JsonValue],
     drop: Sequence[str] = (),
+    each: bool = False,
 ) -> str:
     """Return the source with keywords set in the call that stands at a line.
 
@@ -58,6 +59,7 @@ def set_keywords(
         matches: tells by its last name whether a call is the one meant, like "DataLoader".
         keywords: keyword -> value.
         drop: keywords to take away: they contradict the new ones.
+        each: several such calls at that line are all meant.
 
     Raises:
         CannotEditError: there is no such call there, there are several, or it is given `**options`.
@@ -67,7 +69,7 @@ def set_keywords(
     changed = wrapper.visit(editor)
     if editor.problem:
         raise CannotEditError(editor.problem)
-    if editor.found != 1:
+    if editor.found != 1 and not (each and editor.found):
         what = "no such call" if editor.found == 0 else f"{editor.found} such calls"
         raise CannotEditError(f"line {line} holds {what}")
     return changed.code
@@ -88,36 +90,38 @@ def drop_statement(source: str, line: int, *, matches: Callable[[str], bool]) ->
 
 
 def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "torch") -> str:
-    """Return the source with statements behind its last import at the top level.
+    """Return the source with statements behind the imports at its top.
 
     Args:
         source: of the whole file.
         statements: lines to add.
-        needs: a module that they use; it must have been imported under its own name.
-
-    Raises:
-        CannotEditError: that module is not imported at the top.
+        needs: a module that they use; it is imported with them where its own name is not.
     """
     module = _parsed(source)
     last, known = -1, False
     for i, statement in enumerate(module.body):
+        if not isinstance(statement, (cst.SimpleStatementLine, cst.If, cst.Try)):
+            # What is imported further down comes after things have begun to run.
+            break
         if not isinstance(statement, cst.SimpleStatementLine):
             continue
         for part in statement.body:
-            if isinstance(part, (cst.Import, cst.ImportFrom)):
+            docstring = i == 0 and isinstance(part, cst.Expr) and isinstance(part.value, cst.BaseString)
+            if docstring or isinstance(part, (cst.Import, cst.ImportFrom)):
                 last = i
             if isinstance(part, cst.Import):
-                known = known or any(
-                    cst.Module([]).code_for_node(alias.name).split(".")[0] == needs and alias.asname is None
-                    for alias in part.names
-                )
-    if not known:
-        raise CannotEditError(f"the script does not `import {needs}` at its top")
-    added = [cst.parse_statement(f"{statement}\n") for statement in statements]
+                known = known or any(_binds(alias, needs) for alias in part.names)
+    lines = [*([] if known else [f"import {needs}"]), *statements]
+    added = [cst.parse_statement(f"{line}\n") for line in lines]
     first = added[0]
-    if isinstance(first, cst.SimpleStatementLine):
+    if isinstance(first, cst.SimpleStatementLine) and last >= 0:
         added[0] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return module.with_changes(body=[*module.body[: last + 1], *added, *module.body[last + 1 :]]).code
+
+
+def _binds(alias: cst.ImportAlias, name: str) -> bool:
+    """Say whether an import makes this name known, as `import torch.nn` does with torch."""
+    return cst.Module([]).code_for_node(alias.name).split(".")[0] == name and alias.asname is None
 
 
 def _parsed(source: str) -> cst.Module:
@@ -151,8 +155,10 @@ class _CallEditor(cst.CSTTransformer):
         if not (span.start.line <= self._line <= span.end.line) or not self._change.matches(name):
             return updated_node
         self.found += 1
-        if any(arg.star == "**" for arg in updated_node.args):
-            self.problem = f"{name}() at line {self._line} is given **options, which may hold the keyword"
+        unpacked = next((arg.star for arg in updated_node.args if arg.star), "")
+        if unpacked:
+            what = "**options" if unpacked == "**" else "*arguments"
+            self.problem = f"{name}() at line {self._line} is given {what}, which may hold the keyword"
             return updated_node
         return self._changed(updated_node, name)
 

@@ -153,3 +153,69 @@ def test_writing_is_refused_without_a_clean_copy_in_git(script: Path) -> None:
 def test_without_a_winner_there_is_nothing_to_edit(script: Path) -> None:
     state = verification(script, applied("FX311", script, 5, fused=True))
     assert with_edits(msgspec.structs.replace(state, combination=())).edits == ()
+
+
+@pytest.mark.parametrize(
+    ("fix", "line", "values", "source", "expected"),
+    [
+        (
+            "FX311",
+            1,
+            {"fused": True},
+            "o = torch.optim.AdamW(Model().parameters(), lr=1)\n",
+            "o = torch.optim.AdamW(Model().parameters(), lr=1, fused=True)\n",
+        ),
+        (
+            "FX103",
+            1,
+            {"non_blocking": True},
+            "x, y = x.to(device), y.to(device)\n",
+            "x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)\n",
+        ),
+        (
+            "FX412",
+            1,
+            {"mode": "reduce-overhead"},
+            "m = torch.compile(m, options={'max_autotune': True})\n",
+            "m = torch.compile(m, mode='reduce-overhead')\n",
+        ),
+    ],
+)
+def test_shapes_of_calls(
+    tmp_path: Path, fix: str, line: int, values: dict[str, Any], source: str, expected: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    (edit,) = with_edits(verification(script, applied(fix, script, line, **values))).edits
+    assert patched(script, joined_diff([edit], root=tmp_path)) == expected
+
+
+def test_a_switch_that_the_script_sets_itself_is_not_set_above_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('import torch\ntorch.set_float32_matmul_precision("highest")\n')
+    (edit,) = with_edits(verification(script, applied("FX301", script))).edits
+    assert edit.diff == ""
+    assert "itself" in edit.reason
+
+
+def test_a_module_is_edited_where_it_lies(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "train.py").write_text("import torch\n")
+    state = msgspec.structs.replace(
+        verification(tmp_path / "train.py", applied("FX301", package / "train.py")),
+        script=None,
+        module="package.train",
+    )
+    (edit,) = with_edits(state).edits
+    assert edit.diff.startswith("--- a/package/train.py")
+
+
+def test_what_a_graph_needed_of_the_gradients_is_told_beside_the_edit(script: Path) -> None:
+    script.write_text("m = torch.compile(m)\n")
+    found = msgspec.structs.replace(
+        applied("FX412", script, 1, mode="reduce-overhead"),
+        evidence="1 module compiled; gradients set to None in 9 calls of zero_grad",
+    )
+    (edit,) = with_edits(verification(script, found)).edits
+    assert "set_to_none=True" in edit.also

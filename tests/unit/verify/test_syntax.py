@@ -35,7 +35,6 @@ def changed(source: str, line: int, **keywords: object) -> str:
         ("x = DataLoader(\n    d,\n)\n", "x = DataLoader(\n    d,\n    num_workers=4,\n)\n"),
         ("x = DataLoader(\n    d,  # data\n    8,  # size\n)\n",
          "x = DataLoader(\n    d,  # data\n    8,  # size\n    num_workers=4,\n)\n"),
-        ("x = DataLoader(*a)\n", "x = DataLoader(*a, num_workers=4)\n"),
         ("x = DataLoader()\n", "x = DataLoader(num_workers=4)\n"),
         ("x = wrap(DataLoader(d), DataSet(e))\n", "x = wrap(DataLoader(d, num_workers=4), DataSet(e))\n"),
     ],
@@ -65,7 +64,8 @@ def test_a_contradicting_keyword_is_taken_away() -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("x = DataLoader(d, **options)\n", "options"),
+        ("x = DataLoader(d, **options)\n", "is given \\*\\*options"),
+        ("x = DataLoader(*a)\n", "is given \\*arguments"),
         ("x = Other(d)\n", "no such call"),
         ("x = DataLoader(d); y = DataLoader(e)\n", "2 such calls"),
         ("def broken(:\n", "cannot be parsed"),
@@ -97,5 +97,30 @@ def test_a_statement_goes_behind_the_imports() -> None:
         'torch.set_float32_matmul_precision("high")',
         "",
     ]
-    with pytest.raises(CannotEditError, match="import torch"):
-        add_after_imports("import torch as t\n", ["torch.x = 1"])
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("import torch as t\nf()\n", "import torch as t\n\nimport torch\ntorch.x = 1\nf()\n"),
+        ("import torch.nn\nf()\n", "import torch.nn\n\ntorch.x = 1\nf()\n"),
+        ('"""Doc."""\nf()\n', '"""Doc."""\n\nimport torch\ntorch.x = 1\nf()\n'),
+        ("f()\n", "import torch\ntorch.x = 1\nf()\n"),
+        (
+            "import torch\ntry:\n    import a\nexcept ImportError:\n    a = None\nimport b\n"
+            "def main(): ...\nimport late\n",
+            "import torch\ntry:\n    import a\nexcept ImportError:\n    a = None\nimport b\n\n"
+            "torch.x = 1\ndef main(): ...\nimport late\n",
+        ),
+    ],
+)
+def test_a_statement_comes_before_anything_runs_and_has_what_it_needs(source: str, result: str) -> None:
+    assert add_after_imports(source, ["torch.x = 1"]) == result
+
+
+def test_several_calls_in_a_line_are_changed_where_all_are_meant() -> None:
+    source = "x, y = x.to(d), y.to(d)\n"
+    result = set_keywords(
+        source, 1, matches=lambda name: name == "to", keywords={"non_blocking": True}, each=True
+    )
+    assert result == "x, y = x.to(d, non_blocking=True), y.to(d, non_blocking=True)\n"
