@@ -194,12 +194,13 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
     if kernels_ms >= NEGLIGIBLE_SHARE * facts.true_ms:
         headline += f"; faster kernels would save {ms(kernels_ms)}"
     if first is not None:
-        reason += (
-            f"; the dearest other cause, {first.bottleneck_class.value}, would save "
+        other = (
+            f"the dearest other cause, {first.bottleneck_class.value}, would save "
             f"{'at most ' if first.bound else ''}{percent(first.cost_ms / facts.true_ms)}"
         )
         if share < 0.75 and confidence == "high":
-            confidence = "medium"
+            confidence, reason = "medium", f"work fills only {percent(share)} of the step"
+        reason = f"{reason}; {other}"
     return Verdict(
         bottleneck_class=BottleneckClass.COMPUTE,
         confidence=confidence,
@@ -262,8 +263,11 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
     if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise and work_ms >= least:
         also.append(BottleneckClass.COMPUTE)
     confidence, reason = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
-    if also and confidence == "high":
-        confidence = "medium"
+    if also:
+        rivals = " and ".join(group.value for group in also)
+        close = f"{rivals} would save about as much, within the noise"
+        reason = close if confidence == "high" else f"{close}; {reason}"
+        confidence = "medium" if confidence == "high" else confidence
     return Verdict(
         bottleneck_class=first.bottleneck_class,
         confidence=confidence,

@@ -121,7 +121,7 @@ for inputs, targets in loader:
     Fix(
         id="FX205",
         family="allocator",
-        title="Keep freed memory in the process (malloc settings)",
+        title="Keep freed memory in the process (malloc)",
         addresses=("BN203",),
         what_to_change="glibc maps each large tensor anew and unmaps it when freed, so the kernel zeroes the same"
         " pages every step. Tell it to serve large blocks from the heap and not to trim it.",

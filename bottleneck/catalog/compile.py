@@ -22,7 +22,7 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX407",
         family="compile",
-        title="Compile once for all sizes (mark_dynamic, dynamic=True)",
+        title="Compile once for all sizes (dynamic shapes)",
         addresses=("BN402",),
         what_to_change="A size that changes makes a new graph each time it fails a guard. Mark that dimension as"
         " dynamic, so that one graph serves all sizes.",
@@ -149,7 +149,7 @@ torch._dynamo.config.cache_size_limit = 32""",
     Fix(
         id="FX412",
         family="compile",
-        title='Replay the step as CUDA graphs (mode="reduce-overhead")',
+        title="Replay the step as CUDA graphs",
         addresses=("BN501", "BN403"),
         what_to_change="With static shapes the launches of a compiled region can be recorded once and replayed as"
         " one, so that the host no longer sets the pace.",

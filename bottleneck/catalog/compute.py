@@ -22,7 +22,7 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX306",
         family="compute",
-        title="Use fused attention (scaled_dot_product_attention)",
+        title="Use scaled_dot_product_attention",
         addresses=("BN304",),
         what_to_change="Replace matmul, softmax, matmul by one call: the fused kernels never write the L x L scores"
         " to memory.",
@@ -47,7 +47,7 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
     Fix(
         id="FX307",
         family="compute",
-        title="Find out why attention does not use a fused backend",
+        title="Find out why attention is not fused",
         addresses=("BN304", "BN301"),
         note=True,
         what_to_change="scaled_dot_product_attention falls back to plain math when no fused backend accepts the"
@@ -84,7 +84,7 @@ with sdpa_kernel(backends):
     Fix(
         id="FX308",
         family="compute",
-        title="Let cuDNN choose its convolution algorithms (benchmark)",
+        title="Let cuDNN try its algorithms (cudnn.benchmark)",
         addresses=("BN308",),
         what_to_change="With constant shapes, let cuDNN time its algorithms once and keep the fastest.",
         when=(
@@ -228,7 +228,7 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
     Fix(
         id="FX314",
         family="compute",
-        title="Use fused norm, rotary, activation and loss kernels",
+        title="Use fused norm, rotary and loss kernels",
         addresses=("BN306",),
         what_to_change="RMSNorm, RoPE, SwiGLU and the cross-entropy of a large vocabulary are memory-bound chains of"
         " kernels. Fused ones (Liger, torch.compile, or Triton kernels of your own) read and write once; the fused linear cross-entropy never holds"
@@ -306,7 +306,7 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(
     Fix(
         id="FX318",
         family="compute",
-        title="Extend the context after pre-training, not during it",
+        title="Extend the context after pre-training",
         addresses=("BN301",),
         note=True,
         when=seen("kernels.attention_share", ">=", 0.3, "attention kernels take 30 % of the step or more"),

@@ -50,7 +50,7 @@ model = DistributedDataParallel(
     Fix(
         id="FX602",
         family="distributed",
-        title="Synchronise gradients once per optimizer step (no_sync)",
+        title="Synchronise gradients once a step (no_sync)",
         addresses=("BN801",),
         what_to_change="With gradient accumulation, every backward sends all gradients. Only the last one before the"
         " optimizer step needs to.",
@@ -106,7 +106,7 @@ ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)""",
     Fix(
         id="FX604",
         family="distributed",
-        title="Let FSDP gather the next block while this one computes",
+        title="Let FSDP gather the next block ahead of time",
         addresses=("BN801",),
         what_to_change="Prefetch: ask for the next blocks' parameters before they are needed, forward and backward.",
         when=(_RANKS, _FSDP),

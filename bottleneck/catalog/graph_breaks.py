@@ -67,7 +67,7 @@ torch._dynamo.config.capture_scalar_outputs = True""",
     Fix(
         id="FX403",
         family="compile",
-        title="Take printing and logging out of the compiled model",
+        title="Take printing and logging out of compiled code",
         addresses=("BN401",),
         what_to_change="Return what you want to see and print it outside, every N steps; print, logging, random and"
         " time calls inside end the graph.",
@@ -93,7 +93,7 @@ if step % 100 == 0:
     Fix(
         id="FX404",
         family="compile",
-        title="Replace data-dependent branches by tensor operations",
+        title="Replace data-dependent branches by tensor code",
         addresses=("BN401",),
         what_to_change="`if tensor > 0` needs the value on the host. torch.where computes both sides and chooses on"
         " the device; torch.cond keeps a real branch inside the graph.",
@@ -146,7 +146,7 @@ def _(signal):
     Fix(
         id="FX417",
         family="compile",
-        title="Let the compiler into a function that was kept from it",
+        title="Let the compiler into a disabled function",
         addresses=("BN401",),
         what_to_change="A function under torch.compiler.disable, torch._dynamo.disable or a graph_break() call ends the"
         " graph each time it is reached. Take the mark off; where the reason for it still stands, call the function"

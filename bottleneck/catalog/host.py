@@ -102,7 +102,7 @@ class Later:
     Fix(
         id="FX504",
         family="host",
-        title="Take other work out of the step: checkpoints, logging, Python",
+        title="Take side work out of the step (logging, saving)",
         addresses=("BN901",),
         what_to_change="Do them less often, or elsewhere: copy the state to the host and write it in a thread; log"
         " from a queue; validate every N steps or in another process.",

@@ -21,7 +21,7 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX209",
         family="memory",
-        title="Checkpoint selectively: keep products, recompute the cheap",
+        title="Checkpoint selectively: recompute the cheap",
         addresses=("BN208",),
         what_to_change="Save what matrix products, attention and convolutions give, recompute norms, activations and"
         " casts: much of the memory for little of the time. Compiled models do the same by"
@@ -232,7 +232,7 @@ def chunked_loss(head, hidden, targets, rows=1024):
     Fix(
         id="FX220",
         family="memory",
-        title="Smaller micro-batches, accumulated to the same batch",
+        title="Accumulate smaller micro-batches",
         addresses=("BN213", "BN208"),
         what_to_change="Split the batch, run forward and backward for each part with its loss divided by their number, and"
         " step once: activations shrink, the gradient stays the same.",
@@ -302,7 +302,7 @@ if torch.cuda.is_available():
     Fix(
         id="FX223",
         family="memory",
-        title="Let the process give memory back, and load data as arrays",
+        title="Give host memory back; load data as arrays",
         addresses=("BN214",),
         what_to_change="What grows without a leak is mostly malloc's fragments or Python lists that forked workers touch:"
         " keep samples in one array instead of a list of objects, and bound caches.",
@@ -327,7 +327,7 @@ rows = np.stack([np.asarray(row, dtype=np.float32) for row in inputs])
     Fix(
         id="FX224",
         family="memory",
-        title="Work in place where autograd allows, and copy less",
+        title="Work in place where autograd allows; copy less",
         addresses=("BN208", "BN206"),
         what_to_change="At the lines that hold most: an activation function or a dropout that may overwrite its input"
         " (inplace=True), sums into an existing tensor, views instead of contiguous() copies, slices written"

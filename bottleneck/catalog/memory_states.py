@@ -49,7 +49,7 @@ optimizer = ZeroRedundancyOptimizer(
     Fix(
         id="FX216",
         family="memory",
-        title="Use a smaller optimizer state (factored, 8-bit, paged)",
+        title="Use a smaller optimizer state (8-bit, factored)",
         addresses=("BN207", "BN213"),
         what_to_change="AdamW keeps 8 bytes per parameter. Adafactor keeps a row and a column; 8-bit Adam (bitsandbytes,"
         " torchao) two bytes; paged variants live on the host until needed.",
@@ -76,7 +76,7 @@ optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-3)
     Fix(
         id="FX218",
         family="memory",
-        title="Train low-rank adapters instead of all parameters (LoRA)",
+        title="Train low-rank adapters only (LoRA)",
         addresses=("BN207",),
         what_to_change="Freeze the model and train small matrices beside its layers: gradients and optimizer state"
         " shrink to theirs. For fine-tuning.",

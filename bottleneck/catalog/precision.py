@@ -96,7 +96,7 @@ loss.backward()  # outside autocast""",
     Fix(
         id="FX304",
         family="compute",
-        title="Train in mixed precision (fp16 autocast with loss scaling)",
+        title="Train in mixed precision (fp16, scaled loss)",
         addresses=("BN303",),
         what_to_change="Before Ampere there is no bf16 in hardware: use fp16 with a GradScaler, which keeps small"
         " gradients from becoming zero and skips a step that overflows.",
@@ -127,7 +127,7 @@ scaler.update()""",
     Fix(
         id="FX305",
         family="compute",
-        title="Give custom autograd functions custom_fwd and custom_bwd",
+        title="Give autograd functions custom_fwd, custom_bwd",
         addresses=("BN302", "BN303"),
         what_to_change="Autocast does not reach inside an autograd.Function: without the decorators it gets what its"
         " callers happen to pass and can compute in fp32 in the middle of a bf16 model.",

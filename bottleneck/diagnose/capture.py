@@ -53,16 +53,16 @@ def outcome_of(run: Run | None) -> str:
     if run is None:
         return ""
     ended = run.outcome
+    if ended.out_of_memory:
+        raised = f": {ended.exception}" if ended.exception else "."
+        return f"The script ran out of memory{raised}"
     texts = {
         "raised": f"The script raised {ended.exception or 'an exception'}.",
         "exited": f"The script ended with exit code {ended.exit_code}.",
         "interrupted": "The script was interrupted.",
         "killed": "The script was killed before the capture was complete.",
     }
-    text = texts.get(ended.how, "")
-    if ended.out_of_memory:
-        text = f"The script ran out of memory. {text}".strip()
-    return text
+    return texts.get(ended.how, "")
 
 
 def notes_of(reading: Reading, several: int) -> tuple[str, ...]:

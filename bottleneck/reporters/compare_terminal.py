@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .compare_rows import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
-from .terminal import Page
+from .page import Page
 from .wording import clean, sentence, shorten
 
 if TYPE_CHECKING:

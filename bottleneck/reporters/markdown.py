@@ -10,20 +10,10 @@ import re
 from typing import TYPE_CHECKING
 
 from . import details
+from .closing_rows import capture_line, settings_lines
+from .fix_rows import FixRow, combination_line, fix_rows
 from .memory_rows import memory_rows
-from .rows import (
-    FixRow,
-    bar_cells,
-    budget_rows,
-    capture_line,
-    cause_rows,
-    combination_line,
-    device_line,
-    fix_rows,
-    headline,
-    settings_lines,
-    step_line,
-)
+from .rows import bar_cells, budget_rows, cause_rows, device_line, headline, step_line
 from .wording import clean, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -98,11 +88,13 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
             "|---|---|---:|---:|---:|---|",
         ]
     for row in worth:
-        told = "; ".join(filter(None, [row.headline, ", ".join(row.sites[:3]), row.after_previous]))
-        figures = f"{row.cost} | {row.share} | {row.without}"
+        told = "; ".join(filter(None, [row.means, ", ".join(row.sites[:3]), row.after_previous]))
+        least, most = ("≥ ", "≤ ") if row.bound else ("", "")
+        without = f"{least}{row.without}" if row.without else ""
+        figures = f"{most}{row.cost} | {row.share} | {without}"
         lines.append(f"| {row.name} | {escape(row.code)} | {figures} | {escape(told)} |")
     if small:
-        listed = ", ".join(f"{row.name} {row.cost} ms" for row in small)
+        listed = ", ".join(f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms" for row in small)
         lines += ["", f"Below 2 % of the step: {escape(listed)}."]
     return lines
 

@@ -5,136 +5,75 @@ In: a diagnosis. Out: text, with colour codes only where asked for.
 
 from __future__ import annotations
 
-import io
+import ast
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
-
 from . import details
+from .closing_rows import capture_line, setting_names
+from .fix_rows import FixRow, combined, fix_rows
 from .memory_rows import memory_rows
-from .rows import (
-    FixRow,
-    bar_cells,
-    budget_rows,
-    capture_line,
-    cause_rows,
-    combination_line,
-    device_line,
-    fix_rows,
-    headline,
-    settings_lines,
-    step_line,
-)
+from .page import Page
+from .rows import BudgetRow, CauseRow, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
 from .wording import brief, clean, milliseconds, percent, sentence, shorten
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Sequence
 
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["Page", "render"]
+__all__ = ["render"]
 
-_FILLS = "█▓▒░▚▌▪·"
+SCREEN = 40
+"""Lines that a report keeps to: with the prompt and the command above it, what a window shows at once."""
+
+_FILLS = "█▓▒░▚▌▪·+x~=*o>"
 """Segments of the stacked bar must be told apart without colour too."""
-_ASCII_FILLS = "#=+-%:o."
+_ASCII_FILLS = "#=+-%:o.x~*<>@&"
 _COLORS = ("red", "yellow", "cyan", "green", "magenta", "blue", "bright_black", "white")
 
-_ASCII = str.maketrans(
-    {
-        "→": "->",
-        "×": "x",
-        "±": "+/-",
-        "µ": "u",
-        "μ": "u",
-        "…": "...",
-        "\u2013": "-",
-        "\u2014": "-",
-        "·": "|",
-        "─": "-",
-        "\u201c": '"',
-        "\u201d": '"',
-        "\u2019": "'",
-        "≤": "<=",
-        "≥": ">=",
-    }
+_BELOW = "below 2 % of the step"
+_NARROW = 60
+"""Below this width columns give way to lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """How much of each section is shown."""
+
+    budget: int = 8
+    causes: int = 3
+    words: bool = True
+    """Also what is behind a cause, beside its place."""
+    memory: int = 8
+    fixes: int = 3
+    code: int = 8
+    """Lines of code for the first fix."""
+    prose: bool = True
+    """Say in words what the code above was cut from; name the first fix's place though the cause has it."""
+    further: int = 2
+    """How many of the further fixes say more than their title."""
+    settings: int = 2
+    """Lines per state."""
+    problems: int = 3
+    lines: int = 2
+    """Lines for a problem, a warning or a reason."""
+
+
+_TIGHT = _Room(
+    budget=7, words=False, memory=5, code=5, prose=False, further=0, settings=1, problems=1, lines=1
 )
-
-_TOP_FIXES = 3
-_CODE_LINES = 6
-"""Lines of code shown for the first fix."""
-_CAUSES = 3
-_OTHERS = 3
-_PROBLEMS = 3
-
-
-class Page:
-    """Lays lines on a page of fixed width; the only place that touches the terminal library."""
-
-    def __init__(self, *, width: int, color: bool, unicode: bool) -> None:
-        self._file = io.StringIO()
-        self.width = width
-        self.unicode = unicode
-        self._console = Console(
-            file=self._file,
-            width=width,
-            force_terminal=color,
-            color_system="standard" if color else None,
-            no_color=not color,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            legacy_windows=False,
-            # The environment was read by whoever chose width and colour; rich must not read it again.
-            _environ={},
-        )
-
-    def plain(self, text: str) -> str:
-        """Return the text with what the stream can show."""
-        return text if self.unicode else text.translate(_ASCII)
-
-    def line(self, *pieces: str | tuple[str, str], indent: int = 0) -> None:
-        """Print pieces (text, or text and style) as one line, wrapped under its own indent."""
-        text = Text(overflow="fold", no_wrap=False)
-        for piece in pieces:
-            words, style = (piece, "") if isinstance(piece, str) else piece
-            text.append(self.plain(words), style=style)
-        self._console.print(Padding(text, (0, 0, 0, indent)) if indent else text)
-
-    def code(self, code: str, *, indent: int, most: int | None = None) -> None:
-        """Print lines of code; a line too long is folded, never cut, so that it can be copied.
-
-        With `most`, the imports at the top are left out, and what is longer is cut.
-        """
-        lines = code.splitlines() if most is None else _without_imports(code)
-        shown = lines if most is None or len(lines) <= most else lines[: most - 1]
-        for line in shown:
-            self.line((line, "cyan"), indent=indent)
-        if len(shown) < len(lines):
-            self.line((f"… {len(lines) - len(shown)} more lines", "dim"), indent=indent)
-
-    def show(self, renderable: RenderableType) -> None:
-        """Print something of the terminal library's own, such as a table."""
-        self._console.print(renderable)
-
-    def heading(self, title: str, right: str = "") -> None:
-        """Print a heading after an empty line."""
-        gap = " " * max(self.width - len(title) - len(right), 1) if right else ""
-        self._console.print()
-        self.line((title, "bold"), gap, (right, "dim"))
-
-    def text(self) -> str:
-        """Return the page, without blanks at line ends."""
-        return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
-
-
-def _without_imports(code: str) -> list[str]:
-    lines = code.splitlines()
-    start = 0
-    while start < len(lines) - 1 and (not lines[start] or lines[start].startswith(("import ", "from "))):
-        start += 1
-    return lines[start:]
+_ROOMS = (
+    _Room(),
+    _Room(code=6, settings=1, problems=2),
+    _Room(memory=6, code=6, prose=False, further=1, settings=1, problems=2, lines=1),
+    _Room(memory=6, code=6, prose=False, further=0, settings=1, problems=2, lines=1),
+    replace(_TIGHT, words=True, code=6),
+    _TIGHT,
+    replace(_TIGHT, budget=6, causes=2, memory=4),
+    replace(_TIGHT, budget=6, causes=2, memory=3, fixes=2, code=4, problems=0),
+)
+"""From roomy to tight; the first that fits the screen is taken."""
 
 
 def render(
@@ -154,22 +93,42 @@ def render(
         verbose: add every finding with its evidence, all what-ifs, kernels, settings and artefacts.
         unicode: False keeps to ASCII for streams that cannot show more.
     """
-    page = Page(width=width, color=color, unicode=unicode)
-    _verdict(page, diagnosis)
-    _budget(page, diagnosis, verbose=verbose)
-    _causes(page, diagnosis)
-    _memory(page, diagnosis, verbose=verbose)
-    _fixes(page, diagnosis, verbose=verbose)
-    _closing(page, diagnosis, verbose=verbose)
     if verbose:
-        for title, rows in details.sections(diagnosis):
-            page.heading(title)
-            for indent, text in rows:
-                page.line(text, indent=2 + 2 * indent)
+        return _whole(diagnosis, Page(width=width, color=color, unicode=unicode))
+    text = ""
+    for room in _ROOMS:
+        page = Page(width=width, color=color, unicode=unicode)
+        text = _screen(diagnosis, page, room)
+        if text.count("\n") <= SCREEN:
+            break
+    return text
+
+
+def _screen(diagnosis: Diagnosis, page: Page, room: _Room) -> str:
+    _verdict(page, diagnosis, room)
+    _budget(page, diagnosis, budget_rows(diagnosis, most=room.budget), details_too=False)
+    _causes(page, diagnosis, room)
+    _memory(page, memory_rows(diagnosis), room)
+    _fixes(page, diagnosis, room)
+    _closing(page, diagnosis, room)
     return page.text()
 
 
-def _verdict(page: Page, diagnosis: Diagnosis) -> None:
+def _whole(diagnosis: Diagnosis, page: Page) -> str:
+    _verdict(page, diagnosis, None)
+    _budget(page, diagnosis, budget_rows(diagnosis, whole=True), details_too=True)
+    _causes(page, diagnosis, None)
+    _memory(page, memory_rows(diagnosis, whole=True), None)
+    _whole_fixes(page, diagnosis)
+    _closing(page, diagnosis, None)
+    for title, rows in details.sections(diagnosis):
+        page.heading(title)
+        for indent, text in rows:
+            page.line(text, indent=2 + 2 * indent)
+    return page.text()
+
+
+def _verdict(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
     verdict = diagnosis.verdict
     undetermined = verdict.bottleneck_class.value == "undetermined"
     also = "".join(f" / {other.value}" for other in verdict.also)
@@ -179,170 +138,245 @@ def _verdict(page: Page, diagnosis: Diagnosis) -> None:
         pieces.append(f"   confidence {verdict.confidence}")
     page.line(*pieces)
     page.line((headline(diagnosis), "bold"))
-    told = verdict.reason in verdict.headline
-    if verdict.reason and not told and (undetermined or verdict.confidence != "high"):
-        page.line(sentence(verdict.reason))
+    reason = clean(verdict.reason)
+    if reason and verdict.reason not in verdict.headline and (undetermined or verdict.confidence != "high"):
+        said = reason if undetermined else f"Confidence is {verdict.confidence}: {reason}"
+        page.line(_cut(said, page, room))
     if verdict.remedy:
         page.line(("To get a verdict: " if undetermined else "To be surer: "), sentence(verdict.remedy))
-    page.line((" · ".join(filter(None, [clean(diagnosis.title), step_line(diagnosis)])), "dim"))
-    where = device_line(diagnosis)
+    page.line((step_line(diagnosis), "dim"))
+    where = " · ".join(filter(None, [clean(diagnosis.title), device_line(diagnosis)]))
     if where:
-        page.line((where, "dim"))
+        page.line((where if room is None else shorten(where, page.width), "dim"))
     if diagnosis.outcome:
-        page.line((sentence(diagnosis.outcome), "yellow"))
+        page.line((_cut(clean(diagnosis.outcome), page, room), "yellow"))
 
 
-def _budget(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    rows = budget_rows(diagnosis, whole=verbose)
+def _cut(text: str, page: Page, room: _Room | None, *, indent: int = 0) -> str:
+    """Cut prose to the lines that there is room for."""
+    if room is None:
+        return text
+    # A wrapped line may end a word early.
+    width = room.lines * (page.width - indent) - 8 * (room.lines - 1)
+    clauses = text.split("; ")
+    for count in range(len(clauses) - 1, 0, -1):
+        whole = "; ".join(clauses[:count])
+        if len(text) > width and width // 2 < len(whole) <= width - 3:
+            return f"{whole}; …"
+    return brief(text, width)
+
+
+def _budget(page: Page, diagnosis: Diagnosis, rows: Sequence[BudgetRow], *, details_too: bool) -> None:
     if not rows:
+        return
+    if [row.label for row in rows] == ["unexplained"]:
+        page.heading("Where the step goes")
+        page.line("not measured: nothing was captured that would divide it", indent=2)
         return
     page.heading("Where the step goes")
     fills = _FILLS if page.unicode else _ASCII_FILLS
     cells = bar_cells([row.share for row in rows], page.width)
-    bar: list[str | tuple[str, str]] = []
-    for i, count in enumerate(cells):
-        bar.append((fills[i % len(fills)] * count, _COLORS[i % len(_COLORS)]))
-    page.line(*bar)
-    label_width = max(len(row.label) for row in rows)
-    size = diagnosis.step.true_ms
+    page.line(*((fills[i % len(fills)] * n, _COLORS[i % len(_COLORS)]) for i, n in enumerate(cells)))
+    label_width = min(max(len(row.label) for row in rows), max(page.width - 25, 8))
     for i, row in enumerate(rows):
         mark = (fills[i % len(fills)], _COLORS[i % len(_COLORS)])
-        cost = milliseconds(row.ms, like=size)
-        figures = f" {row.label:<{label_width}} {cost:>9} ms {percent(row.share):>7}"
+        cost = milliseconds(row.ms, like=diagnosis.step.true_ms)
+        label = shorten(row.label, label_width)
+        figures = f" {label:<{label_width}} {cost:>9} ms {percent(row.share):>7}"
         room = page.width - len(figures) - 4
-        detail = f"  {row.detail}" if row.detail and (verbose or len(row.detail) <= room) else ""
+        detail = f"  {row.detail}" if row.detail and (details_too or len(row.detail) <= room) else ""
         page.line(mark, figures, (detail, "dim"))
 
 
-def _causes(page: Page, diagnosis: Diagnosis) -> None:
+def _causes(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
+    """Show the causes; those that go with the first one, and the small ones, in a line for all of them."""
     worth, small = cause_rows(diagnosis)
-    if worth:
-        page.heading("What each cause costs", "step without it")
-        for row in worth[:_CAUSES]:
-            left = f"{row.name:<20} {row.cost:>9} ms {row.share:>7}  "
-            right = f"{row.without} ms"
-            gap = " " * max(page.width - len(left) - len(row.code) - len(right) - 1, 1)
-            page.line((left, "bold"), (row.code, "dim"), gap, right)
-            said = headline(diagnosis)
-            told = [
-                row.headline if row.headline not in said else "",
-                ", ".join(row.sites[:2]),
-                row.after_previous,
-            ]
-            one_line = " · ".join(filter(None, told))
-            if len(one_line) <= page.width - 2:
-                told = [one_line]
-            for text in filter(None, told):
-                page.line(text, indent=2)
-        if len(worth) > _CAUSES:
-            page.line((f"and {len(worth) - _CAUSES} more with --verbose", "dim"))
-    if small:
-        listed = ", ".join(f"{row.name} {row.cost} ms" for row in small)
-        if not worth:
-            page.heading("What each cause costs")
-        page.line((f"below 2 % of the step: {listed}", "dim"))
+    if not worth and not small:
+        return
+    shown = worth if room is None else [row for row in worth if not row.covered][: room.causes]
+    covered = [row for row in worth if row.covered and row not in shown]
+    rest = [row for row in worth if row not in shown and row not in covered]
+    page.heading("What each cause costs", "step without it" if any(row.without for row in shown) else "")
+    for row in shown:
+        _cause(page, row, said=headline(diagnosis), room=room)
+    groups = ((f"gone with {worth[0].name}" if worth else "", covered), ("also", rest), (_BELOW, small))
+    told = [f"{words}: {', '.join(map(_named_cause, rows))}" for words, rows in groups if rows]
+    one_line = "; ".join(told)
+    for text in [one_line] if len(one_line) <= page.width else told:
+        page.line((text, "dim"))
 
 
-def _memory(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
-    rows = memory_rows(diagnosis, whole=verbose)
-    if rows:
-        page.heading("Memory")
-        for indent, text in rows:
-            page.line(text, indent=2 * indent)
+def _named_cause(row: CauseRow) -> str:
+    return f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms"
 
 
-def _fixes(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
+def _cause(page: Page, row: CauseRow, *, said: str, room: _Room | None) -> None:
+    cost = f"{'≤ ' if row.bound else ''}{row.cost}"
+    without = f"{'≥ ' if row.bound else ''}{row.without} ms" if row.without else ""
+    if page.width < _NARROW:
+        page.columns((f"{row.name} {cost} ms", "bold"), "")
+    else:
+        page.columns((f"{row.name:<20} {cost:>9} ms {row.share:>7}  ", "bold"), without, (row.code, "dim"))
+    means = row.means if (room is None or room.words) and row.means not in said else ""
+    places = ", ".join(row.sites if room is None else row.sites[:2])
+    told = [means, places, row.after_previous]
+    one_line = " · ".join(filter(None, told))
+    if len(one_line) <= page.width - 2:
+        told = [one_line]
+    elif room is not None:
+        told = [brief(means, page.width - 2), *row.sites[:1], row.after_previous]
+    for text in filter(None, told):
+        page.line(text, indent=2)
+
+
+def _memory(page: Page, rows: Sequence[tuple[int, str]], room: _Room | None) -> None:
+    if not rows:
+        return
+    page.heading("Memory")
+    shown = rows if room is None or len(rows) <= room.memory else rows[: room.memory - 1]
+    for indent, text in shown:
+        most = len(text) if room is None else (room.lines + 1) * (page.width - 2 * indent - 4)
+        page.line(brief(text, most), indent=2 * indent)
+    if len(shown) < len(rows):
+        page.line((f"{len(rows) - len(shown)} more with --verbose", "dim"))
+
+
+def _fixes_heading(page: Page, diagnosis: Diagnosis, rows: Sequence[FixRow]) -> None:
+    now = diagnosis.step.true_ms
+    priced = now is not None and any(row.after not in ("", "not predicted") for row in rows)
+    right = f"predicted step (now {milliseconds(now)} ms)" if priced else ""
+    page.heading("What to change", right if page.width >= _NARROW else "")
+
+
+def _fixes(page: Page, diagnosis: Diagnosis, room: _Room) -> None:
     rows = fix_rows(diagnosis)
     if not rows:
         return
-    top = rows if verbose else [row for row in rows if not row.minor][:_TOP_FIXES]
-    if top:
-        page.heading("What to change", "predicted step")
+    top = [row for row in rows if not row.minor][: room.fixes]
+    _fixes_heading(page, diagnosis, top)
     for number, row in enumerate(top):
-        if verbose:
-            _whole_fix(page, row)
-        elif number == 0:
-            _first_fix(page, row)
-        else:
+        _fix_title(page, row)
+        if number == 0:
+            _first_fix(page, row, room, told=_places(diagnosis))
+        elif number <= room.further:
             _further_fix(page, row)
-    together = combination_line(diagnosis)
-    if together:
-        page.line((together, "green"))
+    pair, together = combined(diagnosis)
+    if pair:
+        page.columns((pair, "green"), together)
     others = [row for row in rows if row not in top]
     if others:
-        if not top:
-            page.heading("What to change")
-        listed = ", ".join(f"{row.fix} {shorten(row.title, 70)}" for row in others[:_OTHERS])
-        more = f", {len(others) - _OTHERS} more" if len(others) > _OTHERS else ""
-        page.line((f"also: {listed}{more}", "dim"))
+        page.line((_listed("also: ", [f"{row.fix} {row.title}" for row in others], page.width), "dim"))
+
+
+def _listed(head: str, names: Sequence[str], width: int, *, lines: int = 1) -> str:
+    """List as many names as fit, and count the others."""
+    for count in range(len(names), 0, -1):
+        rest = f", {len(names) - count} more" if count < len(names) else ""
+        text = f"{head}{', '.join(names[:count])}{rest}"
+        # A wrapped line may end one long word early.
+        if len(text) <= width * lines - 12 * (lines - 1):
+            return text
+    return brief(f"{head}{names[0]}", max(width - 10, 20)) + (
+        f", {len(names) - 1} more" if len(names) > 1 else ""
+    )
 
 
 def _fix_title(page: Page, row: FixRow) -> None:
-    left = f"{row.fix} {row.title}"
-    gap = page.width - len(left) - len(page.plain(row.gain))
-    if gap >= 2:
-        page.line((left, "bold green"), " " * gap, row.gain)
-    else:
-        page.line((left, "bold green"))
-        page.line(row.gain, indent=6)
+    page.columns((f"{row.fix} {row.title}", "bold green"), row.after)
 
 
-def _first_fix(page: Page, row: FixRow) -> None:
+def _places(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return the places that the first cause names."""
+    worth, _ = cause_rows(diagnosis)
+    return worth[0].sites[:1] if worth else ()
+
+
+def _first_fix(page: Page, row: FixRow, room: _Room, *, told: Sequence[str]) -> None:
     """Show the best fix with its place and its code."""
-    _fix_title(page, row)
-    if row.where:
+    if row.where and (room.prose or row.where not in told):
         page.line(("at ", "dim"), row.where, indent=2)
-    if not row.code or len(_without_imports(row.code)) > _CODE_LINES:
-        page.line(brief(row.how, 2 * page.width - 8), indent=2)
-    page.code(row.code, indent=4, most=_CODE_LINES)
+    code = _excerpt(row.code)
+    if not code or (room.prose and len(code) > room.code):
+        page.line(brief(row.how, 2 * page.width - 12), indent=2)
+    shown = code if len(code) <= room.code else code[: room.code - 1]
+    page.code(shown, indent=4)
+    if len(shown) < len(code):
+        more = f"… {len(code) - len(shown)} more lines: bottleneck catalog show {row.fix}"
+        page.line((more, "dim"), indent=4)
     if row.risk:
-        page.line(("careful: ", "yellow"), row.warning, indent=2)
+        page.line(("careful: ", "yellow"), _cut(row.warning, page, room, indent=11), indent=2)
     if row.unchecked:
-        page.line(("not checked: ", "yellow"), row.unchecked, indent=2)
+        page.line(("not checked: ", "yellow"), brief(row.unchecked, page.width - 15), indent=2)
 
 
 def _further_fix(page: Page, row: FixRow) -> None:
-    """Show another fix in two lines: its code where that is one line, else what to change."""
-    _fix_title(page, row)
+    """Say more of another fix in one line: its code where that is one line, else what to change."""
     doubts = "; ".join(filter(None, [row.risk, "not all checked" if row.unchecked else ""]))
     room = page.width - 4 - (len(doubts) + 3 if doubts else 0)
-    code = _without_imports(row.code)
+    code = _excerpt(row.code)
     if len(code) == 1 and len(code[0]) <= room:
         page.line((code[0], "cyan"), (f" [{doubts}]" if doubts else "", "yellow"), indent=4)
     else:
         page.line(brief(row.how, room), (f" [{doubts}]" if doubts else "", "yellow"), indent=2)
 
 
-def _whole_fix(page: Page, row: FixRow) -> None:
-    """Show all that is known of a fix."""
-    _fix_title(page, row)
-    if row.where:
-        page.line(("at ", "dim"), row.where, indent=2)
-    page.line(row.how, indent=2)
-    page.code(row.code, indent=4)
-    told = (
-        ("careful", row.warning, "yellow"),
-        ("not checked", row.unchecked, "yellow"),
-        ("gain", row.basis, "dim"),
-        ("undo", row.undo, "dim"),
-        ("verify", row.verify, "dim"),
-        *(("source", source, "dim") for source in row.sources),
-    )
-    for name, text, style in told:
-        if text:
-            page.line((f"{name}: ", style), text, indent=2)
+def _excerpt(code: str) -> list[str]:
+    """Return the lines of code that say what to change: without the imports before them, and closed up."""
+    lines = code.splitlines()
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError):
+        body = []
+    first = next((node for node in body if not isinstance(node, (ast.Import, ast.ImportFrom))), None)
+    if first is not None:
+        imports = [node.end_lineno or 0 for node in body if node.lineno < first.lineno]
+        lines = lines[max(imports, default=0) :]
+    return [line for line in lines if line.strip()]
 
 
-def _closing(page: Page, diagnosis: Diagnosis, *, verbose: bool) -> None:
+def _whole_fixes(page: Page, diagnosis: Diagnosis) -> None:
+    """Show all that is known of every fix."""
+    rows = fix_rows(diagnosis)
+    if not rows:
+        return
+    _fixes_heading(page, diagnosis, rows)
+    for row in rows:
+        _fix_title(page, row)
+        if row.where:
+            page.line(("at ", "dim"), row.where, indent=2)
+        page.line(row.how, indent=2)
+        page.code(row.code.splitlines(), indent=4)
+        told = (
+            ("careful", row.warning, "yellow"),
+            ("not checked", row.unchecked, "yellow"),
+            ("gain", row.basis, "dim"),
+            ("undo", row.undo, "dim"),
+            ("verify", row.verify, "dim"),
+            *(("source", source, "dim") for source in row.sources),
+        )
+        for name, text, style in told:
+            if text:
+                page.line((f"{name}: ", style), text, indent=2)
+    pair, together = combined(diagnosis)
+    if pair:
+        page.columns((pair, "green"), together)
+
+
+def _closing(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
     page.line()
-    for state, names in settings_lines(diagnosis):
-        page.line((f"{state}: ", "bold"), names)
-    page.line(("capture: ", "bold"), capture_line(diagnosis))
+    for state, names in setting_names(diagnosis, short=room is not None):
+        head = f"{state}: "
+        text = f"{head}{', '.join(names)}"
+        if room is not None:
+            text = _listed(head, names, page.width, lines=room.settings)
+        page.line((head, "bold"), text.removeprefix(head))
+    page.line(("capture: ", "bold"), capture_line(diagnosis, short=room is not None))
     said = sentence(diagnosis.verdict.reason)
-    problems = [problem for problem in diagnosis.capture.problems if verbose or problem not in said]
-    for problem in problems if verbose else problems[:_PROBLEMS]:
-        page.line(("! ", "yellow"), sentence(problem))
-    if not verbose and len(problems) > _PROBLEMS:
-        page.line((f"! {len(problems) - _PROBLEMS} more with --verbose", "dim"))
+    problems = [text for text in diagnosis.capture.problems if room is None or text not in said]
+    for problem in problems if room is None else problems[: room.problems]:
+        page.line(("! ", "yellow"), _cut(sentence(problem), page, room, indent=2))
+    if room is not None and len(problems) > room.problems:
+        more = "more" if room.problems else "about the capture"
+        page.line((f"! {len(problems) - room.problems} {more} with --verbose", "dim"))
     for note in diagnosis.notes:
         page.line(sentence(note))

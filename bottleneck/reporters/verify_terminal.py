@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from .terminal import Page
+from .page import Page
 from .verify_rows import (
     COLUMNS,
     closing_lines,

@@ -6,7 +6,6 @@ In: values as they stand in a diagnosis. Out: short strings, free of control cha
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ __all__ = [
     "place",
     "sentence",
     "shorten",
+    "step_after",
     "step_change",
     "times",
 ]
@@ -59,13 +59,16 @@ def shorten(text: str, width: int) -> str:
 
 
 def brief(text: str, width: int) -> str:
-    """Cut prose at a word."""
-    return textwrap.shorten(text, width, placeholder=" …")
+    """Cut prose at a word, at its end; a name too long to stand whole is cut in its middle."""
+    if len(text) <= width:
+        return text
+    head = text[: max(width - 1, 0)].rpartition(" ")[0].rstrip(",;:")
+    return f"{head} …" if len(head) > width // 2 else shorten(text, width)
 
 
 def sentence(text: str) -> str:
     """Clean a sentence and keep it to a few lines: a kernel name in it can run to thousands of characters."""
-    return shorten(clean(text), _SENTENCE)
+    return brief(clean(text), _SENTENCE)
 
 
 def milliseconds(value: float | None, *, like: float | None = None) -> str:
@@ -96,14 +99,19 @@ def times(before: float, after: float) -> str:
     return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.0f}×"
 
 
+def step_after(true_ms: float | None, predicted_ms: float, *, bound: bool) -> str:
+    """Word a predicted step alone: "33.0 ms (2.65×)", or "at best ..." where it is a bound."""
+    text = f"{milliseconds(predicted_ms, like=true_ms)} ms"
+    if true_ms is not None and predicted_ms > 0:
+        text += f" ({times(true_ms, predicted_ms)})"
+    return f"at best {text}" if bound else text
+
+
 def step_change(true_ms: float | None, predicted_ms: float, *, bound: bool) -> str:
     """Word a prediction: "87.4 → 33.0 ms (2.65×)", or "at best ..." where it is a bound."""
-    to = milliseconds(predicted_ms, like=true_ms)
-    text = f"{to} ms"
+    text = step_after(true_ms, predicted_ms, bound=False)
     if true_ms is not None:
-        text = f"{milliseconds(true_ms)} → {to} ms"
-        if predicted_ms > 0:
-            text += f" ({times(true_ms, predicted_ms)})"
+        text = f"{milliseconds(true_ms)} → {text}"
     return f"at best {text}" if bound else text
 
 

@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..reporters.closing_rows import capture_line, settings_lines
+from ..reporters.fix_rows import combination_line, fix_rows
 from ..reporters.html.palette import COLOURS
-from ..reporters.rows import (
-    budget_rows,
-    capture_line,
-    cause_rows,
-    combination_line,
-    device_line,
-    fix_rows,
-    headline,
-    settings_lines,
-    step_line,
-)
+from ..reporters.rows import budget_rows, cause_rows, device_line, headline, step_line
 from ..reporters.wording import clean, milliseconds, percent
 from .lane import Place
 

@@ -56,7 +56,7 @@ def test_every_heading_of_a_page_has_its_text(fix: Fix) -> None:
     assert re.fullmatch(r"FX\d{3}", fix.id)
     assert fix.family in FAMILIES
     assert fix.title and not fix.title.endswith(".")
-    assert len(fix.title) <= 70, "a title shares its line with the predicted step"
+    assert len(fix.title) <= 50, "a title shares its line of 80 columns with the predicted step"
     assert fix.what_to_change.endswith(".")
     assert fix.code and fix.undo and fix.verify
     assert fix.basis or fix.note, "where would the gain come from?"

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.codes import Part
-from ..rows import fix_rows
+from ..fix_rows import fix_rows
+from ..rows import is_bound
 from ..wording import clean, milliseconds, percent, times
 
 if TYPE_CHECKING:
-    from ...model.diagnosis import Cause, Diagnosis
+    from ...model.diagnosis import Diagnosis
 
 __all__ = ["BudgetGroup", "Figure", "budget_groups", "figures"]
 
@@ -25,8 +26,6 @@ _WORK = (
     Part.COMMUNICATION,
     Part.COPIES,
 )
-
-_SAME_MS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
         note, how = "as given", "step_given"
     elif step.true_ci_ms is not None:
         low, high = (milliseconds(value, like=step.true_ms) for value in step.true_ci_ms)
-        note = f"95 %: {low} to {high}; {step.count} steps, nothing attached"
+        note = f"95 %: {low} to {high}; {step.count} steps, without the profiler"
     shown = [
         Figure(
             label="Step time",
@@ -87,9 +86,10 @@ def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
     worth = [cause for cause in diagnosis.causes if not cause.negligible]
     if worth and not undetermined:
         cause = worth[0]
+        most = " at most" if is_bound(diagnosis, cause) else ""
         shown.append(
             Figure(
-                label=f"{cause.bottleneck_class.value} costs{' at most' if _bound(diagnosis, cause) else ''}",
+                label=f"{cause.bottleneck_class.value} costs{most}",
                 value=milliseconds(cause.cost_ms, like=step.true_ms),
                 unit="ms",
                 note=f"{percent(cause.share)} of the step",
@@ -106,13 +106,6 @@ def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
         )
     )
     return tuple(shown)
-
-
-def _bound(diagnosis: Diagnosis, cause: Cause) -> bool:
-    """Whether the replay's answer behind a price is an upper bound."""
-    return any(
-        answer.bound and abs(answer.saves_ms - cause.cost_ms) < _SAME_MS for answer in diagnosis.what_ifs
-    )
 
 
 def _prediction(diagnosis: Diagnosis) -> list[Figure]:

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING
 
 from ...model.codes import BottleneckClass
 from .. import details
-from ..rows import (
-    CauseRow,
-    FixRow,
-    capture_line,
-    cause_rows,
-    combination_line,
-    device_line,
-    fix_rows,
-    headline,
-)
+from ..closing_rows import capture_line
+from ..fix_rows import FixRow, combination_line, fix_rows
+from ..rows import CauseRow, cause_rows, device_line, headline
 from ..wording import clean, milliseconds
 from .charts import blocks_of
 from .compiler_rows import compile_section, compute_facts, math_rows

@@ -6,26 +6,20 @@ import msgspec
 import pytest
 from unit.reporters.sample import empty, sample
 
-from torch_bottleneck.model.codes import Part
+from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import BudgetLine
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters import wording
-from torch_bottleneck.reporters.rows import (
-    bar_cells,
-    budget_rows,
-    capture_line,
-    cause_rows,
-    combination_line,
-    fix_rows,
-    settings_lines,
-    step_line,
-)
+from torch_bottleneck.reporters.closing_rows import capture_line, settings_lines
+from torch_bottleneck.reporters.fix_rows import combination_line, fix_rows
+from torch_bottleneck.reporters.rows import bar_cells, budget_rows, cause_rows, step_line
 
 
 def test_budget_rows_lose_nothing_and_end_with_the_unexplained() -> None:
     rows = budget_rows(sample())
     assert sum(row.ms for row in rows) == pytest.approx(87.4)
     assert [row.label for row in rows][-2:] == ["2 smaller lines", "unexplained"]
+    assert "1 smaller lines" not in {row.label for row in budget_rows(sample(), most=7)}
     assert [row.ms for row in rows[:-2]] == sorted((row.ms for row in rows[:-2]), reverse=True)
     assert len(budget_rows(sample(), whole=True)) == len(sample().budget)
 
@@ -80,7 +74,22 @@ def test_a_cause_that_others_cover_says_what_is_left_of_it() -> None:
     base = sample()
     covered = msgspec.structs.replace(base.causes[1], after_previous_ms=1.2)
     worth, _ = cause_rows(msgspec.structs.replace(base, causes=(base.causes[0], covered)))
-    assert worth[1].after_previous == "once the causes above are gone: 1.2 ms"
+    assert worth[1].after_previous == "gone with input-bound"
+    assert worth[1].covered, "1.2 of 87.4 ms are below 2 %"
+    half = msgspec.structs.replace(base.causes[1], after_previous_ms=3.0)
+    worth, _ = cause_rows(msgspec.structs.replace(base, causes=(base.causes[0], half)))
+    assert worth[1].after_previous == "3.0 ms of it left once input-bound is gone"
+    assert not worth[1].covered
+
+
+def test_the_work_itself_has_no_step_without_it() -> None:
+    base = sample()
+    work = msgspec.structs.replace(
+        base.causes[0], bottleneck_class=BottleneckClass.COMPUTE, code="BN301", predicted_ms=2.6
+    )
+    worth, _ = cause_rows(msgspec.structs.replace(base, causes=(work,)))
+    assert worth[0].without == ""
+    assert worth[0].means == "the work itself"
 
 
 def test_lines_of_the_script_are_shown_from_where_it_was_started() -> None:
@@ -90,6 +99,21 @@ def test_lines_of_the_script_are_shown_from_where_it_was_started() -> None:
     cause = msgspec.structs.replace(base.causes[0], sites=(site, other))
     worth, _ = cause_rows(msgspec.structs.replace(base, causes=(cause,)))
     assert worth[0].sites == ("train.py:41 (main)", "pkg/model.py:3")
+
+
+@pytest.mark.parametrize("most", range(3, 9))
+def test_fewer_lines_lose_nothing_either(most: int) -> None:
+    rows = budget_rows(sample(), most=most)
+    assert len(rows) <= most
+    assert sum(row.ms for row in rows) == pytest.approx(87.4)
+    assert not any(row.label.startswith("1 ") for row in rows)
+
+
+def test_prose_is_cut_at_its_end_and_names_in_their_middle() -> None:
+    assert wording.brief("short", 10) == "short"
+    cut = wording.brief("the effect is within the noise, and more", 33)
+    assert cut == "the effect is within the noise …"
+    assert len(wording.brief("x" * 500, 40)) == 40
 
 
 def test_a_fix_says_what_is_predicted_and_what_is_not() -> None:
@@ -105,7 +129,7 @@ def test_a_fix_says_what_is_predicted_and_what_is_not() -> None:
 def test_the_step_line_says_how_the_time_is_known() -> None:
     base = sample()
     assert "over 40 steps" in step_line(base)
-    for how, words in (("profiled", "inflated"), ("given", "as given")):
+    for how, words in (("profiled", "as profiled, so too long"), ("given", "as given")):
         step = msgspec.structs.replace(base.step, true_is=how)
         assert words in step_line(msgspec.structs.replace(base, step=step))
     assert step_line(empty()) == "step time not measured"

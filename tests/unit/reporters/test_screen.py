@@ -1,0 +1,128 @@
+"""Every recorded run on one screen of 80 columns, with all that a reader needs to act."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import msgspec
+import pytest
+from recorded.cases import CASES
+from unit.reporters.sample import sample
+
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.reporters import markdown, terminal
+from torch_bottleneck.reporters.fix_rows import fix_rows
+from torch_bottleneck.reporters.rows import cause_rows
+from torch_bottleneck.reporters.wording import milliseconds
+
+SCREEN = 40
+LINE = re.compile(r"^\S .{8,} (?P<ms>[\d  .]+) ms +(?P<share>[\d.]+) %", re.MULTILINE)
+
+
+@cache
+def diagnosis_of(name: str) -> Diagnosis:
+    case = CASES[name]
+    captured = list(case.folder.glob("**/run.json"))
+    if captured:
+        return diagnose_paths([captured[0].parent])
+    return diagnose_paths(case.traces, true_step_ms=case.true_step_ms)
+
+
+def budget_lines(text: str) -> list[tuple[str, float, float]]:
+    part = text.partition("Where the step goes\n")[2].partition("\n\n")[0]
+    return [
+        (found[0], float(found["ms"].replace(" ", "").replace(" ", "")), float(found["share"]))
+        for found in LINE.finditer(part)
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_recorded_run_fits_the_screen_and_says_what_to_do(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    text = terminal.render(diagnosis)
+    lines = text.splitlines()
+    assert len(lines) <= SCREEN
+    assert max(map(len, lines)) <= 80
+
+    verdict = diagnosis.verdict.bottleneck_class.value
+    assert lines[0].startswith(verdict.upper())
+    assert verdict == "undetermined" or f"confidence {diagnosis.verdict.confidence}" in lines[0]
+    worth, _ = cause_rows(diagnosis)
+    for row in worth[:1]:
+        assert row.code in text
+        assert row.sites[:1] == () or row.sites[0] in text, "where in the code"
+    for row in worth:
+        assert row.name in text, "every cause above 2 % is named with its price"
+        assert f"{row.cost} ms" in text
+    top = [row for row in fix_rows(diagnosis) if not row.minor][:2]
+    for row in top:
+        assert f"{row.fix} {row.title}" in text
+        assert row.after in text
+    assert not top or "    " + top[0].code.splitlines()[-1] in text or "bottleneck catalog show" in text
+    assert re.search(r"^(on|off|partly|unknown): ", text, flags=re.MULTILINE)
+    assert f"capture: {diagnosis.capture.quality}" in text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_budget_on_the_screen_adds_up_and_hides_little(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    true_ms = diagnosis.step.true_ms
+    shown = budget_lines(terminal.render(diagnosis))
+    if true_ms is None or not shown:
+        assert all(line.part.value == "unexplained" for line in diagnosis.budget)
+        return
+    places = len(milliseconds(true_ms).partition(".")[2])
+    assert sum(ms for _, ms, _ in shown) == pytest.approx(
+        true_ms, abs=0.51 * len(shown) * 10**-places + 0.001 * true_ms
+    )
+    assert sum(share for _, _, share in shown) == pytest.approx(100, abs=0.5 * len(shown))
+    assert "unexplained" in shown[-1][0] or "unexplained" in terminal.render(diagnosis)
+    gathered = [share for line, _, share in shown if "smaller lines" in line]
+    assert all(share <= 15 for share in gathered)
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 120])
+@pytest.mark.parametrize("name", ["example-sync-bound", "memory-oom-caught-h200", "case-recompiles-by-shape"])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    for unicode in (True, False):
+        text = terminal.render(diagnosis_of(name), width=width, unicode=unicode)
+        assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", ["example-sync-bound", "example-input-bound", "case-fp32-products"])
+def test_report_md_says_the_same(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    report = markdown.render(diagnosis).replace("\\", "")
+    worth, _ = cause_rows(diagnosis)
+    for row in worth:
+        assert f"{row.name} | {row.code} | {'≤ ' if row.bound else ''}{row.cost}" in report
+        assert all(site in report for site in row.sites[:3])
+        assert row.after_previous in report
+    for fix in fix_rows(diagnosis):
+        assert fix.gain in report
+        assert fix.code in markdown.render(diagnosis)
+
+
+def test_causes_that_go_with_the_first_are_one_line() -> None:
+    base = sample()
+    gone = msgspec.structs.replace(base.causes[1], after_previous_ms=0.1)
+    text = terminal.render(msgspec.structs.replace(base, causes=(base.causes[0], gone, base.causes[2])))
+    assert "\ngone with input-bound: launch-bound 6.0 ms\nbelow 2 % of the step: sync-bound 0.3 ms\n" in text
+
+
+def test_an_excerpt_of_code_leaves_out_whole_imports_and_empty_lines() -> None:
+    code = "from a import (\n    b,\n    c,\n)\n\n\nx = b(c)\n\ny = x\n"
+    base = sample()
+    first = msgspec.structs.replace(base.suggestions[0], code=code)
+    lines = terminal.render(msgspec.structs.replace(base, suggestions=(first,))).splitlines()
+    at = lines.index("    x = b(c)")
+    assert lines[at + 1] == "    y = x"
+    assert not any(line.strip() in ("b,", "c,", ")") for line in lines)
+
+
+def test_code_that_does_not_parse_is_shown_as_it_is() -> None:
+    base = sample()
+    first = msgspec.structs.replace(base.suggestions[0], code="import x\n$ pip install y")
+    assert "    $ pip install y" in terminal.render(msgspec.structs.replace(base, suggestions=(first,)))
