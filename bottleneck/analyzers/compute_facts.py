@@ -52,7 +52,10 @@ def _with_peak(
     weight = sum(row.share for row in main)
     probed = run.matmul_tflops if run is not None else {}
     tables = (
-        (peak.of if peak is not None else lambda _: None, peak.source if peak is not None else ""),
+        (
+            peak.of if peak is not None else lambda _: None,
+            peak.source_of(r.dtype for r in main) if peak else "",
+        ),
         (lambda d: probed.get("fp16" if d == "half" else d), "large products timed on this device"),
     )
     for rate_of, source in tables:
