@@ -18,6 +18,7 @@ from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
+from ..timeline.loop_lines import main_site
 from ..timeline.result import HostSpan, Timeline
 
 __all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent"]
@@ -96,6 +97,10 @@ class Facts:
         found = [item for item in self.run.sites if item.phase in phases]
         found.sort(key=lambda item: -item.count)
         return tuple(dict.fromkeys(item.site for item in found))
+
+    def sampled_site(self, part: str) -> SourceSite | None:
+        """Return the line that most samples of a part of the loop fell on; None if they scatter."""
+        return main_site(self.run, part)
 
     def training_loader(self) -> LoaderFacts | None:
         """Return the loader that feeds the training, if one was seen."""

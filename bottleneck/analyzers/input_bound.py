@@ -121,8 +121,13 @@ class WaitingForInput(Analyzer):
                     source="replay",
                 )
             )
-        sites = [loader.site if loader is not None else None, *facts.sites("fetch")]
-        where = "waits for its input" if loader is None or loader.num_workers else "makes its own input"
+        if loader is None:
+            sites = [facts.sampled_site("sampled before"), *facts.sites("fetch")]
+        else:
+            made = loader.production.sites[:1] if loader.production is not None else []
+            sites = [loader.site, *(item.site for item in made), *facts.sites("fetch")]
+        own = loader is None or not loader.num_workers
+        where = "makes its own input" if own else "waits for its input"
         return (
             self.finding(
                 facts,

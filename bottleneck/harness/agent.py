@@ -27,6 +27,7 @@ from .compiler import CompileWatch
 from .devices import read_devices, read_host
 from .hooks import Hooks
 from .loader import LoaderWatch
+from .loop_lines import LoopLines
 from .memory_notes import NoteBook
 from .meter import StepMeter
 from .out_of_memory import ARTEFACT as FAILURE_ARTEFACT
@@ -86,6 +87,7 @@ class Agent:
         self._compile_watch = CompileWatch(store)
         self._seen = Seen()
         self._sites = SiteBook()
+        self._lines = LoopLines(self.clock)
         self._looked = 0
         self._optimizers = optimizers.OptimizerBook()
         self._horizon = horizon.Horizon()
@@ -253,6 +255,7 @@ class Agent:
         if torch.is_grad_enabled() or torch_private.is_traced_module(module):
             if self._looked < LEARNING_EVENTS:
                 self._look("forward")
+                self._lines.forward()
                 self._seen.root_forward(module)
                 self._notes.met_root(module)
                 self._failures.attach()
@@ -274,6 +277,8 @@ class Agent:
                 self._cut()
             self._stopper.safe_point()
         self._look("backward")
+        if not rule.optimizer_built:
+            self._lines.update()
         rule.backward_begin()
         if accumulates:
             self._meter.accumulations += 1
@@ -302,6 +307,7 @@ class Agent:
         self._start()
         if self._looked < LEARNING_EVENTS:
             self._look("optimizer")
+            self._lines.update()
             self._optimizers.met(optimizer)
             self._failures.attach()
         outermost = not self.rule.in_optimizer
@@ -412,6 +418,7 @@ class Agent:
             self._generation = self.rule.generation
         self._horizon.at_cut()
         changed = self.capture.cut(row, learned=self.rule.learned)
+        self._sample_loop()
         self._steps += 1
         if changed:
             self._on_window()
@@ -420,6 +427,14 @@ class Agent:
             self._meter.begin(now, fresh=False)
             self._own_cost.add(now)
         self._own_cost.step()
+
+    def _sample_loop(self) -> None:
+        """Look at the loop's lines during the warm-up, from the second step on."""
+        if self.capture.stage != "warm-up" or self._plan.trial is not None:
+            self._lines.end()
+            return
+        self._lines.at_cut()
+        self._lines.begin()
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
@@ -495,7 +510,7 @@ class Agent:
         self._store.update(
             step_signal=self.rule.description,
             step_period=self.rule.period,
-            sites=self._sites.entries(),
+            sites=[*self._sites.entries(), *self._lines.entries()],
             overhead=msgspec.structs.replace(
                 self.capture.overhead, total_seconds=self.capture.spent_ms / 1e3
             ),

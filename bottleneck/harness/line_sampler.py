@@ -3,9 +3,7 @@
 In: a thread that says when it is producing. Out: counts per line. A second thread looks at the
 first one's stack two hundred times a second, in wall time, so that waiting for a disk counts too.
 
-With python's usual switch interval of 5 ms such a thread sees the other one only where it lets go
-of the interpreter lock, and reports 98 % for a line that takes 9 %. While sampling, the interval is
-50 us, which puts the shares right to one or two points and leaves the wall time as it was.
+While it samples, the switch interval is short (see `switching`), which leaves the wall time as it was.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..model.run import SiteTime, SourceSite
 from .sites import is_library
+from .switching import short_switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Line", "LineSampler", "as_sites", "merge"]
 
 INTERVAL_SECONDS = 0.005
-SWITCH_SECONDS = 5e-5
 ENOUGH = 400
 """Samples after which the shares are known to a few points; then the thread ends."""
 IDLE_SECONDS = 5.0
@@ -61,23 +59,21 @@ class LineSampler:
         self._enough = 0
 
     def _sample(self) -> None:
-        before = sys.getswitchinterval()
         idle_since = time.monotonic()
         try:
-            sys.setswitchinterval(min(before, SWITCH_SECONDS))
-            while self.taken < self._enough and time.monotonic() - idle_since < IDLE_SECONDS:
-                time.sleep(INTERVAL_SECONDS)
-                producer = self._producer
-                frame = sys._current_frames().get(producer) if producer is not None else None
-                if frame is None:
-                    continue
-                idle_since = time.monotonic()
-                line = _user_line(frame)
-                self.taken += 1
-                if line is not None:
-                    self.counts[line] = self.counts.get(line, 0) + 1
+            with short_switches():
+                while self.taken < self._enough and time.monotonic() - idle_since < IDLE_SECONDS:
+                    time.sleep(INTERVAL_SECONDS)
+                    producer = self._producer
+                    frame = sys._current_frames().get(producer) if producer is not None else None
+                    if frame is None:
+                        continue
+                    idle_since = time.monotonic()
+                    line = _user_line(frame)
+                    self.taken += 1
+                    if line is not None:
+                        self.counts[line] = self.counts.get(line, 0) + 1
         finally:
-            sys.setswitchinterval(before)
             self._running = False
 
 

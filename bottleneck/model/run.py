@@ -179,6 +179,11 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
     site: SourceSite | None = None
 
 
+SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward")
+"""Phases of `SiteTime` that are parts of the training loop, from samples of the warm-up: before the
+step's first forward, between forward and update, after the update; and inside a forward."""
+
+
 class SiteTime(_Record, frozen=True, kw_only=True):
     """A user line and how often it was seen, for phases or host samples."""
 

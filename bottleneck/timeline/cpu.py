@@ -25,6 +25,7 @@ from .cpu_segments import PHASES, Segments, read_segments
 from .cpu_steady import steady_ns
 from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
 from .dialect import kinds
+from .loop_lines import after_share
 from .result import CompiledWork, SeamPrice, Timeline
 from .seams import Seam, find_seams
 from .steps import Steps
@@ -60,6 +61,7 @@ def _profile(
         segments,
         dispatch_ns=run.dispatch_ns if run is not None else None,
         steady=steady_ns(trace, segments),
+        after_share=after_share(run.sites) if run is not None else None,
     )
     return segments, pools
 

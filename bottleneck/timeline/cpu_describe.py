@@ -18,6 +18,7 @@ from .cpu_ops import OpClass, base_name
 from .cpu_pools import WORK, Pool, Pools
 from .cpu_segments import Segments
 from .dialect import kinds
+from .loop_lines import main_site
 from .result import HostSpan
 from .stacks import UserFrames
 
@@ -94,6 +95,10 @@ def _site(run: Run | None, phase: str) -> SourceSite | None:
         return None
     known = [item for item in run.sites if item.phase == phase]
     return max(known, key=lambda item: item.count).site if known else None
+
+
+_PART_OF_LOOP = {"backward": "sampled between", "optimizer": "sampled after", "zero_grad": "sampled after"}
+"""Phase that Python follows -> the part of the loop it stands in."""
 
 
 def _host_chunks(
@@ -175,6 +180,7 @@ def describe_spans(
         prepared,
         count=1.0 if prepared > 0 else 0.0,
         phase="forward",
+        site=main_site(run, "sampled before"),
     )
     add(
         Part.ALLOCATOR,
@@ -200,7 +206,10 @@ def describe_spans(
             # Without recorded stacks the line of the phase that it follows is the nearest known.
             near = text.rpartition(" ")[2]
             label = near if text.startswith("Python in") else ""
-            site = line or _site(run, near)
+            part = "sampled forward" if text == "Python in forward" else _PART_OF_LOOP.get(near, "")
+            if text == "Python after forward":
+                part = "sampled between"
+            site = line or main_site(run, part) or _site(run, near)
             add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms, site=site)
         if not chunks:
             add(Part.HOST, "Python outside the phases", host_left, count=0.0, phase="")

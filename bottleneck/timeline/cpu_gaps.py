@@ -4,8 +4,10 @@ In: segments. Out: a mask of the segments that belong to the input although no D
 covers them: a transform between the fetch and the forward, or a hand-written `get_batch`.
 
 Position decides. Between a fetch and the forward that consumes it stands preparation. Where the
-script has no loader at all, the stretch before the step's first forward is preparation if tensors are made in
-it, from the last scalar read onwards (what stands before that is logging of the previous step).
+script has no loader at all, what stands between an update and the next forward is the last step's
+metrics and logging, then the next step's batch. Samples of the loop's lines (`after_share`) tell how
+much of it is which. Without them the stretch before the step's first forward is preparation if
+tensors are made in it, from the last scalar read onwards.
 """
 
 from __future__ import annotations
@@ -51,8 +53,20 @@ def _between_forwards(runs: list[tuple[int, int, int]], at: int, forward: int) -
     return before and after
 
 
-def preparation(segments: Segments) -> NDArray[np.bool_]:
-    """Return the mask of unlabelled segments that prepare a batch, bool[m]."""
+def _from_the_share_on(segments: Segments, chosen: list[int], share: float) -> list[int]:
+    """Return the segments, in order of time, that lie behind that share of them all."""
+    spent = segments.dur_ns[chosen]
+    middle = np.cumsum(spent) - spent / 2
+    return [at for at, when in zip(chosen, middle, strict=True) if when >= share * spent.sum()]
+
+
+def preparation(segments: Segments, *, after_share: float | None = None) -> NDArray[np.bool_]:
+    """Return the mask of unlabelled segments that prepare a batch, bool[m].
+
+    Args:
+        segments: flattened steps.
+        after_share: from `loop_lines.after_share`; used where the script has no loader.
+    """
     mask = np.zeros(len(segments.row), dtype=np.bool_)
     code = {name: i for i, name in enumerate(segments.phases)}
     forward = code["forward"]
@@ -62,6 +76,8 @@ def preparation(segments: Segments) -> NDArray[np.bool_]:
     for k in range(segments.steps):
         first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
         runs = _runs(segments.phase[first:last])
+        following: list[int] = []
+        leading: list[int] = []
         for at, (a, b, label) in enumerate(runs):
             if label != 0 or _neighbour(runs, at, 1, skip) != forward:
                 continue
@@ -71,8 +87,15 @@ def preparation(segments: Segments) -> NDArray[np.bool_]:
                 continue
             if _between_forwards(runs, at, forward):
                 continue
+            if after_share is not None:
+                begun = any(earlier == forward for _, _, earlier in runs[:at])
+                (following if begun else leading).extend(range(first + a, first + b))
+                continue
             reads = np.flatnonzero(segments.op_class[first + a : first + b] == OpClass.SYNC)
             begin = first + a + (int(reads[-1]) + 1 if len(reads) else 0)
             if makes[begin : first + b].any():
                 mask[begin : first + b] = True
+        if after_share is not None:
+            # In the loop the end of a step comes before the beginning of the next one.
+            mask[_from_the_share_on(segments, following + leading, after_share)] = True
     return mask

@@ -108,7 +108,11 @@ class Pools:
 
 
 def split(
-    segments: Segments, *, dispatch_ns: float | None, steady: NDArray[np.float64] | None = None
+    segments: Segments,
+    *,
+    dispatch_ns: float | None,
+    steady: NDArray[np.float64] | None = None,
+    after_share: float | None = None,
 ) -> Pools:
     """Divide the profiled steps into pools, ms of the median step.
 
@@ -116,6 +120,8 @@ def split(
         segments: flattened steps.
         dispatch_ns: measured cost of one operator, None where it was not measured.
         steady: durations to use instead of the recorded ones, from `cpu_steady.steady_ns`.
+        after_share: how much of the time between update and forward belongs to the last step, from
+            `loop_lines.after_share`.
     """
     fixed_ns = _PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
     table = np.zeros(max(OpClass) + 1, dtype=np.int8)
@@ -148,7 +154,8 @@ def split(
     pool[freeing] = Pool.MEMORY
     work[freeing] = dur[freeing]
     pool[segments.phase == code.get("evaluation", NONE)] = Pool.HOST
-    pool[preparation(segments) | (segments.phase == code.get("data", NONE))] = Pool.INPUT
+    prepared = preparation(segments, after_share=after_share)
+    pool[prepared | (segments.phase == code.get("data", NONE))] = Pool.INPUT
     is_work = np.isin(pool, WORK)
 
     steps, width, size = max(1, segments.steps), len(Pool), len(segments.phases) * len(Pool)

@@ -16,6 +16,8 @@ from torch_bottleneck.model.run import (
     OptimizerFacts,
     Production,
     Run,
+    SiteTime,
+    SourceSite,
     StepTable,
     Window,
 )
@@ -237,6 +239,32 @@ def test_a_hand_made_batch_is_input_and_what_stands_before_the_last_read_is_not(
     timeline = read_cpu(make_trace(rows), make_steps([(0, 9100)]), true_ms=9.1)
     assert timeline.part_ms(Part.INPUT) == pytest.approx(6.86, abs=0.05)
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.98, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "cause", "site"),
+    [(40, 0, Part.HOST, 50), (0, 40, Part.INPUT, 10), (3, 1, Part.INPUT, None)],
+    ids=["metrics of the last step", "the next batch", "too few samples to say"],
+)
+def test_samples_tell_the_last_steps_metrics_from_the_next_batch(after, before, cause, site):
+    rows = [
+        ("forward", "label", 0.0, 100.0),
+        ("aten::mm", "op", 0.0, 100.0),
+        ("optimizer", "label", 100.0, 100.0),
+        # 8 ms of plain Python, then the batch: by its position it could be either
+        ("aten::lift_fresh", "op", 8200.0, 100.0),
+    ]
+    sites = [
+        SiteTime(site=SourceSite(file="train.py", line=line, function="f"), phase=part, count=count)
+        for part, line, count in (("sampled after", 50, after), ("sampled before", 10, before))
+    ]
+    run = Run(sites=sites)
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 8300)]), true_ms=8.3, run=run)
+    other = Part.INPUT if cause is Part.HOST else Part.HOST
+    assert timeline.part_ms(cause) > 7.9
+    assert timeline.part_ms(other) < 0.2
+    named = [span.site.line for span in timeline.spans if span.part is cause and span.site is not None]
+    assert site is None or named == [site]
 
 
 def test_python_between_fetch_and_forward_prepares_the_batch():

@@ -1,0 +1,122 @@
+"""The lines of the training loop are told apart by where they stand around forward and update."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+from torch_bottleneck.harness.loop_lines import LoopLines
+from torch_bottleneck.harness.phases import PhaseClock
+from torch_bottleneck.harness.switching import SWITCH_SECONDS, short_switches
+
+
+def make_batch() -> None:
+    until = time.perf_counter() + 0.03
+    while time.perf_counter() < until:
+        pass
+
+
+def loss_by_hand() -> None:
+    until = time.perf_counter() + 0.03
+    while time.perf_counter() < until:
+        pass
+
+
+def metrics() -> None:
+    until = time.perf_counter() + 0.03
+    while time.perf_counter() < until:
+        pass
+
+
+def model(clock: PhaseClock, lines: LoopLines) -> None:
+    lines.forward()
+    clock.enter("forward")
+    until = time.perf_counter() + 0.03
+    while time.perf_counter() < until:
+        pass
+    clock.leave()
+
+
+def update(clock: PhaseClock, lines: LoopLines) -> None:
+    lines.update()
+    clock.enter("optimizer")
+    time.sleep(0.005)
+    clock.leave()
+
+
+def train(clock: PhaseClock, lines: LoopLines, steps: int) -> None:
+    for step in range(steps):
+        lines.at_cut()
+        if step:
+            lines.begin()
+        make_batch()
+        model(clock, lines)
+        loss_by_hand()
+        update(clock, lines)
+        metrics()
+    lines.end()
+
+
+def _counts(lines: LoopLines) -> dict[str, dict[str, int]]:
+    out: dict[str, dict[str, int]] = {}
+    for item in lines.entries():
+        function = out.setdefault(item.phase, {})
+        function[item.site.function] = function.get(item.site.function, 0) + item.count
+    return out
+
+
+def test_lines_before_the_forward_between_and_after_the_update():
+    clock = PhaseClock()
+    lines = LoopLines(clock)
+    train(clock, lines, steps=8)
+    counts = _counts(lines)
+    # On a busy machine a sample may fall late; the bulk of each part may not.
+    bulk = {part: max(lines, key=lines.__getitem__) for part, lines in counts.items()}
+    assert bulk == {
+        "sampled before": "make_batch",
+        "sampled between": "loss_by_hand",
+        "sampled after": "metrics",
+        "sampled forward": "model",
+    }
+
+
+def test_nothing_is_sampled_after_the_end():
+    clock = PhaseClock()
+    lines = LoopLines(clock)
+    lines.begin()
+    lines.end()
+    lines.begin()
+    metrics()
+    assert lines.entries() == []
+
+
+def test_the_switch_interval_is_the_programs_own_again_after_the_last_sampler():
+    before = sys.getswitchinterval()
+    with short_switches():
+        with short_switches():
+            assert sys.getswitchinterval() <= SWITCH_SECONDS * 1.01
+        assert sys.getswitchinterval() <= SWITCH_SECONDS * 1.01
+    assert sys.getswitchinterval() == before
+
+
+def test_a_forked_child_has_the_programs_own_switch_interval():
+    before = sys.getswitchinterval()
+    with short_switches():
+        child = os.fork()
+        if not child:
+            os._exit(0 if abs(sys.getswitchinterval() - before) < 1e-9 else 1)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_the_sampler_ends_with_the_warm_up():
+    clock = PhaseClock()
+    lines = LoopLines(clock)
+    lines.begin()
+    lines.end()
+    for thread in threading.enumerate():
+        if thread.name == "bottleneck-loop-lines":
+            thread.join(timeout=5)
+            assert not thread.is_alive()
