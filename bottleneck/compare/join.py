@@ -116,17 +116,17 @@ def _workload(workload: Workload | None, root: Path) -> Workload | None:
 
 
 def _time(diagnosis: Diagnosis) -> RunTime | None:
-    """The run's median unprofiled step, with its error as told from the run's own steps."""
+    """The run's unprofiled step, the mean that `diagnose` reports, with its error as told from the steps."""
     times = diagnosis.workload.step_ms if diagnosis.workload is not None else ()
     if not times:
         # A step time that was given, or measured by another version of the tool.
         if diagnosis.step.true_ms is None or diagnosis.step.true_is == "profiled":
             return None
-        return RunTime(median_ms=float(f"{diagnosis.step.true_ms:.6g}"), count=diagnosis.step.count)
-    median = statistics.median(times)
+        return RunTime(step_ms=float(f"{diagnosis.step.true_ms:.6g}"), count=diagnosis.step.count)
+    mean = statistics.fmean(times)
     interval = mean_interval(times)
-    error = None if interval is None or median <= 0 else (interval[1] - interval[0]) / 2 / 1.96 / median
-    return RunTime(median_ms=float(f"{median:.6g}"), count=len(times), error=_rounded(error))
+    error = None if interval is None or mean <= 0 else (interval[1] - interval[0]) / 2 / 1.96 / mean
+    return RunTime(step_ms=float(f"{mean:.6g}"), count=len(times), error=_rounded(error))
 
 
 def _budget(diagnoses: Sequence[Diagnosis]) -> tuple[BudgetLine, ...]:

@@ -24,15 +24,15 @@ _SUSPICIOUS = 3.0
 
 
 def median_of(runs: Sequence[RunTime]) -> float | None:
-    """Return the median over runs of their median step, ms."""
-    return statistics.median(run.median_ms for run in runs) if runs else None
+    """Return the middle one of the runs' step times, ms; each is the mean over its run."""
+    return statistics.median(run.step_ms for run in runs) if runs else None
 
 
 def spread_of(runs: Sequence[RunTime]) -> float | None:
-    """Return the standard deviation of the runs' medians, relative; None with one run."""
+    """Return the standard deviation of the runs' step times, relative; None with one run."""
     if len(runs) < 2:
         return None
-    return statistics.stdev(math.log(run.median_ms) for run in runs)
+    return statistics.stdev(math.log(run.step_ms) for run in runs)
 
 
 def _within(base: Sequence[RunTime], head: Sequence[RunTime]) -> float | None:
@@ -68,8 +68,8 @@ def compare_times(base: Baseline, head: Baseline, *, settings: GateSettings, int
         return _with(common, note="the machines differ, so their times say nothing about the program")
     within = _within(one, other)
     found = decide_times(
-        [run.median_ms for run in one],
-        [run.median_ms for run in other],
+        [run.step_ms for run in one],
+        [run.step_ms for run in other],
         tolerance=settings.time_tolerance,
         paired=common.interleaved,
         within=within,

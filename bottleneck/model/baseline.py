@@ -36,7 +36,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unprofiled step time of one run."""
 
-    median_ms: float
+    step_ms: float
+    """Mean of the steps that belong, as `diagnose` reports it."""
     count: int = 0
     """Steps behind it."""
     error: float | None = None

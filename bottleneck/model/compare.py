@@ -42,9 +42,9 @@ class SideSummary(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     runs: int = 0
     step_ms: float | None = None
-    """Median over the runs of their median unprofiled step."""
+    """The middle one of the runs' unprofiled steps, each the mean over its run, as `diagnose` reports it."""
     spread: float | None = None
-    """Standard deviation of the runs' medians, relative; None with one run."""
+    """Standard deviation of the runs' step times, relative; None with one run."""
     verdict: BottleneckClass | None = None
     device: str = ""
     torch: str = ""

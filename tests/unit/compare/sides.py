@@ -28,8 +28,8 @@ def sync(line: int, code: str, count: float = 1.0, **changes: Any) -> SyncSite:
     return SyncSite(what=READ, count=count, site=site(line, **changes), code=code)
 
 
-def runs(*medians: float, error: float | None = 0.01) -> tuple[RunTime, ...]:
-    return tuple(RunTime(median_ms=ms, count=20, error=error) for ms in medians)
+def runs(*times: float, error: float | None = 0.01) -> tuple[RunTime, ...]:
+    return tuple(RunTime(step_ms=ms, count=20, error=error) for ms in times)
 
 
 def counters(values: dict[str, float | Counter] | None = None, **changes: Any) -> StepCounters:

@@ -132,3 +132,13 @@ def test_a_recorded_gpu_run_compared_with_a_faster_twin_names_its_counters(tmp_p
     found = compare_sides(read_side([tmp_path / "baseline.json"]), side)
     assert found.outcome == "regression"
     assert "437 → 438" in found.headline
+
+
+@pytest.mark.parametrize(
+    "name", ["example-sync-bound", "example-allocator-thrashing", "cpu-allocator-16-cores"]
+)
+def test_a_side_has_the_step_time_that_its_diagnosis_shows(name):
+    """The mean, which a slow step in ten moves; a median would not see it."""
+    found = diagnose_paths([CASES[name].folder])
+    (run,) = join_runs([found]).runs
+    assert run.step_ms == pytest.approx(found.step.true_ms, rel=1e-5)
