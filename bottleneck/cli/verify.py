@@ -6,6 +6,7 @@ every run's own folder on disk. This process stays light: each run is a process 
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InputError
+from ..errors import InputError, UsageError
 from ..model.verify import Protocol
 from .diagnose import ScriptCommand, shown
 
@@ -171,6 +172,11 @@ def command(
     from ..verify.session import Session
     from .verify_source import begin, find_source, resume_from
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UsageError(
+            "verify starts every run itself, so it cannot itself run under torchrun.",
+            remedy='bottleneck verify --launcher "torchrun --nproc-per-node 2" --fix FX... train.py',
+        )
     say = _silent if quiet else _say
     protocol = Protocol(
         pairs=pairs,

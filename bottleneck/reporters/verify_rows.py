@@ -30,6 +30,9 @@ COLUMNS = ("fix", "predicted", "measured (95 %)", "peak memory", "loss", "verdic
 
 _SAID = {"same": "same", "close": "close", "harmful": "harmed", "not comparable": "?", "not measured": "-"}
 
+_HOPELESS = 10.0
+"""An interval from one end to the other of which the step is ten times as long says nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -125,9 +128,11 @@ def _row(outcome: Outcome) -> Row:
 
 def _times(found: Measured) -> str:
     text = f"{found.ratio:.2f}×"
-    if found.low is not None and found.high is not None:
-        text += f" ({found.low:.2f} to {found.high:.2f})"
-    return text
+    if found.low is None or found.high is None:
+        return f"{text} (1 pair)"
+    if found.high > _HOPELESS * found.low:
+        return f"{text} (too noisy)"
+    return f"{text} ({found.low:.2f} to {found.high:.2f})"
 
 
 def _count(number: int) -> str:

@@ -162,7 +162,7 @@ class Arms:
         if timed is None or reason:
             broken = run.artefacts.get("harness") if run is not None else None
             why = f": {str(broken.reason).strip().splitlines()[-1]}" if broken is not None else ""
-            said = reason or f"it ended before any step could be timed{why}"
+            said = reason or f"it ended {_length(run)}before any step could be timed{why}"
             return msgspec.structs.replace(record, status="failed", reason=said)
         assert run is not None
         assert window is not None
@@ -258,6 +258,14 @@ def _times(wall: Sequence[float], device: Sequence[float | None]) -> list[float 
     if len(known) == len(wall) and fmean(known) > fmean(wall):
         return list(device)
     return list(wall)
+
+
+def _length(run: Run | None) -> str:
+    """Say after how many steps a run ended that was too short to time any."""
+    steps = (
+        max((max(w.steps.index, default=-1) + 1 for w in run.windows), default=0) if run is not None else 0
+    )
+    return f"after {steps} steps, " if steps else ""
 
 
 def _peak(counters: Counters | None) -> tuple[int | None, str]:

@@ -88,6 +88,11 @@ class Session:
             record = self._launch(())
             if self._interrupted:
                 return
+            if record.status == "failed" and record.reason.startswith("it ended"):
+                raise ScriptError(
+                    f"{self.arms.target.name} is too short to measure: {record.reason}.",
+                    remedy="Let it make 50 steps or more; a run is stopped as soon as it has told enough.",
+                )
             if record.status == "failed":
                 raise ScriptError(
                     f"{self.arms.target.name} fails without any fix: {record.reason}.",

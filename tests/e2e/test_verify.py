@@ -161,6 +161,29 @@ def test_a_script_that_fails_by_itself_is_its_own_error(tmp_path: Path) -> None:
     assert "Traceback" not in got.stderr
 
 
+def test_a_script_that_is_over_too_soon_is_told_so_and_not_called_failing(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN.replace("range(400)", "range(4)"))
+    got = verify(tmp_path, "--out", "v", "train.py", "--fix", "FX311")
+    assert got.returncode == 4
+    assert "train.py is too short to measure: it ended after 4 steps" in got.stderr
+    assert "fails" not in got.stderr
+
+
+def test_under_a_launcher_it_says_how_it_wants_to_be_started(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN)
+    got = subprocess.run(
+        [sys.executable, "-m", "torch_bottleneck", "verify", "train.py", "--fix", "FX311"],
+        cwd=tmp_path,
+        env={**os.environ, "TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert got.returncode == 2
+    assert '--launcher "torchrun' in got.stderr
+
+
 def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
     process = subprocess.Popen(

@@ -36,6 +36,8 @@ class Flavour(Patch):
         self._keyword = "fused" if self.fix == "FX311" else "foreach"
         self._local = _Local()
         self._changed: list[weakref.ref[Any]] = []
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._handle = optim_module.register_optimizer_step_post_hook(self._note_step)
         for kind in vars(torch.optim).values():
             if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
                 continue
@@ -44,6 +46,15 @@ class Flavour(Patch):
                 and self._keyword in inspect.signature(vars(kind)["__init__"]).parameters
             ):
                 self.replaced.put(kind, "__init__", functools.partial(self._make_init, kind))
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        self._handle.remove()
+        super().uninstall()
+
+    def _note_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._stepped.add(optimizer)
 
     def _make_init(self, kind: type, original: Any) -> Any:
         local = self._local
@@ -98,7 +109,8 @@ class Flavour(Patch):
         groups = [group for optimizer in alive for group in optimizer.param_groups]
         if self.count and groups and not all(group.get(self._keyword) for group in groups):
             return self.not_applied(f"the parameter groups are no longer {self._keyword}")
-        if self.count and groups and not any(optimizer.state for optimizer in alive):
+        # One whose step is compiled calls no hooks, but has state by now.
+        if self.count and groups and not any(o in self._stepped or o.state for o in alive):
             return self.not_applied("the optimizer it was built into never made a step")
         return super().check()
 

@@ -607,3 +607,14 @@ def test_ddp_is_built_with_other_options(put_in: Callable[..., Patch]) -> None:
     assert model.static_graph
     assert model.gradient_as_bucket_view
     assert patch.check().values["bucket_cap_mb"] == 50
+
+
+def test_an_optimizer_without_any_state_has_stepped_all_the_same(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX311")
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert patch.check().reason == "the optimizer it was built into never made a step"
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert not optimizer.state
+    assert patch.check().state == "applied"
