@@ -35,8 +35,8 @@ LAUNCHERS = {
     "python": "Leave `python` out: bottleneck diagnose train.py",
     "python3": "Leave `python3` out: bottleneck diagnose train.py",
     "torchrun": "Put the launcher first: torchrun ... -m torch_bottleneck diagnose train.py",
-    "accelerate": "Put the launcher first: torchrun ... -m torch_bottleneck diagnose train.py",
-    "deepspeed": "Put the launcher first: torchrun ... -m torch_bottleneck diagnose train.py",
+    "accelerate": "Put the launcher first: accelerate launch ... -m torch_bottleneck diagnose train.py",
+    "deepspeed": "Put the launcher first: deepspeed ... --module torch_bottleneck diagnose train.py",
 }
 
 

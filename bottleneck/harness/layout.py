@@ -175,6 +175,17 @@ def _number_children(working: Path) -> None:
             number += 1
         taken.add(f"rank{number}")
         path.rename(working / f"rank{number}")
+    _number_main(working, taken)
+
+
+def _number_main(working: Path, taken: set[str]) -> None:
+    """Name the first process's folder by rank as well if it is one of several that trained alike."""
+    main = read_run(working / "main")
+    if main is None or main.world_size == 1 or f"rank{main.rank}" in taken:
+        return
+    others = (read_run(working / name) for name in taken if re.fullmatch(r"rank\d+", name))
+    if any(run is not None and run.world_size == main.world_size for run in others):
+        (working / "main").rename(working / f"rank{main.rank}")
 
 
 def _is_rank_of_several(path: Path) -> bool:

@@ -44,6 +44,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Uncompressed size that the trace should stay below; fewer steps are traced to keep to it."""
     trial: Trial | None = None
     """A run of an experiment: fixes applied, losses recorded, and the baseline window only."""
+    child: bool = False
+    """A rank that the script itself started, by running itself once more."""
     quiet: bool = False
     """No progress lines."""
     verbose: bool = False

@@ -18,6 +18,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from . import relaunches
 from .plan import decode_plan
 from .session import Session
 from .stopping import StopRun
@@ -40,7 +41,7 @@ def main(working_folder: str | None) -> None:
     """
     plan = decode_plan(sys.argv[1], args=tuple(sys.argv[2:]))
     _die_with_parent()
-    session = Session(plan)
+    session = Session(plan, child=plan.child)
     session.arm()
     if working_folder is not None:
         # As late as this: our own imports are done.
@@ -62,6 +63,7 @@ def main(working_folder: str | None) -> None:
         # The stop ended a training thread, or was swallowed, and the main thread came to its end.
         _leave(session)
     session.close(None)
+    relaunches.wait()
 
 
 def prepare_script(path: str) -> tuple[types.ModuleType, types.CodeType]:
@@ -169,6 +171,7 @@ def _leave(session: Session) -> NoReturn:
     """
     session.stopper.wait_for_thread()
     session.close(None)
+    relaunches.wait()
     atexit._run_exitfuncs()
     session.amend()
     flush()

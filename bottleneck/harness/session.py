@@ -158,10 +158,12 @@ class Session:
 
     def _on_torch(self) -> None:
         """Torch is there: put the hooks in. Whatever fails, the script goes on."""
-        from . import children
+        from . import children, relaunches
 
         try:
-            children.install(self.plan)
+            relaunches.install(self.plan)
+            children.install(self.plan, wake=self.stopper.wake)
+            self.stopper.follow_children(children.any_alive)
             from .agent import Agent
 
             if self._trial is not None:

@@ -32,6 +32,8 @@ PATIENCE_SECONDS = 5.0
 """After Ctrl-C: how long to wait for a safe point before stopping wherever the program stands."""
 THREAD_SECONDS = 10.0
 """For a stopped training thread to unwind."""
+CHILDREN_SECONDS = 5.0
+"""After the last stopped child has gone: for its parent to come to its end without our help."""
 SAME_PRESS_SECONDS = 0.25
 """One Ctrl-C may arrive twice: from the terminal and handed on by our parent process."""
 
@@ -63,6 +65,7 @@ class Stopper:
         self._before_raise: list[Callable[[], None]] = []
         self._at_first_safe_point: Callable[[], None] | None = None
         self._last_resort: Callable[[str], NoReturn] | None = None
+        self._children_alive: Callable[[], bool] | None = None
         self._thread: int | None = None
         self._released = False
         self._gone = threading.Event()
@@ -94,6 +97,15 @@ class Stopper:
     def last_resort(self, call: Callable[[str], NoReturn]) -> None:
         """Set what ends the process when unwinding does not: gets the reason, must not return."""
         self._last_resort = call
+
+    @property
+    def wake(self) -> int | None:
+        """The signal by which a child that was stopped tells this process so."""
+        return self._wake
+
+    def follow_children(self, alive: Callable[[], bool]) -> None:
+        """Stop this process too when its children were stopped; `alive` says whether any runs on."""
+        self._children_alive = alive
 
     def request(self) -> None:
         """Ask for a stop at the next safe point; the capture is complete."""
@@ -187,8 +199,27 @@ class Stopper:
 
     def _on_wake(self, _signum: int, _frame: FrameType | None) -> None:
         # In a forked child, or after the program has left, a late signal means nothing.
-        if self.reason is not None and os.getpid() == self._pid and not self._released:
+        if os.getpid() != self._pid or self._released:
+            return
+        if self.reason is not None:
             self._raise()
+        if self._children_alive is not None:
+            alive, self._children_alive = self._children_alive, None
+            self._start_thread(lambda: self._end_with(alive))
+
+    def _end_with(self, alive: Callable[[], bool]) -> None:
+        """Wait for the children, and then for this process to end by itself; stop it if it hangs."""
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < CHILDREN_SECONDS:
+            time.sleep(0.1)
+            if self.reason is not None or self._released:
+                return
+            if alive():
+                quiet_since = time.monotonic()
+        self.reason = "done"
+        main = threading.main_thread().ident
+        if self._wake is not None and main is not None:
+            signal.pthread_kill(main, self._wake)
 
     # -- raising -----------------------------------------------------------------------------
 

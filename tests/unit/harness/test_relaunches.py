@@ -1,0 +1,69 @@
+"""Which commands of the script are the script itself once more, for another rank."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torch_bottleneck.harness import relaunches
+from torch_bottleneck.harness.plan import Plan, decode_plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "train.py").write_text("")
+    return Plan(script=str(tmp_path / "train.py"), out=str(tmp_path / "run"), args=("--lr", "1"))
+
+
+def test_the_script_itself_for_another_rank_runs_under_us(plan: Plan) -> None:
+    assert plan.script is not None
+    got = relaunches.observed(plan, [sys.executable, plan.script, "--lr", "2"], {"LOCAL_RANK": "1"})
+    assert got is not None
+    assert (got[0], got[-2:]) == (sys.executable, ["--lr", "2"])
+    text = next(word for word in got if word.startswith("{"))
+    rank = decode_plan(text, args=tuple(got[got.index(text) + 1 :]))
+    assert (rank.script, rank.args, rank.child, rank.out) == (plan.script, ("--lr", "2"), True, plan.out)
+
+
+def test_a_module_is_known_by_its_name(plan: Plan) -> None:
+    module = Plan(module="pkg.train", out=plan.out)
+    env = {"LOCAL_RANK": "1"}
+    got = relaunches.observed(module, [sys.executable, "-m", "pkg.train", "-m", "x"], env)
+    assert got is not None
+    assert got[-2:] == ["-m", "x"]
+    assert relaunches.observed(module, [sys.executable, "-m", "pkg.other"], env) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "env"),
+    [
+        ("SCRIPT", None),
+        ("SCRIPT", {"LOCAL_RANK": "0"}),
+        ("SCRIPT", {}),
+        ([sys.executable, "-c", "pass"], {"LOCAL_RANK": "1"}),
+        ([sys.executable, "evaluate.py"], {"LOCAL_RANK": "1"}),
+        (["/usr/bin/env", "SCRIPT"], {"LOCAL_RANK": "1"}),
+        ([sys.executable], {"LOCAL_RANK": "1"}),
+        ("nvidia-smi -L", {"LOCAL_RANK": "1"}),
+        ([sys.executable, 3], {"LOCAL_RANK": "1"}),
+    ],
+)
+def test_any_other_command_passes(plan: Plan, command: object, env: dict[str, str] | None) -> None:
+    words = [sys.executable, plan.script] if command == "SCRIPT" else command
+    assert relaunches.observed(plan, words, env) is None
+
+
+def test_a_process_is_started_as_before_and_popen_is_put_back(plan: Plan) -> None:
+    original = subprocess.Popen.__init__
+    relaunches.install(plan)
+    try:
+        env = {**os.environ, "LOCAL_RANK": "1"}
+        said = subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, env=env, check=True)
+    finally:
+        relaunches.uninstall()
+    assert said.stdout == b"1\n"
+    assert subprocess.Popen.__init__ is original
