@@ -30,6 +30,8 @@ FIXES: tuple[Fix, ...] = (
             ON_CUDA,
             given("allocator.expandable_segments", "==", False, "expandable_segments is off"),
             given("allocator.backend", "==", "native", "the native caching allocator is in use"),
+            # It gives memory back to the driver from such segments as well: measured, 0.97 of the speed.
+            given("allocator.empty_cache_per_step", "==", 0, "empty_cache() is not called in the loop"),
         ),
         what_if=WhatIf.ALLOCATOR_FREE,
         basis="allocator calls free of charge",

@@ -126,9 +126,7 @@ def gpu_context(
     forward = forward_work(trace, kinds, program)
     if forward.any():
         context["work.forward_ms"] = share(forward) * true_ms
-    emptied = _emptied_cache(trace, kinds, program)
-    if emptied:
-        context["allocator.empty_cache_per_step"] = _per_step(emptied, program)
+    context["allocator.empty_cache_per_step"] = _per_step(_emptied_cache(trace, kinds, program), program)
     if varying:
         context["step.varying_shapes"] = True
     if flavour != "unknown":

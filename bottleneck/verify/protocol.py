@@ -6,6 +6,7 @@ what they say.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model.verify import Protocol, RunRecord
+    from ..stats.ratio_paired import Decision, PairedRatio
 
 __all__ = ["Next", "estimate_seconds", "next_run"]
 
@@ -74,11 +76,16 @@ def next_run(
         if fresh and last is not None and last.fixes == together:
             return Next(run="without")
         decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
-        if decision != "undecided":
+        if pairs >= protocol.max_pairs or (decision != "undecided" and _told(decision, ratio)):
             return Next(run="stop", reason=decision)
-        if pairs >= protocol.max_pairs:
-            return Next(run="stop", reason="undecided")
     return Next(run="with" if after_base else "without")
+
+
+def _told(decision: Decision, ratio: PairedRatio | None) -> bool:
+    """Say whether a gain is known to half of itself: "1.8×, somewhere from 1.06 to 3.1" helps nobody."""
+    if decision == "no gain" or ratio is None or ratio.low is None or ratio.high is None:
+        return True
+    return math.log(ratio.high / ratio.low) <= abs(math.log(ratio.ratio))
 
 
 def _not_applied(run: RunRecord, added: tuple[str, ...]) -> bool:

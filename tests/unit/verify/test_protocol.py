@@ -52,6 +52,17 @@ def test_more_pairs_are_run_while_it_is_undecided_up_to_the_cap() -> None:
     assert following([*noisy, record(8, FIX, 10.2), record(9, (), 9.9)]) == "stop: undecided"
 
 
+def test_a_gain_is_measured_on_until_it_is_known_to_half_of_itself() -> None:
+    # Both times it is faster for certain; the second time nobody could say by how much.
+    two = Protocol(pairs=2, max_pairs=4)
+    for times, expected in (
+        ((12.7, 8.0, 12.6, 8.1, 12.7), "stop"),
+        ((12.7, 6.8, 13.1, 7.5, 12.9), "with"),
+    ):
+        step = next_run(runs(*times), base=(), added=FIX, protocol=two, session=1)
+        assert step.run == expected, step
+
+
 def test_a_failure_and_what_is_not_applied_end_it_at_once() -> None:
     failed = [*runs(10.0), record(2, FIX, None, status="failed", reason="out of memory")]
     assert following(failed) == "stop: failed"
