@@ -7,7 +7,8 @@ Position decides. Between a fetch and the forward that consumes it stands prepar
 script has no loader at all, what stands between an update and the next forward is the last step's
 metrics and logging, then the next step's batch. Samples of the loop's lines (`after_share`) tell how
 much of it is which. Without them the stretch before the step's first forward is preparation if
-tensors are made in it, from the last scalar read onwards.
+tensors are made in it, from the last scalar read onwards; and where no optimizer of torch's was seen,
+from the last in-place arithmetic onwards, which is the script's own update.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def preparation(segments: Segments, *, after_share: float | None = None) -> NDAr
     has_loader = bool((segments.phase == code["data"]).any())
     skip = {0, code["h2d"], code["zero_grad"]}
     makes = np.isin(segments.op_class, _MAKES_TENSORS)
+    ended = segments.op_class == OpClass.SYNC
+    if not (segments.phase == code["optimizer"]).any():
+        ended |= segments.in_place
     for k in range(segments.steps):
         first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
         runs = _runs(segments.phase[first:last])
@@ -91,7 +95,7 @@ def preparation(segments: Segments, *, after_share: float | None = None) -> NDAr
                 begun = any(earlier == forward for _, _, earlier in runs[:at])
                 (following if begun else leading).extend(range(first + a, first + b))
                 continue
-            reads = np.flatnonzero(segments.op_class[first + a : first + b] == OpClass.SYNC)
+            reads = np.flatnonzero(ended[first + a : first + b])
             begin = first + a + (int(reads[-1]) + 1 if len(reads) else 0)
             if makes[begin : first + b].any():
                 mask[begin : first + b] = True

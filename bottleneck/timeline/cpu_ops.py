@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OpClass", "base_name", "classify", "is_region", "op_classes"]
+__all__ = ["OpClass", "base_name", "classify", "is_region", "op_classes", "updates_in_place"]
 
 
 class OpClass(IntEnum):
@@ -85,12 +85,20 @@ _SEAM_NAMES = frozenset(
     ("CompiledFunction", "CompiledFunctionBackward", "CompiledAutograd", "AOTAutogradFunction")
 )
 _BUILT_IN_NODE = re.compile(r"^[A-Za-z0-9_]+Backward\d+$")
+_IN_PLACE = re.compile(
+    r"^(_foreach_\w+_|_fused_\w+|(add|sub|mul|div|addcmul|addcdiv|lerp|clamp|clamp_min|clamp_max|sign|pow)_)$"
+)
 _NAMESPACE = re.compile(r"^(?:aten|prims|quantized|mkldnn|torch_ipex|inductor|c10d|profiler)::")
 
 
 def base_name(name: str) -> str:
     """Return an operator's name without its namespace, as in "add_"."""
     return _NAMESPACE.sub("", name)
+
+
+def updates_in_place(name: str) -> bool:
+    """Return whether the operator is in-place arithmetic: how parameters are changed, not made."""
+    return _IN_PLACE.match(base_name(name)) is not None
 
 
 def is_region(name: str) -> bool:

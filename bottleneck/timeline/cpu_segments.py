@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.trace import NONE, Trace
-from .cpu_ops import OpClass, is_region, op_classes
+from .cpu_ops import OpClass, is_region, op_classes, updates_in_place
 from .dialect import Kind, kinds
 
 __all__ = ["PHASES", "Segments", "phase_of_annotation", "read_segments"]
@@ -55,6 +55,8 @@ class Segments:
     """Code of the thread in the trace."""
     first_of_row: NDArray[np.bool_]
     """True where a row's first own stretch begins: its fixed cost is charged there, once."""
+    in_place: NDArray[np.bool_]
+    """In-place arithmetic."""
     regions_per_step: float = 0.0
     nested_regions_per_step: float = 0.0
     """Regions inside another region: code that dynamo resumed after a graph break."""
@@ -175,6 +177,7 @@ def read_segments(
         if i in annotated and (phase := phase_of_annotation(name, labels=phases[1:])) is not None
     }
     classes = op_classes(trace.names)
+    in_place_names = np.asarray([updates_in_place(name) for name in trace.names], dtype=np.bool_)
     compiling_names = set(np.flatnonzero(classes == OpClass.COMPILING).tolist())
     row_start, row_end = trace.ts_ns[rows], trace.end_ns[rows]
 
@@ -205,6 +208,8 @@ def read_segments(
     ops[covered] = is_op[row[covered]]
     op_class[ops] = classes[trace.name[row[ops]]]
     op_class[np.asarray(sweep.compiling, dtype=np.bool_)] = OpClass.COMPILING
+    in_place = np.zeros(len(row), dtype=np.bool_)
+    in_place[ops] = in_place_names[trace.name[row[ops]]]
     first = np.zeros(len(row), dtype=np.bool_)
     first[np.unique(row, return_index=True)[1]] = True
     start = np.asarray(sweep.start, dtype=np.int64)
@@ -222,6 +227,7 @@ def read_segments(
         step_ns=np.asarray(end_ns - start_ns, dtype=np.int64),
         tid=thread[1],
         first_of_row=first & covered,
+        in_place=in_place,
         regions_per_step=sweep.regions / steps,
         nested_regions_per_step=sweep.nested_regions / steps,
         region_phases_per_step=len(sweep.region_owners) / steps,

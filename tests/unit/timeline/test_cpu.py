@@ -241,6 +241,23 @@ def test_a_hand_made_batch_is_input_and_what_stands_before_the_last_read_is_not(
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.98, abs=0.05)
 
 
+@pytest.mark.parametrize("name", ["aten::add_", "aten::_foreach_addcdiv_"])
+@pytest.mark.parametrize("torch_optimizer", [True, False])
+def test_an_update_by_hand_is_no_preparation_of_the_next_batch(name: str, torch_optimizer: bool):
+    rows = [
+        ("forward", "label", 0.0, 100.0),
+        ("aten::mm", "op", 0.0, 100.0),
+        ("backward", "label", 100.0, 100.0),
+        *([("optimizer", "label", 200.0, 50.0)] if torch_optimizer else []),
+        *((name, "op", 300.0 + 10.0 * i, 8.0) for i in range(60)),
+        ("aten::normal_", "op", 900.0, 100.0),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0)
+    # With an optimizer of torch's what follows it may well be a batch being normalised in place.
+    expected = 0.75 if torch_optimizer else 0.1
+    assert timeline.part_ms(Part.INPUT) == pytest.approx(expected, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("after", "before", "cause", "site"),
     [(40, 0, Part.HOST, 50), (0, 40, Part.INPUT, 10), (3, 1, Part.INPUT, None)],
