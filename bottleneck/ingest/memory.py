@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import InputError
+from ..errors import InputError, SnapshotError
 from ..model.memory_notes import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
 from ..timeline.memory import join_failure, summarise_memory
 from .snapshot import read_snapshot
@@ -74,6 +74,12 @@ def read_records(rank: Rank) -> tuple[tuple[MemoryRecord, ...], tuple[str, ...]]
             continue
         try:
             snapshot = read_snapshot(path)
+            if not snapshot.devices:
+                raise SnapshotError(
+                    f"{path} is empty: no memory was reserved, and nothing was recorded.",
+                    remedy="Call torch.cuda.memory._record_memory_history() before the first step, and take "
+                    "the snapshot in the process that trains.",
+                )
         except InputError as error:
             if rank.run is None and rank.trace_path is None:
                 raise

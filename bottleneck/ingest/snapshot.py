@@ -68,9 +68,9 @@ class _Stacks:
                 raise SnapshotError(f"A stack frame is {type(frame).__name__}, not a dict.")
             line = frame.get("line", 0)
             made = Frame(
-                str(frame.get("name", "")),
-                str(frame.get("filename", "")),
-                line if isinstance(line, int) else 0,
+                _text(frame.get("name")),
+                _text(frame.get("filename")),
+                line if isinstance(line, int) and abs(line) < _HUGE else 0,
             )
             known = self.frames.setdefault(made, len(self.frames))
             self._by_frame[id(frame)] = known
@@ -108,8 +108,18 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         frames=tuple(stacks.frames),
         stacks=tuple(stacks.stacks),
         annotations=annotations,
-        settings={str(k): v for k, v in settings.items()} if isinstance(settings, dict) else {},
+        settings={k: v for k, v in settings.items() if isinstance(k, str)}
+        if isinstance(settings, dict)
+        else {},
     )
+
+
+def _text(value: object) -> str:
+    """Return a text as it is, and nothing for anything else.
+
+    Never `str(value)`: lists within lists, of a file that means harm, take for ever to write out.
+    """
+    return value if isinstance(value, str) else ""
 
 
 def _dicts(value: object, what: str) -> list[dict[str, Any]]:
@@ -121,7 +131,7 @@ def _dicts(value: object, what: str) -> list[dict[str, Any]]:
 def _whole(entry: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = entry.get(key, default)
     if not isinstance(value, int) or not -_HUGE < value < _HUGE:
-        shown = repr(value)[:40]
+        shown = f"one beyond {_HUGE}" if isinstance(value, int) else f"a {type(value).__name__}"
         raise SnapshotError(f"{key!r} should be a whole number, and is {shown}.")
     return value
 
@@ -164,8 +174,9 @@ def _device(
     block_columns = list(zip(*blocks, strict=True)) if blocks else [()] * 6
     return DeviceMemory(
         device=number,
-        action=np.array([_ACTIONS.get(str(entry.get("action")), other) for entry in history], np.int8),
+        action=np.array([_ACTIONS.get(_text(entry.get("action")), other) for entry in history], np.int8),
         address=_column(history, "addr").astype(np.uint64),
+        device_free=_device_free(history),
         size=_column(history, "size"),
         stream=_column(history, "stream"),
         time_us=_column(history, "time_us"),
@@ -179,7 +190,21 @@ def _device(
         segment_address=_column(segments, "address").astype(np.uint64),
         segment_size=_column(segments, "total_size"),
         segment_stream=_column(segments, "stream"),
+        segment_private=np.array([_private(segment) for segment in segments], np.bool_),
     )
+
+
+def _device_free(history: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Return what failed allocations tell of the device's free bytes, by event."""
+    return {
+        number: _whole(entry, "device_free") for number, entry in enumerate(history) if "device_free" in entry
+    }
+
+
+def _private(segment: Mapping[str, Any]) -> bool:
+    """Whether a segment belongs to a pool of its own, as those of CUDA graphs do: its id is not (0, 0)."""
+    pool = segment.get("segment_pool_id")
+    return isinstance(pool, (list, tuple)) and any(part not in (0, None) for part in pool)
 
 
 def _blocks(
@@ -197,7 +222,7 @@ def _blocks(
         history = block.get("history")
         if not frames and isinstance(history, list) and history and isinstance(history[0], dict):
             frames = history[0].get("frames")
-        state = _STATES.get(str(block.get("state")), BlockState.INACTIVE)
+        state = _STATES.get(_text(block.get("state")), BlockState.INACTIVE)
         requested = _whole(block, "requested_size", size)
         found.append((place, size, requested, int(state), stacks.number(frames), index))
     return found
@@ -208,7 +233,7 @@ def _annotations(entries: Sequence[Mapping[str, Any]]) -> tuple[Annotation, ...]
     opened: dict[tuple[str, int], list[int]] = {}
     found: list[Annotation] = []
     for entry in entries:
-        name, time_us = str(entry.get("name", "")), _whole(entry, "time_us", 0)
+        name, time_us = _text(entry.get("name")), _whole(entry, "time_us", 0)
         key = (name, _whole(entry, "device", 0))
         if entry.get("stage") == "START":
             opened.setdefault(key, []).append(time_us)

@@ -26,6 +26,8 @@ _GZIP = b"\x1f\x8b"
 _PROTO = b"\x80"
 _BYTES_PER_BYTE = 80
 """Memory that a real snapshot takes when loaded, per byte of its pickle: 15 to 40 measured."""
+_PACKED = 20
+"""How much smaller gzip makes a snapshot: 10 to 20 times measured."""
 _SPARE_BYTES = 2 * 2**30
 
 _DAMAGE = (
@@ -72,7 +74,8 @@ def load_plain(path: str | os.PathLike[str]) -> Any:
     place = Path(path)
     try:
         size = place.stat().st_size
-        with _opened(place) as file, _memory_limit(size):
+        packed = _is_packed(place)
+        with _opened(place) as file, _memory_limit(size * (_PACKED if packed else 1)):
             return _Plain(file, encoding="utf-8", errors="replace").load()
     except InputError as error:
         raise type(error)(f"{place}: {error.message}", remedy=error.remedy) from None
@@ -90,15 +93,19 @@ def load_plain(path: str | os.PathLike[str]) -> Any:
             f"{place} is cut off ({size} bytes).", remedy="The program probably ended while writing it."
         ) from None
     except _DAMAGE as error:
-        reason = str(error).strip().split("\n")[0]
+        reason = str(error).strip().split("\n")[0].rstrip(".")
         raise SnapshotError(f"{place} is no pickle, or damaged: {reason}.") from None
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
+    packed = _is_packed(path)
     with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-        file.seek(0)
         if packed:
             with gzip.GzipFile(fileobj=file) as inner:
                 yield inner  # type: ignore[misc]

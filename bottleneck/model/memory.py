@@ -120,6 +120,11 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     unused_at_peak_bytes: int | None = None
     """Free bytes inside used segments at the moment when most was live. None: not known (no history, or
     expandable segments)."""
+    private_bytes: int = 0
+    """Reserved in pools of their own (CUDA graphs, torch.cuda.MemPool). Replayed graphs use them without an
+    event, so they count neither as live nor as free: the figures above leave out what is free there."""
+    private_free_bytes: int = 0
+    """Of these, free as the allocator sees it."""
 
 
 class Churn(msgspec.Struct, frozen=True, kw_only=True):

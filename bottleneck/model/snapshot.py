@@ -82,6 +82,10 @@ class DeviceMemory:
     segment_address: NDArray[np.uint64]
     segment_size: NDArray[np.int64]
     segment_stream: NDArray[np.int64]
+    segment_private: NDArray[np.bool_]
+    """Of a pool of its own (CUDA graphs): what is free there serves no one else."""
+    device_free: dict[int, int] = field(default_factory=dict)
+    """Event of a failed allocation -> bytes that were free on the device."""
 
     @property
     def has_times(self) -> bool:

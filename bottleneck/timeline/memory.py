@@ -14,9 +14,9 @@ import numpy as np
 from ..model.memory import Fragmentation, MemorySummary, OutOfMemory
 from ..model.memory_notes import MemoryNotes
 from ..model.snapshot import Action, Snapshot
+from ..model.units import byte_size
 from .memory_curve import draw_curve, draw_marks
 from .memory_facts import (
-    begins_late,
     churn,
     empty_cache,
     find_leaks,
@@ -34,6 +34,9 @@ from .memory_segments import find_fragmentation
 from .memory_stacks import read_stacks
 
 __all__ = ["join_failure", "summarise_memory"]
+
+_PRIVATE = 0.02
+"""Share of what is reserved from which private pools are worth a word."""
 
 
 def summarise_memory(
@@ -56,9 +59,7 @@ def summarise_memory(
         reading = read_memory(snapshot, memory, stacks, notes)
         capacity = mine.capacity_bytes if mine is not None else None
         capacity = capacity or (capacities or {}).get(memory.device)
-        ring = notes.ring_entries if notes is not None else None
-        truncated = begins_late(reading) or (ring is not None and len(memory.action) >= ring)
-        found.append(_summarise(reading, mine, source=snapshot.path, capacity=capacity, truncated=truncated))
+        found.append(_summarise(reading, mine, source=snapshot.path, capacity=capacity))
     return tuple(sorted(found, key=lambda summary: -summary.peak_bytes))
 
 
@@ -87,7 +88,7 @@ def join_failure(
 
 
 def _summarise(
-    reading: Reading, notes: MemoryNotes | None, *, source: str, capacity: int | None, truncated: bool
+    reading: Reading, notes: MemoryNotes | None, *, source: str, capacity: int | None
 ) -> MemorySummary:
     memory, clock, lives = reading.memory, reading.clock, reading.lives
     at_peak = lives.live_at(reading.peak)
@@ -116,7 +117,7 @@ def _summarise(
         steps=len(clock.steps) or None,
         steps_from=clock.steps_from,
         stacks="none" if not python else "python and C++" if any(f.cpp for f in told) else "python",
-        truncated=truncated,
+        truncated=reading.truncated,
         fragmentation=pieces,
         churn=churn(reading),
         leaks=find_leaks(reading, capacity=capacity),
@@ -130,12 +131,19 @@ def _summarise(
         gradients_in_forward_bytes=gradients_in_forward(reading),
         stale_gradients_bytes=stale_gradients(reading),
         out_of_memory=failure,
-        problems=_problems(reading, python=python, truncated=truncated, failed=failure is not None),
+        problems=_problems(reading, pieces, python=python, failed=failure is not None),
     )
 
 
-def _problems(reading: Reading, *, python: bool, truncated: bool, failed: bool) -> tuple[str, ...]:
+def _problems(
+    reading: Reading, pieces: Fragmentation | None, *, python: bool, failed: bool
+) -> tuple[str, ...]:
     found = []
+    if pieces is not None and pieces.private_free_bytes > _PRIVATE * pieces.reserved_bytes:
+        found.append(
+            f"{byte_size(pieces.private_bytes)} are reserved in pools of their own, as CUDA graphs have "
+            "them: replayed graphs use them without an event in the history, so the peak is that of all else."
+        )
     if not reading.lives.events and not failed:
         found.append(
             "The snapshot has no history, only the state when it was taken: to see a peak, call "
@@ -145,11 +153,15 @@ def _problems(reading: Reading, *, python: bool, truncated: bool, failed: bool) 
         found.append(
             'The history has no stacks, so no line of the program can be named: record with context="all".'
         )
-    if truncated:
+    if reading.truncated:
         found.append("The ring of the memory history was full: it holds the last events only.")
     if reading.lives.events and not reading.clock.steps:
         found.append("No whole training step was found in the memory history: nothing is told per step.")
     return tuple(found)
+
+
+def _unused(pieces: Fragmentation) -> int:
+    return pieces.reserved_bytes - pieces.active_bytes - pieces.private_free_bytes
 
 
 def _failure(reading: Reading, notes: MemoryNotes | None, pieces: Fragmentation | None) -> OutOfMemory | None:
@@ -165,7 +177,7 @@ def _failure(reading: Reading, notes: MemoryNotes | None, pieces: Fragmentation 
             site=noted.site,
             when=f"{noted.phase or 'between the phases'}{step}",
             live_bytes=int(reading.lives.size[rows].sum()),
-            unused_bytes=pieces.reserved_bytes - pieces.active_bytes if pieces is not None else None,
+            unused_bytes=_unused(pieces) if pieces is not None else None,
             composition=reading.composition(rows),
             holders=reading.holders(rows),
         )
@@ -177,6 +189,7 @@ def _failure(reading: Reading, notes: MemoryNotes | None, pieces: Fragmentation 
     rows = reading.lives.live_at(event)
     return OutOfMemory(
         requested_bytes=int(reading.memory.size[event]) or None,
+        device_free_bytes=reading.memory.device_free.get(event),
         site=reading.stacks[stack].site if stack >= 0 else None,
         when=reading.when(event),
         caught=event < reading.lives.events - 1,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.memory_notes import MemoryNotes
-from ..model.snapshot import Annotation, DeviceMemory, Snapshot
+from ..model.snapshot import Action, Annotation, DeviceMemory, Snapshot
 from .memory_stacks import StackFacts
 
 __all__ = ["PHASES", "MemoryClock", "Stretch", "read_clock"]
@@ -82,8 +82,10 @@ def read_clock(
     memory: DeviceMemory,
     stacks: tuple[StackFacts, ...],
     notes: MemoryNotes | None,
+    *,
+    truncated: bool,
 ) -> MemoryClock:
-    """Find steps and phases of one device's history."""
+    """Find steps and phases of one device's history; of a truncated one the first step may be cut."""
     count = len(memory.action)
     timed = memory.has_times
     # The clock behind the times is calibrated and may step back by a microsecond.
@@ -102,9 +104,10 @@ def read_clock(
             [(f"step {i}", b, e) for i, b, e in zip(
                 notes.step_index, notes.step_begin_us, notes.step_end_us, strict=True
             )],
+            truncated=truncated,
         )  # fmt: skip
     if not steps and timed:
-        steps = _cut(time_us, _annotated_steps(snapshot.annotations))
+        steps = _cut(time_us, _annotated_steps(snapshot.annotations), truncated=truncated)
         steps_from = "annotations" if steps else ""
     if not steps:
         steps = _steps_by_phase(phase)
@@ -133,7 +136,16 @@ def _phases_by_stack(memory: DeviceMemory, stacks: tuple[StackFacts, ...]) -> ND
     codes = np.array(
         [_CODE[facts.phase] for facts in stacks] + [_CODE["backward"] if python_only else 0], np.int8
     )
-    return codes[memory.stack]
+    gives = np.isin(memory.action, (int(Action.FREE_REQUESTED), int(Action.FREE_COMPLETED)))
+    if bool((memory.stack[gives] >= 0).any()):
+        return codes[memory.stack]
+    # Recorded with context="alloc", only what asks has a stack. What gives back at the border of two
+    # phases is mostly the later one's doing: backward drops the loss, zero_grad the gradients.
+    places = np.arange(len(gives))
+    following = np.minimum.accumulate(np.where(gives, len(gives), places)[::-1])[::-1]
+    before = np.maximum.accumulate(np.where(gives, 0, places))
+    phase: NDArray[np.int8] = codes[memory.stack[np.where(following < len(gives), following, before)]]
+    return phase
 
 
 def _phases_by_notes(time_us: NDArray[np.int64], notes: MemoryNotes) -> NDArray[np.int8]:
@@ -146,12 +158,12 @@ def _phases_by_notes(time_us: NDArray[np.int64], notes: MemoryNotes) -> NDArray[
     return phase
 
 
-def _cut(time_us: NDArray[np.int64], ranges: list[tuple[str, int, int]]) -> list[Stretch]:
+def _cut(time_us: NDArray[np.int64], ranges: list[tuple[str, int, int]], *, truncated: bool) -> list[Stretch]:
     """Return the ranges that lie wholly inside the history, as stretches of events."""
     found = []
     for name, begin_us, end_us in ranges:
         begin, end = np.searchsorted(time_us, (begin_us, end_us))
-        if end > begin and (begin > 0 or begin_us <= time_us[0] <= end_us):
+        if end > begin and (begin > 0 or not truncated):
             found.append(Stretch(name, int(begin), int(end)))
     return found
 

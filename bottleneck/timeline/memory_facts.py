@@ -22,11 +22,10 @@ from ..model.memory import (
 )
 from ..model.run import SourceSite
 from ..model.snapshot import Action
-from .memory_clock import PHASES, Stretch
+from .memory_clock import PHASES, MemoryClock, Stretch
 from .memory_reading import Reading
 
 __all__ = [
-    "begins_late",
     "churn",
     "empty_cache",
     "find_leaks",
@@ -54,13 +53,6 @@ HIGH = 0.95
 KEPT_FREE = 0.1
 """Share of the device left free when a larger batch is judged: fragmentation, libraries, other sizes."""
 _GROWS = (MemoryCategory.ACTIVATIONS, MemoryCategory.INPUTS, MemoryCategory.TEMPORARY)
-
-
-def begins_late(reading: Reading) -> bool:
-    """Whether the ring has lost the first events: a block with a stack, but without its allocation."""
-    lives = reading.lives
-    recorded = (lives.begin < 0) & (lives.end >= lives.events) & (lives.stack >= 0)
-    return bool(lives.events) and bool(recorded.any())
 
 
 def floor(reading: Reading) -> int | None:
@@ -259,12 +251,25 @@ def headroom(reading: Reading, capacity: int | None) -> Headroom | None:
     )
 
 
+def _updates_told(clock: MemoryClock) -> bool:
+    """Whether each step is known to end in an update: rounds told by backwards alone may accumulate."""
+    if clock.steps_from != "stacks":
+        return True
+    return all(
+        clock.first("zero_grad", step) is not None or clock.first("optimizer", step) is not None
+        for step in clock.steps
+    )
+
+
 def gradients_in_forward(reading: Reading) -> int | None:
     """Return the gradients of the step before that are still there when a step's forward ends.
 
-    The median over the steps; None where no step shows both a forward and a backward.
+    The median over the steps; None where no step shows both a forward and a backward, or where steps may
+    be micro-steps, whose gradients are needed.
     """
     lives, clock = reading.lives, reading.clock
+    if not _updates_told(clock):
+        return None
     mine = reading.roles.is_a(MemoryCategory.GRADIENTS)
     gradients = lives.live_after(mine) if lives.events else None
     found = []
@@ -282,9 +287,12 @@ def gradients_in_forward(reading: Reading) -> int | None:
 
 
 def stale_gradients(reading: Reading) -> int | None:
-    """Return by how much the peak falls if no gradient outlives its step; None without steps."""
+    """Return by how much the peak falls if no gradient outlives its step; None without steps.
+
+    None also where steps may be micro-steps, whose gradients are needed.
+    """
     lives, clock = reading.lives, reading.clock
-    if not clock.steps:
+    if not clock.steps or not _updates_told(clock):
         return None
     starts = np.array([step.begin for step in clock.steps], np.int64)
     following = np.searchsorted(starts, lives.begin, side="right")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..model.snapshot import Action, BlockState, DeviceMemory
 
-__all__ = ["BEFORE", "Lives", "find_lives", "reserved_after"]
+__all__ = ["BEFORE", "Lives", "begins_late", "find_lives", "reserved_after"]
 
 BEFORE = -1
 """`begin` of a block that was there before the first event."""
@@ -102,6 +102,12 @@ def find_lives(memory: DeviceMemory) -> Lives:
         stack=np.array(columns[4], np.int32),
         events=count,
     )
+
+
+def begins_late(lives: Lives) -> bool:
+    """Whether the ring has lost the first events: a block with a stack, but without its allocation."""
+    recorded = (lives.begin < 0) & (lives.end >= lives.events) & (lives.stack >= 0)
+    return bool(lives.events) and bool(recorded.any())
 
 
 def reserved_after(memory: DeviceMemory) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from ..model.memory_notes import MemoryNotes
 from ..model.run import SourceSite
 from ..model.snapshot import DeviceMemory, Snapshot
 from .memory_clock import PHASES, MemoryClock, read_clock
-from .memory_lives import Lives, find_lives
+from .memory_lives import Lives, begins_late, find_lives
 from .memory_roles import CATEGORIES, Roles, find_roles
 from .memory_stacks import StackFacts
 
@@ -35,6 +35,8 @@ class Reading:
     roles: Roles
     live: NDArray[np.int64]
     """After each event; one entry, at the end, where there is no history."""
+    truncated: bool
+    """The ring was full: the first events are lost."""
 
     @property
     def peak(self) -> int:
@@ -121,8 +123,10 @@ def read_memory(
     notes: MemoryNotes | None,
 ) -> Reading:
     """Read one device of a snapshot."""
-    clock = read_clock(snapshot, memory, stacks, notes)
     lives = find_lives(memory)
+    ring = notes.ring_entries if notes is not None else None
+    truncated = begins_late(lives) or (ring is not None and len(memory.action) >= ring)
+    clock = read_clock(snapshot, memory, stacks, notes, truncated=truncated)
     first_us = int(memory.time_us[0]) if memory.has_times else 0
     return Reading(
         memory=memory,
@@ -131,4 +135,5 @@ def read_memory(
         lives=lives,
         roles=find_roles(lives, clock, stacks, notes, device=memory.device, first_us=first_us),
         live=lives.live_after() if lives.events else np.array([lives.size.sum()], np.int64),
+        truncated=truncated,
     )

@@ -129,7 +129,9 @@ def _by_address(
 
 
 def _by_life(category: NDArray[np.int8], lives: Lives, clock: MemoryClock) -> None:
-    """Tell from where a block was asked for and given back."""
+    """Tell from where a block was asked for and given back; nothing where no phase is known."""
+    if not clock.phases:
+        return
     stretch_of = _stretch_numbers(clock)
     after_forward = _after_forward(clock)
     begun = lives.begin >= 0

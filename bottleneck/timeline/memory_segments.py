@@ -25,17 +25,24 @@ def find_fragmentation(reading: Reading) -> Fragmentation | None:
     if not len(memory.segment_size):
         return None
     idle = memory.block_state == int(BlockState.INACTIVE)
+    active = ~idle
+    # Graphs that are replayed write where the allocator sees free blocks: nobody else may have these.
+    private = memory.segment_private[memory.block_segment]
+    private_free = int(memory.block_size[idle & private].sum())
+    idle &= ~private
     used = np.zeros(len(memory.segment_size), np.bool_)
-    used[memory.block_segment[~idle]] = True
+    used[memory.block_segment[active]] = True
     split = idle & used[memory.block_segment]
     return Fragmentation(
         reserved_bytes=int(memory.segment_size.sum()),
-        active_bytes=int(memory.block_size[~idle].sum()),
+        active_bytes=int(memory.block_size[active].sum()),
         inactive_split_bytes=int(memory.block_size[split].sum()),
         unfreeable_segments=len(np.unique(memory.block_segment[split])),
         segments=len(memory.segment_size),
         largest_free_bytes=int(memory.block_size[idle].max(initial=0)),
         unused_at_peak_bytes=_unused_at_peak(reading),
+        private_bytes=int(memory.segment_size[memory.segment_private].sum()),
+        private_free_bytes=private_free,
     )
 
 
@@ -48,6 +55,9 @@ def _unused_at_peak(reading: Reading) -> int | None:
     if not reading.lives.events or bool(np.isin(memory.action, _MAPPED).any()):
         return None
     start, size = _segments_at(memory, peak)
+    # Which pool a segment belonged to is known of those that are still there.
+    shared = ~np.isin(start, memory.segment_address[memory.segment_private])
+    start, size = start[shared], size[shared]
     rows = reading.lives.live_at(peak)
     address, held = reading.lives.address[rows], reading.lives.size[rows]
     if not len(start):

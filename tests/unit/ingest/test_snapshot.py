@@ -196,6 +196,41 @@ def test_a_few_bytes_that_ask_for_gigabytes_end_in_an_error(tmp_path: Path) -> N
         read_snapshot(written(tmp_path, bomb))
 
 
+def _laughing() -> list[Any]:
+    """Forty lists of four lists each, all the same: nothing in memory, for ever when written out."""
+    value: list[Any] = []
+    for _ in range(40):
+        value = [value] * 4
+    return value
+
+
+def test_text_that_is_no_text_is_not_written_out(tmp_path: Path) -> None:
+    laugh = _laughing()
+    frames = [{"name": laugh, "filename": laugh, "line": 2**80}]
+    event = {"action": laugh, "addr": 1, "size": 2, "frames": frames}
+    block = {"address": 1, "size": 2, "state": laugh}
+    content = {
+        "segments": [{"address": 1, "total_size": 2, "blocks": [block]}],
+        "device_traces": [[event]],
+        "external_annotations": [{"name": laugh, "stage": "START", "time_us": 1}],
+        "allocator_settings": {"x": laugh, 3: 4},
+    }
+    snapshot = read_snapshot(written(tmp_path, content))
+    (device,) = snapshot.devices
+    assert device.action.tolist() == [Action.OTHER] and snapshot.stack_frames(0)[0] == ("", "", 0)
+    assert list(snapshot.settings) == ["x"]
+
+
+def test_a_gzip_of_a_long_history_may_grow(tmp_path: Path) -> None:
+    """The limit on memory knows that gzip packs snapshots tightly."""
+    event = {"action": "alloc", "addr": 1, "size": 2, "stream": 0, "time_us": 3, "frames": []}
+    content = {"segments": [], "device_traces": [[dict(event, addr=i) for i in range(60_000)]]}
+    data = pickle.dumps(content)
+    path = written(tmp_path, gzip.compress(data))
+    assert len(data) > 5 * path.stat().st_size
+    assert len(read_snapshot(path).devices[0].action) == 60_000
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -206,7 +241,9 @@ def test_a_few_bytes_that_ask_for_gigabytes_end_in_an_error(tmp_path: Path) -> N
         ({"weights": [1, 2]}, "no memory snapshot"),
         ([1, 2, 3], "list of dicts"),
         ({"segments": {"a": 1}}, "list of dicts"),
-        ({"segments": [{"address": "here"}]}, "whole number"),
+        ({"segments": [{"address": "here"}]}, "whole number, and is a str"),
+        ({"segments": [{"address": _laughing()}]}, "whole number, and is a list"),
+        ({"segments": [{"address": 10**6000}]}, "whole number, and is one beyond"),
         ({"segments": [], "device_traces": [[{"action": "alloc", "size": 1.5}]]}, "whole number"),
         ({"segments": [], "device_traces": [[{"action": "alloc", "size": 2**70}]]}, "whole number"),
         ({"segments": [], "device_traces": [[{"action": "alloc", "frames": "main"}]]}, "stack"),
@@ -245,6 +282,13 @@ def test_a_broken_snapshot_alone_is_an_error(tmp_path: Path) -> None:
     (rank,) = load(written(tmp_path, {"a": 1})).ranks
     with pytest.raises(SnapshotError):
         read_records(rank)
+
+
+def test_a_snapshot_of_nothing_alone_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (rank,) = load(written(tmp_path, {"segments": [], "device_traces": []})).ranks
+    with pytest.raises(SnapshotError, match="is empty") as caught:
+        read_records(rank)
+    assert "_record_memory_history" in caught.value.remedy and caught.value.exit_code == 2
 
 
 def test_broken_notes_are_a_problem_only(tmp_path: Path) -> None:
