@@ -11,9 +11,7 @@ from .build import ON_CUDA, ON_GPU, docs, given, seen, source
 
 __all__ = ["FIXES"]
 
-_CUDA_NOTES = docs(
-    "notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf", "CUDA caching allocator"
-)
+_CUDA_NOTES = docs("notes/cuda.html#cuda-memory-envvars", "CUDA caching allocator")
 _MALLOPT = source("https://man7.org/linux/man-pages/man3/mallopt.3.html", "mallopt(3)")
 _ON_CPU = given("device.kind", "==", "cpu", "training runs on the CPU")
 _NO_CALLS = "cudaMalloc, cudaFree and cuMemMap no longer appear in steady-state steps."
@@ -25,7 +23,8 @@ FIXES: tuple[Fix, ...] = (
         title="Let allocator segments grow (expandable_segments)",
         addresses=("BN201", "BN212"),
         what_to_change="Set expandable_segments:True before torch is imported: segments then grow in place, so"
-        " changing sizes no longer force freeing and allocating whole blocks.",
+        " changing sizes no longer force freeing and allocating whole blocks. Newer torch calls the variable"
+        " PYTORCH_ALLOC_CONF and still reads the old name.",
         when=(
             ON_CUDA,
             given("allocator.expandable_segments", "==", False, "expandable_segments is off"),
@@ -91,7 +90,7 @@ optimizer.zero_grad(set_to_none=True)""",
         verify="Steps of the first epoch are as fast as later ones.",
         can_try=True,
         sources=(
-            docs("notes/cuda.html#memory-management", "CUDA memory management"),
+            docs("notes/cuda.html#cuda-memory-management", "CUDA memory management"),
             source(
                 "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
                 "Tuning guide: preallocate memory in case of variable input length",

@@ -14,8 +14,9 @@ __all__ = ["ON_CUDA", "ON_GPU", "docs", "given", "if_known", "paper", "recipe", 
 
 Op: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "known"]
 
-# A released version: pages of `stable` move from release to release, and addresses here must last.
-_DOCS = "https://docs.pytorch.org/docs/2.8/"
+# Each page was looked up in the sources of PyTorch's documentation, newer than 2.12; moved ones redirect.
+# Anchors are the sources' own labels where there are any: headings are reworded from release to release.
+_DOCS = "https://docs.pytorch.org/docs/stable/"
 _TUTORIALS = "https://docs.pytorch.org/tutorials/"
 
 

@@ -11,9 +11,11 @@ from .build import ON_CUDA, ON_GPU, docs, given, recipe, seen
 
 __all__ = ["FIXES"]
 
-_TROUBLE = docs("torch.compiler_troubleshooting.html", "torch.compile troubleshooting")
-_DYNAMIC = docs("torch.compiler_dynamic_shapes.html", "Dynamic shapes")
-_GRAPH_TREES = docs("torch.compiler_cudagraph_trees.html", "CUDAGraph Trees")
+_TROUBLE = docs(
+    "user_guide/torch_compiler/torch.compiler_troubleshooting.html", "torch.compile troubleshooting"
+)
+_DYNAMIC = docs("user_guide/torch_compiler/torch.compiler_dynamic_shapes.html", "Dynamic shapes")
+_GRAPH_TREES = docs("user_guide/torch_compiler/torch.compiler_cudagraph_trees.html", "CUDAGraph Trees")
 _COMPILE = docs("generated/torch.compile.html", "torch.compile")
 _COMPILED = given("compile.used", "==", True, "something is compiled")
 _STATIC = given("work.static_shapes", "==", True, "every step launches the same work")

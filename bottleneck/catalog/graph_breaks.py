@@ -11,8 +11,10 @@ from .build import docs, given, if_known, recipe, seen
 
 __all__ = ["FIXES"]
 
-_TROUBLE = docs("torch.compiler_troubleshooting.html", "torch.compile troubleshooting")
-_FAQ = docs("torch.compiler_faq.html", "torch.compile frequently asked questions")
+_TROUBLE = docs(
+    "user_guide/torch_compiler/torch.compiler_troubleshooting.html", "torch.compile troubleshooting"
+)
+_FAQ = docs("user_guide/torch_compiler/torch.compiler_faq.html", "torch.compile frequently asked questions")
 _COMPILE = docs("generated/torch.compile.html", "torch.compile")
 _COMPILED = given("compile.used", "==", True, "something is compiled")
 _SEAMS = "the seam gone: guards, bytecode between the graphs and eager fallback"
@@ -111,7 +113,7 @@ import torch
 y = torch.where(x.mean() > 0, x * 2, x)""",
         undo="Branch in Python again.",
         verify=_ONE_FEWER,
-        sources=(docs("cond.html", "Control flow: cond"), _TROUBLE),
+        sources=(docs("generated/torch.cond.html", "Control flow: cond"), _TROUBLE),
     ),
     Fix(
         id="FX405",
@@ -169,7 +171,10 @@ out = torch.compile(rotate, fullgraph=True, backend="eager")(x)""",
         undo="Put the decorator back.",
         verify=_ONE_FEWER,
         sources=(
-            docs("torch.compiler_fine_grain_apis.html", "TorchDynamo APIs for fine-grained tracing"),
+            docs(
+                "user_guide/torch_compiler/torch.compiler_fine_grain_apis.html",
+                "TorchDynamo APIs for fine-grained tracing",
+            ),
             _TROUBLE,
         ),
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Fix, Risk
-from .build import docs, given, paper, recipe, seen, source
+from .build import docs, given, paper, seen, source
 
 __all__ = ["FIXES"]
 
@@ -250,7 +250,7 @@ for inputs, targets in loader:
         undo="One backward per batch.",
         verify=_LOWER_PEAK,
         sources=(
-            recipe("recipes/recipes/amp_examples.html", "Gradient accumulation"),
+            docs("notes/amp_examples.html#gradient-accumulation", "Gradient accumulation"),
             _UNDERSTAND,
         ),
     ),
@@ -297,7 +297,7 @@ if torch.cuda.is_available():
     )""",
         undo="Nothing to undo.",
         verify="Nothing changes.",
-        sources=(docs("notes/cuda.html#memory-management", "CUDA memory management"),),
+        sources=(docs("notes/cuda.html#cuda-memory-management", "CUDA memory management"),),
     ),
     Fix(
         id="FX223",

@@ -23,7 +23,9 @@ FIXES: tuple[Fix, ...] = (
         title="Allow TF32 for matrix multiplication",
         addresses=("BN302",),
         what_to_change="torch computes fp32 matrix products in full fp32 unless told otherwise. 'high' lets them use"
-        " the tensor cores with TF32: inputs rounded to 10 bits of mantissa, sums in fp32.",
+        " the tensor cores with TF32: inputs rounded to 10 bits of mantissa, sums in fp32. A script that sets"
+        " fp32_precision (torch 2.9 on) says torch.backends.cuda.matmul.fp32_precision = 'tf32' instead: the"
+        " old and the new switches must not be mixed.",
         when=(ON_CUDA, _AMPERE, given("matmul.precision", "==", "highest", "fp32 products run in full fp32")),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Products lose mantissa bits (relative error about 1e-3 per element).",
@@ -38,9 +40,7 @@ torch.set_float32_matmul_precision("high")""",
         can_try=True,
         sources=(
             docs("generated/torch.set_float32_matmul_precision.html", "torch.set_float32_matmul_precision"),
-            docs(
-                "notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices", "TF32 on Ampere and later"
-            ),
+            docs("notes/cuda.html#tf32-on-ampere", "TF32 on Ampere and later"),
         ),
     ),
     Fix(
@@ -48,7 +48,8 @@ torch.set_float32_matmul_precision("high")""",
         family="compute",
         title="Allow TF32 for convolutions",
         addresses=("BN302",),
-        what_to_change="cuDNN's TF32 has been switched off (it is on by default); switch it on again.",
+        what_to_change="cuDNN's TF32 has been switched off (it is on by default); switch it on again. Where the script"
+        " sets fp32_precision (torch 2.9 on): torch.backends.cudnn.conv.fp32_precision = 'tf32'.",
         when=(
             ON_CUDA,
             _AMPERE,
@@ -76,7 +77,12 @@ torch.backends.cudnn.allow_tf32 = True""",
         what_to_change="Run forward and loss under autocast with bfloat16. Weights, optimizer state, reductions,"
         " softmax and norms stay in fp32; bf16 has fp32's range, so no loss scaling is needed.",
         when=(ON_GPU, given("device.capability", ">=", 8.0, "the device computes in bf16"), _NO_AUTOCAST),
-        unless=(given("kernels.bf16_share", ">", 0.2, "the matrix kernels run in 16 bits already"),),
+        unless=(
+            given("kernels.bf16_share", ">", 0.2, "the matrix kernels run in 16 bits already"),
+            given(
+                "kernels.bf16_share", ">", "@kernels.matmul_fp32_share", "most of them run in 16 bits already"
+            ),
+        ),
         conflicts=("FX304",),
         risk=Risk.CHANGES_NUMERICS,
         may_break="8 bits of mantissa: compare loss curves; keep custom losses and long sums in fp32.",
@@ -129,8 +135,9 @@ scaler.update()""",
         family="compute",
         title="Give autograd functions custom_fwd, custom_bwd",
         addresses=("BN302", "BN303"),
-        what_to_change="Autocast does not reach inside an autograd.Function: without the decorators it gets what its"
-        " callers happen to pass and can compute in fp32 in the middle of a bf16 model.",
+        what_to_change="In an autograd.Function autocast casts what forward's operators take, but what is saved stays"
+        " in fp32 and backward runs with autocast off: it can compute in fp32 in the middle of a bf16 model. The"
+        " decorators cast the inputs once and give backward the same state.",
         when=(
             *seen("autocast.dtype", "!=", "none", "the model runs under autocast"),
             *seen("kernels.matmul_fp32_share", ">=", 0.05, "matrix kernels compute in fp32 all the same"),

@@ -24,7 +24,7 @@ from ..analyzers.view_rows import loader_rows
 from ..catalog.match import applicable, match
 from ..ingest import bundle as ingest
 from ..model.diagnosis import Diagnosis
-from ..model.run import HostFacts
+from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
 from ..timeline.collectives import Skew
 from ..timeline.result import Timeline
@@ -115,7 +115,7 @@ def _facts(reading: Reading, skew: Skew | None) -> Facts:
         loaders=rank.loaders,
         compile_facts=rank.compile,
         memory=reading.memory,
-        extra={"comm.rank_skew_ms": skew.skew_ms} if skew is not None else {},
+        extra=_of_several(skew, bare=run is None),
     )
     return Facts(
         timeline=timeline,
@@ -129,6 +129,14 @@ def _facts(reading: Reading, skew: Skew | None) -> Facts:
         phases_ms=reading.phases_ms,
         rank=rank.rank,
     )
+
+
+def _of_several(skew: Skew | None, *, bare: bool) -> dict[str, JsonValue]:
+    """Return what several ranks tell; of bare traces, that there were at least as many."""
+    if skew is None:
+        return {}
+    ranks: dict[str, JsonValue] = {"distributed.world_size": len(skew.waits_ms)} if bare else {}
+    return {"comm.rank_skew_ms": skew.skew_ms, **ranks}
 
 
 def _of_rank(timeline: Timeline, rank: int) -> StepTimeline | None:

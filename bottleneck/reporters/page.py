@@ -14,8 +14,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
 __all__ = ["Page"]
@@ -84,9 +82,9 @@ class Page:
             self.line(left, middle)
             self.line(right, indent=6)
 
-    def code(self, lines: Sequence[str], *, indent: int) -> None:
+    def code(self, code: str, *, indent: int) -> None:
         """Print lines of code; a line too long is folded, never cut, so that it can be copied."""
-        for line in lines:
+        for line in code.splitlines():
             self.line((line, "cyan"), indent=indent)
 
     def show(self, renderable: RenderableType) -> None:

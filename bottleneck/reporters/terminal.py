@@ -202,7 +202,7 @@ def _causes(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
     groups = ((f"gone with {worth[0].name}" if worth else "", covered), ("also", rest), (_BELOW, small))
     told = [f"{words}: {', '.join(map(_named_cause, rows))}" for words, rows in groups if rows]
     one_line = "; ".join(told)
-    for text in [one_line] if len(one_line) <= page.width else told:
+    for text in [one_line] if told and len(one_line) <= page.width else told:
         page.line((text, "dim"))
 
 
@@ -299,7 +299,7 @@ def _first_fix(page: Page, row: FixRow, room: _Room, *, told: Sequence[str]) -> 
     if not code or (room.prose and len(code) > room.code):
         page.line(brief(row.how, 2 * page.width - 12), indent=2)
     shown = code if len(code) <= room.code else code[: room.code - 1]
-    page.code(shown, indent=4)
+    page.code("\n".join(shown), indent=4)
     if len(shown) < len(code):
         more = f"… {len(code) - len(shown)} more lines: bottleneck catalog show {row.fix}"
         page.line((more, "dim"), indent=4)
@@ -345,7 +345,7 @@ def _whole_fixes(page: Page, diagnosis: Diagnosis) -> None:
         if row.where:
             page.line(("at ", "dim"), row.where, indent=2)
         page.line(row.how, indent=2)
-        page.code(row.code.splitlines(), indent=4)
+        page.code(row.code, indent=4)
         told = (
             ("careful", row.warning, "yellow"),
             ("not checked", row.unchecked, "yellow"),

@@ -45,6 +45,7 @@ def test_a_recorded_run_fits_the_screen_and_says_what_to_do(name: str) -> None:
     lines = text.splitlines()
     assert len(lines) <= SCREEN
     assert max(map(len, lines)) <= 80
+    assert "\n\n\n" not in text
 
     verdict = diagnosis.verdict.bottleneck_class.value
     assert lines[0].startswith(verdict.upper())
