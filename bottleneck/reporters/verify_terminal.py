@@ -56,13 +56,13 @@ def render(verification: Verification, *, width: int = 80, color: bool = False, 
         place = f" at {edit.where}" if edit.where else ""
         page.line((f"{edit.fix}{place}", "bold green"))
         if edit.diff:
-            page.code(edit.diff.splitlines(), indent=2)
+            page.code(edit.diff, indent=2)
             if edit.also:
                 page.line(edit.also, indent=2)
             continue
         if edit.what:
             page.line(edit.what, indent=2)
-        page.code(edit.code.splitlines(), indent=4)
+        page.code(edit.code, indent=4)
         if edit.reason:
             page.line((f"no patch: {edit.reason}", "dim"), indent=2)
     page.line()
