@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..model.codes import Part
 from ..model.finding import Evidence, Finding
-from .base import Analyzer, Facts, percent
+from .base import Analyzer, Facts, ms, percent
 
 __all__ = ["CaptureQuality", "Quality", "judge"]
 
@@ -38,6 +38,31 @@ def _remedy_for_no_trace(facts: Facts) -> str:
     if run is not None and facts.timeline.steps == 0 and run.outcome.how in ("finished", "exited", "raised"):
         return "The script ended before the trace: let it make more steps, or use --warmup 2 --steps 3."
     return "Run again and let the trace window finish; use --steps 3 if the trace grew too large."
+
+
+def _without_a_step_time(facts: Facts) -> tuple[str, str]:
+    """Return what there was instead of a step to judge by, and what to do."""
+    window = facts.run.window("warm-up") if facts.run is not None else None
+    seen = len(window.steps.wall_ms) if window is not None else 0
+    if window is None or not seen:
+        return (
+            "no training step was seen",
+            "Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
+        )
+    table = window.steps
+    last_ms = table.wall_ms[-1]
+    longest = max(table.phases_ms, key=lambda name: table.phases_ms[name][-1], default=None)
+    part = ""
+    if longest is not None and last_ms > 0:
+        spent_ms = table.phases_ms[longest][-1]
+        part = f", {ms(spent_ms)} ({percent(spent_ms / last_ms)}) of it in the phase {longest}"
+    if seen == 1:
+        what = f"the one step that was seen is the script's first ({ms(last_ms)}{part})"
+        return f"{what}, and a first step holds the costs of starting", "Let the script make more steps."
+    return (
+        f"every one of the {seen} steps seen compiled something (the last took {ms(last_ms)}{part})",
+        "Let the script make more steps, until nothing is compiled any more.",
+    )
 
 
 def _broken_harness(facts: Facts) -> str:
@@ -89,10 +114,7 @@ def judge(facts: Facts) -> Quality:
                 "This is a fault of the tool's, or a torch that it does not know: please report it.",
             )
             if broken
-            else (
-                "no training step was seen",
-                "Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
-            )
+            else _without_a_step_time(facts)
         )
     if timeline.replay_error is not None and (
         timeline.replay_error > _REPLAY_POOR or not timeline.usable_what_ifs

@@ -21,7 +21,8 @@ from .base import ms
 
 __all__ = ["StepBasis", "find_basis", "step_times"]
 
-_FEWEST_STAND_IN = 3
+_USUAL_STAND_IN = 3
+"""Last steps of a short warm-up that stand in; of a script that makes three steps in all, two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,10 @@ def _tail(table: StepTable, count: int) -> StepTable:
 
 
 def _stand_in(run: Run) -> Window | None:
-    """Unprofiled steps of the warm-up that can stand in for a baseline that was never reached."""
+    """Unprofiled steps of the warm-up that can stand in for a baseline that was never reached.
+
+    Never the first step, which holds the costs of starting, nor any up to the last compilation.
+    """
     window = run.window("warm-up")
     if window is None or not window.steps.wall_ms:
         return None
@@ -58,8 +62,8 @@ def _stand_in(run: Run) -> Window | None:
     quiet = len(table.wall_ms)
     if len(table.compiled) == quiet and any(table.compiled):
         quiet -= max(i for i, flag in enumerate(table.compiled) if flag) + 1
-    count = min(quiet, max(_FEWEST_STAND_IN, len(table.wall_ms) // 2), len(table.wall_ms) - 1)
-    if count < _FEWEST_STAND_IN:
+    count = min(quiet, max(_USUAL_STAND_IN, len(table.wall_ms) // 2), len(table.wall_ms) - 1)
+    if count < 1:
         return None
     return Window(name="baseline", status="short", planned_steps=count, steps=_tail(table, count))
 

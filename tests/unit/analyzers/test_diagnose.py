@@ -146,6 +146,34 @@ def test_the_warm_up_stands_in_for_a_baseline_that_was_never_reached(tmp_path):
     assert any("warm-up stand in" in problem for problem in diagnosis.capture.problems)
 
 
+@pytest.mark.parametrize(("steps", "count"), [(2, 1), (3, 2), (4, 3)])
+def test_a_script_of_a_few_steps_is_judged_by_all_but_its_first(tmp_path, steps: int, count: int):
+    slow_start = table(steps)
+    slow_start.wall_ms[0] = 500.0
+    run = make_run(windows=[Window(name="warm-up", status="short", steps=slow_start)])
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0)])
+    assert diagnosis.step.count == count
+    assert diagnosis.step.true_ms == pytest.approx(WALL, rel=0.01)
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.INPUT
+    assert diagnosis.verdict.confidence == "low"
+
+
+@pytest.mark.parametrize(
+    ("steps", "compiled", "said"),
+    [
+        (1, False, "the one step that was seen is the script's first (10.4 ms, 8.0 ms (77 %) of it"),
+        (3, True, "every one of the 3 steps seen compiled something"),
+    ],
+)
+def test_what_was_seen_is_told_where_no_step_can_be_judged_by(tmp_path, steps, compiled, said):
+    seen = msgspec.structs.replace(table(steps), compiled=[compiled] * steps)
+    run = make_run(windows=[Window(name="warm-up", status="short", steps=seen)])
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0)])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
+    assert said.lower() in diagnosis.verdict.headline.lower()
+    assert "more steps" in diagnosis.verdict.remedy
+
+
 def test_a_run_that_never_made_a_step_is_undetermined_with_a_remedy(tmp_path):
     run = make_run(windows=[], outcome=ScriptOutcome(how="raised", exception="ValueError: no data"))
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
