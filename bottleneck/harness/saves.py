@@ -2,7 +2,9 @@
 
 `finally: torch.save(model, "last.pt")` is right when a training ends and a disaster when it was
 stopped after fifty steps: it replaces a good checkpoint. From the stop on, saves go into
-`diverted/` of the run folder, and files from before the run are neither overwritten nor deleted.
+`diverted/` of the run folder, and files from before the run are neither overwritten nor deleted. What
+goes through `torch.save` and the like into a file that was opened for writing before the stop is kept
+apart as well: that file stays as the stop found it, and does not pass for the end of a training.
 
 In: the store. Out: `diverted` (paths the script meant) and `notes`, both for the report. Functions
 are replaced only once the stop is under way, in every module that holds them by name.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import io
 import os
 import pathlib
 import shutil
@@ -39,13 +42,16 @@ PATH_ARGUMENT = {
     ("numpy", "savez"): (0, "file"),
     ("numpy", "savez_compressed"): (0, "file"),
     ("numpy", "savetxt"): (0, "fname"),
+    ("pickle", "dump"): (1, "file"),
 }
-"""Functions that write model state or results -> position and name of their path argument."""
+"""Functions that write model state or results -> position and name of their path or file argument."""
 CHECKPOINTS = (
     *(".pt", ".pth", ".pt2", ".ckpt", ".bin", ".safetensors", ".onnx"),
     *(".npy", ".npz", ".pkl", ".pickle", ".h5", ".msgpack", ".joblib"),
 )
 """Endings of files with model state: libraries write those through `open`, not `torch.save(path)`."""
+_plain_open = open
+"""As it is before any guard."""
 
 
 class SaveGuard:
@@ -90,14 +96,32 @@ class SaveGuard:
     def _saving(self, position: int, keyword: str, original: Any) -> Callable[..., Any]:
         def save(*args: Anything, **kwargs: Anything) -> object:
             target = args[position] if len(args) > position else kwargs.get(keyword)
-            if not _is_path(target) or self._is_ours(_absolute(target)):
+
+            def save_to(place: object) -> object:
+                if len(args) > position:
+                    return original(*args[:position], place, *args[position + 1 :], **kwargs)
+                return original(*args, **{**kwargs, keyword: place})
+
+            if not _is_path(target):
+                path = _opened_for_writing(target)
+                if path is None or not self._is_to_be_spared(path):
+                    return original(*args, **kwargs)
+                with self._place_of_open_file(path) as file:
+                    return save_to(file)
+            if self._is_ours(_absolute(target)):
                 return original(*args, **kwargs)
-            place = str(self._divert(_absolute(target)))
-            if len(args) > position:
-                return original(*args[:position], place, *args[position + 1 :], **kwargs)
-            return original(*args, **{**kwargs, keyword: place})
+            return save_to(str(self._divert(_absolute(target))))
 
         return save
+
+    def _place_of_open_file(self, path: str) -> Any:
+        """Open what stands in for a file that the script has open itself."""
+        note = f"{path} was open for writing at the stop and is left as it was; its save is in the run folder"
+        if note not in self.notes:
+            self.notes.append(note)
+        # Several objects may go into one file, one after the other.
+        mode = "ab" if path in self._places else "wb"
+        return _plain_open(self._divert(path), mode)
 
     def _opening(self, original: Any) -> Callable[..., Any]:
         def open(  # noqa: A001 - stands in for it
@@ -219,6 +243,20 @@ class SaveGuard:
         except (AttributeError, TypeError):
             return
         self._undo.append((holder, name, original))
+
+
+def _opened_for_writing(file: object) -> str | None:
+    """Return the path behind a file object that writes from the start; None for any other object.
+
+    What is appended to holds a history, of logs mostly: the script may go on writing it.
+    """
+    mode, name = getattr(file, "mode", None), getattr(file, "name", None)
+    if not (isinstance(mode, str) and isinstance(name, (str, bytes)) and isinstance(file, io.IOBase)):
+        return None
+    if "a" in mode or not file.writable():
+        return None
+    path = _absolute(name)
+    return path if os.path.isfile(path) else None  # noqa: PTH113 - as above
 
 
 def _is_path(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import pty
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from e2e.running import command_line, environment, harness, harness_command, read_run
 
 LOOP = """
@@ -147,6 +149,50 @@ def test_a_checkpoint_from_before_survives_every_way_of_saving(tmp_path: Path) -
     for path in outcome.diverted_saves:
         assert (got.folder / "diverted" / Path(path).relative_to("/")).is_file(), path
     assert len([note for note in outcome.notes if note.startswith("kept ")]) == 3
+
+
+def test_a_file_that_was_open_at_the_stop_does_not_pass_for_a_checkpoint(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import io, pickle, tempfile
+        checkpoint = open("last.pt", "wb")
+        state = open("state.pkl", "wb")
+        log = open("log.txt", "w")
+        metrics = open("metrics.pkl", "ab")
+        buffer, scratch = io.BytesIO(), tempfile.NamedTemporaryFile()
+        model, optimizer = build()
+        try:
+            for _ in range(100_000):
+                step(model, optimizer)
+                log.write("a step\\n")
+        finally:
+            torch.save({"steps": steps}, checkpoint)
+            pickle.dump({"steps": steps}, state)
+            pickle.dump({"more": steps}, file=state)
+            pickle.dump([1], metrics)
+            torch.save([2], buffer)
+            torch.save([3], scratch)
+            log.write("end")
+            for file in (checkpoint, state, log, metrics):
+                file.close()
+            buffer.seek(0), scratch.seek(0)
+            print(torch.load(buffer), torch.load(scratch))
+        """,
+    )
+    (tmp_path / "metrics.pkl").write_bytes(pickle.dumps([0]))
+    got = harness(tmp_path, tmp_path / "out", "train.py", **SMALL)
+    assert (got.code, got.out, got.err) == (0, "[2] [3]\n", "")
+    assert [(tmp_path / name).stat().st_size for name in ("last.pt", "state.pkl")] == [0, 0]
+    assert (tmp_path / "log.txt").read_text().endswith("end")
+    assert (tmp_path / "metrics.pkl").read_bytes() == pickle.dumps([0]) + pickle.dumps([1])
+    kept = got.folder / "diverted" / tmp_path.relative_to("/")
+    assert torch.load(kept / "last.pt")["steps"] < 1000
+    with (kept / "state.pkl").open("rb") as file:
+        assert [list(pickle.load(file)) for _ in range(2)] == [["steps"], ["more"]]
+    outcome = read_run(got.folder).outcome
+    assert {Path(path).name for path in outcome.diverted_saves} == {"last.pt", "state.pkl"}
+    assert len([note for note in outcome.notes if "was open for writing" in note]) == 2
 
 
 def test_saves_during_the_run_and_runs_to_the_end_are_not_touched(tmp_path: Path) -> None:
