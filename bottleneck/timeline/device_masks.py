@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .compiler_reach import Reach
+
 __all__ = ["DeviceWork"]
 
 
@@ -30,8 +32,10 @@ class DeviceWork:
     """Kernels between the two batched matmuls of attention that is not fused."""
     score_products: NDArray[np.bool_]
     """Those batched matmuls, which write and read the scores."""
+    reach: Reach
+    """What a compiled model would run."""
     chains: NDArray[np.float64]
-    """Factor on duration that fusing runs of neighbouring memory-bound kernels gives: 0 or 1."""
+    """Factor on duration that fusing runs of its neighbouring memory-bound kernels gives: 0 or 1."""
     merged: NDArray[np.bool_]
     """Kernels that a graph without seams would compute together with a neighbour."""
     merged_by: NDArray[np.int16]

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..model.codes import Part
 from ..model.diagnosis import KernelRow
+from .compiler_reach import read_reach
 from .device_masks import DeviceWork
 from .dialect import Kind
 from .hostwork import Work
@@ -192,6 +193,7 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
     )  # fmt: skip
     merged, merged_by = _merged(program, fusable | compiled, ~reduces)
     scores, score_products = _scores(trace, kinds, program)
+    reach = read_reach(trace, kinds, program)
     return DeviceWork(
         fp32_math=fp32,
         fp32_attention=attention & ~optimizer,
@@ -199,7 +201,8 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         low_traffic=_follow_products(trace, kinds, program, fp32 | tf32 | (attention & ~optimizer), fusable),
         scores=scores,
         score_products=score_products,
-        chains=_chains(program, fusable),
+        reach=reach,
+        chains=_chains(program, fusable & reach.activities),
         merged=merged,
         merged_by=merged_by,
         layout=by_name([k.family == "layout" for k in kind_of_name]),

@@ -23,8 +23,9 @@ from .dialect import kinds as kinds_of
 from .gpu_compute import compiled_work, slowest_backend, trace_compute
 from .gpu_context import gpu_context
 from .gpu_edits import price_seams
+from .gpu_questions import Circumstances
 from .gpu_spans import read_spans
-from .gpu_what_ifs import Answers, Circumstances, ask_gpu, workers_needed
+from .gpu_what_ifs import Answers, ask_gpu, workers_needed
 from .hostwork import Work
 from .program import PARTS, Program, build_program
 from .replay import Replay

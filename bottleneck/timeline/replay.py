@@ -42,6 +42,7 @@ class Edit:
     Attributes:
         work: factor on host work, by category; 1 where missing.
         drop_waits: kinds of events whose waits are gone.
+        drop_at: events whose waits are gone whatever their kind, shape (n,); None: none.
         duration: factor on device durations, shape (m,) or a scalar. What has the factor 0 is not
             launched at all: it takes no room between its neighbours either.
         spacing: factor on the pause behind each piece of device work, shape (m,) or a scalar.
@@ -53,6 +54,7 @@ class Edit:
     duration: NDArray[np.float64] | float = 1.0
     spacing: NDArray[np.float64] | float = 1.0
     gone: NDArray[np.float64] | None = None
+    drop_at: NDArray[np.bool_] | None = None
 
     def factors(self) -> NDArray[np.float64]:
         """Return the factor of each category, shape (len(Work),)."""
@@ -69,12 +71,16 @@ class Edit:
         gone = self.gone if other.gone is None else other.gone
         if self.gone is not None and other.gone is not None:
             gone = np.maximum(self.gone, other.gone)
+        drop_at = self.drop_at if other.drop_at is None else other.drop_at
+        if self.drop_at is not None and other.drop_at is not None:
+            drop_at = self.drop_at | other.drop_at
         return Edit(
             work=work,
             drop_waits=self.drop_waits | other.drop_waits,
             duration=self.duration * other.duration,
             spacing=self.spacing * other.spacing,
             gone=gone,
+            drop_at=drop_at,
         )
 
 
@@ -187,6 +193,8 @@ class Replay:
         factors = edit.factors()
         own = (p.work if edit.gone is None else p.work - edit.gone) @ factors
         dropped = np.isin(p.kind, [int(k) for k in edit.drop_waits])
+        if edit.drop_at is not None:
+            dropped = dropped | edit.drop_at
         wait = np.where(dropped, NO_WAIT, p.wait)
         after = np.where(dropped, 0.0, p.after * factors[p.after_work])
 

@@ -41,6 +41,7 @@ def one_by_one(p: Program, edit: Edit | None = None) -> tuple[np.ndarray, np.nda
             end[k] = begin + room + duration[k] - room
             lane_end[p.lane[k]] = begin + duration[k] + room
         dropped = EventKind(p.kind[e]) in edit.drop_waits
+        dropped = dropped or (edit.drop_at is not None and bool(edit.drop_at[e]))
         if not dropped:
             if p.wait[e] == WAIT_ALL:
                 clock = max(clock, float(lane_end.max()))
@@ -111,7 +112,12 @@ def test_what_is_gone_is_neither_done_nor_launched(program: Program, seed: int) 
     rng = np.random.default_rng(seed)
     gone = np.where(rng.random(program.work.shape) < 0.3, program.work, 0.0)
     m = len(program.event)
-    edit = Edit(gone=gone, duration=(rng.random(m) < 0.7).astype(float), spacing=rng.random(m))
+    edit = Edit(
+        gone=gone,
+        duration=(rng.random(m) < 0.7).astype(float),
+        spacing=rng.random(m),
+        drop_at=rng.random(len(program.kind)) < 0.2,
+    )
     host, end = one_by_one(program, edit)
     schedule = Replay(program).run(edit)
     np.testing.assert_allclose(schedule.host, host, rtol=1e-12, atol=1e-6)

@@ -1,0 +1,82 @@
+"""Questions about the device's own work: kernels that could be faster, hidden, or not there.
+
+In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..model.codes import Part, WhatIf
+from .gpu_questions import Circumstances, Question
+from .math_rates import FIXED_NS, math_speed_up
+from .program import PARTS
+from .recompute import without_recomputation
+from .replay import Edit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .device_masks import DeviceWork
+    from .program import Program
+
+__all__ = ["device_questions"]
+
+_FUSED_PRODUCTS = 0.4
+"""Time of attention's products when fused, over that of the batched matmuls, which move the score
+matrix: 0.3 on an H200 (2048 tokens, head of 64, bf16, causal); without a causal mask it is more."""
+
+
+def device_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Kernels that could be faster, hidden, or not there."""
+
+    def only(mask: NDArray[np.bool_], factor: float) -> Edit:
+        return Edit(duration=np.where(mask, factor, 1.0))
+
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    if collective.any():
+        yield Question(
+            WhatIf.COMM_OVERLAPPED,
+            only(collective, 0.0),
+            "replay with all communication hidden behind other work",
+            bound=True,
+        )
+    for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
+        mask = work.fp32_math
+        if target == "bf16":
+            mask = mask | work.tf32_math | work.fp32_attention
+        ratio = math_speed_up(target, known.matmul_tflops, known.capability)
+        if mask.any() and ratio is not None and ratio[0] > 1.0:
+            length = np.maximum(program.duration, 1.0)
+            factor = np.where(mask, np.minimum(1.0, 1.0 / ratio[0] + FIXED_NS / length), 1.0)
+            told = f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
+            told += f"{FIXED_NS / 1e3:.0f} us each that stay)"
+            if target == "bf16" and work.low_traffic.any():
+                # Half the bytes, but no kernel is shorter than the shortest of the trace.
+                floor = float(np.percentile(program.duration, 1))
+                half = np.clip(np.maximum(0.5, floor / length), 0.5, 1.0)
+                factor = np.where(work.low_traffic, half, factor)
+                told += ", element-wise ones on their results with half the bytes; casts not counted"
+            yield Question(question, Edit(duration=factor), told)
+    if work.scores.any():
+        yield Question(
+            WhatIf.FUSED_ATTENTION,
+            Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
+            "replay without the kernels between the products of attention, and the products no longer "
+            f"writing and reading scores ({_FUSED_PRODUCTS:.0%} of their time)",
+        )
+    if work.recomputed.any():
+        yield Question(
+            WhatIf.RECOMPUTE_GONE,
+            without_recomputation(program, work.recomputed),
+            "replay without the forward work that backward repeats",
+        )
+    if work.layout.any():
+        yield Question(
+            WhatIf.CHANNELS_LAST,
+            only(work.layout, 0.0),
+            "replay without layout-change kernels",
+        )

@@ -1,0 +1,183 @@
+"""What a compiled model would run itself, and what the host keeps to do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.timeline.calibrate import calibrate
+from torch_bottleneck.timeline.compiler_reach import (
+    ENTRY_NS,
+    PER_GRADIENT_NS,
+    PER_KERNEL_NS,
+    PER_NODE_NS,
+    PER_PARAMETER_NS,
+    PER_STATIC_TENSOR_NS,
+    Reach,
+    host_left_ns,
+    read_reach,
+)
+from torch_bottleneck.timeline.device_work import read_device_work
+from torch_bottleneck.timeline.dialect import kinds
+from torch_bottleneck.timeline.gpu_questions import Circumstances, Question
+from torch_bottleneck.timeline.gpu_what_ifs_dispatch import dispatch_questions
+from torch_bottleneck.timeline.hostwork import Work
+from torch_bottleneck.timeline.program import EventKind, Program, build_program
+from torch_bottleneck.timeline.replay import Replay
+
+from .traces import BACKWARD, TraceWriter
+
+EDGES = [0.0, 1000.0, 2000.0]
+
+
+def eager(*, labels: bool = True, wait: str = "") -> TraceWriter:
+    """Two steps of a model of one layer: forward, loss, backward, the optimizer; a norm is logged."""
+    writer = TraceWriter()
+    for k, begin in enumerate(EDGES[:-1]):
+        at, first = begin, 10 * k
+        if labels:
+            writer.row("forward", "user_annotation", at + 10, 200)
+        writer.row("aten::linear", "cpu_op", at + 20, 60, sequence=first)
+        writer.launch(at + 60, 10, start=at + 75, length=20, kernel="sm90_gemm")
+        writer.row("aten::relu", "cpu_op", at + 100, 60, sequence=first + 1)
+        writer.launch(at + 140, 10, start=at + 155, length=20)
+        if wait == "model":
+            writer.row("cudaStreamSynchronize", "cuda_runtime", at + 170, 20, correlation=900 + k)
+        writer.row("aten::mse_loss", "cpu_op", at + 220, 60, sequence=first + 2)
+        writer.launch(at + 260, 10, start=at + 275, length=20)
+        for name, node, offset in (
+            ("MseLossBackward0", first + 2, 300),
+            ("ReluBackward0", first + 1, 360),
+            ("AddmmBackward0", first, 420),
+        ):
+            label = f"autograd::engine::evaluate_function: {name}"
+            writer.row(label, "cpu_op", at + offset, 50, BACKWARD, sequence=node)
+            writer.launch(at + offset + 30, 10, start=at + offset + 45, length=20, tid=BACKWARD)
+            if node == first + 1:
+                accumulate = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+                writer.row(accumulate, "cpu_op", at + offset + 52, 4, BACKWARD)
+        accumulate = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+        writer.row(accumulate, "cpu_op", at + 480, 5, BACKWARD)
+        writer.row("aten::linalg_vector_norm", "cpu_op", at + 520, 40)
+        writer.launch(at + 540, 10, start=at + 555, length=20)
+        writer.row("Optimizer.step#SGD.step", "user_annotation", at + 600, 200)
+        writer.launch(at + 700, 10, start=at + 715, length=20)
+    return writer
+
+
+def read(writer: TraceWriter) -> tuple[Program, Reach, list[float]]:
+    writer.steps(EDGES)
+    trace = writer.build()
+    program = build_program(trace, kinds(trace), np.asarray([round(e * 1000) for e in EDGES]))
+    assert program is not None
+    reach = read_reach(trace, kinds(trace), program)
+    called = program.row[reach.events & (program.kind == EventKind.LAUNCH)]
+    return program, reach, sorted((trace.ts_ns[called] / 1000 % 1000).tolist())
+
+
+def test_with_a_label_the_loss_the_logging_and_the_optimizer_stay_outside() -> None:
+    _, reach, launches = read(eager())
+    assert launches == [60, 60, 140, 140, 390, 390, 450, 450]
+    assert reach.regions == 1
+    assert reach.activities.sum() == len(launches)
+
+
+def test_without_a_label_autograd_tells_the_forward_pass_and_the_loss_counts_as_well() -> None:
+    _, reach, launches = read(eager(labels=False))
+    assert launches == [60, 60, 140, 140, 260, 260, 330, 330, 390, 390, 450, 450]
+    assert reach.regions == 1
+
+
+def test_without_backward_and_label_all_dispatch_is_the_model() -> None:
+    writer = TraceWriter()
+    for begin in EDGES[:-1]:
+        writer.launch(begin + 100, 10, start=begin + 120, length=20)
+        writer.launch(begin + 300, 10, start=begin + 320, length=20)
+    _, reach, launches = read(writer)
+    assert launches == [100, 100, 300, 300]
+    assert (reach.parameters, reach.handed_within) == (0, 0)
+
+
+def test_gradients_are_counted_where_their_time_is() -> None:
+    """One is handed over between two nodes, the other after the last: then its time is not the model's."""
+    _, reach, _ = read(eager())
+    assert (reach.parameters, reach.handed_within) == (2, 1)
+
+
+def test_the_host_keeps_the_entry_the_parameters_the_gradients_and_a_price_per_kernel() -> None:
+    nothing = np.zeros(0, dtype=bool)
+    reach = Reach(events=nothing, activities=nothing, regions=2, parameters=100, handed_within=60)
+    shared = 2 * ENTRY_NS + 100 * PER_PARAMETER_NS + 60 * PER_GRADIENT_NS
+    assert host_left_ns(reach, 300, graphs=False) == pytest.approx(shared + 300 * PER_KERNEL_NS)
+    graphs = shared + 100 * PER_STATIC_TENSOR_NS + 300 * PER_NODE_NS
+    assert host_left_ns(reach, 300, graphs=True) == pytest.approx(graphs)
+
+
+def asked(writer: TraceWriter, *, compiled: bool = False) -> tuple[Program, dict[WhatIf, Question], Replay]:
+    writer.steps(EDGES)
+    trace = writer.build()
+    program = build_program(trace, kinds(trace), np.asarray([round(e * 1000) for e in EDGES]))
+    assert program is not None
+    replay = Replay(program)
+    known = Circumstances(true_ms=1.0, compiled=compiled)
+    work = read_device_work(trace, kinds(trace), program)
+    questions = dispatch_questions(program, calibrate(replay, None), work, known)
+    return program, {q.name: q for q in questions}, replay
+
+
+def test_what_lies_outside_the_model_keeps_its_host_time() -> None:
+    program, questions, _ = asked(eager())
+    gone = questions[WhatIf.ONE_LAUNCH].edit.gone
+    assert gone is not None
+    reach = gone.sum(axis=1) > 0
+    assert reach.sum() == 8
+    assert gone[:, Work.OPTIMIZER].sum() == 0
+    outside = program.work[~reach].sum()
+    assert (program.work - gone)[~reach].sum() == outside
+
+
+def test_the_model_keeps_exactly_what_is_left_to_the_host() -> None:
+    program, questions, _ = asked(eager())
+    for question, graphs in ((WhatIf.ONE_LAUNCH, True), (WhatIf.COMPILED, False)):
+        gone = questions[question].edit.gone
+        assert gone is not None
+        reach = gone.sum(axis=1) > 0
+        kept = (program.work - gone)[reach][:, Work.DISPATCH].sum() / 2
+        per_kernel = PER_NODE_NS if graphs else PER_KERNEL_NS
+        each = 2 * (PER_PARAMETER_NS + (PER_STATIC_TENSOR_NS if graphs else 0))
+        assert kept == pytest.approx(ENTRY_NS + each + PER_GRADIENT_NS + 3 * per_kernel)
+
+
+def test_a_wait_in_a_model_that_is_not_compiled_makes_the_answer_a_bound() -> None:
+    _, plain, _ = asked(eager())
+    _, waiting, _ = asked(eager(wait="model"))
+    assert not plain[WhatIf.ONE_LAUNCH].bound
+    assert not plain[WhatIf.COMPILED].bound
+    assert waiting[WhatIf.ONE_LAUNCH].bound
+    assert waiting[WhatIf.COMPILED].bound
+
+
+def test_a_wait_that_the_compiler_kept_in_one_graph_goes_with_cuda_graphs() -> None:
+    program, questions, _ = asked(eager(wait="model"), compiled=True)
+    question = questions[WhatIf.ONE_LAUNCH]
+    assert not question.bound
+    assert question.edit.drop_at is not None
+    assert (program.kind[question.edit.drop_at] == EventKind.SYNC).all()
+    assert question.edit.drop_at.sum() == 2
+    assert WhatIf.COMPILED not in questions
+
+
+def test_compiling_costs_no_more_than_it_replaces() -> None:
+    """A model of two tiny layers may be slower compiled; that is not predicted as a gain."""
+    _, questions, replay = asked(eager())
+    base = calibrate(replay, None).base
+    plain = replay.run(base).step_ns
+    for question in questions.values():
+        edit = question.edit
+        assert replay.run(base.and_also(edit)).step_ns <= plain * (1 + 1e-9)
+        assert replay.run(base.and_also(dataclasses.replace(edit, drop_at=None))).step_ns <= plain * (
+            1 + 1e-9
+        )
