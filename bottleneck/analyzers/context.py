@@ -112,6 +112,7 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
     flavours = {item.flavour for item in run.optimizers}
     out: dict[str, JsonValue] = {
         "optimizer.cls": main.cls,
+        "parameters.dtype": main.parameter_dtype or None,
         "optimizer.can_fuse": main.cls in _FUSABLE and main.module.startswith("torch"),
     }
     if main.flavour != "unknown":
@@ -200,12 +201,15 @@ def build_context(
         memory: what the snapshots tell, the fullest device first.
         extra: facts about several ranks.
     """
-    out: dict[str, JsonValue] = {"step.true_ms": step.true_ms}
+    out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     if timeline.kind == "cpu":
         out["device.kind"] = "cpu"
     if run is not None:
         out |= _machine(run) | _step(run, step) | _optimizer(run) | _allocator(run)
         out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}
+        anomaly = run.settings.get("anomaly_mode")
+        if isinstance(anomaly, bool):
+            out["debug.anomaly"] = anomaly
         torchscript = run.settings.get("torchscript")
         if isinstance(torchscript, bool):
             out["compile.torchscript"] = torchscript

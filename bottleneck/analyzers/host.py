@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
+from ..timeline.rare import RARE
 from .base import Analyzer, Facts, ms, percent
 
 __all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
@@ -24,7 +25,8 @@ class OtherHostWork(Analyzer):
     How it is measured
         CPU: step time outside every labelled phase, and stretches of more than half a millisecond
         without any operator. GPU: device idle time during such work. Means over the window, so work
-        done every N steps counts with its share.
+        done every N steps counts with its share. Steps that recurrently take at least twice as long
+        as the others, outside every phase or in an evaluation, are priced against the others.
 
     What it costs you
         The step without that work.
@@ -61,10 +63,14 @@ class OtherHostWork(Analyzer):
             for span in spans[:5]
             if span.exposed_ms > 0
         ]
+        title = f"Other host work costs {ms(answer.saves_ms)} per step"
+        rare = next((span for span in spans[:1] if span.label == RARE), None)
+        if rare is not None:
+            title = f"{rare.what[0].upper()}{rare.what[1:]}: {ms(rare.exposed_ms)} per step"
         return (
             self.finding(
                 facts,
-                f"Other host work costs {ms(answer.saves_ms)} per step",
+                title,
                 answer=answer,
                 time_ms=sum(span.called_ms for span in spans) or None,
                 evidence=evidence,

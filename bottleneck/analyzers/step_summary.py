@@ -6,6 +6,7 @@ In: a run (or none), the traced steps (or none), a step time given by the user (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ..model.diagnosis import StepSummary
 from ..model.run import Run, StepTable, Window
 from ..stats import TypicalStep, mad_spread, mean_interval, typical_step
+from ..timeline.rare import RareWork, find_rare
 from ..timeline.steps import Steps
 from .base import ms
 
@@ -33,9 +35,17 @@ class StepBasis:
     run: Run | None
     """The run as given, or with a stand-in for its missing baseline window."""
     kept: NDArray[np.bool_] | None = None
-    """Which steps of the baseline window count."""
+    """Which steps of the baseline window count; those with rare work do not."""
+    rare: RareWork | None = None
+    """What some of the steps do beside; its price is part of the step time."""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def ordinary_ms(self) -> float | None:
+        """The step time without the rare work: what trace and baseline describe."""
+        true_ms = self.summary.true_ms
+        return true_ms if true_ms is None or self.rare is None else true_ms - self.rare.ms
 
 
 def _tail(table: StepTable, count: int) -> StepTable:
@@ -76,18 +86,72 @@ def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", 
     return list(table.wall_ms), "host"
 
 
-def _left_out(typical: TypicalStep) -> tuple[str, ...]:
+def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTable) -> tuple[str, ...]:
     notes = []
     if typical.validation:
-        notes.append(
-            f"{typical.validation} baseline steps contain an evaluation and are left out of the step time."
-        )
+        evaluated = [t for t, flag in zip(times, table.validation, strict=False) if flag and t is not None]
+        took = ", ".join(ms(value) for value in evaluated[:4])
+        which = "One baseline step contains" if typical.validation == 1 else "Some baseline steps contain"
+        notes.append(f"{which} an evaluation ({took}), left out of the step time.")
     if typical.stragglers:
-        times = ", ".join(ms(value) for value in typical.stragglers)
-        notes.append(f"One baseline step of {times} stands alone and is left out of the step time.")
+        lone = ", ".join(ms(value) for value in typical.stragglers)
+        notes.append(f"One baseline step of {lone} stands alone and is left out of the step time.")
     if typical.one_off_compiles:
         notes.append("One baseline step contains a late first compilation and is left out of the step time.")
     return tuple(notes)
+
+
+def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
+    times, _ = step_times(table)
+    flags = np.zeros(len(times), dtype=np.bool_)
+    if len(table.validation) == len(times):
+        flags = np.asarray(table.validation, dtype=np.bool_)
+    return find_rare(
+        run,
+        table,
+        np.asarray([np.nan if t is None else t for t in times], dtype=np.float64),
+        kept=typical.kept,
+        validation=flags & np.asarray([t is not None for t in times]),
+    )
+
+
+def _with_rare(
+    run: Run,
+    table: StepTable,
+    rare: RareWork,
+    typical: TypicalStep,
+    *,
+    signal: str,
+    profiled_ms: float | None,
+    problems: Sequence[str],
+) -> StepBasis:
+    """The mean step is an ordinary one plus the rare work's share."""
+    times, _ = step_times(table)
+    kept = typical.kept & ~rare.steps
+    ordinary = np.asarray([t for t, keep in zip(times, kept, strict=True) if keep], dtype=np.float64)
+    mean = float(ordinary.mean())
+    low, high = mean_interval(ordinary) or (mean, mean)
+    true_ms = mean + rare.ms
+    note = (
+        f"{int(rare.steps.sum())} of {len(times)} baseline steps hold {rare.what} ({ms(rare.each_ms)} each, "
+        f"every {rare.every:.0f} steps): {ms(rare.ms)} of the step time."
+    )
+    return StepBasis(
+        summary=StepSummary(
+            true_ms=true_ms,
+            true_ci_ms=(max(0.0, low + rare.ms - rare.error_ms), high + rare.ms + rare.error_ms),
+            profiled_ms=profiled_ms,
+            count=int(kept.sum() + rare.steps.sum()),
+            true_is="measured",
+            spread_ms=mad_spread(ordinary),
+            step_signal=signal,
+        ),
+        run=run,
+        kept=kept,
+        rare=rare,
+        problems=tuple(problems),
+        notes=(note,),
+    )
 
 
 def find_basis(
@@ -126,6 +190,23 @@ def find_basis(
         times, _ = step_times(window.steps)
         typical = typical_step(times, validation=window.steps.validation, compiled=window.steps.compiled)
     if typical is not None:
+        assert run is not None
+        assert window is not None
+        rare = None
+        if given_ms is None:
+            rare = _rare(run, window.steps, typical)
+        if rare is not None:
+            # The mean of the traced steps may hold it, or lack it; their median lacks it.
+            usual_ms = float(np.median(profiled)) if len(profiled) else None
+            return _with_rare(
+                run,
+                window.steps,
+                rare,
+                typical,
+                signal=signal,
+                profiled_ms=None if usual_ms is None else usual_ms + rare.ms,
+                problems=problems,
+            )
         true_ms = typical.mean_ms if given_ms is None else given_ms
         return StepBasis(
             summary=StepSummary(
@@ -140,7 +221,7 @@ def find_basis(
             run=run,
             kept=typical.kept,
             problems=tuple(problems),
-            notes=_left_out(typical),
+            notes=_left_out(typical, times, window.steps),
         )
     if given_ms is not None or profiled_ms is not None:
         return StepBasis(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Fix, Risk
-from .build import ON_GPU, docs, given, recipe, source
+from .build import ON_GPU, docs, given, recipe, seen, source
 
 __all__ = ["FIXES"]
 
@@ -106,6 +106,7 @@ class Later:
         addresses=("BN901",),
         what_to_change="Do them less often, or elsewhere: copy the state to the host and write it in a thread; log"
         " from a queue; validate every N steps or in another process.",
+        unless=(given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.HOST_WORK_GONE,
         basis="the named host work gone",
@@ -134,6 +135,41 @@ writer.join()  # before the next one, or at the end""",
                 "Asynchronous saving with Distributed Checkpoint",
             ),
         ),
+    ),
+    Fix(
+        id="FX511",
+        family="host",
+        title="Evaluate less often, or on fewer batches",
+        addresses=("BN901",),
+        what_to_change="An evaluation every few steps costs more than the steps between. Evaluate once per epoch, or"
+        " every few hundred steps on a fixed part of the set; use the largest batch that fits and"
+        " torch.inference_mode(), and add results up on the device instead of calling .item() per batch.",
+        when=seen("host.rare", "==", "evaluation", "some steps hold an evaluation"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Early stopping and best-checkpoint rules see fewer points.",
+        what_if=WhatIf.HOST_WORK_GONE,
+        what_if_bound=True,
+        basis="the step without any evaluation, the most that rarer ones can bring",
+        code="""\
+import torch
+
+
+@torch.inference_mode()
+def evaluate(model, batches):
+    right, seen = torch.zeros((), device=device), 0
+    for x, y in batches:
+        right += (model(x.to(device)).argmax(1) == y.to(device)).sum()
+        seen += len(y)
+    return right.item() / seen  # one read for the whole set
+
+
+for step, batch in enumerate(loader, start=1):
+    train_step(batch)
+    if step % 500 == 0:
+        evaluate(model, val_loader)""",
+        undo="Evaluate at the old rhythm.",
+        verify="'other host work' falls below 2 % of the step.",
+        sources=(docs("generated/torch.autograd.grad_mode.inference_mode.html", "torch.inference_mode"),),
     ),
     Fix(
         id="FX505",
@@ -290,5 +326,25 @@ out = torch.bmm(inputs, weights)""",
             docs("generated/torch.vmap.html", "torch.vmap"),
             docs("generated/torch.bmm.html", "torch.bmm"),
         ),
+    ),
+    Fix(
+        id="FX512",
+        family="host",
+        title="Turn anomaly detection off",
+        addresses=("BN501", "BN601", "BN301", "BN306"),
+        what_to_change="torch.autograd.set_detect_anomaly(True) formats a Python traceback for every operator of the"
+        " forward and looks for NaN in every gradient of the backward. It is for hunting one NaN, not for training.",
+        when=seen("debug.anomaly", "==", True, "anomaly detection is on"),
+        may_break="A NaN is no longer traced to the operator that made it: switch it on again to hunt one.",
+        what_if=WhatIf.DISPATCH_FREE,
+        what_if_bound=True,
+        basis="the step with dispatch free, the most that can be gained; what anomaly mode adds is most of it",
+        code="""\
+import torch
+
+torch.autograd.set_detect_anomaly(False)""",
+        undo="torch.autograd.set_detect_anomaly(True)",
+        verify="Operators per step fall (the NaN checks are gone), and the step time with them.",
+        sources=(docs("autograd.html#torch.autograd.detect_anomaly", "torch.autograd.detect_anomaly"),),
     ),
 )

@@ -23,6 +23,7 @@ from ..timeline.cpu import read_cpu
 from ..timeline.cpu_baseline import read_baseline
 from ..timeline.dialect import DEVICE_KINDS, kinds
 from ..timeline.gpu import read_gpu
+from ..timeline.rare import ordinary_steps, with_rare
 from ..timeline.recorded import recorded_ms
 from ..timeline.result import Timeline
 from ..timeline.steps import Steps, find_steps
@@ -52,7 +53,11 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else None
     basis = find_basis(rank.run, steps, given_ms=true_step_ms, recorded_ms=recorded)
     flops = _read_flops(rank, steps)
-    timeline = _read_timeline(rank, steps, basis, flops)
+    rare = basis.rare
+    readable = steps if steps is None or rare is None else ordinary_steps(steps, rare)
+    timeline = _read_timeline(rank, readable, basis, flops)
+    if rare is not None:
+        timeline = with_rare(timeline, rare)
     memory, memory_problems = read_memory(rank)
     problems = [*rank.problems, *basis.problems, *timeline.problems, *memory_problems]
     if rank.trace_problem:
@@ -66,8 +71,9 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
         baseline = read_baseline(basis.run, kept=basis.kept)
         if baseline is not None:
             phases = dict(baseline.phases_ms)
-            if baseline.outside_ms > 0:
-                phases["outside"] = baseline.outside_ms
+            outside = baseline.outside_ms + (rare.ms if rare is not None else 0.0)
+            if outside > 0:
+                phases["outside"] = outside
     return Reading(
         rank=rank,
         basis=basis,
@@ -84,7 +90,7 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
 def _read_timeline(
     rank: ingest.Rank, steps: Steps | None, basis: StepBasis, flops: FlopCount | None
 ) -> Timeline:
-    true_ms = basis.summary.true_ms
+    true_ms = basis.ordinary_ms
     gpu = _on_gpu(basis.run)
     if true_ms is None:
         return _nothing_known("gpu" if gpu else "cpu", None, "No training step was found.")

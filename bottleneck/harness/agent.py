@@ -262,6 +262,8 @@ class Agent:
         else:
             label = "evaluation"
             self._meter.evaluations += 1
+            if self._meter.evaluations == 1:
+                self._sites.note("evaluation")
             self._evaluated = True
         self.clock.enter(label)
         return label

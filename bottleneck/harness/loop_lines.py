@@ -36,6 +36,9 @@ PATIENCE_SECONDS = 30.0
 LINES_KEPT = 12
 """Per part of the loop."""
 
+_BUILDS = ("/torch/nn/init.py", "/torch/nn/parameter.py", "/torch/optim/optimizer.py")
+"""Building modules or optimizers anew is no making of a batch, wherever in the loop it stands."""
+
 Place = tuple["CodeType", int]
 Line = tuple[str, int, str]
 
@@ -124,7 +127,7 @@ class LoopLines:
         to_forward, to_update = _order(here, self._forward), _order(here, self._update)
         if to_forward is None or to_update is None:
             return None
-        if to_update > 0:
+        if to_update > 0 or any(code.co_filename.endswith(_BUILDS) for code, _ in here):
             return "sampled after"
         return "sampled before" if to_forward < 0 else "sampled between"
 

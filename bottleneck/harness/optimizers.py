@@ -65,10 +65,19 @@ def _facts(optimizer: Any, site: SourceSite | None) -> OptimizerFacts:
         flavour=_flavour(optimizer, parameters),
         parameters=len(parameters),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        parameter_dtype=_main_dtype(parameters),
         capturable=optimizer.defaults.get("capturable"),
         compiled=_is_compiled(optimizer),
         site=site,
     )
+
+
+def _main_dtype(parameters: list[Any]) -> str:
+    elements: dict[str, int] = {}
+    for parameter in parameters:
+        name = str(parameter.dtype).removeprefix("torch.")
+        elements[name] = elements.get(name, 0) + parameter.numel()
+    return max(elements, key=elements.__getitem__, default="")
 
 
 def _flavour(optimizer: Any, parameters: list[Any]) -> Literal["fused", "foreach", "for-loop", "unknown"]:

@@ -174,6 +174,8 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
     """What step() really takes: torch chooses foreach by default for CUDA parameters."""
     parameters: int = 0
     parameter_bytes: int = 0
+    parameter_dtype: str = ""
+    """Of most of the elements, like "float32"; empty where it was not recorded."""
     capturable: bool | None = None
     compiled: bool = False
     site: SourceSite | None = None
@@ -181,7 +183,8 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
 
 SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward")
 """Phases of `SiteTime` that are parts of the training loop, from samples of the warm-up: before the
-step's first forward, between forward and update, after the update; and inside a forward."""
+step's first forward, between forward and update, after the update (or building modules, wherever that
+stands); and inside a forward."""
 
 
 class SiteTime(_Record, frozen=True, kw_only=True):

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..model.run import SAMPLED
 from .budget import PART_OF_WORK
 from .dialect import Kind
 from .hostwork import Work
+from .loop_lines import main_site
 from .program import EventKind
 from .result import HostSpan
 from .stacks import UserFrames
@@ -152,11 +154,17 @@ def read_spans(
                 exposed_ms=ms,
                 called_ms=traced,
                 count=1.0,
-                site=_paused_at(program, frames, main_tid) if work is Work.HOST else _noted(run, phase),
+                site=_host_site(program, frames, main_tid, run) if work is Work.HOST else _noted(run, phase),
                 label=phase,
             )
         )
     return tuple(sorted(spans, key=lambda s: -s.exposed_ms))
+
+
+def _host_site(program: Program, frames: UserFrames, main_tid: int, run: Run | None) -> SourceSite | None:
+    """Return the line of the Python that keeps the device waiting: recorded, or sampled in the warm-up."""
+    recorded = _paused_at(program, frames, main_tid)
+    return recorded if recorded is not None else main_site(run, *SAMPLED[:3])
 
 
 def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSite | None:

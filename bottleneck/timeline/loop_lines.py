@@ -18,9 +18,9 @@ _MAIN_SHARE = 0.25
 """A line with fewer of a part's samples than this is not where its time goes."""
 
 
-def main_site(run: Run | None, part: str) -> SourceSite | None:
-    """Return the line that most samples of a part of the loop fell on; None if they scatter."""
-    found = [item for item in run.sites if item.phase == part] if run is not None else []
+def main_site(run: Run | None, *parts: str) -> SourceSite | None:
+    """Return the line that most samples of some parts of the loop fell on; None if they scatter."""
+    found = [item for item in run.sites if item.phase in parts] if run is not None else []
     most = max(found, key=lambda item: item.count, default=None)
     if most is None or most.count < _MAIN_SHARE * sum(item.count for item in found):
         return None

@@ -1,0 +1,112 @@
+"""Work that only some steps do is priced against the steps that do not do it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.analyzers.step_summary import find_basis
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Window
+from torch_bottleneck.timeline.cpu import read_cpu
+from torch_bottleneck.timeline.rare import RARE, ordinary_steps, with_rare
+
+from .cpu_traces import make_steps, training
+
+ORDINARY_MS = 2.3
+
+
+def run_of(wall: list[float], *, evaluated: list[int] = (), worked: bool = True) -> Run:  # type: ignore[assignment]
+    """Steps of 2.3 ms, whose phases leave 0.1 ms outside; what is longer stands outside the phases."""
+    n = len(wall)
+    table = StepTable(
+        index=list(range(n)),
+        wall_ms=wall,
+        phases_ms={"forward": [1.0] * n, "backward": [1.0] * n, "optimizer": [0.2] * n},
+        validation=[i in evaluated for i in range(n)],
+        user_cpu_ms=[w if worked else ORDINARY_MS for w in wall],
+        system_cpu_ms=[0.0] * n,
+        minor_faults=[0] * n,
+    )
+    place = SiteTime(
+        site=SourceSite(file="train.py", line=40, function="evaluate"), phase="evaluation", count=2
+    )
+    return Run(windows=[Window(name="baseline", status="ok", steps=table)], sites=[place])
+
+
+def every(period: int, extra_ms: float, n: int = 40) -> list[float]:
+    return [ORDINARY_MS + (extra_ms if i % period == period - 1 else 0.0) + 0.01 * (i % 3) for i in range(n)]
+
+
+def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_and_place():
+    wall = every(20, 40.0)
+    basis = find_basis(run_of(wall, evaluated=[19, 39]), None, given_ms=None)
+    assert basis.rare is not None
+    assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
+    assert basis.summary.true_ms == pytest.approx(float(np.mean(wall)), rel=0.01)
+    assert basis.rare.site is not None
+    assert basis.rare.site.line == 40
+    assert "evaluation" in basis.notes[0]
+
+
+def test_a_single_evaluation_is_left_out_and_its_time_told():
+    basis = find_basis(run_of(every(40, 40.0), evaluated=[39]), None, given_ms=None)
+    assert basis.rare is None
+    assert basis.summary.true_ms == pytest.approx(ORDINARY_MS, rel=0.02)
+    assert "42.3 ms" in basis.notes[0]
+
+
+def test_a_checkpoint_every_ten_steps_is_a_rhythm():
+    basis = find_basis(run_of(every(10, 30.0)), None, given_ms=None)
+    assert basis.rare is not None
+    assert basis.rare.every == 10
+    assert basis.rare.ms == pytest.approx(3.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("wall", "worked"),
+    [
+        ([ORDINARY_MS + (20.0 if i in (3, 17) else 0.01 * (i % 3)) for i in range(40)], False),
+        ([ORDINARY_MS + (20.0 if i in (3, 17, 22) else 0.01 * (i % 3)) for i in range(40)], False),
+        ([ORDINARY_MS + {3: 5.0, 17: 80.0}.get(i, 0.01 * (i % 3)) for i in range(40)], True),
+        ([ORDINARY_MS + (20.0 if i % 2 else 0.01 * (i % 3)) for i in range(40)], True),
+    ],
+    ids=["time lost to others", "irregular", "two of different kinds", "every other step"],
+)
+def test_what_another_process_took_or_the_trace_describes_is_no_rare_work(wall, worked):
+    assert find_basis(run_of(wall, worked=worked), None, given_ms=None).rare is None
+
+
+def test_a_step_time_that_the_user_gives_stands():
+    basis = find_basis(run_of(every(10, 30.0)), None, given_ms=2.0)
+    assert basis.rare is None
+    assert basis.summary.true_ms == 2.0
+
+
+def test_budget_and_answers_hold_for_the_mean_step():
+    run = run_of(every(10, 30.0))
+    basis = find_basis(run, None, given_ms=None)
+    assert basis.rare is not None
+    assert basis.ordinary_ms is not None
+    trace, steps = training(4, after=100.0)
+    ordinary = read_cpu(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
+    whole = with_rare(ordinary, basis.rare)
+    assert whole.true_ms == pytest.approx(basis.summary.true_ms)
+    assert sum(line.ms for line in whole.budget) == pytest.approx(whole.true_ms, rel=1e-6)
+    assert sum(line.share for line in whole.budget) == pytest.approx(1.0, rel=1e-6)
+    assert whole.part_ms(Part.HOST) == pytest.approx(ordinary.part_ms(Part.HOST) + 3.0, rel=0.02)
+    gone = whole.what_ifs[WhatIf.HOST_WORK_GONE]
+    assert gone.step_ms == pytest.approx(ORDINARY_MS, rel=0.05)
+    for question, answer in whole.what_ifs.items():
+        assert answer.step_ms == pytest.approx(whole.true_ms - answer.saves_ms), question
+    assert [span.label for span in whole.spans].count(RARE) == 1
+
+
+def test_traced_steps_that_hold_the_rare_work_are_not_read():
+    rare = find_basis(run_of(every(10, 30.0)), None, given_ms=None).rare
+    assert rare is not None
+    bounds = [(0.0, 2300.0), (2300.0, 35000.0), (35000.0, 37300.0), (37300.0, 39600.0), (39600.0, 41900.0)]
+    read = ordinary_steps(make_steps(bounds), rare)
+    assert read.numbers.tolist() == [2, 3, 4]
+    few = make_steps(bounds[:3])
+    assert ordinary_steps(few, rare) is few
