@@ -139,14 +139,14 @@ class ActivationsDominate(Analyzer):
                 continue
             mine = [h for h in summary.holders if h.category is MemoryCategory.ACTIVATIONS]
             evidence = holder_evidence(mine, source=_HISTORY)
-            forward_ms = facts.number("work.forward_ms")
-            if forward_ms is not None and not summary.checkpointed:
+            longer_ms = facts.number("work.checkpoint_ms")
+            if longer_ms is not None and not summary.checkpointed:
                 evidence.append(
                     Evidence(
-                        text=f"checkpointing every block repeats at most {ms(forward_ms)} of work per step",
-                        value=forward_ms,
+                        text=f"checkpointing every block makes the step at most {ms(longer_ms)} longer",
+                        value=longer_ms,
                         unit="ms/step",
-                        source="trace",
+                        source="replay",
                     )
                 )
             found.append(

@@ -136,6 +136,7 @@ def _suggest(
     basis = fix.basis
     if answer is not None:
         basis = f"{answer.basis} ({fix.basis})" if fix.basis else answer.basis
+    adds = context.get(fix.adds) if fix.adds else None
     return Suggestion(
         fix=fix.id,
         title=fix.title,
@@ -143,6 +144,7 @@ def _suggest(
         predicted_ms=answer.step_ms if answer else None,
         saves_ms=answer.saves_ms if answer else None,
         bound=answer is not None and (answer.bound or fix.what_if_bound),
+        adds_ms=adds if isinstance(adds, float) else None,
         basis=basis,
         how=fix.what_to_change,
         code=fill(fix.code, fix.fills, context),

@@ -32,7 +32,8 @@ FIXES: tuple[Fix, ...] = (
         ),
         risk=Risk.NEEDS_REVIEW,
         may_break="Operations with side effects or random numbers run twice (their random state is restored).",
-        basis=_BYTES,
+        basis=_BYTES + "; the time it costs by replay, as if all of the forward were repeated",
+        adds="work.checkpoint_ms",
         code="""\
 import torch
 from torch.utils.checkpoint import (
@@ -165,7 +166,8 @@ def mean_distance(points, rows=1024):
         unless=(given("memory.checkpointed", "==", True, "checkpointing is in use"),),
         risk=Risk.NEEDS_REVIEW,
         may_break="A quarter to a third more time where every block is wrapped; side effects run twice.",
-        basis=_BYTES + ", paid with up to one more forward",
+        basis=_BYTES + "; the time it costs by replay, as if all of the forward were repeated",
+        adds="work.checkpoint_ms",
         code="""\
 from torch.utils.checkpoint import checkpoint
 

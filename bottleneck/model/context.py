@@ -89,7 +89,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "optimizer.share": "float: device (CPU: operator) time of the optimizer over the step",
     "optimizer.launches": "float: launches (CPU: operators) inside the optimizer per step",
     "launches.per_step": "float: launches (CPU: operators) per step",
-    "work.forward_ms": "float: device time of what the labelled forward launches, per step (GPU runs)",
+    "work.checkpoint_ms": "float: how much longer a step is that repeats all of the forward (GPU runs)",
     "work.static_shapes": "bool: every traced step launches the same kernels",
     # allocator
     "allocator.retries_per_step": "float",

@@ -64,6 +64,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Where the predicted gain comes from, in words."""
     what_if_bound: bool = False
     """True: that answer is an upper bound for this fix, whatever the question itself is."""
+    adds: str = ""
+    """Key of the context: ms that the step gets longer by at most, for a fix that buys memory with time."""
     code: str = ""
     """Python that runs; placeholders in <angle brackets> are not allowed."""
     fills: dict[str, str] = {}
@@ -92,6 +94,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     saves_ms: float | None = None
     bound: bool = False
     """True: the prediction is the most that the fix can bring."""
+    adds_ms: float | None = None
+    """What the step gets longer by at most, where the fix buys memory with time."""
     basis: str = ""
     how: str = ""
     """What to change, in words."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..model.fix import Risk
 from .rows import root_of
-from .wording import clean, clean_code, place, sentence, step_after, step_change
+from .wording import clean, clean_code, milliseconds, place, sentence, step_after, step_change
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
@@ -72,7 +72,10 @@ def combined(diagnosis: Diagnosis) -> tuple[str, str]:
 
 
 def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow:
-    if suggestion.predicted_ms is None:
+    if suggestion.adds_ms is not None and true_ms is not None and not suggestion.note:
+        after = f"at most {step_after(true_ms, true_ms + suggestion.adds_ms, bound=False)}"
+        gain = f"{milliseconds(true_ms)} ms → {after}, for memory"
+    elif suggestion.predicted_ms is None:
         gain, after = ("", "") if suggestion.note else ("gain not predicted", "not predicted")
     else:
         gain = step_change(true_ms, suggestion.predicted_ms, bound=suggestion.bound)

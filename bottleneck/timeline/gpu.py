@@ -28,6 +28,7 @@ from .gpu_spans import read_spans
 from .gpu_what_ifs import Answers, ask_gpu, workers_needed
 from .hostwork import Work
 from .program import PARTS, Program, build_program
+from .recompute import checkpoint_ms, forward_work
 from .replay import Replay
 from .result import Timeline
 from .view_gpu import gpu_view
@@ -132,6 +133,10 @@ def read_gpu(
         device_scale=calibration.device_scale * scale,
         flavour=flavour,
     )
+    usable = calibration.replay_error <= MAX_REPLAY_ERROR
+    forward = forward_work(trace, kinds, program)
+    if usable and forward.any() and not work.recomputed.any():
+        context["work.checkpoint_ms"] = checkpoint_ms(replay, calibration, forward, true_ms=true_ms)
     context["attention.backend"] = slowest_backend(trace) or "none"
     compute = trace_compute(
         trace,
@@ -148,7 +153,6 @@ def read_gpu(
     if known.supply is not None and ready is not None:
         context["loader.needed_workers"] = workers_needed(known.supply, ready)
     _credit_waits(parts, replay, calibration, answers, scale=scale)
-    usable = calibration.replay_error <= MAX_REPLAY_ERROR
     idle = {w: parts[PART_OF_WORK[w]] for w in (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM)}
     idle[Work.OPTIMIZER] = budget.optimizer_dispatch_ns / 1e6 * scale
     idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])

@@ -15,7 +15,6 @@ from .dialect import Kind
 from .hostwork import Work
 from .kernels import classify
 from .program import EventKind
-from .recompute import forward_work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,9 +122,6 @@ def gpu_context(
         "allocator.device_frees_per_step": _per_step(frees, program),
         "comm.exposed_share": parts[Part.COMMUNICATION] / true_ms if true_ms else 0.0,
     }
-    forward = forward_work(trace, kinds, program)
-    if forward.any():
-        context["work.forward_ms"] = share(forward) * true_ms
     context["allocator.empty_cache_per_step"] = _per_step(_emptied_cache(trace, kinds, program), program)
     if varying:
         context["step.varying_shapes"] = True

@@ -12,6 +12,7 @@ part of its kernels and cannot be told.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,11 @@ from .dialect import Kind
 from .program import Program
 from .replay import Edit
 
-__all__ = ["forward_work", "recomputed", "without_recomputation"]
+if TYPE_CHECKING:
+    from .calibrate import Calibration
+    from .replay import Replay
+
+__all__ = ["checkpoint_ms", "forward_work", "recomputed", "without_recomputation"]
 
 _NODE = "autograd::engine::evaluate_function"
 _FORWARD_ONLY = re.compile(
@@ -92,3 +97,20 @@ def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:
     events = np.zeros(len(program.kind), dtype=bool)
     events[program.event[mask]] = True
     return Edit(duration=np.where(mask, 0.0, 1.0), gone=np.where(events[:, None], program.work, 0.0))
+
+
+def checkpoint_ms(
+    replay: Replay, calibration: Calibration, forward: NDArray[np.bool_], *, true_ms: float
+) -> float:
+    """Return how much longer a step is whose backward does all of the forward a second time, in ms.
+
+    The most that checkpointing can cost: what is not wrapped (the output layer, the loss) is not repeated.
+    The replay does it where the forward stands: on the device the order makes no difference, and the host
+    launches as much.
+    """
+    program, base = replay.program, calibration.base
+    events = np.zeros(len(program.kind), dtype=bool)
+    events[program.event[forward]] = True
+    twice = Edit(duration=np.where(forward, 2.0, 1.0), gone=np.where(events[:, None], -program.work, 0.0))
+    reference = replay.run(base).step_ns
+    return max(0.0, true_ms * (replay.run(base.and_also(twice)).step_ns / reference - 1.0))

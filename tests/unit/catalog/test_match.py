@@ -56,6 +56,14 @@ def test_the_prediction_comes_from_the_replay_and_from_nowhere_else() -> None:
     assert predicted.basis == "replay (shared out)"
 
 
+def test_a_fix_that_buys_memory_with_time_has_a_price_and_no_gain() -> None:
+    fix = make("FX001", adds="work.checkpoint_ms")
+    (bought,) = match([finding("BN101")], {"work.checkpoint_ms": 8.5}, {}, 100.0, fixes=[fix])
+    assert (bought.adds_ms, bought.predicted_ms, bought.saves_ms) == (8.5, None, None)
+    (untold,) = match([finding("BN101")], {}, {}, 100.0, fixes=[fix])
+    assert untold.adds_ms is None, "without a trace the price is not known, and not zero"
+
+
 @pytest.mark.parametrize(("of_answer", "of_fix"), [(True, False), (False, True)])
 def test_a_bound_stays_a_bound(of_answer: bool, of_fix: bool) -> None:
     fix = make("FX001", what_if=WhatIf.INPUT_READY, what_if_bound=of_fix)

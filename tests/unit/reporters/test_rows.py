@@ -126,6 +126,14 @@ def test_a_fix_says_what_is_predicted_and_what_is_not() -> None:
     assert [fix for fix, row in rows.items() if row.minor] == ["FX601", "FX318"]
 
 
+def test_a_fix_that_buys_memory_with_time_says_what_it_costs() -> None:
+    base = sample()
+    bought = msgspec.structs.replace(base.suggestions[0], predicted_ms=None, saves_ms=None, adds_ms=12.6)
+    (row,) = fix_rows(msgspec.structs.replace(base, suggestions=(bought,)))
+    assert row.after == "at most 100.0 ms (0.87×)"
+    assert row.gain == "87.4 ms → at most 100.0 ms (0.87×), for memory"
+
+
 def test_the_step_line_says_how_the_time_is_known() -> None:
     base = sample()
     assert "over 40 steps" in step_line(base)

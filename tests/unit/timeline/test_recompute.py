@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from torch_bottleneck.model.trace import Trace
+from torch_bottleneck.timeline.calibrate import calibrate
 from torch_bottleneck.timeline.dialect import kinds
 from torch_bottleneck.timeline.program import Program, build_program
-from torch_bottleneck.timeline.recompute import forward_work, recomputed, without_recomputation
+from torch_bottleneck.timeline.recompute import (
+    checkpoint_ms,
+    forward_work,
+    recomputed,
+    without_recomputation,
+)
 from torch_bottleneck.timeline.replay import Replay
 
 from .traces import BACKWARD, TraceWriter
@@ -100,3 +107,19 @@ def test_without_it_neither_device_nor_host_does_the_work() -> None:
     replay = Replay(program)
     whole, without = replay.run(), replay.run(without_recomputation(program, mask))
     assert without.step_ns < whole.step_ns
+
+
+def test_a_forward_done_twice_costs_its_work_where_that_decides() -> None:
+    """A busy device takes the forward's kernels again; a busy host its launches."""
+    for kernel, host, longer in ((300, 20, 300), (5, 200, 200)):
+        writer = TraceWriter()
+        writer.row("forward", "user_annotation", 0, host)
+        writer.row("aten::linear", "cpu_op", 0, host)
+        writer.launch(host - 10, 5, start=host, length=kernel)
+        trace, program = read(writer, host + 5)
+        replay = Replay(program)
+        calibration = calibrate(replay, None)
+        mask = forward_work(trace, kinds(trace), program)
+        true_ms = replay.run(calibration.base).step_ns / 1e6
+        added = checkpoint_ms(replay, calibration, mask, true_ms=true_ms)
+        assert added * 1e3 == pytest.approx(longer, rel=0.15)
