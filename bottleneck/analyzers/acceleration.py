@@ -12,6 +12,7 @@ from typing import Literal
 from ..model.diagnosis import SettingRow
 from ..model.run import JsonValue
 from ..model.work import CompileSummary, ComputeFacts
+from .base import percent
 
 __all__ = ["acceleration_rows"]
 
@@ -44,7 +45,7 @@ def _autocast(context: Mapping[str, JsonValue], compute: ComputeFacts | None) ->
     low = _share(compute, *_LOW)
     asked = isinstance(dtype, str) and dtype != "none"
     if low is not None:
-        text = f"{low:.0%} of the math's time in 16 bit or less" if low else "no math in 16 bit or less"
+        text = f"{percent(low)} of the math's time in 16 bit or less" if low else "no math in 16 bit or less"
         if asked:
             text = f"{dtype}, {text}"
         state: State = "on" if low >= _NEARLY_ALL else "partly" if low > _TRACES or asked else "off"
@@ -68,7 +69,9 @@ def _tf32(context: Mapping[str, JsonValue], compute: ComputeFacts | None, *, gpu
     if tf32 is not None and fp32 is not None:
         if tf32 + fp32 <= _TRACES:
             return _row("TF32", "not applicable", "no math in 32 bit", "kernels")
-        text = f"{tf32:.0%} of the math's time in TF32, {fp32:.0%} in full fp32" + (asked and f"; {asked}")
+        text = f"{percent(tf32)} of the math's time in TF32, {percent(fp32)} in full fp32" + (
+            asked and f"; {asked}"
+        )
         part = tf32 / (tf32 + fp32)
         return _row(
             "TF32", "on" if part >= _NEARLY_ALL else "partly" if part > _TRACES else "off", text, "kernels"
@@ -83,7 +86,7 @@ def _attention(context: Mapping[str, JsonValue], compute: ComputeFacts | None) -
     unfused = _number(context, "kernels.attention_unfused_share")
     backends = ", ".join(compute.attention_backends) if compute is not None else ""
     if compute is not None and compute.attention != "unknown":
-        scores = f"{unfused:.0%} of the step writes scores" if unfused else ""
+        scores = f"{percent(unfused)} of the step writes scores" if unfused else ""
         seen: dict[str, tuple[State, str]] = {
             "fused": ("on", f"{backends} back end"),
             "both": ("partly", f"{backends} back end; {scores or 'some writes scores'}"),
@@ -95,7 +98,7 @@ def _attention(context: Mapping[str, JsonValue], compute: ComputeFacts | None) -
     if unfused is None:
         return _row(name, "unknown")
     if unfused > 0.005:
-        return _row(name, "off", f"{unfused:.0%} of the step writes scores", "trace")
+        return _row(name, "off", f"{percent(unfused)} of the step writes scores", "trace")
     return _row(name, "not applicable", "no unfused attention seen", "trace")
 
 
@@ -111,9 +114,9 @@ def _compiled(
     share = compiled.compiled_time_share if compiled is not None else None
     kernels = compiled.compiled_kernel_share if compiled is not None else None
     if share is not None:
-        told.append(f"{share:.0%} of forward's and backward's work")
+        told.append(f"{percent(share)} of forward's and backward's work")
     if kernels is not None:
-        told.append(f"{kernels:.0%} of their {'kernels' if gpu else 'operators'}")
+        told.append(f"{percent(kernels)} of their {'kernels' if gpu else 'operators'}")
     if breaks:
         told.append(f"{breaks:.0f} graph break{'s' if breaks != 1 else ''}")
     if compiled is not None and compiled.limit_hit:
@@ -175,10 +178,10 @@ def _zero_grad(context: Mapping[str, JsonValue]) -> SettingRow:
     name, value = "gradients set to None", context.get("zero_grad.set_to_none")
     fills = _number(context, "kernels.zero_grad_share") or 0.0
     if isinstance(value, bool):
-        text = f"fills take {fills:.1%} of the step" if fills > 0.002 and not value else ""
+        text = f"fills take {percent(fills)} of the step" if fills > 0.002 and not value else ""
         return _row(name, "on" if value else "off", text, "zero_grad calls")
     if fills > 0.002 and context.get("device.kind") != "cpu":
-        return _row(name, "off", f"fills take {fills:.1%} of the step", "trace")
+        return _row(name, "off", f"fills take {percent(fills)} of the step", "trace")
     return _row(name, "unknown")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.run import SourceSite
-from .base import Analyzer, Facts, ms, percent
+from .base import Analyzer, Facts, ms
 from .compile_facts import compile_summary, skip_cause, skip_site, skip_words
 
 __all__ = ["CudagraphsSkipped", "RecompilesInSteadyState"]
@@ -91,7 +91,7 @@ class RecompilesInSteadyState(Analyzer):
         evidence += [Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]]
         sites: list[SourceSite | None] = [row.site for row in rows]
         if cost > 0:
-            title = f"Compiling costs {ms(cost)} per step ({percent(cost / facts.true_ms)}) in steady state"
+            title = f"Compiling costs {ms(cost)} per step, in steady state"
         elif limit:
             title = "The recompile limit was reached: some code runs eagerly for good"
         else:

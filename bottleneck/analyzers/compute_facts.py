@@ -10,7 +10,7 @@ import msgspec
 from ..model.run import Run
 from ..model.work import ComputeFacts, MathRow
 from ..timeline.peaks import Peak, peak_of
-from .base import Facts
+from .base import Facts, percent
 
 __all__ = ["compute_facts"]
 
@@ -48,7 +48,7 @@ def _with_peak(
     Of several types it is what the device could have done in the time that each of them took.
     """
     main = [row for row in rows if row.share >= _COUNTS]
-    dtype = ", ".join(f"{row.dtype} {row.share:.0%}" for row in main) if len(main) > 1 else main[0].dtype
+    dtype = ", ".join(f"{row.dtype} {percent(row.share)}" for row in main) if len(main) > 1 else main[0].dtype
     weight = sum(row.share for row in main)
     probed = run.matmul_tflops if run is not None else {}
     tables = (

@@ -117,7 +117,7 @@ class GraphBreaks(Analyzer):
         count = len(breaks)
         what = f"{count} graph break{'s' if count != 1 else ''}" if count else "Compiled regions"
         if seams >= 1.5:
-            what += f" with {seams:.0f} seams per step"
+            what += f", {'crossed' if count else 'left'} {seams:.0f} times per step,"
         verb = "costs" if count == 1 else "cost"
         price = f"{verb} {ms(answer.saves_ms)} per step" if answer is not None else "found; no price known"
         return (

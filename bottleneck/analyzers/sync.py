@@ -67,7 +67,8 @@ class SynchronisationStalls(Analyzer):
         ]
         cost = answer.saves_ms if answer is not None else None
         if cost is not None:
-            title = f"{per_step:.0f} synchronisations per step keep it waiting for {ms(cost)}"
+            many, keep = ("", "s") if round(per_step) == 1 else ("s", "")
+            title = f"{per_step:.0f} synchronisation{many} per step keep{keep} it waiting for {ms(cost)}"
         else:
             title = f"{per_step:.0f} synchronisations per step; their price could not be told"
         return (

@@ -144,12 +144,12 @@ def _problems(
     had = _processor_share(budget, baseline)
     if had is not None and had < _HAD_LITTLE:
         out.append(
-            f"The machine was busy: the process had a processor for {had:.0%} of its working time. Times "
+            f"The machine was busy: the process had a processor for {100 * had:.0f} % of its working time. Times "
             "are long, shares hold approximately. Run again on a quiet machine."
         )
     if pools.misfit > _MISFIT:
         out.append(
-            f"The traced steps differ from the timed ones: {pools.misfit:.0%} of it is in other phases. "
+            f"The traced steps differ from the timed ones: {100 * pools.misfit:.0f} % of it is in other phases. "
             "Steps vary, or the machine was busy. Use more --steps on a quiet machine."
         )
     return tuple(out)

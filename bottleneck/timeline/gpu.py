@@ -280,7 +280,7 @@ def _doubts(program: Program, calibration: Calibration) -> list[str]:
         )
     if calibration.replay_error > MAX_REPLAY_ERROR:
         doubts.append(
-            f"The replay misses the profiled window by {calibration.replay_error:.0%}; nothing is "
+            f"The replay misses the profiled window by {100 * calibration.replay_error:.0f} %; nothing is "
             "predicted from it."
         )
     if calibration.varying:
@@ -290,6 +290,7 @@ def _doubts(program: Program, calibration: Calibration) -> list[str]:
         )
     if program.steps < 3:
         doubts.append(
-            f"Only {program.steps} whole step(s) traced. Let the script run longer, or trace more steps."
+            f"Only {program.steps} whole step{'s' if program.steps > 1 else ''} traced. Let the script run longer,"
+            " or trace more steps."
         )
     return doubts
