@@ -36,7 +36,7 @@ HEADINGS = (
 def ms(value: float) -> str:
     """Write a time so that its size is readable at a glance: "0.042 ms", "3.1 ms", "412 ms"."""
     if value >= 100:
-        return f"{value:.0f} ms"
+        return f"{value:,.0f} ms".replace(",", " ")
     if value >= 1:
         return f"{value:.1f} ms"
     return f"{value:.3f} ms" if value < 0.1 else f"{value:.2f} ms"

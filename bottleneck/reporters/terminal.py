@@ -235,7 +235,8 @@ def _memory(page: Page, rows: Sequence[tuple[int, str]], room: _Room | None) -> 
     page.heading("Memory")
     shown = rows if room is None or len(rows) <= room.memory else rows[: room.memory - 1]
     for indent, text in shown:
-        most = len(text) if room is None else (room.lines + 1) * (page.width - 2 * indent - 4)
+        lines = 0 if room is None else room.lines + (indent == 0)
+        most = lines * (page.width - 2 * indent) - 4 * (lines - 1) if lines else len(text)
         page.line(brief(text, most), indent=2 * indent)
     if len(shown) < len(rows):
         page.line((f"{len(rows) - len(shown)} more with --verbose", "dim"))
@@ -376,7 +377,7 @@ def _closing(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
     for problem in problems if room is None else problems[: room.problems]:
         page.line(("! ", "yellow"), _cut(sentence(problem), page, room, indent=2))
     if room is not None and len(problems) > room.problems:
-        more = "more" if room.problems else "about the capture"
+        more = "more" if room.problems else "on the capture"
         page.line((f"! {len(problems) - room.problems} {more} with --verbose", "dim"))
     for note in diagnosis.notes:
         page.line(sentence(note))

@@ -237,8 +237,8 @@ def calibrate(
                 scale = _solve(lambda x: step(x, device), target, _LOW, scale)
             if device_scale < 0.95:
                 problems.append(
-                    f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than the true step "
-                    "allows; other work may have shared the device. Run again on an idle device."
+                    f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than the true "
+                    "step allows; other work may have shared the device. Run again on an idle device."
                 )
         elif step(_HIGH) < target * (1 - _CLOSE):
             scale = 1.0

@@ -144,13 +144,13 @@ def _problems(
     had = _processor_share(budget, baseline)
     if had is not None and had < _HAD_LITTLE:
         out.append(
-            f"The machine was busy: the process had a processor for {100 * had:.0f} % of its working time. Times "
-            "are long, shares hold approximately. Run again on a quiet machine."
+            f"The machine was busy: the process had a processor for {100 * had:.0f} % of its working time. "
+            "Times are long, shares hold approximately. Run again on a quiet machine."
         )
     if pools.misfit > _MISFIT:
         out.append(
-            f"The traced steps differ from the timed ones: {100 * pools.misfit:.0f} % of it is in other phases. "
-            "Steps vary, or the machine was busy. Use more --steps on a quiet machine."
+            f"The traced steps differ from the timed ones: {100 * pools.misfit:.0f} % of it is in other "
+            "phases. Steps vary, or the machine was busy. Use more --steps on a quiet machine."
         )
     return tuple(out)
 

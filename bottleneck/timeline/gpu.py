@@ -290,7 +290,7 @@ def _doubts(program: Program, calibration: Calibration) -> list[str]:
         )
     if program.steps < 3:
         doubts.append(
-            f"Only {program.steps} whole step{'s' if program.steps > 1 else ''} traced. Let the script run longer,"
-            " or trace more steps."
+            f"Only {program.steps} whole step{'s' if program.steps > 1 else ''} traced. Let the script run "
+            "longer, or trace more steps."
         )
     return doubts

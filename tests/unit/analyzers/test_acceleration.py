@@ -89,7 +89,7 @@ def test_compile_tells_its_coverage_and_cuda_graphs_what_was_launched() -> None:
     context = {"compile.used": True, "compile.mode": "reduce-overhead", "compile.breaks": 0}
     part = rows(context, compiled=CompileSummary(compiled_time_share=0.5, compiled_kernel_share=0.4))
     assert part["torch.compile"].state == "partly"
-    assert "50% of forward's and backward's work" in part["torch.compile"].value
+    assert "50 % of forward's and backward's work" in part["torch.compile"].value
     assert "CUDA graphs" not in part
     graphs = rows(context, compiled=CompileSummary(compiled_time_share=0.99, graph_launches_per_step=2.0))
     assert (graphs["torch.compile"].state, graphs["CUDA graphs"].state) == ("on", "on")

@@ -52,7 +52,7 @@ def test_achieved_is_over_the_step_and_utilisation_over_the_peak_of_the_type() -
 def test_of_several_types_the_peak_is_what_the_device_could_do_in_the_time_of_each() -> None:
     found = joined(math=MIXED)
     assert found.peak_tflops == pytest.approx((494.5 + 67) / 2)
-    assert found.peak_dtype == "tf32 50%, fp32 50%"
+    assert found.peak_dtype == "tf32 50 %, fp32 50 %"
 
 
 def test_an_unknown_device_says_so_unless_its_rate_was_timed() -> None:
