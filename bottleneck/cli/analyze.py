@@ -51,6 +51,7 @@ def command(
     """
     from ..diagnose import diagnose_paths
     from ..reporters.output import emit, fits_terminal, render_for, save
+    from ..verify.record import tried_in, with_tried
 
     if not fits_terminal(format_, sys.stdout):
         if out is None:
@@ -59,6 +60,8 @@ def command(
             )
         format_ = "text"
     diagnosis = diagnose_paths(list(paths), true_step_ms=true_step_ms)
+    if len(paths) == 1 and paths[0].is_dir():
+        diagnosis = with_tried(diagnosis, tried_in(paths[0]))
     if out is not None:
         save(diagnosis, out)
     emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))

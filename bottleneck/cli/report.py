@@ -28,9 +28,11 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     """
     from ..reporters.json import load
     from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for
+    from ..verify.record import tried_in, with_tried
 
-    diagnosis = load(run)
+    folder = run if run.is_dir() else run.parent
+    diagnosis = with_tried(load(run), tried_in(folder))
     if out == "-" and not fits_terminal(format_, sys.stdout):
-        out = str((run if run.is_dir() else run.parent) / PAGE_FILE)
+        out = str(folder / PAGE_FILE)
     stream = sys.stdout if out == "-" else None
     emit(render_for(diagnosis, format_, stream=stream, verbose=verbose), out=out)

@@ -220,6 +220,7 @@ def command(
         session.arms.clean()
     state = with_edits(session.state)
     _save(state, folder, report=True)
+    _accumulate(state, folder, source.run_folder)
     _report(state, format_)
     say(f"verification: {shown(folder)}")
     if patch is not None or write:
@@ -236,6 +237,22 @@ def _save(state: Verification, folder: Path, *, report: bool = False) -> None:
     write_text(folder / VERIFY_FILE, as_json(state))
     if report:
         write_text(folder / "verify.md", as_markdown(state))
+
+
+def _accumulate(state: Verification, folder: Path, run_folder: Path | None) -> None:
+    """Show in the run's own reports what was measured of its fixes, wherever that was written to."""
+    from ..reporters.json import load
+    from ..reporters.output import DIAGNOSIS_FILE, save
+    from ..verify.record import tried_in, with_tried
+
+    run = run_folder or folder.parent
+    if not (run / DIAGNOSIS_FILE).is_file() or not any(row.verdict != "not run" for row in state.outcomes):
+        return
+    try:
+        save(with_tried(load(run), [*tried_in(run), state]), run)
+    except InputError as error:
+        # A run folder that cannot be written to: the verification itself is whole.
+        _say(f"the reports in {shown(run)} are left as they were: {error}")
 
 
 def _report(state: Verification, format_: str) -> None:

@@ -22,6 +22,7 @@ from ..reporters.json import load as load_diagnosis
 from ..reporters.verify_json import VERIFY_FILE
 from ..reporters.verify_json import load as load_verification
 from ..verify.arms import Target
+from ..verify.record import VERIFY_FOLDER
 from ..verify.rows import candidate_again, empty_row
 from ..verify.wishes import candidates_from, candidates_of
 from .diagnose import check_script, shown, split_words
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from ..verify.rows import Candidate
 
 __all__ = ["Source", "begin", "find_source", "resume_from"]
-
-VERIFY_FOLDER = "verify"
-"""Where a verification lies inside the run folder that it starts from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

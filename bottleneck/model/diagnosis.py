@@ -16,6 +16,7 @@ from .finding import Finding
 from .fix import Suggestion
 from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
+from .verify import Outcome
 from .view import LoaderRow, StepTimeline, WindowSteps
 from .work import CompileSummary, ComputeFacts
 from .workload import Workload
@@ -187,6 +188,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Fixes that answer no finding of this run, but apply to it and can be tried by `verify`."""
     combination: Combination | None = None
     """The best pair of suggestions with the first of them, where both together gain more."""
+    tried: tuple[Outcome, ...] = ()
+    """What `bottleneck verify` measured of fixes on this script, beside what was predicted."""
     what_ifs: tuple[WhatIfResult, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
     memory: tuple[MemorySummary, ...] = ()

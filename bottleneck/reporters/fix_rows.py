@@ -5,18 +5,19 @@ In: a diagnosis. Out: rows of short, clean strings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model.fix import Risk
 from .rows import root_of
+from .verify_rows import measured_line
 from .wording import clean, clean_code, milliseconds, place, sentence, step_after, step_change
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.fix import Suggestion
 
-__all__ = ["FixRow", "combination_line", "combined", "fix_rows"]
+__all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured"]
 
 _SMALL = 0.02
 """The verdict's own threshold: a fix that saves less is not put before the reader first."""
@@ -45,12 +46,25 @@ class FixRow:
     sources: tuple[str, ...]
     minor: bool
     """A note, or a gain below 2 % of the step."""
+    measured: str = ""
+    """What `bottleneck verify` found, where it was run."""
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
     """Return the suggestions in their order."""
     root = root_of(diagnosis)
-    return [_fix_row(suggestion, diagnosis.step.true_ms, root) for suggestion in diagnosis.suggestions]
+    measured = {row.fixes: measured_line(row) for row in diagnosis.tried if not row.base}
+    rows = (_fix_row(suggestion, diagnosis.step.true_ms, root) for suggestion in diagnosis.suggestions)
+    return [replace(row, measured=measured.get((row.fix,), "")) for row in rows]
+
+
+def together_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Return what was measured of fixes together: their names, and the figures."""
+    return [
+        (f"{' and '.join(map(clean, row.fixes))} together", measured_line(row))
+        for row in diagnosis.tried
+        if not row.base and len(row.fixes) > 1
+    ]
 
 
 def combination_line(diagnosis: Diagnosis) -> str:

@@ -39,6 +39,7 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     lines += _causes(diagnosis)
     lines += _memory(diagnosis, whole=verbose)
     lines += _fixes(diagnosis)
+    lines += _tried(diagnosis)
     lines += _closing(diagnosis)
     if verbose:
         for title, rows in details.sections(diagnosis):
@@ -122,6 +123,8 @@ def _fixes(diagnosis: Diagnosis) -> list[str]:
 def _fix(row: FixRow) -> list[str]:
     gain = f": {row.gain}" if row.gain else ""
     lines = ["", f"### {escape(row.fix)} {escape(row.title)}{escape(gain)}"]
+    if row.measured:
+        lines += ["", f"Measured by `bottleneck verify`: {escape(row.measured)}"]
     where = f" At {row.where}." if row.where else ""
     if row.how or where:
         lines += ["", escape(f"{row.how}{where}")]
@@ -138,6 +141,14 @@ def _fix(row: FixRow) -> list[str]:
     )
     listed = [f"- {name}: {escape(text)}" for name, text in told if text]
     return [*lines, "", *listed] if listed else lines
+
+
+def _tried(diagnosis: Diagnosis) -> list[str]:
+    from .verify_markdown import table  # which escapes as we do
+
+    if not diagnosis.tried:
+        return []
+    return ["", "## Predicted and measured", "", *table(diagnosis.tried)]
 
 
 def _closing(diagnosis: Diagnosis) -> list[str]:

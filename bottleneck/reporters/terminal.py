@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import details
 from .closing_rows import capture_line, setting_names
-from .fix_rows import FixRow, combined, fix_rows
+from .fix_rows import FixRow, combined, fix_rows, together_measured
 from .memory_rows import memory_rows
 from .page import Page
 from .rows import BudgetRow, CauseRow, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
@@ -264,6 +264,8 @@ def _fixes(page: Page, diagnosis: Diagnosis, room: _Room) -> None:
     pair, together = combined(diagnosis)
     if pair:
         page.columns((pair, "green"), together)
+    for names, figures in together_measured(diagnosis):
+        page.line((names, "green"), (" measured: ", "bold"), figures)
     others = [row for row in rows if row not in top]
     if others:
         page.line((_listed("also: ", [f"{row.fix} {row.title}" for row in others], page.width), "dim"))
@@ -284,6 +286,8 @@ def _listed(head: str, names: Sequence[str], width: int, *, lines: int = 1) -> s
 
 def _fix_title(page: Page, row: FixRow) -> None:
     page.columns((f"{row.fix} {row.title}", "bold green"), row.after)
+    if row.measured:
+        page.line(("measured: ", "bold"), row.measured, indent=2)
 
 
 def _places(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -20,7 +20,9 @@ from .verify_rows import (
 )
 
 if TYPE_CHECKING:
-    from ..model.verify import Verification
+    from collections.abc import Iterable
+
+    from ..model.verify import Outcome, Verification
 
 __all__ = ["render", "table"]
 
@@ -29,7 +31,7 @@ def render(verification: Verification) -> str:
     """Return the report as Markdown."""
     name = verification.script or f"-m {verification.module}"
     lines = [f"# {escape(name)}: fixes tried", "", f"**{escape(headline(verification))}**", ""]
-    lines += table(verification)
+    lines += table(verification.outcomes)
     told = reason_lines(verification)
     if told:
         lines += ["", *(f"- {escape(line)}" for line in told)]
@@ -54,8 +56,8 @@ def render(verification: Verification) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table(verification: Verification) -> list[str]:
+def table(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the lines of the table alone."""
     lines = [f"| {' | '.join(COLUMNS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += [f"| {' | '.join(escape(cell) for cell in row.cells)} |" for row in rows_of(verification)]
+    lines += [f"| {' | '.join(escape(cell) for cell in row.cells)} |" for row in rows_of(outcomes)]
     return lines

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from .wording import clean, clean_code, milliseconds, percent, place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..model.verify import Edit, Measured, Outcome, Verification
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "edit_rows",
     "headline",
     "how_lines",
+    "measured_line",
     "reason_lines",
     "rows_of",
 ]
@@ -100,9 +103,19 @@ def combination_outcome(verification: Verification) -> Outcome | None:
     )
 
 
-def rows_of(verification: Verification) -> list[Row]:
+def rows_of(outcomes: Iterable[Outcome]) -> list[Row]:
     """Return the table."""
-    return [_row(outcome) for outcome in verification.outcomes]
+    return [_row(outcome) for outcome in outcomes]
+
+
+def measured_line(outcome: Outcome) -> str:
+    """Return what was measured of a fix, to stand beside its prediction."""
+    found = outcome.measured
+    if found is None or outcome.verdict in ("not applied", "failed"):
+        return clean(f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict)
+    steps = f"{milliseconds(found.before_ms)} → {milliseconds(found.after_ms, like=found.before_ms)} ms"
+    told = "" if outcome.verdict == "faster" else f", {outcome.verdict}"
+    return f"{steps}, {_times(found)}, loss {_SAID[outcome.parity.verdict]}{told}"
 
 
 def _row(outcome: Outcome) -> Row:

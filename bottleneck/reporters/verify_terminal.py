@@ -42,7 +42,7 @@ def render(verification: Verification, *, width: int = 80, color: bool = False, 
     for column in COLUMNS:
         # A single id is never broken; combinations are, between their ids.
         table.add_column(page.plain(column), min_width=5, overflow="fold")
-    for row in rows_of(verification):
+    for row in rows_of(verification.outcomes):
         style = "green" if row.good else "red" if row.bad else ""
         cells = [page.plain(cell) for cell in row.cells]
         table.add_row(*(Text(cell) for cell in cells[:-1]), Text(cells[-1], style=style))

@@ -253,6 +253,12 @@ def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) 
     assert abs(row["error"]) < 0.6
     assert list(row["options"]["FX101"]) == ["num_workers"]
     assert got.stdout.startswith("# train.py: fixes tried")
+    for report in ("report.md", "report.html"):
+        assert "Measured" in (tmp_path / "run" / report).read_text(), "beside what was predicted"
+    shown = subprocess.run(
+        [*tool, "report", "run"], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert "measured: " in shown.stdout
     again = verify(tmp_path, "run/verify", "--resume", "--format", "json")
     assert again.returncode == 0, again.stderr
     assert len(json.loads(again.stdout)["runs"]) == len(state["runs"]), "there was nothing left to do"

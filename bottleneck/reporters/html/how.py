@@ -34,6 +34,11 @@ HOW: dict[str, str] = {
         "Step time that the replay gives with this fix alone. 'At best' marks an upper bound of the gain. "
         "Gains do not add up."
     ),
+    "tried": (
+        "The script run with and without the fix in turns, each in a process of its own, unobserved while "
+        "its steps are timed. Measured is the step without over the step with; the losses of both were "
+        "compared step by step."
+    ),
     "windows": (
         "One dot per step. Only the baseline window counts for the step time; trace and memory windows are "
         "slowed by what is attached to them. Hollow dots are left out of the mean."

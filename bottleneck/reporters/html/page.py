@@ -13,6 +13,7 @@ from .. import details
 from ..closing_rows import capture_line
 from ..fix_rows import FixRow, combination_line, fix_rows
 from ..rows import CauseRow, cause_rows, device_line, headline
+from ..verify_rows import rows_of
 from ..wording import clean, milliseconds
 from .charts import blocks_of
 from .compiler_rows import compile_section, compute_facts, math_rows
@@ -70,6 +71,8 @@ class Page:
     more_fixes: tuple[FixRow, ...]
     notes_fixes: tuple[FixRow, ...]
     combination: str
+    tried: tuple[tuple[str, ...], ...]
+    """Cells under `COLUMNS` of the verification's own report."""
     budget: tuple[BudgetGroup, ...]
     budget_total: str
     gpu: bool
@@ -126,6 +129,7 @@ def build(diagnosis: Diagnosis) -> Page:
         more_fixes=tuple(shown[_FEW_FIXES:]),
         notes_fixes=tuple(f for f in fixes if f.minor),
         combination=combination_line(diagnosis),
+        tried=tuple(row.cells for row in rows_of(diagnosis.tried)),
         budget=budget_groups(diagnosis, gpu=gpu),
         budget_total=milliseconds(diagnosis.step.true_ms),
         gpu=gpu,

@@ -21,6 +21,7 @@ from torch_bottleneck.model.diagnosis import (
 from torch_bottleneck.model.finding import Evidence, Finding, Interval
 from torch_bottleneck.model.fix import Risk, Source, Suggestion
 from torch_bottleneck.model.run import DeviceFacts, HostFacts, SourceSite
+from torch_bottleneck.model.verify import Measured, Outcome, Parity
 
 LOADER = SourceSite(file="train.py", line=41, function="main")
 ITEM = SourceSite(file="pkg/very/deep/down/in/a/tree/of/folders/model.py", line=107, function="training_step")
@@ -114,6 +115,18 @@ def sample() -> Diagnosis:
             Finding(code="BN902", title="Garbage collector", cost_ms=None),
         ),
         combination=Combination(fixes=("FX101", "FX311"), predicted_ms=28.5),
+        tried=(
+            Outcome(
+                fixes=("FX101",),
+                title="Give the DataLoader enough workers",
+                verdict="faster",
+                predicted_ms=32.8,
+                predicted_ratio=2.66,
+                measured=Measured(ratio=2.54, low=2.4, high=2.69, pairs=3, before_ms=87.4, after_ms=34.4),
+                memory_bytes=2_000_000,
+                parity=Parity(verdict="same"),
+            ),
+        ),
         suggestions=(
             Suggestion(
                 fix="FX101",

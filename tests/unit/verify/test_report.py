@@ -110,7 +110,7 @@ def test_the_headline_is_the_combination_against_the_script_as_it_is() -> None:
 
 
 def test_rows_hold_what_was_predicted_beside_what_was_measured() -> None:
-    first, second, _failed, beside, _both = rows_of(VERIFICATION)
+    first, second, _failed, beside, _both = rows_of(VERIFICATION.outcomes)
     assert first.cells == ("FX101", "2.00×", "1.50× (1.40 to 1.60)", "-2 MB", "same", "faster")
     assert second.cells == ("FX303", "at best 4.00×", "3.00× (2.90 to 3.10)", "-", "harmed", "harmful")
     assert beside.fix == "FX311 beside FX101"
