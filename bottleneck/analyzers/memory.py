@@ -202,6 +202,16 @@ class MemoryLeak(Analyzer):
                 )
                 for leak in summary.leaks[:4]
             ]
+            if summary.peak_without_leaks_bytes is not None:
+                evidence.append(
+                    Evidence(
+                        text=f"without what was left behind the peak is "
+                        f"{byte_size(summary.peak_without_leaks_bytes)}",
+                        value=float(summary.peak_without_leaks_bytes),
+                        unit="bytes",
+                        source=_HISTORY,
+                    )
+                )
             found.append(
                 self.finding(
                     facts,

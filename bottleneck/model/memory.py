@@ -234,6 +234,8 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation: Fragmentation | None = None
     churn: Churn | None = None
     leaks: tuple[Leak, ...] = ()
+    peak_without_leaks_bytes: int | None = None
+    """Peak of the history had no step left anything behind; None without a leak."""
     spike: Spike | None = None
     headroom: Headroom | None = None
     varying_sizes: bool | None = None

@@ -25,6 +25,7 @@ from .memory_facts import (
     gradients_in_forward,
     headroom,
     loss_bytes,
+    peak_without_leaks,
     stale_gradients,
     varying_sizes,
 )
@@ -98,6 +99,7 @@ def _summarise(
     emptied = empty_cache(reading) if python else None
     pieces = find_fragmentation(reading)
     failure = _failure(reading, notes, pieces)
+    leaks = find_leaks(reading, capacity=capacity)
     return MemorySummary(
         device=memory.device,
         source=source.rpartition("/")[2],
@@ -120,7 +122,8 @@ def _summarise(
         truncated=reading.truncated,
         fragmentation=pieces,
         churn=churn(reading),
-        leaks=find_leaks(reading, capacity=capacity),
+        leaks=leaks,
+        peak_without_leaks_bytes=peak_without_leaks(reading, leaks),
         spike=find_spike(reading),
         headroom=headroom(reading, capacity),
         varying_sizes=varying_sizes(reading),

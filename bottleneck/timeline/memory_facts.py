@@ -34,6 +34,7 @@ __all__ = [
     "gradients_in_forward",
     "headroom",
     "loss_bytes",
+    "peak_without_leaks",
     "stale_gradients",
     "varying_sizes",
 ]
@@ -182,6 +183,25 @@ def find_leaks(reading: Reading, *, capacity: int | None) -> tuple[Leak, ...]:
     return tuple(sorted(leaks, key=lambda leak: -leak.bytes_per_step)[:MAX_ROWS])
 
 
+def peak_without_leaks(reading: Reading, leaks: tuple[Leak, ...]) -> int | None:
+    """Return the peak of the history had nothing outlived its step that did; None without a leak.
+
+    What the steps before the history left is taken to be what has the size of leaked blocks, was there
+    already, stays, and is nothing known.
+    """
+    if not leaks:
+        return None
+    lives, roles = reading.lives, reading.roles
+    origins = {(leak.site, leak.where) for leak in leaks}
+    stays = (lives.end >= lives.events) & ~roles.by_address
+    rows = np.flatnonzero(stays & (lives.begin >= 0)).tolist()
+    left = np.zeros(len(lives.size), np.bool_)
+    left[[row for row in rows if reading.origin(row) in origins]] = True
+    earlier = stays & (lives.begin < 0) & roles.is_a(MemoryCategory.UNKNOWN)
+    left |= earlier & np.isin(lives.size, np.unique(lives.size[left]))
+    return _peak_within_steps(reading, left)
+
+
 def find_spike(reading: Reading) -> Spike | None:
     """Return how far the peak stands out of what its step stays below for 95 % of its time.
 
@@ -291,16 +311,21 @@ def stale_gradients(reading: Reading) -> int | None:
 
     None also where steps may be micro-steps, whose gradients are needed.
     """
-    lives, clock = reading.lives, reading.clock
+    clock = reading.clock
     if not clock.steps or not _updates_told(clock):
         return None
-    starts = np.array([step.begin for step in clock.steps], np.int64)
+    mine = reading.roles.is_a(MemoryCategory.GRADIENTS)
+    return int(reading.live.max()) - _peak_within_steps(reading, mine)
+
+
+def _peak_within_steps(reading: Reading, rows: NDArray[np.bool_]) -> int:
+    """Return the peak of the history if none of some blocks outlived the step that asked for it."""
+    lives = reading.lives
+    starts = np.array([step.begin for step in reading.clock.steps], np.int64)
     following = np.searchsorted(starts, lives.begin, side="right")
     bounds = np.append(starts, lives.events)
-    mine = reading.roles.is_a(MemoryCategory.GRADIENTS)
-    end = np.where(mine, np.minimum(lives.end, bounds[following]), lives.end)
-    cut = dataclasses.replace(lives, end=end)
-    return int(reading.live.max() - cut.live_after().max())
+    end = np.where(rows, np.minimum(lives.end, bounds[following]), lives.end)
+    return int(dataclasses.replace(lives, end=end).live_after().max())
 
 
 def loss_bytes(reading: Reading, rows: NDArray[np.bool_]) -> int:

@@ -82,6 +82,9 @@ def rows_of(folder: Path) -> Iterator[Row]:
     if truth.get("slow_grown_bytes", 0) > 1e6:
         rate = sum(leak.bytes_per_step for leak in summary.leaks)
         yield Row(name, "left behind per step", rate or None, truth["slow_grown_bytes"], why="no leak found")
+        if fixed:
+            without = summary.peak_without_leaks_bytes
+            yield Row(name, "peak with nothing left behind", without, fixed, why="no leak found")
     if slow and fixed and steady:
         yield from _after_fix(summary, truth, name)
 
@@ -92,6 +95,8 @@ def _after_fix(summary: MemorySummary, truth: dict[str, Any], name: str) -> Iter
     if truth["fix"] == "FX210":
         freed = summary.stale_gradients_bytes
         yield Row(name, "freed: gradients of the step before", freed, slow - fixed, why="none seen")
+        without = None if freed is None else summary.peak_bytes - freed
+        yield Row(name, "peak without gradients of the step before", without, fixed, why="none seen")
     if truth["fix"] == "FX217":
         yield Row(name, "freed, at most: logits and their like", summary.loss_bytes, slow - fixed)
     if truth["fix"] == "FX216":

@@ -218,6 +218,21 @@ def test_a_leak_is_found_with_its_line_rate_and_end(tmp_path: Path) -> None:
     assert leak.steps_left == (2000 * MB - summary.peak_bytes) // (5 * MB)
 
 
+def test_the_peak_without_a_leak_is_that_of_the_mended_training(tmp_path: Path) -> None:
+    """What the steps before the history left behind is told by its size."""
+    calm = summary_of(trained(6), tmp_path)
+    assert calm.peak_without_leaks_bytes is None
+    training = trained(3, leak_bytes=5 * MB)
+    training.memory.forget_history()
+    owners = [noted for noted in training.notes.owners if noted.owner != "gradients"]
+    training.notes = MemoryNotes(device=0, capacity_bytes=2000 * MB, owners=owners)
+    for _ in range(6):
+        training.step(leak_bytes=5 * MB)
+    summary = summary_of(training, tmp_path)
+    assert summary.peak_bytes == calm.peak_bytes + 9 * 5 * MB
+    assert summary.peak_without_leaks_bytes == calm.peak_bytes + 5 * MB, "in its own step it is needed"
+
+
 def test_a_buffer_of_the_last_steps_is_no_leak(tmp_path: Path) -> None:
     assert summary_of(trained(8, leak_bytes=5 * MB, keep_last=3), tmp_path).leaks == ()
 
