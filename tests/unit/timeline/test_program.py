@@ -175,3 +175,17 @@ def test_a_long_silence_of_the_host_is_host_work_and_not_dispatch() -> None:
     per_step = program.work[:, Work.HOST].sum() / program.steps
     assert per_step == pytest.approx(3_000_000, rel=0.05)
     assert replay.run(Edit(work={Work.HOST: 0.0})).step_ns == pytest.approx(800_000, rel=0.05)
+
+
+def test_what_the_compiler_does_around_its_ranges_is_compiling_too() -> None:
+    """Guards before the first range, wrappers after the last: up to the nearest operator or call."""
+    writer = TraceWriter()
+    writer.row("TorchDynamo Cache Lookup", "cpu_op", 10, 20)
+    writer.row("dynamo", "cpu_op", 50, 5_000)
+    writer.row("compile_fx_inner (dynamo_timed)", "cpu_op", 500, 4_000)
+    writer.launch(5_400, 10, start=5_420, length=20)
+    writer.launch(5_500, 10, start=5_520, length=20)
+    program = program_of(writer, [0, 6_000])
+    compiling = program.work[:, Work.COMPILE].sum()
+    assert compiling == pytest.approx(1000 * (5_400 - 30))
+    assert program.work.sum() == pytest.approx(1000 * 6_000)
