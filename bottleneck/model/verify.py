@@ -58,6 +58,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of the timed steps, lone stragglers left out."""
     standard_error_ms: float | None = None
     steps: int = 0
+    first_step: int = 0
+    """Number of the first timed step, from the start of the program."""
+    times_ms: list[float | None] = []
+    """The timed steps, None where one does not belong; only where they differ by more than a tenth."""
     peak_bytes: int | None = None
     peak_is: Literal["device", "host", ""] = ""
     startup_seconds: float | None = None

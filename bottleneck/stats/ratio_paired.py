@@ -99,12 +99,15 @@ def neighbour_noise(runs: Sequence[Sequence[float]]) -> tuple[float, float] | No
     return math.sqrt(sum(step * step for step in steps) / len(steps)), math.expm1(max(steps))
 
 
-def neighbour_freedom(runs: Sequence[Sequence[float]]) -> float:
+def neighbour_freedom(lengths: Sequence[int]) -> float:
     """Return the degrees of freedom of the typical difference of `neighbour_noise`.
 
     n runs in a row have n-1 differences, which share runs: von Neumann's 2 (n-1)^2 / (3n - 4).
+
+    Args:
+        lengths: runs in a row, one number per unbroken session.
     """
-    return sum(2 * (len(times) - 1) ** 2 / (3 * len(times) - 4) for times in runs if len(times) > 1)
+    return sum(2 * (n - 1) ** 2 / (3 * n - 4) for n in lengths if n > 1)
 
 
 def decide_ratio(found: PairedRatio | None, *, least_pairs: int, threshold: float) -> Decision:

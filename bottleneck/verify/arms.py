@@ -167,12 +167,14 @@ class Arms:
         assert run is not None
         assert window is not None
         peak, kind = _peak(window.after)
-        mean, error, count = timed
+        mean, error, count, times = timed
         return msgspec.structs.replace(
             record,
             step_ms=mean,
             standard_error_ms=error,
             steps=count,
+            first_step=window.steps.index[0] if window.steps.index else 0,
+            times_ms=times,
             peak_bytes=peak,
             peak_is=kind,
             startup_seconds=_startup(window, mean, ended.began_ns),
@@ -237,19 +239,22 @@ def first_epoch(folder: Path) -> int | None:
     return min(passes, default=None)
 
 
-def _timed(window: Window | None) -> tuple[float, float, int] | None:
-    """Return (mean, its standard error, steps) of a window, or None without timed steps."""
+def _timed(window: Window | None) -> tuple[float, float, int, list[float | None]] | None:
+    """Return (mean, its standard error, steps, each step where they differ), or None without timed steps."""
     if window is None or not window.steps.wall_ms:
         return None
     steps = window.steps
-    found = typical_step(
-        _times(steps.wall_ms, steps.device_ms), validation=steps.validation, compiled=steps.compiled
-    )
+    times = _times(steps.wall_ms, steps.device_ms)
+    found = typical_step(times, validation=steps.validation, compiled=steps.compiled)
     if found is None or found.count == 0:
         return None
     interval = found.interval_ms
     error = (interval[1] - interval[0]) / 3.92 if interval is not None else found.mean_ms * 0.05
-    return found.mean_ms, error, found.count
+    kept = [
+        round(ms, 4) if belongs and ms is not None else None
+        for ms, belongs in zip(times, found.kept, strict=True)
+    ]
+    return found.mean_ms, error, found.count, kept if found.varies else []
 
 
 def _times(wall: Sequence[float], device: Sequence[float | None]) -> list[float | None]:

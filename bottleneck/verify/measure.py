@@ -6,9 +6,11 @@ In: records of runs, in order. Out: `Measured`, `Noise`, and differences of peak
 from __future__ import annotations
 
 import math
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..model.verify import Measured, Noise
 from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_freedom, neighbour_noise, paired_ratio
@@ -16,12 +18,18 @@ from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_freedom, n
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from ..model.verify import RunRecord
     from ..stats.ratio_paired import Decision
 
 __all__ = ["decide", "measure", "memory_change", "noise_of", "pays_after", "startup_change"]
 
 _COMPILING = frozenset({"FX406", "FX407", "FX410", "FX411", "FX412", "FX414", "FX416"})
+_COMMON = 10
+"""Fewer steps in common are no series."""
+_ALIKE = 0.7
+"""Correlation of two runs' steps from which on the steps themselves differ, not the runs."""
 _BRACKETED = 0.75
 """Variance of one log-ratio with a run on either side, over that of neighbours of one kind."""
 
@@ -38,16 +46,46 @@ def timed(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[RunRecord]:
 def noise_of(runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Noise | None:
     """Return how much the same thing differs from itself, run after run."""
     sessions = _sessions(runs, base)
-    found = neighbour_noise(sessions)
+    pairs = [(1.0, step_ratio(b, a)[0]) for session in sessions for a, b in pairwise(session)]
+    found = neighbour_noise(pairs)
     if found is None:
         return None
     return Noise(runs=sum(map(len, sessions)), share=found[0], worst=found[1])
 
 
-def _sessions(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[list[float]]:
-    """Return the times of one kind of run, a list per unbroken session."""
-    same = timed(runs, fixes)
-    return [[run.step_ms or 0.0 for run in group] for _, group in groupby(same, key=lambda run: run.session)]
+def _sessions(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[list[RunRecord]]:
+    """Return one kind of run, a list per unbroken session."""
+    return [list(group) for _, group in groupby(timed(runs, fixes), key=lambda run: run.session)]
+
+
+def step_ratio(before: RunRecord, after: RunRecord) -> tuple[float, float]:
+    """Return (step before over step after, the variance of that ratio within the two runs, relative).
+
+    Where steps are of different size (lengths of sentences) and the same in both runs, only the steps
+    that both have timed are compared: other batches would make another mean.
+    """
+    common = _common(before, after)
+    if common is None:
+        own = [(run.standard_error_ms or 0.0) / (run.step_ms or 1.0) for run in (before, after)]
+        return (before.step_ms or 1.0) / (after.step_ms or 1.0), own[0] ** 2 + own[1] ** 2
+    a, b = common
+    difference = a / a.mean() - b / b.mean()
+    return float(a.mean() / b.mean()), float(difference.var(ddof=1)) / len(a)
+
+
+def _common(before: RunRecord, after: RunRecord) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return the times of the steps that both runs have timed, if those are long and short alike."""
+    first = max(before.first_step, after.first_step)
+    sides = [np.asarray(run.times_ms[first - run.first_step :], dtype=np.float64) for run in (before, after)]
+    length = min(map(len, sides))
+    if length < _COMMON or 2 * length < min(len(before.times_ms), len(after.times_ms)):
+        return None
+    a, b = (side[:length] for side in sides)
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
+    if len(a) < _COMMON or not a.std() or not b.std() or np.corrcoef(a, b)[0, 1] < _ALIKE:
+        return None
+    return a, b
 
 
 def measure(
@@ -74,19 +112,24 @@ def measure(
         if not near:
             continue
         bracketed = bracketed and len(near) == 2
-        logs = [math.log(side.step_ms or 1.0) for side in near]
-        befores.append(math.exp(sum(logs) / len(logs)))
+        ratios = [step_ratio(side, run) for side in near]
+        logs = [math.log(ratio) for ratio, _ in ratios]
         afters.append(run.step_ms or 0.0)
-        errors = [(side.standard_error_ms or 0.0) / (side.step_ms or 1.0) for side in near]
-        own = (run.standard_error_ms or 0.0) / (run.step_ms or 1.0)
-        scatter.append(own**2 + sum(error**2 for error in errors) / len(errors) ** 2)
+        befores.append(afters[-1] * math.exp(sum(logs) / len(logs)))
+        # The run with the fix is in both ratios: its own scatter does not average out.
+        scatter.append(max(variance for _, variance in ratios))
     if not befores:
         return None, None
     machine = noise_of(runs, base)
     floor = math.sqrt(sum(scatter) / len(scatter))
     if machine is not None:
         floor = max(floor, math.sqrt(_BRACKETED if bracketed else 1.0) * machine.share)
-    ratio = paired_ratio(befores, afters, floor=floor, floor_freedom=neighbour_freedom(_sessions(runs, base)))
+    ratio = paired_ratio(
+        befores,
+        afters,
+        floor=floor,
+        floor_freedom=neighbour_freedom([len(session) for session in _sessions(runs, base)]),
+    )
     assert ratio is not None
     found = Measured(
         ratio=ratio.ratio,

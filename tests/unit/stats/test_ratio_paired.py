@@ -121,7 +121,7 @@ def test_the_interval_covers_where_the_noise_comes_from_the_runs_without_the_cha
             list(np.sqrt(alone[:-1] * alone[1:])),
             list(changed),
             floor=math.sqrt(0.75) * noise[0],
-            floor_freedom=neighbour_freedom([list(alone)]),
+            floor_freedom=neighbour_freedom([len(alone)]),
         )
         assert found is not None
         assert found.low is not None and found.high is not None
@@ -141,7 +141,7 @@ def test_what_is_known_of_the_noise_narrows_an_interval_only_where_the_pairs_agr
 
 
 def test_freedom_counts_differences_that_share_runs_for_less() -> None:
-    assert neighbour_freedom([[1.0]]) == 0.0
-    assert neighbour_freedom([[1.0, 1.1]]) == 1.0
-    assert 1.5 < neighbour_freedom([[1.0, 1.1, 1.0]]) < 2.0
-    assert neighbour_freedom([[1.0, 1.1], [1.0, 1.2]]) == 2.0
+    assert neighbour_freedom([1]) == 0.0
+    assert neighbour_freedom([2]) == 1.0
+    assert 1.5 < neighbour_freedom([3]) < 2.0
+    assert neighbour_freedom([2, 2]) == 2.0

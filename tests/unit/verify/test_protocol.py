@@ -98,6 +98,48 @@ def test_each_run_is_compared_with_those_on_either_side() -> None:
     assert ratio is not None
 
 
+LENGTHS = [5.0, 20.0, 8.0, 14.0, 31.0, 11.0, 6.0, 25.0, 9.0, 17.0] * 4
+
+
+def windowed(number: int, fixes: tuple[str, ...], first: int, count: int, factor: float) -> RunRecord:
+    """A run over sentences of different lengths, of which it has timed some."""
+    times: list[float | None] = [factor * ms for ms in LENGTHS[first : first + count]]
+    mean = sum(ms or 0.0 for ms in times) / count
+    return record(number, fixes, mean, first_step=first, times_ms=times, standard_error_ms=0.2 * mean)
+
+
+def test_steps_of_different_size_are_compared_step_by_step() -> None:
+    done = [
+        windowed(1, (), 0, 24, 1.0),
+        windowed(2, FIX, 4, 31, 0.5),
+        windowed(3, (), 2, 28, 1.001),
+        windowed(4, FIX, 7, 29, 0.5),
+        windowed(5, (), 1, 36, 1.0),
+    ]
+    found, _ = measure(done, base=(), added=FIX)
+    assert found is not None
+    assert found.ratio == pytest.approx(2.0, rel=0.002)
+    assert found.low is not None and found.high is not None
+    assert found.high / found.low < 1.02, "though their means differ by a quarter"
+    noise = noise_of(done)
+    assert noise is not None
+    assert noise.worst < 0.002
+
+
+def test_steps_that_are_long_at_random_are_compared_by_their_means() -> None:
+    import random
+
+    generator = random.Random(3)
+    done = []
+    for number, fixes in ((1, ()), (2, FIX), (3, ())):
+        times: list[float | None] = [generator.uniform(5, 15) for _ in range(40)]
+        mean = sum(ms or 0.0 for ms in times) / 40
+        done.append(record(number, fixes, mean, times_ms=times, standard_error_ms=0.05 * mean))
+    found, _ = measure(done, base=(), added=FIX)
+    assert found is not None
+    assert found.ratio == pytest.approx(found.before_ms / found.after_ms)
+
+
 def test_a_drifting_machine_is_not_taken_for_a_gain() -> None:
     drift = runs(10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0)
     found, ratio = measure(drift, base=(), added=FIX)
