@@ -295,7 +295,7 @@ class FailsInLoop(Loop):
 class Fragmented(Loop):
     """Room enough, were it in one piece: large logits after activations; fixed: segments that grow."""
 
-    cap_gb = 18
+    cap_gb = 16
 
     def make(self):
         return make_gpt(width=512, layers=4, vocabulary=131072)
