@@ -29,22 +29,23 @@ from .hooks import Hooks
 from .loader import LoaderWatch
 from .loop_lines import LoopLines
 from .memory_notes import NoteBook
-from .meter import StepMeter
 from .out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from .out_of_memory import FailureWatch
 from .own_cost import OwnCost
 from .settings import Seen, read_settings
 from .sites import SiteBook
 from .steps import StepRule
+from .tape import Tape
+from .tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .hooks import Observer
     from .plan import Plan
     from .progress import Progress
     from .stopping import Stopper
     from .store import Store
-    from .table import Row
 
 __all__ = ["Agent", "active"]
 
@@ -73,8 +74,6 @@ class Agent:
         rule: StepRule | None = None,
     ) -> None:
         self.rule = rule if rule is not None else StepRule()
-        self._meter = StepMeter()
-        self.clock = self._meter.clock
         self._plan = plan
         self._store = store
         self._stopper = stopper
@@ -82,22 +81,22 @@ class Agent:
         self._own_cost = OwnCost()
         self._live = False
         self._thread: int | None = None
-        self._started_ns = perf_counter_ns()
         self._loader_watch = LoaderWatch(store)
-        self._compile_watch = CompileWatch(store)
+        self._compile_watch = CompileWatch(store, began=self._compilation_begins)
         self._seen = Seen()
         self._sites = SiteBook()
         self._lines = LoopLines(self.clock)
         self._looked = 0
         self._optimizers = optimizers.OptimizerBook()
         self._horizon = horizon.Horizon()
+        self._tracker = Tracker(
+            self.rule, loaders=self._loader_watch, compiles=self._compile_watch, horizon=self._horizon
+        )
+        self._meter = self._tracker.meter
+        self.clock = self._meter.clock
         self._ranges: list[Any] = []
-        self._generation = 0
-        self._steps = 0
-        self._last_update_ns = 0
-        self._iterator: weakref.ref[Any] | None = None
-        self._trained = self._evaluated = False
-        self._votes = 0
+        self._tape: Tape | None = None
+        self._wants_tape = self._taped = False
         self._facts_read = False
         self._notes = NoteBook(self.clock, self._optimizers.living)
         self._failures = FailureWatch(store, self._notes, self._whereabouts)
@@ -111,6 +110,7 @@ class Agent:
             found_sync=lambda: self._sites.note("synchronisation"),
             at_trace_end=self._read_facts,
         )
+        self._tracker.capture, self._tracker.notes = self.capture, self._notes
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -128,6 +128,7 @@ class Agent:
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
+        self._leave_tape()
         self._live = False
         self._failures.detach()
         self._meter.garbage.uninstall()
@@ -138,6 +139,7 @@ class Agent:
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
+        self._guarded("capture", self._leave_tape)
         self._guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
         if not self._facts_read or not self.capture.done:
             self._guarded("capture", self._finish_capture)
@@ -150,7 +152,8 @@ class Agent:
         last = None
         if self.rule.pending and self._meter.start_ns is not None:
             # The last step is whole, though nothing came after it to cut at.
-            last = self._row(max(self._last_update_ns, self._meter.start_ns + 1))
+            last = self._tracker.row(max(self._tracker.last_update_ns, self._meter.start_ns + 1))
+        self._meter.share_usage()
         reason = "interrupted" if self._stopper.interrupted else "the script ended"
         self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
 
@@ -164,7 +167,7 @@ class Agent:
     @property
     def steps(self) -> int:
         """Steps that have ended so far."""
-        return self._steps
+        return self._tracker.steps
 
     def at_training(self, call: Callable[[], None]) -> None:
         """Have `call` called once, when the script's set-up is over: at a root forward or a cut."""
@@ -174,6 +177,11 @@ class Agent:
         call, self._at_training = self._at_training, None
         if call is not None:
             call()
+
+    @property
+    def observer(self) -> Observer:
+        """Who is told of events just now."""
+        return self._hooks.observer
 
     # -- who asks ------------------------------------------------------------------------------
 
@@ -192,13 +200,13 @@ class Agent:
 
     # -- events --------------------------------------------------------------------------------
 
-    def begin_fetch(self) -> None:
+    def begin_fetch(self, *, at: int | None = None) -> None:
         """See `Observer`."""
-        self._start()
+        self._tracker.start(perf_counter_ns())
         if self.rule.in_optimizer:
             self._recover()
         if self.rule.fetch():
-            self._cut()
+            self._cut(at)
         if not self.rule.inside:
             self._stopper.safe_point()
         self._look("data")
@@ -214,40 +222,26 @@ class Agent:
         count, elements = size_of(tensors)
         self._meter.batch_bytes += count
         self._meter.batch_elements += elements
-        self._vote(iterator)
-        self._horizon.fetched(iterator)
+        self._tracker.came_from(iterator)
         self._loader_watch.fetched(
             iterator,
             batch,
             tensors,
             wait_ms=wait_ns / 1e6,
-            step_index=self._steps,
+            step_index=self._tracker.steps,
             window=self.capture.window_name,
         )
         self._own_cost.add(began)
 
-    def _vote(self, iterator: object) -> None:
-        """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
-        before = self._iterator() if self._iterator is not None else None
-        if before is not None and self._votes < LEARNING_EVENTS:
-            self._votes += 1
-            if self._trained:
-                self._loader_watch.train_fetch(before)
-            elif self._evaluated:
-                self._loader_watch.eval_fetch(before)
-        self._trained = self._evaluated = False
-        if before is not iterator:
-            self._iterator = weakref.ref(iterator)
-
-    def begin_forward(self, module: torch.nn.Module) -> str | None:
+    def begin_forward(self, module: torch.nn.Module, *, at: int | None = None) -> str | None:
         """See `Observer`."""
         rule = self.rule
         if not self.mine() or rule.in_backward:
             return None
-        self._start()
+        self._tracker.start(perf_counter_ns())
         if not rule.inside:
             if rule.forward():
-                self._cut()
+                self._cut(at)
             self._stopper.safe_point()
         if self._at_training is not None and torch.is_grad_enabled():
             self._training_begins()
@@ -261,41 +255,28 @@ class Agent:
                 self._failures.attach()
         else:
             label = "evaluation"
-            self._meter.evaluations += 1
-            if self._meter.evaluations == 1:
+            if not self._meter.evaluations:
                 self._sites.note("evaluation")
-            self._evaluated = True
-        self.clock.enter(label)
+        self._tracker.enter_forward(perf_counter_ns(), label)
         return label
 
-    def begin_backward(self, *, accumulates: bool) -> None:
+    def begin_backward(self, *, accumulates: bool, at: int | None = None) -> None:
         """See `Observer`."""
         if self._thread is None:
             self._thread = get_ident()
-        self._start()
-        rule = self.rule
-        if not rule.inside:
-            if rule.backward():
-                self._cut()
+        self._tracker.start(perf_counter_ns())
+        if not self.rule.inside:
+            if self.rule.backward():
+                self._cut(at)
             self._stopper.safe_point()
         self._look("backward")
-        if not rule.optimizer_built:
+        if not self.rule.optimizer_built:
             self._lines.update()
-        rule.backward_begin()
-        if accumulates:
-            self._meter.accumulations += 1
-        self.clock.enter("backward")
+        self._tracker.enter_backward(perf_counter_ns(), accumulates)
 
     def end_backward(self) -> None:
         """See `Observer`."""
-        self.clock.leave()
-        self.rule.backward_end()
-        if not self.rule.in_backward:
-            self._notes.after_backward()
-            self._meter.backwards += 1
-            self._trained = True
-            if self.rule.pending:
-                self._last_update_ns = perf_counter_ns()
+        self._tracker.backward_ends(perf_counter_ns())
 
     def begin_optimizer(self, optimizer: object) -> None:
         """See `Observer`."""
@@ -306,50 +287,47 @@ class Agent:
         elif self._thread != get_ident():
             self.rule.foreign_update()
             return
-        self._start()
+        self._tracker.start(perf_counter_ns())
         if self._looked < LEARNING_EVENTS:
             self._look("optimizer")
             self._lines.update()
             self._optimizers.met(optimizer)
             self._failures.attach()
-        outermost = not self.rule.in_optimizer
-        self.rule.optimizer_begin()
-        if outermost and autograd_profiler._is_profiler_enabled:
+        if autograd_profiler._is_profiler_enabled and not self.rule.in_optimizer:
             label = torch_private.record_function("optimizer")
             label.__enter__()
             self._ranges.append(label)
-        self.clock.enter("optimizer")
+        self._tracker.optimizer_begins(perf_counter_ns())
 
     def end_optimizer(self, optimizer: object) -> None:
         """See `Observer`."""
         if not self.mine():
             return
-        self.clock.leave()
-        self.rule.optimizer_end(id(optimizer))
+        self._tracker.optimizer_ends(perf_counter_ns(), id(optimizer))
         if self._ranges and not self.rule.in_optimizer:
             self._ranges.pop().__exit__(None, None, None)
-        self._last_update_ns = perf_counter_ns()
+        if self._wants_tape:
+            self._start_tape()
 
     def begin_scaler(self, scaler: object) -> None:
         """See `Observer`."""
         self._seen.grad_scaler(scaler)
-        self.rule.scaler_begin()
-        self.clock.enter("optimizer")
+        self._tracker.scaler_begins(perf_counter_ns())
 
     def end_scaler(self, optimizer: object) -> None:
         """See `Observer`."""
-        self.clock.leave()
-        self.rule.scaler_end(id(optimizer))
-        self._last_update_ns = perf_counter_ns()
+        self._tracker.scaler_ends(perf_counter_ns(), id(optimizer))
+        if self._wants_tape:
+            self._start_tape()
 
-    def begin_zero_grad(self, *, set_to_none: bool) -> None:
+    def begin_zero_grad(self, *, set_to_none: bool, at: int | None = None) -> None:
         """See `Observer`."""
-        self._start()
+        self._tracker.start(perf_counter_ns())
         if self.rule.in_optimizer:
             self._recover()
         inside = self.rule.inside
         if self.rule.zero_grad():
-            self._cut()
+            self._cut(at)
         if not inside:
             self._stopper.safe_point()
         self._seen.zero_grad(set_to_none)
@@ -360,6 +338,10 @@ class Agent:
         """See `Observer`."""
         self._sites.note("h2d")
         self.clock.enter("h2d")
+
+    def begin_label(self, name: str) -> None:
+        """See `Observer`."""
+        self.clock.enter(name)
 
     def end_phase(self) -> None:
         """See `Observer`."""
@@ -373,7 +355,8 @@ class Agent:
 
     def _whereabouts(self) -> tuple[str, int, str, int | None]:
         """Phase, step, window and training thread as of now; may be asked by another thread."""
-        return self.clock.innermost or "", self._steps, self.capture.window_name, self._thread
+        phase = self.clock.innermost or "" if self._tape is None else self._tape.innermost
+        return phase, self._tracker.steps, self.capture.window_name, self._thread
 
     def _look(self, phase: str) -> None:
         """Note the user's line, while learning only."""
@@ -397,38 +380,26 @@ class Agent:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        if self._meter.start_ns is None:
-            self._meter.begin(perf_counter_ns())
-
-    def _row(self, now_ns: int) -> Row:
-        """Return the step that ends at `now_ns`."""
-        compiled = self._compile_watch.at_cut(self._steps)
-        return self._meter.row(now_ns, index=self._steps, compiled=compiled)
-
-    def _cut(self) -> None:
-        """A step ends and the next begins, here."""
-        now = perf_counter_ns()
+    def _cut(self, at: int | None = None) -> None:
+        """A step ends here, or ended at `at` (perf_counter_ns), and the next begins."""
         if self.capture.done:
             return
         if self._at_training is not None:
             self._training_begins()
-        row = self._row(now)
-        if self.rule.generation != self._generation:
-            if self._generation:
-                self.capture.restart()
-            self._generation = self.rule.generation
-        self._horizon.at_cut()
-        changed = self.capture.cut(row, learned=self.rule.learned)
+        now = perf_counter_ns() if at is None else at
+        changed = self._tracker.cut(now, paused=at is not None)
         self._sample_loop()
-        self._steps += 1
         if changed:
             self._on_window()
             self._meter.begin(perf_counter_ns())
-        else:
-            self._meter.begin(now, fresh=False)
-            self._own_cost.add(now)
-        self._own_cost.step()
+            self._own_cost.skip(self._tracker.steps)
+            return
+        self._own_cost.add(now)
+        if self.capture.measuring:
+            self._own_cost.stepped(self._tracker.steps)
+        elif self._tape is not None:
+            # The step rule has learned something new meanwhile: these steps are warm-up again.
+            self._leave_tape()
 
     def _sample_loop(self) -> None:
         """Look at the loop's lines during the warm-up, from the second step on."""
@@ -446,11 +417,13 @@ class Agent:
         """The program marks its first step's beginning itself (`Harness.step`)."""
         if self._thread is None:
             self._thread = get_ident()
-        self._start()
+        self._tracker.start(perf_counter_ns())
 
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
+        self._leave_tape()
         stage = self.capture.stage
+        self._wants_tape = self.capture.measuring
         on_device = torch_private.device_kind() != "cpu"
         self._meter.reads_usage = not on_device
         if stage in ("trace", "memory") and on_device:
@@ -471,6 +444,43 @@ class Agent:
             self._live = False
         else:
             self._stopper.request()
+
+    # -- the tape ------------------------------------------------------------------------------
+
+    def _start_tape(self) -> None:
+        """An update has ended in a window that is timed: from now on events are noted, not looked at."""
+        if self.rule.inside:
+            return
+        self._wants_tape = False
+        if self.rule.next_cut == "unknown" or self.capture.burst() == 1 or not self._compile_watch.foretells:
+            return
+        self._taped = True
+        self._tape = self._make_tape()
+        self._meter.garbage.sink = self._tape.collected
+        self._hooks.observer = self._tape
+
+    def _make_tape(self) -> Tape:
+        return Tape(
+            self,
+            self._tracker,
+            self._stopper,
+            burst=self.capture.burst,
+            mark=self.capture.mark,
+            stop=self._leave_tape,
+        )
+
+    def _compilation_begins(self) -> None:
+        if self._thread == get_ident():
+            self._leave_tape()
+
+    def _leave_tape(self) -> None:
+        """Hear of what was noted, and of everything as it happens from now on."""
+        tape, self._tape = self._tape, None
+        self._wants_tape = False
+        if tape is not None:
+            self._hooks.observer = self
+            self._meter.garbage.sink = None
+            tape.play()
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -501,9 +511,14 @@ class Agent:
     def _probe_ourselves(self) -> None:
         """Time the hooks through themselves; the windows are over, so no event counts any more."""
         self._looked = LEARNING_EVENTS
-        phases = self.clock.entered
-        with torch.enable_grad():
-            cost = self._own_cost.per_step_us(phases=phases, original=self._hooks.module_call)
+        phases = self.clock.entered / max(1, self._tracker.steps)
+        # As the hooks were while steps were timed; what this tape holds is never told to anybody.
+        self._hooks.observer = self._make_tape() if self._taped else self
+        try:
+            with torch.enable_grad():
+                cost = self._own_cost.per_step_us(phases=phases, original=self._hooks.module_call)
+        finally:
+            self._hooks.observer = self
         self.capture.note_hook_cost(cost)
 
     def _write_summary(self) -> None:
@@ -526,5 +541,6 @@ def _deafen(agent: weakref.ref[Agent]) -> Any:
         watched = agent()
         if watched is not None:
             watched._live = False
+            watched._hooks.observer = watched
 
     return deafen

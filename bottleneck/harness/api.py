@@ -193,7 +193,7 @@ class Harness:
         if agent is None or not agent.mine():
             yield
             return
-        agent.clock.enter(name)
+        agent.observer.begin_label(name)
         try:
             if torch_private.profiler_running():
                 with torch_private.record_function(name):
@@ -201,7 +201,7 @@ class Harness:
             else:
                 yield
         finally:
-            agent.clock.leave()
+            agent.observer.end_phase()
 
     def _begin(self) -> None:
         if self._owner and self._agent is not None:

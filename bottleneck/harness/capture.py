@@ -26,6 +26,7 @@ from .windows import (
     Schedule,
     baseline_is_enough,
     make_schedule,
+    steps_to_tell,
     warmup_is_over,
 )
 
@@ -165,6 +166,25 @@ class Capture:
         if not changed:
             self._progress.step(len(self._book.rows), row.wall_ms)
         return changed
+
+    def add(self, row: Row) -> None:
+        """A step had ended before this call, and no window changes by it; `mark` was called in time."""
+        if self.stage != "done":
+            self._book.add(row, timed=False)
+
+    def mark(self) -> None:
+        """A step ends that `add` is told of later."""
+        self._book.mark()
+
+    def burst(self) -> int:
+        """Return how many steps may be told of together, from now on."""
+        schedule = self._schedule
+        if schedule is None or not self.measuring or self._plan.trial is not None:
+            return 1
+        shortest, longest = schedule.baseline_min, schedule.baseline_max
+        if self.stage == "after":
+            shortest, longest = min(AFTER_STEPS, schedule.after), schedule.after
+        return steps_to_tell(len(self._book.rows), shortest=shortest, longest=longest, step_ms=self._step_ms)
 
     def restart(self) -> None:
         """The step rule has learned another cycle: steps so far do not compare with later ones."""

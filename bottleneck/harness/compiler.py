@@ -50,8 +50,10 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 class CompileWatch:
     """Collects facts about compilations. One per process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, began: Callable[[], None] = lambda: None) -> None:
+        """Watch nothing yet; `began` is called at the beginning of each compilation."""
         self._store = store
+        self._tell_began = began
         self._watch = ImportWatch("torch._dynamo", self._on_dynamo)
         self._running = 0
         self._begun = 0
@@ -106,6 +108,11 @@ class CompileWatch:
                 handler.remove_end_callback(self._on_end)  # type: ignore[union-attr]
             self._callbacks = False
 
+    @property
+    def foretells(self) -> bool:
+        """A compilation will be noticed when it begins, not only at the next cut."""
+        return self._callbacks or "torch._dynamo.utils" not in sys.modules
+
     def at_cut(self, step_index: int) -> bool:
         """Read what is new since the last cut.
 
@@ -156,6 +163,7 @@ class CompileWatch:
         # torch 2.6 passes nothing, later versions CallbackArgs.
         self._running += 1
         self._begun += 1
+        self._tell_began()
 
     def _on_end(self, *_args: object) -> None:
         self._running = max(0, self._running - 1)

@@ -12,12 +12,15 @@ import os
 import resource
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..model.run import Counters
 from . import torch_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["ALLOCATOR_KEYS", "GarbageClock", "join_counters", "read_counters", "read_rss"]
 
@@ -102,6 +105,8 @@ class GarbageClock:
 
     def __init__(self) -> None:
         self.total_ns = 0
+        self.sink: Callable[[int], None] | None = None
+        """Where the ns of each collection go; None: into the total."""
         self._began = 0
 
     def install(self) -> None:
@@ -118,5 +123,8 @@ class GarbageClock:
         if phase == "start":
             self._began = perf_counter_ns()
         elif self._began:
-            self.total_ns += perf_counter_ns() - self._began
-            self._began = 0
+            took, self._began = perf_counter_ns() - self._began, 0
+            if self.sink is None:
+                self.total_ns += took
+            else:
+                self.sink(took)

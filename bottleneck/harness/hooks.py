@@ -36,16 +36,16 @@ class Observer(Protocol):
     def mine(self) -> bool:
         """Whether the calling thread is the training thread (or none is known yet)."""
 
-    def begin_fetch(self) -> None:
-        """A batch is about to be fetched."""
+    def begin_fetch(self, *, at: int | None = None) -> None:
+        """A batch is about to be fetched; `at` is when, if not now (perf_counter_ns)."""
 
     def end_fetch(self, iterator: object, batch: object) -> None:
         """It is here; None when the fetch raised (StopIteration)."""
 
-    def begin_forward(self, module: torch.nn.Module) -> str | None:
+    def begin_forward(self, module: torch.nn.Module, *, at: int | None = None) -> str | None:
         """A root module is about to be called; returns the label, or None for no phase."""
 
-    def begin_backward(self, *, accumulates: bool) -> None:
+    def begin_backward(self, *, accumulates: bool, at: int | None = None) -> None:
         """The autograd engine is about to run, for real; `autograd.grad` accumulates nothing."""
 
     def end_backward(self) -> None:
@@ -63,11 +63,14 @@ class Observer(Protocol):
     def end_scaler(self, optimizer: object) -> None:
         """It has ended or raised."""
 
-    def begin_zero_grad(self, *, set_to_none: bool) -> None:
+    def begin_zero_grad(self, *, set_to_none: bool, at: int | None = None) -> None:
         """Gradients are about to be cleared."""
 
+    def begin_label(self, name: str) -> None:
+        """The program names a stretch of its own."""
+
     def end_phase(self) -> None:
-        """A forward or zero_grad has ended."""
+        """A forward, a zero_grad or a label has ended."""
 
     def built_optimizer(self, optimizer: object) -> None:
         """An optimizer was constructed."""
@@ -90,7 +93,8 @@ class Hooks:
     """The set of replacements; one per process."""
 
     def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+        self.observer = observer
+        """May change between any two events."""
         self._replaced: list[tuple[Any, str, Any, Any, bool]] = []
         self._handles: list[Any] = []
         self._copies: list[tuple[Any, str, Any, Any, bool]] = []
@@ -176,14 +180,14 @@ class Hooks:
     # -- the wrappers --------------------------------------------------------------------------
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        local, observer = self._local, self._observer
+        local, hooks = self._local, self
         range_of = torch_private.record_function
 
         def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             # is_compiling() must come first: dynamo would guard on the thread-local.
             if _is_compiling() or local.depth:
                 return original(self, *args, **kwargs)
-            label = observer.begin_forward(self)
+            label = hooks.observer.begin_forward(self)
             if label is None:
                 return original(self, *args, **kwargs)
             local.depth = 1
@@ -194,37 +198,37 @@ class Hooks:
                 return original(self, *args, **kwargs)
             finally:
                 local.depth = 0
-                observer.end_phase()
+                hooks.observer.end_phase()
 
         return call
 
     def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
         range_of = torch_private.record_function
         is_real_loss = torch_private.is_real_loss
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or not is_real_loss(t_outputs) or not observer.mine():
+            if _is_compiling() or not is_real_loss(t_outputs) or not hooks.observer.mine():
                 return original(t_outputs, *args, **kwargs)
-            observer.begin_backward(accumulates=bool(kwargs.get("accumulate_grad", False)))
+            hooks.observer.begin_backward(accumulates=bool(kwargs.get("accumulate_grad", False)))
             try:
                 if autograd_profiler._is_profiler_enabled:
                     with range_of("backward"):
                         return original(t_outputs, *args, **kwargs)
                 return original(t_outputs, *args, **kwargs)
             finally:
-                observer.end_backward()
+                hooks.observer.end_backward()
 
         return _engine_run_backward
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
         range_of = torch_private.record_function
 
         def fetch(self: Any) -> Any:
-            if not observer.mine():
+            if not hooks.observer.mine():
                 return original(self)
-            observer.begin_fetch()
+            hooks.observer.begin_fetch()
             batch = None
             try:
                 if autograd_profiler._is_profiler_enabled:
@@ -233,131 +237,131 @@ class Hooks:
                 else:
                     batch = original(self)
             finally:
-                observer.end_fetch(self, batch)
+                hooks.observer.end_fetch(self, batch)
             return batch
 
         return fetch
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
         range_of = torch_private.record_function
 
         def begin(self: Any) -> Any:
             # Starting workers is part of waiting for data, though no batch comes of it.
-            if not observer.mine():
+            if not hooks.observer.mine():
                 return original(self)
-            observer.begin_fetch()
+            hooks.observer.begin_fetch()
             try:
                 with range_of("data"):
                     return original(self)
             finally:
-                observer.end_phase()
+                hooks.observer.end_phase()
 
         return begin
 
     def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
         range_of = torch_private.record_function
         inner = torch_private.undisabled(original)
 
         def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not observer.mine():
+            if not hooks.observer.mine():
                 return inner(self, *args, **kwargs)
             set_to_none = kwargs.get("set_to_none", args[0] if args else True)
-            observer.begin_zero_grad(set_to_none=bool(set_to_none))
+            hooks.observer.begin_zero_grad(set_to_none=bool(set_to_none))
             try:
                 if autograd_profiler._is_profiler_enabled:
                     with range_of("zero_grad"):
                         return inner(self, *args, **kwargs)
                 return inner(self, *args, **kwargs)
             finally:
-                observer.end_phase()
+                hooks.observer.end_phase()
 
         torch_private.mark_skip(zero_grad.__code__)
         return torch_private.disable_dynamo(zero_grad)
 
     def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
 
         def build(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not _is_compiling():
-                observer.built_optimizer(self)
+                hooks.observer.built_optimizer(self)
 
         return build
 
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
         range_of = torch_private.record_function
 
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or not observer.mine():
+            if _is_compiling() or not hooks.observer.mine():
                 return original(self, optimizer, *args, **kwargs)
-            observer.begin_scaler(self)
+            hooks.observer.begin_scaler(self)
             try:
                 if autograd_profiler._is_profiler_enabled:
                     with range_of("optimizer"):
                         return original(self, optimizer, *args, **kwargs)
                 return original(self, optimizer, *args, **kwargs)
             finally:
-                observer.end_scaler(optimizer)
+                hooks.observer.end_scaler(optimizer)
 
         return step
 
     def _step_hook(self, *, begin: bool) -> Callable[..., None]:
-        observer = self._observer
+        hooks = self
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
             if _is_compiling():
                 return
-            observer.begin_optimizer(optimizer)
+            hooks.observer.begin_optimizer(optimizer)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
             if _is_compiling():
                 return
-            observer.end_optimizer(optimizer)
+            hooks.observer.end_optimizer(optimizer)
 
         hook = before if begin else after
         torch_private.mark_skip(hook.__code__)
         return hook
 
     def _prepare_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
 
         def _prepare_trace(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not observer.own_profiler_busy():
-                observer.foreign_profiler(active=True)
+            if not hooks.observer.own_profiler_busy():
+                hooks.observer.foreign_profiler(active=True)
             return original(self, *args, **kwargs)
 
         return _prepare_trace
 
     def _profile_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
 
         def leave(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(self, *args, **kwargs)
             finally:
-                if not observer.own_profiler_busy():
-                    observer.foreign_profiler(active=False)
+                if not hooks.observer.own_profiler_busy():
+                    hooks.observer.foreign_profiler(active=False)
 
         return leave
 
     def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        observer = self._observer
+        hooks = self
         range_of = torch_private.record_function
 
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling() or self.device.type != "cpu" or not _to_device(args, kwargs):
                 return original(self, *args, **kwargs)
-            if not observer.mine():
+            if not hooks.observer.mine():
                 return original(self, *args, **kwargs)
-            observer.begin_copy()
+            hooks.observer.begin_copy()
             try:
                 with range_of("h2d"):
                     return original(self, *args, **kwargs)
             finally:
-                observer.end_phase()
+                hooks.observer.end_phase()
 
         return copy
 

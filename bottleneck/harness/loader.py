@@ -137,6 +137,42 @@ class LoaderWatch:
             step_index: the step under way.
             window: name of the window under way.
         """
+        loader = self.handed_over(
+            iterator,
+            at_ns=time.perf_counter_ns(),
+            grad=torch.is_grad_enabled(),
+            wait_ms=wait_ms,
+            step_index=step_index,
+            window=window,
+        )
+        if loader is None:
+            return
+        try:
+            facts = loader.facts
+            loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
+        except Exception as error:
+            self._problem = f"{type(error).__name__}: {error}"
+
+    def handed_over(
+        self,
+        iterator: object,
+        *,
+        at_ns: int,
+        grad: bool,
+        wait_ms: float,
+        step_index: int,
+        window: str,
+    ) -> _Loader | None:
+        """Note that a batch was handed over, whatever was in it.
+
+        Args:
+            iterator: what `next()` was called on.
+            at_ns: when (perf_counter_ns).
+            grad: whether gradients were enabled then.
+            wait_ms: host time blocked in it.
+            step_index: the step under way.
+            window: name of the window under way.
+        """
         if window != self._window:
             self._window = window
             self._stop_samplers()
@@ -144,12 +180,15 @@ class LoaderWatch:
             iteration = self._last
             if iteration is None or iteration.iterator() is not iterator:
                 self._last = iteration = self._iteration_of(iterator)
-            loader = iteration.loader
-            self._note_fetch(loader, iteration, wait_ms, step_index, window)
-            facts = loader.facts
-            loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
+            if iteration.begun_ns is not None:
+                iteration.loader.startup_ms.append((at_ns - iteration.begun_ns) / 1e6)
+                iteration.begun_ns = None
+            self._note_fetch(iteration.loader, iteration, wait_ms, step_index, window)
+            iteration.loader.no_grad += not grad
         except Exception as error:
             self._problem = f"{type(error).__name__}: {error}"
+            return None
+        return iteration.loader
 
     def train_fetch(self, iterator: object) -> None:
         """A backward followed this iterator's batch."""
@@ -280,14 +319,9 @@ class LoaderWatch:
         self, loader: _Loader, iteration: _Iteration, wait_ms: float, step: int, window: str
     ) -> None:
         loader.fetches += 1
-        if iteration.begun_ns is not None:
-            loader.startup_ms.append((time.perf_counter_ns() - iteration.begun_ns) / 1e6)
-            iteration.begun_ns = None
         if iteration.last_step is not None and step > iteration.last_step:
             loader.advances += 1
         iteration.last_step = step
-        if not torch.is_grad_enabled():
-            loader.no_grad += 1
         if window == "baseline" and len(loader.wait_ms) < WAITS_KEPT:
             loader.wait_ms.append(wait_ms)
             loader.wait_step.append(step)

@@ -34,7 +34,10 @@ class StepMeter:
         self.reads_usage = True
         """Page faults and CPU times of each step: what a run without a device is judged by. The
         system call takes 7 us between cold caches, and for a device run its windows' totals do."""
+        self.late = False
+        """Steps are told of later: what counters show then is shared out among them and the next."""
         self._usage: Any = resource.getrusage(resource.RUSAGE_SELF)
+        self._unread: list[Row] = []
         self._history: list[int] = []
 
     def begin(self, now_ns: int, *, fresh: bool = True) -> None:
@@ -69,12 +72,23 @@ class StepMeter:
             gc_ms=self.garbage.total_ns / 1e6,
         )
         if self.reads_usage:
-            usage, before = resource.getrusage(resource.RUSAGE_SELF), self._usage
-            self._usage = usage
-            row.minor_faults = usage.ru_minflt - before.ru_minflt
-            row.user_cpu_ms = (usage.ru_utime - before.ru_utime) * 1e3
-            row.system_cpu_ms = (usage.ru_stime - before.ru_stime) * 1e3
+            self._unread.append(row)
+            if not self.late:
+                self.share_usage()
         return row
+
+    def share_usage(self) -> None:
+        """Read the counters for the steps since they were read last, in equal shares."""
+        rows, self._unread = self._unread, []
+        if not rows:
+            return
+        usage, before = resource.getrusage(resource.RUSAGE_SELF), self._usage
+        self._usage = usage
+        share, rest = divmod(usage.ru_minflt - before.ru_minflt, len(rows))
+        for i, row in enumerate(rows):
+            row.minor_faults = share + (i < rest)
+            row.user_cpu_ms = (usage.ru_utime - before.ru_utime) * 1e3 / len(rows)
+            row.system_cpu_ms = (usage.ru_stime - before.ru_stime) * 1e3 / len(rows)
 
     def _is_validation(self) -> bool:
         """More evaluation forwards than steps usually have.

@@ -42,7 +42,8 @@ class OwnCost:
 
     def __init__(self) -> None:
         self._spent_ns = 0
-        self._steps_ns: list[int] = []
+        self._steps_ns: list[float] = []
+        self._known_steps = 0
         self.submodules = 0
         """Modules below the roots that were seen."""
 
@@ -50,20 +51,25 @@ class OwnCost:
         """Something of ours that began then has ended now."""
         self._spent_ns += perf_counter_ns() - began_ns
 
-    def step(self) -> None:
-        """A step has ended."""
-        self._steps_ns.append(self._spent_ns)
+    def skip(self, steps: int) -> None:
+        """What was spent is not what a timed step costs; `steps` have ended so far."""
         self._spent_ns = 0
+        self._known_steps = steps
 
-    def per_step_us(self, *, phases: int, original: Callable[..., Any]) -> float | None:
+    def stepped(self, steps: int) -> None:
+        """Steps have ended, `steps` in all: what was spent since the last call is theirs."""
+        count = steps - self._known_steps
+        self._steps_ns += [self._spent_ns / max(1, count)] * count
+        self.skip(steps)
+
+    def per_step_us(self, *, phases: float, original: Callable[..., Any]) -> float | None:
         """Return the microseconds that all hooks together take per step; None without steps.
 
         Args:
-            phases: phases entered so far; each is one wrapped call.
+            phases: phases entered per step; each is one wrapped call.
             original: `nn.Module.__call__` as torch has it.
         """
-        steps = len(self._steps_ns)
-        if not steps:
+        if not self._steps_ns:
             return None
         x = torch.zeros(1, device="cpu")
         single, nest = _Outer(0), _Outer(10)
@@ -72,7 +78,7 @@ class OwnCost:
         inner_ns = max(0.0, (both_ns - root_ns) / len(nest.inner))
         # The median: a step in which the scheduler took the core away is not our cost.
         own_ns = median(self._steps_ns)
-        return (own_ns + phases / steps * max(0.0, root_ns) + self.submodules * inner_ns) / 1e3
+        return (own_ns + phases * max(0.0, root_ns) + self.submodules * inner_ns) / 1e3
 
 
 def _without(module: _Outer, x: Any, original: Callable[..., Any]) -> float:

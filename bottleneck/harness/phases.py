@@ -29,14 +29,15 @@ class PhaseClock:
         self.log: list[tuple[str, int, int]] | None = None
         """Set to a list: receives (name, begin, end) in ns of every phase that closes."""
 
-    def enter(self, name: str) -> None:
-        """Open a phase inside whatever is open."""
+    def enter(self, name: str, now: int | None = None) -> None:
+        """Open a phase inside whatever is open; `now` is when (perf_counter_ns), None for now."""
         self.entered += 1
-        self._open.append([name, perf_counter_ns(), 0])
+        self._open.append([name, perf_counter_ns() if now is None else now, 0])
 
-    def leave(self) -> int:
+    def leave(self, now: int | None = None) -> int:
         """Close the innermost phase and return its whole duration in ns, nested ones included."""
-        now = perf_counter_ns()
+        if now is None:
+            now = perf_counter_ns()
         if not self._open:
             return 0
         name, start, inner = self._open.pop()

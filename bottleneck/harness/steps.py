@@ -104,6 +104,15 @@ class StepRule:
         return bool(self._in_optimizer or self._in_scaler)
 
     @property
+    def next_cut(self) -> Literal["fetch", "safe point", "unknown"]:
+        """The event that will cut after each update, as far as that is certain from what was learned."""
+        if self.signal != "optimizer" or not self.learned:
+            return "unknown"
+        if self.mode == "fetch" and not self._fetches_ended:
+            return "fetch"
+        return "safe point" if self.mode == "update" and self.period == 1 else "unknown"
+
+    @property
     def description(self) -> str:
         """The signal as run.json names it."""
         if self.signal == "optimizer" and self.mode == "fetch":
@@ -291,6 +300,11 @@ class StepRule:
 
 class ManualRule(StepRule):
     """Steps as the program itself marks them (`Harness.step`): events only tell where we are."""
+
+    @property
+    def next_cut(self) -> Literal["fetch", "safe point", "unknown"]:
+        """No event cuts."""
+        return "unknown"
 
     @property
     def description(self) -> str:

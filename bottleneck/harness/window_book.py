@@ -50,7 +50,11 @@ class WindowBook:
         """A step of the open window has ended; `timed` marks the device's time as well."""
         self.rows.append(row)
         if timed:
-            self._clock.mark()
+            self.mark()
+
+    def mark(self) -> None:
+        """A step ends: its row will be added later, the device's time is taken now."""
+        self._clock.mark()
 
     def drop(self) -> None:
         """Forget the steps of the open window."""
@@ -98,7 +102,8 @@ class WindowBook:
             status="short" if reason else "ok",
             reason=reason,
             planned_steps=planned,
-            steps=as_table(kept, device_ms=device_ms),
+            # A mark more or less than steps: which is whose cannot be told.
+            steps=as_table(kept, device_ms=device_ms if len(device_ms) == len(kept) else None),
             before=self._before,
             after=read_counters(),
             settled=settled,

@@ -19,7 +19,9 @@ import msgspec
 from .plan import Plan
 from .table import Row, counted_ms
 
-__all__ = ["Schedule", "baseline_is_enough", "has_settled", "make_schedule", "warmup_is_over"]
+__all__ = [
+    "Schedule", "baseline_is_enough", "has_settled", "make_schedule", "steps_to_tell", "warmup_is_over",
+]  # fmt: skip
 
 SLOW_MS = 2000.0
 """Steps beyond this are too dear to wait for more than two alike."""
@@ -49,6 +51,12 @@ TRIAL_SOFT_MS = 3000.0
 are then those of the host. From here on, fewer steps will do."""
 TRIAL_FEW = 20
 AFTER_STEPS = 5
+LOOK_EVERY = 5
+"""Steps between two looks at whether the window is long enough."""
+BURST = 10
+"""Steps that are told of together while they are timed."""
+BURST_MS = 50.0
+"""Steps longer than this are looked at one by one: what the hooks cost does not matter in them."""
 MEMORY_STEPS = 5
 """So many that what two steps later is still alive can be told from what the next step replaces."""
 
@@ -182,6 +190,24 @@ def make_schedule(
     )
 
 
+def steps_to_tell(count: int, *, shortest: int, longest: int, step_ms: float) -> int:
+    """Return how many steps of a timed window may be told of together: until the next look at it.
+
+    Args:
+        count: steps it has.
+        shortest: steps it must have.
+        longest: steps that end it.
+        step_ms: a typical step.
+    """
+    if step_ms > BURST_MS:
+        return 1
+    look = max(shortest, count + 1 + LOOK_EVERY)
+    look += -look % LOOK_EVERY
+    if count < longest:
+        look = min(look, longest)
+    return min(BURST, look - count)
+
+
 def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
     """Return whether the mean of these steps is known to `TARGET`, or a limit is reached.
 
@@ -194,7 +220,7 @@ def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
         least, most = min(least, schedule.soft_min), min(most, 2 * schedule.soft_min)
     last_chance = taken >= most or spent_ms >= schedule.baseline_ms
     # Between two looks a cut costs nothing: this runs inside the window.
-    if taken < max(2, least) or not (last_chance or taken % 5 == 0):
+    if taken < max(2, least) or not (last_chance or taken % LOOK_EVERY == 0):
         return spent_ms >= schedule.baseline_ms
     times = counted_ms(rows)
     count = len(times)

@@ -147,8 +147,10 @@ def test_a_step_that_raises_does_not_end_the_cuts(agent: Agent) -> None:
 
     with pytest.raises(ValueError, match="no loss"):
         optimizer.step(bad_closure)
+    agent._leave_tape()
     before = agent.rule.cuts
     train(5, model, optimizer, batches)
+    agent._leave_tape()
     assert agent.rule.cuts == before + 5
     assert agent.clock.depth == 0
 
@@ -201,7 +203,7 @@ def test_functions_of_torch_still_work(agent: Agent) -> None:
     checkpointed = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
     checkpointed.sum().backward()
     # Gradients that were only asked for accumulate nothing, so they are no micro-steps.
-    assert agent._row(agent._meter.start_ns or 0).micro_steps == 1
+    assert agent._tracker.row(agent._meter.start_ns or 0).micro_steps == 1
 
 
 def make_capture(folder: Path, **wishes: Any) -> tuple[Capture, Store]:
