@@ -94,6 +94,7 @@ class Agent:
         )
         self._meter = self._tracker.meter
         self.clock = self._meter.clock
+        self._roots: set[type] = set()
         self._ranges: list[Any] = []
         self._tape: Tape | None = None
         self._wants_tape = self._taped = False
@@ -200,8 +201,10 @@ class Agent:
 
     # -- events --------------------------------------------------------------------------------
 
-    def begin_fetch(self, *, at: int | None = None) -> None:
+    def begin_fetch(self, at: int | None = None) -> bool:
         """See `Observer`."""
+        if not self.mine():
+            return False
         self._tracker.start(perf_counter_ns())
         if self.rule.in_optimizer:
             self._recover()
@@ -211,6 +214,7 @@ class Agent:
             self._stopper.safe_point()
         self._look("data")
         self.clock.enter("data")
+        return True
 
     def end_fetch(self, iterator: object, batch: object) -> None:
         """See `Observer`."""
@@ -233,7 +237,7 @@ class Agent:
         )
         self._own_cost.add(began)
 
-    def begin_forward(self, module: torch.nn.Module, *, at: int | None = None) -> str | None:
+    def begin_forward(self, module: torch.nn.Module, at: int | None = None) -> str | None:
         """See `Observer`."""
         rule = self.rule
         if not self.mine() or rule.in_backward:
@@ -245,6 +249,8 @@ class Agent:
             self._stopper.safe_point()
         if self._at_training is not None and torch.is_grad_enabled():
             self._training_begins()
+        if self._looked < LEARNING_EVENTS:
+            self._roots.add(type(module))
         label = "forward"
         if torch.is_grad_enabled() or torch_private.is_traced_module(module):
             if self._looked < LEARNING_EVENTS:
@@ -260,8 +266,10 @@ class Agent:
         self._tracker.enter_forward(perf_counter_ns(), label)
         return label
 
-    def begin_backward(self, *, accumulates: bool, at: int | None = None) -> None:
+    def begin_backward(self, accumulates: bool, at: int | None = None) -> bool:
         """See `Observer`."""
+        if not self.mine():
+            return False
         if self._thread is None:
             self._thread = get_ident()
         self._tracker.start(perf_counter_ns())
@@ -273,6 +281,7 @@ class Agent:
         if not self.rule.optimizer_built:
             self._lines.update()
         self._tracker.enter_backward(perf_counter_ns(), accumulates)
+        return True
 
     def end_backward(self) -> None:
         """See `Observer`."""
@@ -320,8 +329,10 @@ class Agent:
         if self._wants_tape:
             self._start_tape()
 
-    def begin_zero_grad(self, *, set_to_none: bool, at: int | None = None) -> None:
+    def begin_zero_grad(self, set_to_none: object, at: int | None = None) -> bool:
         """See `Observer`."""
+        if not self.mine():
+            return False
         self._tracker.start(perf_counter_ns())
         if self.rule.in_optimizer:
             self._recover()
@@ -330,9 +341,10 @@ class Agent:
             self._cut(at)
         if not inside:
             self._stopper.safe_point()
-        self._seen.zero_grad(set_to_none)
+        self._seen.zero_grad(bool(set_to_none))
         self._look("zero_grad")
         self.clock.enter("zero_grad")
+        return True
 
     def begin_copy(self) -> None:
         """See `Observer`."""
@@ -456,6 +468,8 @@ class Agent:
             return
         self._taped = True
         self._tape = self._make_tape()
+        if not self._compile_watch.asked_for:
+            self._hooks.narrow(self._roots)
         self._meter.garbage.sink = self._tape.collected
         self._hooks.observer = self._tape
 
@@ -479,6 +493,7 @@ class Agent:
         self._wants_tape = False
         if tape is not None:
             self._hooks.observer = self
+            self._hooks.widen()
             self._meter.garbage.sink = None
             tape.play()
 

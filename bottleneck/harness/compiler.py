@@ -60,7 +60,7 @@ class CompileWatch:
         self._seen_begun = 0
         self._seen_metrics = 0
         self._seen_breaks = 0
-        self._callbacks = False
+        self._callbacks = self._asked = False
         self._events: list[CompileEvent] = []
         self._breaks: dict[tuple[str, int, str], GraphBreak] = {}
         self._recompiles: dict[tuple[str, int, str], Recompile] = {}
@@ -107,6 +107,11 @@ class CompileWatch:
                 handler.remove_start_callback(self._on_start)  # type: ignore[union-attr]
                 handler.remove_end_callback(self._on_end)  # type: ignore[union-attr]
             self._callbacks = False
+
+    @property
+    def asked_for(self) -> bool:
+        """The program compiles something, or has said that it will."""
+        return self._asked or self._begun > 0
 
     @property
     def foretells(self) -> bool:
@@ -170,6 +175,8 @@ class CompileWatch:
 
     def _note_call(self, target: Any, options: dict[str, Any]) -> None:
         """Note name and mode of something that is given to torch.compile."""
+        self._asked = True
+        self._tell_began()
         if target is None and not options:
             return
         mode = options.get("mode") or "default"

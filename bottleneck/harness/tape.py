@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Tape"]
 
+Answer = TypeVar("Answer")
+
 PATIENCE = 4
 """Updates, in bursts, without the event at which they should have been told."""
+MANY = 2000
+"""Events: a long evaluation has no updates at all."""
 
 
 class Tape:
@@ -63,6 +67,8 @@ class Tape:
         self._stop = stop
         self._thread = get_ident()
         self._events: list[Told] = []
+        self._fetch_begins, self._forward_begins = tracker.fetch_begins, tracker.forward_begins
+        self._phase_ends = tracker.phase_ends
         self._at_fetch = tracker.rule.next_cut == "fetch"
         self._armed = tracker.rule.pending
         self._steps = self._updates = 0
@@ -90,7 +96,7 @@ class Tape:
             return ""
         return str(what) if name in ("forward_begins", "label_begins") else name.removesuffix("_begins")
 
-    def _is_due(self, *, fetch: bool) -> bool:
+    def _is_due(self, *, fetch: bool = False) -> bool:
         """At a safe point: whether the agent is to take this event, having heard of the rest."""
         if self._stopper.reason is not None:
             self._stop()
@@ -101,11 +107,16 @@ class Tape:
             if self._steps < self._burst:
                 self._mark()
                 return False
-        elif self._updates < PATIENCE * self._burst:
+        elif self._updates < PATIENCE * self._burst and len(self._events) < MANY:
             return False
         self.play()
         self._looks_at_batch = True
         return True
+
+    def _ask(self, answer: Answer) -> Answer:
+        """The agent has taken an event: pass its answer on, and ask how far the next burst may go."""
+        self._burst = self._ask_burst()
+        return answer
 
     # -- events --------------------------------------------------------------------------------
 
@@ -113,18 +124,18 @@ class Tape:
         """See `Observer`."""
         return self._thread == get_ident()
 
-    def begin_fetch(self, *, at: int | None = None) -> None:  # noqa: ARG002 - for the agent
+    def begin_fetch(self, at: int | None = None) -> bool:  # noqa: ARG002 - for the agent
         """See `Observer`."""
+        if self._thread != get_ident():
+            return False
         now = perf_counter_ns()
         if self._in_optimizer or self._in_backward:
             # An exception has left an optimizer; or a backward hook fetches.
             self._stop()
-            self._agent.begin_fetch(at=now)
-        elif self._is_due(fetch=True):
-            self._agent.begin_fetch(at=now)
-            self._burst = self._ask_burst()
-        else:
-            self._events.append((self._tracker.fetch_begins, now, None))
+        elif not self._is_due(fetch=True):
+            self._events.append((self._fetch_begins, now, None))
+            return True
+        return self._ask(self._agent.begin_fetch(now))
 
     def end_fetch(self, iterator: object, batch: object) -> None:
         """See `Observer`."""
@@ -140,29 +151,30 @@ class Tape:
             # The end of an epoch: what is told of this iterator must be told while it lives.
             self.play()
 
-    def begin_forward(self, module: torch.nn.Module, *, at: int | None = None) -> str | None:  # noqa: ARG002
+    def begin_forward(self, module: torch.nn.Module, at: int | None = None) -> str | None:  # noqa: ARG002
         """See `Observer`."""
         if self._in_backward or self._thread != get_ident():
             return None
         now = perf_counter_ns()
-        if not self._in_optimizer and self._is_due(fetch=False):
-            given = self._agent.begin_forward(module, at=now)
-            self._burst = self._ask_burst()
-            return given
+        if not self._in_optimizer and self._is_due():
+            return self._ask(self._agent.begin_forward(module, now))
         training = torch.is_grad_enabled() or torch_private.is_traced_module(module)
         label = "forward" if training else "evaluation"
-        self._events.append((self._tracker.forward_begins, now, label))
+        self._events.append((self._forward_begins, now, label))
         return label
 
-    def begin_backward(self, *, accumulates: bool, at: int | None = None) -> None:  # noqa: ARG002
+    def begin_backward(self, accumulates: bool, at: int | None = None) -> bool:  # noqa: ARG002
         """See `Observer`."""
+        if self._thread != get_ident():
+            return False
         now = perf_counter_ns()
-        if not (self._in_backward or self._in_optimizer) and self._is_due(fetch=False):
-            self._agent.begin_backward(accumulates=accumulates, at=now)
-            self._burst = self._ask_burst()
+        if not (self._in_backward or self._in_optimizer) and self._is_due():
+            begun = self._ask(self._agent.begin_backward(accumulates, now))
         else:
             self._events.append((self._tracker.backward_begins, now, accumulates))
+            begun = True
         self._in_backward += 1
+        return begun
 
     def end_backward(self) -> None:
         """See `Observer`."""
@@ -208,17 +220,17 @@ class Tape:
         if not self._in_optimizer and not self._in_backward:
             self._updated()
 
-    def begin_zero_grad(self, *, set_to_none: bool, at: int | None = None) -> None:  # noqa: ARG002
+    def begin_zero_grad(self, set_to_none: object, at: int | None = None) -> bool:  # noqa: ARG002
         """See `Observer`."""
+        if self._thread != get_ident():
+            return False
         now = perf_counter_ns()
         if self._in_optimizer:
             self._stop()
-            self._agent.begin_zero_grad(set_to_none=set_to_none, at=now)
-        elif not self._in_backward and self._is_due(fetch=False):
-            self._agent.begin_zero_grad(set_to_none=set_to_none, at=now)
-            self._burst = self._ask_burst()
-        else:
+        elif self._in_backward or not self._is_due():
             self._events.append((self._tracker.zero_grad_begins, now, None))
+            return True
+        return self._ask(self._agent.begin_zero_grad(set_to_none, now))
 
     def begin_label(self, name: str) -> None:
         """See `Observer`."""
@@ -226,7 +238,7 @@ class Tape:
 
     def end_phase(self) -> None:
         """See `Observer`."""
-        self._events.append((self._tracker.phase_ends, perf_counter_ns(), None))
+        self._events.append((self._phase_ends, perf_counter_ns(), None))
 
     def collected(self, took_ns: int) -> None:
         """Python's garbage collector ran for so long."""

@@ -80,17 +80,18 @@ class AtOnce:
         kind, _, what = name.partition("_")
         event = f"{what}_{kind}s" if what != "phase" else "phase_ends"
 
-        def tell(*args: Any, at: int | None = None, **options: Any) -> str | None:
+        def tell(given_: Any = None, at: int | None = None) -> object:
             self.heard.append(name)
-            given_ = next(iter([*args, *options.values()]), None)
-            if what == "optimizer" and kind == "end":
+            if name == "begin_fetch":
+                given_, at = None, given_
+            elif name == "end_fetch":
+                given_, at = None, None
+            elif name == "end_optimizer":
                 given_ = id(given_)
-            if what == "forward":
+            elif name == "begin_forward":
                 given_ = "forward" if torch.is_grad_enabled() else "evaluation"
-            if what == "fetch":
-                given_ = None
             getattr(self.tracker, event)(self.clock() if at is None else at, given_)
-            return given_ if what == "forward" else None
+            return given_ if name == "begin_forward" else True
 
         return tell
 
@@ -116,9 +117,9 @@ BEGIN: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "fetch": (lambda o: o.begin_fetch(), lambda o: o.end_fetch(MODEL, None)),
     "forward": (lambda o: o.begin_forward(MODEL), lambda o: o.end_phase()),
     "evaluation": (lambda o: o.begin_forward(MODEL), lambda o: o.end_phase()),
-    "backward": (lambda o: o.begin_backward(accumulates=True), lambda o: o.end_backward()),
+    "backward": (lambda o: o.begin_backward(True), lambda o: o.end_backward()),
     "step": (lambda o: o.begin_optimizer(OPTIMIZER), lambda o: o.end_optimizer(OPTIMIZER)),
-    "zero_grad": (lambda o: o.begin_zero_grad(set_to_none=True), lambda o: o.end_phase()),
+    "zero_grad": (lambda o: o.begin_zero_grad(True), lambda o: o.end_phase()),
     "label": (lambda o: o.begin_label("mine"), lambda o: o.end_phase()),
 }
 WITH_LOADER = ["fetch", "zero_grad", "forward", "backward", "step"]
