@@ -85,7 +85,6 @@ class Agent:
         self._compile_watch = CompileWatch(store, began=self._compilation_begins)
         self._seen = Seen()
         self._sites = SiteBook()
-        self._lines = LoopLines(self.clock)
         self._looked = 0
         self._optimizers = optimizers.OptimizerBook()
         self._horizon = horizon.Horizon()
@@ -94,6 +93,7 @@ class Agent:
         )
         self._meter = self._tracker.meter
         self.clock = self._meter.clock
+        self._lines = LoopLines(self.clock)
         self._roots: set[type] = set()
         self._ranges: list[Any] = []
         self._tape: Tape | None = None
@@ -468,8 +468,8 @@ class Agent:
             return
         self._taped = True
         self._tape = self._make_tape()
-        if not self._compile_watch.asked_for:
-            self._hooks.narrow(self._roots)
+        if not self._compile_watch.asked_for and self._hooks.narrow(self._roots):
+            self._own_cost.nested_are_free = True
         self._meter.garbage.sink = self._tape.collected
         self._hooks.observer = self._tape
 

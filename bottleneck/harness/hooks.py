@@ -147,22 +147,24 @@ class Hooks:
         self._handles = []
         _restore(self._replaced)
 
-    def narrow(self, roots: Iterable[type]) -> None:
+    def narrow(self, roots: Iterable[type]) -> bool:
         """Report calls of modules of these classes only, so that the others cost nothing.
 
-        Not for programs that compile: what dynamo saw of `nn.Module.__call__` must not change.
+        Not for programs that compile: what dynamo saw of `nn.Module.__call__` must not change. Returns
+        whether it was done.
         """
         ours = vars(torch.nn.Module).get("__call__")
         plain = self.module_call
         chosen = set(roots)
         # A class with a `__call__` of its own reaches torch's by its own ways.
         if not chosen or ours is plain or any(kind.__call__ is not ours for kind in chosen):
-            return
+            return False
         torch.nn.Module.__call__ = plain
 
         for kind in chosen:
             self._replace(kind, "__call__", lambda _plain: self._root_call(), into=self._narrowed)
         self._wide = ours
+        return True
 
     def widen(self) -> None:
         """Report calls of all modules again."""
