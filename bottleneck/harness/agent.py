@@ -481,6 +481,7 @@ class Agent:
             burst=self.capture.burst,
             mark=self.capture.mark,
             stop=self._leave_tape,
+            found=self._sites.note,
         )
 
     def _compilation_begins(self) -> None:

@@ -47,6 +47,7 @@ class Tape:
         burst: Callable[[], int],
         mark: Callable[[], None],
         stop: Callable[[], None],
+        found: Callable[[str], None],
     ) -> None:
         """Begin with nothing noted.
 
@@ -57,6 +58,7 @@ class Tape:
             burst: returns how many steps may be told of together, from now on.
             mark: called at the cuts in between: the device's time is taken there and then.
             stop: called when the tape cannot go on; it must `play`, and the agent observes from now on.
+            found: called with "evaluation" while the user's line that evaluates can be seen.
         """
         self._agent = agent
         self._tracker = tracker
@@ -74,7 +76,9 @@ class Tape:
         self._steps = self._updates = 0
         self._in_backward = self._in_optimizer = 0
         self._stepped_in_backward = False
+        self._found = found
         self._looks_at_batch = True
+        self._evaluated = False
 
     # -- bursts --------------------------------------------------------------------------------
 
@@ -82,6 +86,7 @@ class Tape:
         """Tell the tracker of everything noted."""
         events, self._events = self._events, []
         self._steps = self._updates = 0
+        self._evaluated = False
         if events:
             self._tracker.tell(events)
 
@@ -160,6 +165,9 @@ class Tape:
             return self._ask(self._agent.begin_forward(module, now))
         training = torch.is_grad_enabled() or torch_private.is_traced_module(module)
         label = "forward" if training else "evaluation"
+        if not training and not self._evaluated:
+            self._evaluated = True
+            self._found(label)
         self._events.append((self._forward_begins, now, label))
         return label
 

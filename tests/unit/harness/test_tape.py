@@ -168,12 +168,19 @@ class Run:
         self.agent: Any = AtOnce(self.tracker, self.clock)
         self.observer: Any = self.agent
         self.marks = 0
+        self.found: list[str] = []
         self.go_on(learning)
 
     def tape(self, burst: int) -> Tape:
         """Take notes from now on."""
         noted = Tape(
-            self.agent, self.tracker, Stopper(), burst=lambda: burst, mark=self._mark, stop=self._leave
+            self.agent,
+            self.tracker,
+            Stopper(),
+            burst=lambda: burst,
+            mark=self._mark,
+            stop=self._leave,
+            found=self.found.append,
         )
         self.observer = noted
         self.agent.heard.clear()
