@@ -36,6 +36,9 @@ RECORDED = ROOT / "tests" / "recorded"
 REPORT = ROOT / "reports" / "accuracy.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import verify_table  # noqa: E402
 from recorded.cases import CASES  # noqa: E402
 
 HEAD = """# Predicted against measured
@@ -170,7 +173,7 @@ def report() -> str:
         "example-launch-bound and case-cudagraph-skip. How seams are told and where the profiler's cost lies "
         "was thought over again after a look at them.\n"
     )
-    return HEAD + "\n".join(lines) + told
+    return HEAD + "\n".join(lines) + told + verify_table.section()
 
 
 def main() -> None:

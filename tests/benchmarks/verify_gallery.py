@@ -17,21 +17,17 @@ those that helped together at the end.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from verify_table import STORED, TABLE, read_rows, slug, write_table
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STORED = REPOSITORY / "reports" / "verify-gallery"
-TABLE = REPOSITORY / "reports" / "verify-gallery.md"
 EXAMPLES = (
     "input_bound",
     "launch_bound",
@@ -42,66 +38,6 @@ EXAMPLES = (
     "sync_bound",
     "graph_breaks",
 )
-WORTH = 0.05
-"""Signs count for predicted or measured gains above this."""
-TARGET = 0.10
-
-
-@dataclass(frozen=True)
-class Row:
-    """One fix tried on one example."""
-
-    device: str
-    torch: str
-    example: str
-    outcome: dict[str, Any]
-
-    @property
-    def fix(self) -> str:
-        """Its id, or those of a combination."""
-        return " + ".join(self.outcome["fixes"])
-
-    @property
-    def predicted(self) -> float | None:
-        """Predicted speed-up, None where there is none or only a bound."""
-        ratio: float | None = self.outcome["predicted_ratio"]
-        return ratio
-
-    @property
-    def measured(self) -> float | None:
-        """Measured speed-up."""
-        found = self.outcome["measured"]
-        return found["ratio"] if found else None
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of runs behind the figure."""
-        found = self.outcome["measured"]
-        return int(found["pairs"]) if found else 0
-
-    @property
-    def decided(self) -> bool:
-        """Neither time nor noise was in the way."""
-        return self.outcome["verdict"] not in ("undecided", "not run")
-
-    @property
-    def error(self) -> float | None:
-        """Predicted step over measured step, less one."""
-        if self.predicted is None or self.measured is None or self.outcome["bound"]:
-            return None
-        return self.measured / self.predicted - 1.0
-
-    @property
-    def wrong_sign(self) -> str:
-        """Whether a gain was predicted and a loss came, or the other way round: "proven", "figure" or ""."""
-        if self.predicted is None or self.measured is None or self.outcome["bound"]:
-            return ""
-        promised, came = self.predicted - 1.0, self.measured - 1.0
-        if promised * came >= 0 or max(abs(promised), abs(came)) < WORTH:
-            return ""
-        low, high = self.outcome["measured"]["low"], self.outcome["measured"]["high"]
-        proven = low is not None and high is not None and (high < 1.0 if promised > 0 else low > 1.0)
-        return "proven" if proven else "figure"
 
 
 @dataclass(frozen=True)
@@ -167,118 +103,6 @@ def portable(text: str) -> str:
     for private, public in ((f"{REPOSITORY}/", ""), (str(REPOSITORY), "."), (sys.prefix, "python")):
         text = text.replace(private, public)
     return text
-
-
-def slug(device: str) -> str:
-    """Return a device's name as a folder's name."""
-    return re.sub(r"\W+", "-", device.lower()).strip("-")
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of all stored verifications."""
-    rows: list[Row] = []
-    for file in sorted(folder.glob("*/*.json")):
-        if file.name.endswith((".diagnosis.json", ".run.json")):
-            continue
-        state = json.loads(file.read_text())
-        device = (state["device"] or {}).get("name") or file.parent.name
-        example = file.name.split(".")[0]
-        rows += [Row(device, state["host"]["torch"], example, o) for o in state["outcomes"]]
-    # What a later call had the time to decide takes the place of what an earlier one had not.
-    best: dict[tuple[str, str, str], Row] = {}
-    for row in rows:
-        known = best.get((row.device, row.example, row.fix))
-        if known is None or (row.decided, row.pairs) > (known.decided, known.pairs):
-            best[row.device, row.example, row.fix] = row
-    return list(best.values())
-
-
-def per_fix(rows: list[Row]) -> list[str]:
-    """Return the lines of the table by fix: how good its predictions are."""
-    lines = [
-        "| fix | tried | priced | median error | worst error | wrong signs |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for fix in sorted({row.fix for row in rows}):
-        its = [row for row in rows if row.fix == fix and row.measured is not None]
-        errors = [abs(row.error) for row in its if row.error is not None]
-        if not its:
-            continue
-        middle = f"{statistics.median(errors):.1%}" if errors else "-"
-        worst = f"{max(errors):.1%}" if errors else "-"
-        wrong = sum(bool(row.wrong_sign) for row in its)
-        lines.append(f"| {fix} | {len(its)} | {len(errors)} | {middle} | {worst} | {wrong} |")
-    return lines
-
-
-def by_example(rows: list[Row]) -> list[str]:
-    """Return the lines of the table of everything that was tried."""
-    lines = [
-        "| example | fix | predicted | measured (95 %) | error | memory | loss | verdict |",
-        "|---|---|---:|---:|---:|---:|---|---|",
-    ]
-    for row in rows:
-        o = row.outcome
-        predicted = "-" if row.predicted is None else f"{'≤ ' if o['bound'] else ''}{row.predicted:.2f}×"
-        measured = "-"
-        if o["measured"]:
-            m = o["measured"]
-            measured = f"{m['ratio']:.2f}×"
-            if m["low"] is None:
-                measured += " (1 pair)"
-            else:
-                measured += f" ({m['low']:.2f} to {m['high']:.2f})"
-        error = "-" if row.error is None else f"{row.error:+.1%}"
-        memory = "-" if o["memory_bytes"] is None else f"{o['memory_bytes'] / 1e6:+.0f} MB"
-        verdict = o["verdict"]
-        if o["reason"] and verdict != "faster":
-            verdict += f": {short(o['reason'])}"
-        cells = [row.example, row.fix, predicted, measured, error, memory, o["parity"]["verdict"], verdict]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def short(text: str) -> str:
-    """Return a reason for a table cell."""
-    flat = re.sub(r"[|\n`]+", " ", text)
-    return flat if len(flat) < 120 else f"{flat[:117]}..."
-
-
-def write_table(rows: list[Row]) -> None:
-    """Write reports/verify-gallery.md."""
-    lines = [
-        "# Fixes tried: predicted against measured",
-        "",
-        "Written by `python tests/benchmarks/verify_gallery.py`, which diagnoses each example once and",
-        "then runs `bottleneck verify` on its suggestions: the fix applied at run time, in turns with the",
-        "script as it is. Predicted: the speed-up that the diagnosis named beforehand (≤ marks an upper",
-        "bound). Error: predicted step over measured step, less one; not for bounds. A sign is wrong where",
-        "a gain or loss above 5 % was predicted or measured and the measured figure lies on the other side",
-        "of 1; it is proven where the whole interval does.",
-    ]
-    for device in sorted({row.device for row in rows}):
-        its = [row for row in rows if row.device == device]
-        errors = [abs(row.error) for row in its if row.error is not None]
-        proven = sum(row.wrong_sign == "proven" for row in its)
-        doubtful = sum(row.wrong_sign == "figure" for row in its)
-        versions = ", ".join(sorted({row.torch for row in its}))
-        lines += ["", f"## {device}, torch {versions}", ""]
-        tried = sum(row.measured is not None for row in its)
-        if errors:
-            near = sum(error < TARGET for error in errors)
-            middle, worst = statistics.median(errors), max(errors)
-            lines.append(
-                f"{tried} fixes measured, {len(errors)} of them with a prediction: median error {middle:.1%},"
-                f" worst {worst:.1%}, {near} within {TARGET:.0%}."
-                f" Wrong signs: {proven} that the interval proves, {doubtful} by the figure alone."
-            )
-        else:
-            lines.append(f"{tried} fixes measured, none of them with a prediction that is no bound.")
-        lines += ["", *by_example(its), "", "By fix:", "", *per_fix(its)]
-        notes = STORED / slug(device) / "notes.md"
-        if notes.is_file():
-            lines += ["", notes.read_text().rstrip()]
-    TABLE.write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
