@@ -73,8 +73,15 @@ def test_odd_diagnoses_open_too(make: Callable[[], Diagnosis], open_page: Open, 
     assert page.get_by_role("heading", level=1).is_visible()
 
 
+def ran_out_of_memory() -> Diagnosis:
+    """A recorded run whose exception holds an address and a setting without a space in them."""
+    return diagnose_paths([CASES["memory-oom-in-loop-h200"].folder])
+
+
 @pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("make", [drawn, hostile], ids=["drawn", "hostile"])
+@pytest.mark.parametrize(
+    "make", [drawn, hostile, ran_out_of_memory], ids=["drawn", "hostile", "out of memory"]
+)
 def test_the_page_never_scrolls_sideways(
     make: Callable[[], Diagnosis], width: int, open_page: Open, write: Any
 ) -> None:

@@ -116,7 +116,7 @@ def build(diagnosis: Diagnosis) -> Page:
         undetermined=undetermined,
         confidence=verdict.confidence,
         headline=headline(diagnosis),
-        reason=clean(verdict.reason),
+        reason="" if verdict.reason in verdict.headline else clean(verdict.reason),
         remedy=clean(verdict.remedy),
         outcome=clean(diagnosis.outcome),
         where=device_line(diagnosis),

@@ -83,6 +83,9 @@ const budget = (page) => {
       make('tbody', {}, ...rows)));
 };
 
+const withoutIt = ({ code, without, bound }) =>
+  without ? `${code} · step without it ${bound ? '≥ ' : ''}${without} ms` : code;
+
 const causes = (page, show) => {
   if (!page.causes.length && !page.small_causes) return null;
   const list = page.causes.map((cause) => {
@@ -92,9 +95,10 @@ const causes = (page, show) => {
       : null;
     if (button) button.setAttribute('aria-label', `Show ${cause.name} in the trace`);
     return make('li', { 'data-code': cause.code },
-      make('p', {}, make('strong', { textContent: cause.name }), ` ${cause.cost} ms, ${cause.share} `,
-        make('span', { className: 'quiet', textContent: `${cause.code} · step without it ${cause.without} ms` })),
-      cause.headline && make('p', { textContent: cause.headline }),
+      make('p', {}, make('strong', { textContent: cause.name }),
+        ` ${cause.bound ? '≤ ' : ''}${cause.cost} ms, ${cause.share} `,
+        make('span', { className: 'quiet', textContent: withoutIt(cause) })),
+      cause.means && make('p', { textContent: cause.means }),
       ...cause.sites.map((site) => make('p', {}, make('code', { textContent: site }))),
       cause.after_previous && make('p', { className: 'quiet', textContent: cause.after_previous }),
       button);

@@ -27,7 +27,7 @@ def diagnosis_of(name: str) -> Diagnosis:
     captured = list(case.folder.glob("**/run.json"))
     if captured:
         return diagnose_paths([captured[0].parent])
-    return diagnose_paths(case.traces, true_step_ms=case.true_step_ms)
+    return diagnose_paths([case.folder], true_step_ms=case.true_step_ms)
 
 
 def budget_lines(text: str) -> list[tuple[str, float, float]]:
