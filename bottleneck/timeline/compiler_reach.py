@@ -44,9 +44,18 @@ PER_NODE_NS = 700.0
 """Per kernel inside a CUDA graph: the share of cudaGraphLaunch."""
 # All without the profiler, on the host of an H200 (torch 2.11), read off two recordings of compiled
 # runs alone: examples/graph_breaks.py --fixed (146 parameters, 462 launches in 2 bodies) and
-# examples/launch_bound.py --fixed (125 parameters, 2 graphs). A host half as fast takes twice as long.
+# examples/launch_bound.py --fixed (125 parameters, 2 graphs).
+REFERENCE_NS = 1_500.0
+"""What autograd's node that keeps a gradient took there, under the profiler: a yardstick for the host.
+It does the same few things in every program, eager or compiled, and holds neither Python nor hooks. In
+recordings made on one type of machine at different times it took 1.2 to 2.6 us; eager steps took longer in
+proportion."""
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
+_KEEPS = re.compile(r"^torch::autograd::AccumulateGrad$")
+_COMPILED = re.compile(r"^Torch-Compiled Region|evaluate_function: CompiledFunctionBackward$")
+_FEWEST = 5
+"""Nodes that keep a gradient from which the host's speed is told."""
 _ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 
 
@@ -64,6 +73,10 @@ class Reach:
     """Gradients that autograd hands to parameters, per step."""
     handed_within: float
     """Those of them that are handed over while `events` are launched: their cost is part of that time."""
+    compiled: NDArray[np.bool_]
+    """Events that compiled code calls already, (n,)."""
+    slowness: float = 1.0
+    """Time that this host takes for the same work, relative to the one that the constants are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +170,16 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
     after = np.searchsorted(when[calls], handed)
     inside = events[calls[after[after < len(calls)]]]
     steps = max(1, program.steps)
+    regions = _rows(trace, kinds, _COMPILED, Kind.OP)
+    keeps = trace.dur_ns[_rows(trace, kinds, _KEEPS, Kind.OP)]
     return Reach(
         events=events,
         activities=activities,
         regions=max(1.0, len(entered) / steps),
         parameters=len(handed) / steps,
         handed_within=float(inside.sum()) / steps,
+        compiled=_of_rows(trace, regions).which(when, tid) >= 0,
+        slowness=float(np.percentile(keeps, 10)) / REFERENCE_NS if len(keeps) >= _FEWEST else 1.0,
     )
 
 
@@ -175,7 +192,7 @@ def host_left_ns(reach: Reach, kernels: float, *, graphs: bool) -> float:
         graphs: replayed as CUDA graphs rather than launched by generated Python.
     """
     each = PER_PARAMETER_NS + (PER_STATIC_TENSOR_NS if graphs else 0.0)
-    return (
+    return reach.slowness * (
         reach.regions * ENTRY_NS
         + reach.parameters * each
         + reach.handed_within * PER_GRADIENT_NS

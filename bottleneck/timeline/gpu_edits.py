@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .compiler_reach import host_left_ns
 from .hostwork import Work
 from .replay import Edit
 from .result import SeamPrice
@@ -52,13 +53,17 @@ def few_launches(
     return factor
 
 
-def seams_gone(program: Program, work: DeviceWork, group: int | None = None) -> Edit:
+def seams_gone(
+    program: Program, work: DeviceWork, group: int | None = None, *, calibration: Calibration | None = None
+) -> Edit:
     """Take away all seams, or those of one group: their host work, and the launches they keep apart.
 
     Args:
         program: the program.
         work: masks over its activities.
         group: position in `program.host_work.seam_owners`; None for all.
+        calibration: with all seams gone, what stays in the pieces of the graph is held to what one
+            graph of as many kernels costs: each piece checks its inputs and makes its buffers anew.
     """
     goes = work.merged if group is None else work.merged & (work.merged_by == group)
     gone = np.zeros_like(program.work)
@@ -68,7 +73,26 @@ def seams_gone(program: Program, work: DeviceWork, group: int | None = None) -> 
     stays[program.event[goes]] = False
     stays[program.event[~goes]] = True
     gone[~stays, Work.DISPATCH] = program.work[~stays, Work.DISPATCH]
+    if group is None and calibration is not None:
+        pieces = stays & (work.reach.compiled | (program.work[:, Work.SEAM] > 0))
+        left = _one_graph(program, work, pieces, goes, calibration)
+        gone[pieces, Work.DISPATCH] = (1.0 - left) * program.work[pieces, Work.DISPATCH]
     return Edit(gone=gone, duration=np.where(goes, 0.0, 1.0))
+
+
+def _one_graph(
+    program: Program,
+    work: DeviceWork,
+    pieces: NDArray[np.bool_],
+    goes: NDArray[np.bool_],
+    calibration: Calibration,
+) -> float:
+    """Return the share of the pieces' own host work that is left where they are one graph."""
+    steps = max(1, program.steps)
+    factor = calibration.base.factors()[Work.DISPATCH]
+    now = float(program.work[pieces, Work.DISPATCH].sum()) * factor / steps
+    kernels = float((pieces[program.event] & ~goes).sum()) / steps
+    return min(1.0, host_left_ns(work.reach, kernels, graphs=False) / now) if now > 0 else 1.0
 
 
 def price_seams(

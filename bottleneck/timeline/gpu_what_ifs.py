@@ -105,7 +105,7 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
         return min(true_ms, true_ms * replay.run(base.and_also(edit)).step_ns / reference)
 
     for question in (
-        *host_questions(program, work),
+        *host_questions(program, calibration, work),
         *copy_questions(program, known),
         *dispatch_questions(program, calibration, work, known),
         *device_questions(program, work, known),

@@ -18,13 +18,14 @@ from .program import PARTS, EventKind
 from .replay import Edit
 
 if TYPE_CHECKING:
+    from .calibrate import Calibration
     from .device_masks import DeviceWork
     from .program import Program
 
 __all__ = ["copy_questions", "host_questions"]
 
 
-def host_questions(program: Program, work: DeviceWork) -> Iterator[Question]:
+def host_questions(program: Program, calibration: Calibration, work: DeviceWork) -> Iterator[Question]:
     """Causes on the host that labels or calls tell."""
     has = program.work.sum(axis=0) > 0
     kinds = program.kind
@@ -49,9 +50,10 @@ def host_questions(program: Program, work: DeviceWork) -> Iterator[Question]:
     if has[Work.SEAM]:
         yield Question(
             WhatIf.SEAMS_GONE,
-            seams_gone(program, work),
+            seams_gone(program, work, calibration=calibration),
             "replay without cache lookups, prologues and eager work between compiled regions, kernels on "
-            "either side of a seam joined where no product lies between them",
+            "either side of a seam joined where no product lies between them, and the pieces' own host work "
+            "held to that of one graph",
         )
     if has[Work.COMPILE]:
         yield Question(

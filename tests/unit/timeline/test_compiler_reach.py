@@ -109,11 +109,27 @@ def test_gradients_are_counted_where_their_time_is() -> None:
 
 def test_the_host_keeps_the_entry_the_parameters_the_gradients_and_a_price_per_kernel() -> None:
     nothing = np.zeros(0, dtype=bool)
-    reach = Reach(events=nothing, activities=nothing, regions=2, parameters=100, handed_within=60)
+    reach = Reach(
+        events=nothing, activities=nothing, regions=2, parameters=100, handed_within=60, compiled=nothing
+    )
     shared = 2 * ENTRY_NS + 100 * PER_PARAMETER_NS + 60 * PER_GRADIENT_NS
     assert host_left_ns(reach, 300, graphs=False) == pytest.approx(shared + 300 * PER_KERNEL_NS)
     graphs = shared + 100 * PER_STATIC_TENSOR_NS + 300 * PER_NODE_NS
     assert host_left_ns(reach, 300, graphs=True) == pytest.approx(graphs)
+    slower = dataclasses.replace(reach, slowness=1.5)
+    assert host_left_ns(slower, 300, graphs=True) == pytest.approx(1.5 * graphs)
+
+
+def test_the_hosts_speed_is_told_by_the_nodes_that_keep_gradients() -> None:
+    def slowness(keeps_us: float, count: int) -> float:
+        writer = eager()
+        for i in range(count):
+            writer.row("torch::autograd::AccumulateGrad", "cpu_op", 820 + 10 * i, keeps_us, BACKWARD)
+        return read(writer)[1].slowness
+
+    assert slowness(3.0, 8) == pytest.approx(2.0)
+    assert slowness(0.75, 8) == pytest.approx(0.5)
+    assert slowness(3.0, 3) == 1.0  # too few to tell
 
 
 def asked(writer: TraceWriter, *, compiled: bool = False) -> tuple[Program, dict[WhatIf, Question], Replay]:

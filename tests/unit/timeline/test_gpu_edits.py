@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from torch_bottleneck.timeline.calibrate import calibrate
+from torch_bottleneck.timeline.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.device_masks import DeviceWork
 from torch_bottleneck.timeline.gpu_edits import few_launches, price_seams, seams_gone
 from torch_bottleneck.timeline.hostwork import HostWork, Work
@@ -19,12 +21,18 @@ from .programs import make_program
 US = 1_000.0
 
 
-def seamed(*, seam_us: tuple[float, float] = (100, 50), device_us: float = 1.0, steps: int = 4) -> Program:
+def seamed(
+    *,
+    seam_us: tuple[float, float] = (100, 50),
+    device_us: float = 1.0,
+    steps: int = 4,
+    body_us: float = 10,
+) -> Program:
     """Steps of three launches, the second behind a seam of group 0, the third behind one of group 1."""
     events: list[dict] = [{"kind": EventKind.MARK}]
     for _ in range(steps):
         for group in (None, 0, 1):
-            work = {Work.DISPATCH: 10 * US}
+            work = {Work.DISPATCH: body_us * US}
             if group is not None:
                 work[Work.SEAM] = seam_us[group] * US
             events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, device_us * US, 2, -1)]})
@@ -50,8 +58,12 @@ def device_work(
 ) -> DeviceWork:
     m = len(program.event)
     no = np.zeros(m, dtype=bool)
-    masks: dict[str, np.ndarray] = {field.name: no for field in dataclasses.fields(DeviceWork)}
+    masks: dict[str, Any] = {field.name: no for field in dataclasses.fields(DeviceWork)}
     masks |= {"chains": np.ones(m), "merged_by": np.full(m, -1, dtype=np.int16)}
+    events = program.kind == EventKind.LAUNCH
+    masks["reach"] = Reach(
+        events=events, activities=~no, regions=1, parameters=0, handed_within=0, compiled=events
+    )
     if merged is not None and by is not None:
         masks |= {"merged": merged, "merged_by": by}
     return DeviceWork(**masks)
@@ -72,6 +84,28 @@ def test_in_a_step_that_the_host_decides_a_seam_costs_its_host_time() -> None:
         (1.0, pytest.approx(0.1), pytest.approx(0.1)),
         (1.0, pytest.approx(0.05), pytest.approx(0.05)),
     ]
+
+
+def test_the_pieces_of_a_graph_cost_no_more_than_one_graph_of_as_many_kernels() -> None:
+    """Pieces that take 100 us per kernel beside their seams: whole, they would take some 10 us."""
+    program = seamed(body_us=100)
+    work, calibration = device_work(program), calibrate(Replay(program), None)
+    pieces = seams_gone(program, work)
+    whole = seams_gone(program, work, calibration=calibration)
+    assert pieces.gone is not None
+    assert whole.gone is not None
+    left = (program.work - whole.gone)[:, Work.DISPATCH].sum() / program.steps
+    assert left == pytest.approx(host_left_ns(work.reach, len(program.event) / program.steps, graphs=False))
+    assert (program.work - pieces.gone)[:, Work.DISPATCH].sum() / program.steps > 2 * left
+
+
+def test_pieces_that_cost_less_than_one_graph_should_stay_as_they_are() -> None:
+    program = seamed()
+    work, calibration = device_work(program), calibrate(Replay(program), None)
+    pieces, whole = seams_gone(program, work), seams_gone(program, work, calibration=calibration)
+    assert pieces.gone is not None
+    assert whole.gone is not None
+    np.testing.assert_array_equal(pieces.gone, whole.gone)
 
 
 def test_behind_a_busy_device_seams_cost_nothing() -> None:
