@@ -84,6 +84,8 @@ def _compiled(
         return
     kernels = float((reach.activities & (work.chains > 0)).sum()) / steps
     fused = f"{kernels:.0f} kernels, neighbouring element-wise ones fused to the longest of them"
+    if not known.compiled:
+        fused = f"one graph without a break, {fused}"
 
     # Where the compiler met a wait and made a graph nevertheless, a CUDA graph cannot hold it; a wait in a
     # model that is not compiled yet may as well break the graph.

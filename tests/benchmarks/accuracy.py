@@ -9,6 +9,7 @@ In: tests/recorded/*/truth.json beside the recordings. Out: one row per fix, non
     question           where the recording is a bare trace: the replay's question that the fix answers
     slow_ms, fixed_ms  step times with nothing attached, a number or a list of repeats
     parts, without_ms  of several causes: kind of graph break -> step time with that one mended alone
+    also               other fixes of the same recording: {fix: {slow_ms, fixed_ms, note}}
     device, torch, command, what, note
 
 Needs no GPU. The machine's own drift lies in the measured figures: slow and fixed are separate runs, and
@@ -47,12 +48,12 @@ What the tool predicts from a recorded slow run for a fix, and what the step too
 Made by `python tests/benchmarks/accuracy.py` from `tests/recorded/*/truth.json`; every recording with a
 measured fix is here, misses included. Times in ms per step. Slow and fixed are separate runs without the
 tool; *measured* is fixed / slow on the scale of the true step that the tool saw, so that the machine's
-drift between runs does not count (that drift is mostly the host's: where the mended step is the device's
-alone, as of example-launch-bound, the figures *as run* are the fairer ones). A bound is the most that the
-fix can bring: it should not be too high.
+drift between runs does not count. That drift is mostly the host's: where the mended step is the device's
+alone, as of example-launch-bound, the *error as run* (against the mended step in ms) is the fairer one. A
+bound is the most that the fix can bring: it should not be too high.
 
-| recording | fix | true step | predicted | measured | error | gain predicted | gain measured | as run |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| recording | fix | true step | predicted | measured | error | error as run | predicted | measured | as run |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -64,12 +65,18 @@ class Row:
     fix: str
     true_ms: float
     predicted_ms: float | None
-    measured_ms: float
+    slow_run_ms: float
+    fixed_run_ms: float
+    """Slow and fixed step as they were measured."""
     bound: bool = False
     why: str = ""
     """Why there is no prediction."""
-    as_run: str = ""
-    """Slow and fixed step as they were measured."""
+    note: str = ""
+
+    @property
+    def measured_ms(self) -> float:
+        """The mended step on the scale of the true step that the tool saw."""
+        return self.fixed_run_ms / self.slow_run_ms * self.true_ms
 
     @property
     def error(self) -> float | None:
@@ -79,14 +86,17 @@ class Row:
     def line(self) -> str:
         """Return the row of the table."""
         if self.predicted_ms is None or self.error is None:
-            predicted, error, gain = f"none: {self.why}", "-", "-"
+            predicted, error, run, gain = f"none: {self.why}", "-", "-", "-"
         else:
             predicted = f"{'at best ' if self.bound else ''}{self.predicted_ms:.2f}"
             error, gain = f"{self.error:+.1%}", f"{self.true_ms / self.predicted_ms:.2f}x"
+            run = f"{self.predicted_ms / self.fixed_run_ms - 1:+.1%}"
         measured = f"{self.true_ms / self.measured_ms:.2f}x"
         return (
             f"| {self.name} | {self.fix} | {self.true_ms:.2f} | {predicted} | {self.measured_ms:.2f} "
-            f"| {error} | {gain} | {measured} | {self.as_run} |"
+            f"| {error} | {run} | {gain} | {measured} | {self.slow_run_ms:.2f} → {self.fixed_run_ms:.2f}"
+            + (f" ({self.note})" if self.note else "")
+            + " |"
         )
 
 
@@ -125,18 +135,11 @@ def rows_of(folder: Path) -> list[Row]:
     given = (case.true_step_ms if case is not None else None) or middle(truth["slow_ms"])
     place = folder / "run" if (folder / "run").is_dir() else folder
     found = diagnose_paths([place], true_step_ms=given if bare else None)
+    rows = [row_of(folder.name, found, truth)]
+    rows += [
+        row_of(folder.name, found, {"fix": fix, **times}) for fix, times in truth.get("also", {}).items()
+    ]
     true_ms, slow = found.step.true_ms, middle(truth["slow_ms"])
-    if true_ms is None:
-        return [
-            Row(folder.name, truth["fix"], slow, None, middle(truth["fixed_ms"]), why="no step was found")
-        ]
-    step, bound, why = predict(found, truth)
-    measured = middle(truth["fixed_ms"]) / slow * true_ms
-    fix = " + ".join(truth.get("fixes", [truth["fix"]]))
-    as_run = f"{slow:.2f} → {middle(truth['fixed_ms']):.2f}" + (
-        f" ({truth['note']})" if "note" in truth else ""
-    )
-    rows = [Row(folder.name, fix, true_ms, step, measured, bound=bound, why=why, as_run=as_run)]
     for part, times in truth.get("without_ms", {}).items():
         kind = truth.get("parts", {}).get(part)
         breaks = found.compile.breaks if found.compile is not None else ()
@@ -145,14 +148,25 @@ def rows_of(folder: Path) -> list[Row]:
             Row(
                 f"{folder.name}: {part} alone",
                 truth["fix"],
-                true_ms,
-                None if cost is None else true_ms - cost,
-                middle(times) / slow * true_ms,
+                true_ms or slow,
+                None if cost is None or true_ms is None else true_ms - cost,
+                slow,
+                middle(times),
                 why="this break has no price",
-                as_run=f"{slow:.2f} → {middle(times):.2f}",
             )
         )
     return rows
+
+
+def row_of(name: str, found: Diagnosis, truth: dict[str, Any]) -> Row:
+    """Return the row of one fix."""
+    slow, fixed = middle(truth["slow_ms"]), middle(truth["fixed_ms"])
+    if found.step.true_ms is None:
+        return Row(name, truth["fix"], slow, None, slow, fixed, why="no step was found")
+    step, bound, why = predict(found, truth)
+    fix = " + ".join(truth.get("fixes", [truth["fix"]]))
+    note = truth.get("note", "")
+    return Row(name, fix, found.step.true_ms, step, slow, fixed, bound=bound, why=why, note=note)
 
 
 def report() -> str:
@@ -167,11 +181,14 @@ def report() -> str:
         f"\n\n{len(rows)} fixes: {close} of {len(errors)} predicted steps within 10 % of the measured one, "
         f"median error {median(errors):.1%}, worst {worst.error:+.1%} ({worst.name})"
         + (f"; {missing} without a prediction" if missing else "")
-        + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu_what_ifs.py`) were "
-        "chosen on the older recordings named `*-h200`, none on those named `case-*`, `memory-*` and "
-        "`example-*`, but for the pause between kernels of a CUDA graph, which was read off mended runs of "
-        "example-launch-bound and case-cudagraph-skip. How seams are told and where the profiler's cost lies "
-        "was thought over again after a look at them.\n"
+        + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu_what_ifs_*.py`) were "
+        "chosen on the older recordings named `*-h200`, none on those named `case-*`, `memory-*`, "
+        "`compile-*` and `example-*`, with these exceptions: the pause between kernels of a CUDA graph was "
+        "read off mended runs of example-launch-bound and case-cudagraph-skip; what compiled code leaves to "
+        "the host "
+        "(`bottleneck/timeline/compiler_reach.py`) off the mended runs of example-graph-breaks and "
+        "example-launch-bound. How seams are told and where the profiler's cost lies was thought over again "
+        "after a look at the `case-*`.\n"
     )
     return HEAD + "\n".join(lines) + told + verify_table.section()
 
