@@ -20,20 +20,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import profiler as autograd_profiler
 
-from . import horizon, optimizers, probes, torch_private
+from . import horizon, probes, torch_private
 from .batch_facts import size_of, tensors_of
 from .capture import Capture
 from .compiler import CompileWatch
-from .devices import read_devices, read_host
 from .hooks import Hooks
+from .learned import Learned
 from .loader import LoaderWatch
-from .loop_lines import LoopLines
 from .memory_notes import NoteBook
 from .out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from .out_of_memory import FailureWatch
 from .own_cost import OwnCost
-from .settings import Seen, read_settings
-from .sites import SiteBook
 from .steps import StepRule
 from .tape import Tape
 from .tracker import Tracker
@@ -48,9 +45,6 @@ if TYPE_CHECKING:
     from .store import Store
 
 __all__ = ["Agent", "active"]
-
-LEARNING_EVENTS = 200
-"""User lines and settings are looked at for so many events of each kind, then never again."""
 
 _installed: list[weakref.ref[Agent]] = []
 """The agent whose hooks are in, if any."""
@@ -83,23 +77,18 @@ class Agent:
         self._thread: int | None = None
         self._loader_watch = LoaderWatch(store)
         self._compile_watch = CompileWatch(store, began=self._compilation_begins)
-        self._seen = Seen()
-        self._sites = SiteBook()
-        self._looked = 0
-        self._optimizers = optimizers.OptimizerBook()
         self._horizon = horizon.Horizon()
         self._tracker = Tracker(
             self.rule, loaders=self._loader_watch, compiles=self._compile_watch, horizon=self._horizon
         )
         self._meter = self._tracker.meter
         self.clock = self._meter.clock
-        self._lines = LoopLines(self.clock)
-        self._roots: set[type] = set()
+        self._learned = Learned(self.clock)
         self._ranges: list[Any] = []
         self._tape: Tape | None = None
         self._wants_tape = self._taped = False
         self._facts_read = False
-        self._notes = NoteBook(self.clock, self._optimizers.living)
+        self._notes = NoteBook(self.clock, self._learned.optimizers.living)
         self._failures = FailureWatch(store, self._notes, self._whereabouts)
         self._at_training: Callable[[], None] | None = None
         self.capture = Capture(
@@ -108,7 +97,7 @@ class Agent:
             progress,
             horizon=self._horizon,
             notes=self._notes,
-            found_sync=lambda: self._sites.note("synchronisation"),
+            found_sync=lambda: self._learned.sites.note("synchronisation"),
             at_trace_end=self._read_facts,
         )
         self._tracker.capture, self._tracker.notes = self.capture, self._notes
@@ -212,7 +201,7 @@ class Agent:
             self._cut(at)
         if not self.rule.inside:
             self._stopper.safe_point()
-        self._look("data")
+        self._learned.look("data")
         self.clock.enter("data")
         return True
 
@@ -249,20 +238,18 @@ class Agent:
             self._stopper.safe_point()
         if self._at_training is not None and torch.is_grad_enabled():
             self._training_begins()
-        if self._looked < LEARNING_EVENTS:
-            self._roots.add(type(module))
+        if self._learned.looking:
+            self._learned.roots.add(type(module))
         label = "forward"
         if torch.is_grad_enabled() or torch_private.is_traced_module(module):
-            if self._looked < LEARNING_EVENTS:
-                self._look("forward")
-                self._lines.forward()
-                self._seen.root_forward(module)
+            if self._learned.looking:
+                self._learned.forward(module)
                 self._notes.met_root(module)
                 self._failures.attach()
         else:
             label = "evaluation"
             if not self._meter.evaluations:
-                self._sites.note("evaluation")
+                self._learned.sites.note("evaluation")
         self._tracker.enter_forward(perf_counter_ns(), label)
         return label
 
@@ -277,9 +264,7 @@ class Agent:
             if self.rule.backward():
                 self._cut(at)
             self._stopper.safe_point()
-        self._look("backward")
-        if not self.rule.optimizer_built:
-            self._lines.update()
+        self._learned.backward(is_update=not self.rule.optimizer_built)
         self._tracker.enter_backward(perf_counter_ns(), accumulates)
         return True
 
@@ -297,10 +282,8 @@ class Agent:
             self.rule.foreign_update()
             return
         self._tracker.start(perf_counter_ns())
-        if self._looked < LEARNING_EVENTS:
-            self._look("optimizer")
-            self._lines.update()
-            self._optimizers.met(optimizer)
+        if self._learned.looking:
+            self._learned.update(optimizer)
             self._failures.attach()
         if autograd_profiler._is_profiler_enabled and not self.rule.in_optimizer:
             label = torch_private.record_function("optimizer")
@@ -320,7 +303,7 @@ class Agent:
 
     def begin_scaler(self, scaler: object) -> None:
         """See `Observer`."""
-        self._seen.grad_scaler(scaler)
+        self._learned.grad_scaler(scaler)
         self._tracker.scaler_begins(perf_counter_ns())
 
     def end_scaler(self, optimizer: object) -> None:
@@ -341,14 +324,13 @@ class Agent:
             self._cut(at)
         if not inside:
             self._stopper.safe_point()
-        self._seen.zero_grad(bool(set_to_none))
-        self._look("zero_grad")
+        self._learned.zero_grad(set_to_none)
         self.clock.enter("zero_grad")
         return True
 
     def begin_copy(self) -> None:
         """See `Observer`."""
-        self._sites.note("h2d")
+        self._learned.sites.note("h2d")
         self.clock.enter("h2d")
 
     def begin_label(self, name: str) -> None:
@@ -363,18 +345,12 @@ class Agent:
         """See `Observer`."""
         if self._live:
             self.rule.optimizer_built = True
-            self._optimizers.built(optimizer)
+            self._learned.optimizers.built(optimizer)
 
     def _whereabouts(self) -> tuple[str, int, str, int | None]:
         """Phase, step, window and training thread as of now; may be asked by another thread."""
         phase = self.clock.innermost or "" if self._tape is None else self._tape.innermost
         return phase, self._tracker.steps, self.capture.window_name, self._thread
-
-    def _look(self, phase: str) -> None:
-        """Note the user's line, while learning only."""
-        if self._looked < LEARNING_EVENTS:
-            self._looked += 1
-            self._sites.note(phase)
 
     def _recover(self) -> None:
         """An exception may have left an optimizer step, whose hook for the end then never runs."""
@@ -400,7 +376,7 @@ class Agent:
             self._training_begins()
         now = perf_counter_ns() if at is None else at
         changed = self._tracker.cut(now, paused=at is not None)
-        self._sample_loop()
+        self._learned.at_cut(warming_up=self.capture.stage == "warm-up" and self._plan.trial is None)
         if changed:
             self._on_window()
             self._meter.begin(perf_counter_ns())
@@ -412,14 +388,6 @@ class Agent:
         elif self._tape is not None:
             # The step rule has learned something new meanwhile: these steps are warm-up again.
             self._leave_tape()
-
-    def _sample_loop(self) -> None:
-        """Look at the loop's lines during the warm-up, from the second step on."""
-        if self.capture.stage != "warm-up" or self._plan.trial is not None:
-            self._lines.end()
-            return
-        self._lines.at_cut()
-        self._lines.begin()
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
@@ -447,7 +415,7 @@ class Agent:
 
     def _all_captured(self) -> None:
         if self._plan.trial is None:
-            self._guarded("probes", self._probe_machine)
+            self._guarded("probes", lambda: probes.measure(self._store))
             self._guarded("probes", self._probe_ourselves)
         self._write_summary()
         if self._plan.run_to_end:
@@ -468,7 +436,7 @@ class Agent:
             return
         self._taped = True
         self._tape = self._make_tape()
-        if not self._compile_watch.asked_for and self._hooks.narrow(self._roots):
+        if not self._compile_watch.asked_for and self._hooks.narrow(self._learned.roots):
             self._own_cost.nested_are_free = True
         self._meter.garbage.sink = self._tape.collected
         self._hooks.observer = self._tape
@@ -481,7 +449,7 @@ class Agent:
             burst=self.capture.burst,
             mark=self.capture.mark,
             stop=self._leave_tape,
-            found=self._sites.note,
+            found=self._learned.sites.note,
         )
 
     def _compilation_begins(self) -> None:
@@ -503,30 +471,12 @@ class Agent:
     def _read_facts(self) -> None:
         """Record what is in force now: settings, optimizers, machine; the trace window has ended."""
         self._facts_read = True
-        self._store.update(
-            settings=read_settings(self._seen),
-            optimizers=self._optimizers.facts(),
-            host=read_host(),
-            devices=read_devices(),
-        )
-        below = (sum(1 for _ in root.modules()) - 1 for root in self._seen.roots)
-        self._own_cost.submodules = sum(below)
-        self._seen.release()
-
-    def _probe_machine(self) -> None:
-        """Time a small operator, or the copies and matmuls, on this machine."""
-        if torch_private.profiler_running():
-            return
-        if torch_private.device_kind() == "cpu":
-            self._store.update(dispatch_ns=probes.dispatch_ns())
-            return
-        pinned, pageable = probes.copy_gbps()
-        self._store.update(pinned_gbps=pinned, pageable_gbps=pageable)
-        self._store.update(matmul_tflops=probes.matmul_tflops())
+        self._learned.write_settings(self._store)
+        self._own_cost.submodules = self._learned.submodules
 
     def _probe_ourselves(self) -> None:
         """Time the hooks through themselves; the windows are over, so no event counts any more."""
-        self._looked = LEARNING_EVENTS
+        self._learned.stop_looking()
         phases = self.clock.entered / max(1, self._tracker.steps)
         # As the hooks were while steps were timed; what this tape holds is never told to anybody.
         self._hooks.observer = self._make_tape() if self._taped else self
@@ -543,7 +493,7 @@ class Agent:
         self._store.update(
             step_signal=self.rule.description,
             step_period=self.rule.period,
-            sites=[*self._sites.entries(), *self._lines.entries()],
+            sites=self._learned.entries(),
             overhead=msgspec.structs.replace(
                 self.capture.overhead, total_seconds=self.capture.spent_ms / 1e3
             ),

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from . import torch_private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops"]
+    from .store import Store
+
+__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure"]
 
 ROUNDS = 15
 CALLS = 60
@@ -24,6 +28,18 @@ COPY_BYTES = 32 << 20
 MATMUL_SIZE = 4096
 NEEDED_FREE_BYTES = 2 << 30
 """Below this much free device memory nothing is allocated for a probe."""
+
+
+def measure(store: Store) -> None:
+    """Time a small operator, or the copies and matmuls, on this machine; nothing while a profiler runs."""
+    if torch_private.profiler_running():
+        return
+    if torch_private.device_kind() == "cpu":
+        store.update(dispatch_ns=dispatch_ns())
+        return
+    pinned, pageable = copy_gbps()
+    store.update(pinned_gbps=pinned, pageable_gbps=pageable)
+    store.update(matmul_tflops=matmul_tflops())
 
 
 def dispatch_ns() -> float:

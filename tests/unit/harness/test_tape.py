@@ -287,7 +287,7 @@ def test_another_optimizer_ends_the_tape(agent: Agent) -> None:
             assert agent._tape is not None
             other = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
             assert agent._tape is None
-            assert len(agent._optimizers.facts()) == 2
+            assert len(agent._learned.optimizers.facts()) == 2
             del other
 
 
