@@ -7,7 +7,6 @@ every run's own folder on disk. This process stays light: each run is a process 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,7 +169,7 @@ def command(
     from ..verify.arms import Arms
     from ..verify.edits import must_be_clean, script_file, with_edits
     from ..verify.session import Session
-    from .verify_source import begin, find_source, resume_from
+    from .verify_source import begin, find_source, launcher_words, resume_from
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError(
@@ -185,7 +184,7 @@ def command(
         seed=seed,
         steps=steps,
     )
-    source = find_source(module, words, launcher=tuple(shlex.split(launcher or "")))
+    source = find_source(module, words, launcher=launcher_words(launcher))
     file = script_file(source.target.cwd or Path.cwd(), source.target.script, source.target.module)
     if write and file is not None:
         # Before minutes of running, not after.

@@ -7,6 +7,8 @@ candidates in their order.
 from __future__ import annotations
 
 import datetime as dt
+import shlex
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from ..model.verify import Protocol
     from ..verify.rows import Candidate
 
-__all__ = ["Source", "begin", "find_source", "resume_from"]
+__all__ = ["Source", "begin", "find_source", "launcher_words", "resume_from"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,21 @@ class Source:
     """The run that it comes from."""
     verification: Path | None = None
     """The verification that it comes from."""
+
+
+def launcher_words(text: str | None) -> tuple[str, ...]:
+    """Return the words of --launcher.
+
+    Raises:
+        UsageError: they cannot be told apart, or name no program.
+    """
+    try:
+        words = tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise UsageError(f"--launcher {text!r} cannot be read: {error}.") from None
+    if words and shutil.which(words[0]) is None:
+        raise UsageError(f"--launcher: there is no program {words[0]!r}.")
+    return words
 
 
 def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[str, ...]) -> Source:

@@ -20,7 +20,24 @@ if TYPE_CHECKING:
     from ..model.fix import Suggestion
     from ..model.run import JsonValue
 
-__all__ = ["candidates_from", "candidates_of", "options_in", "parse_wish"]
+__all__ = ["OPTIONS", "candidates_from", "candidates_of", "options_in", "parse_wish"]
+
+_WORKERS: dict[str, type] = {"num_workers": int, "persistent_workers": bool}
+_COMPILING: dict[str, type] = {"mode": str, "dynamic": bool, "backend": str}
+OPTIONS: dict[str, dict[str, type]] = {
+    "FX101": _WORKERS,
+    "FX102": _WORKERS,
+    "FX106": {"prefetch_factor": int},
+    "FX203": {"bytes": int},
+    "FX301": {"precision": str},
+    "FX410": _COMPILING,
+    "FX411": {"limit": int},
+    "FX412": {**_COMPILING, "blocks": bool},
+    "FX414": {**_COMPILING, "blocks": bool},
+    "FX506": {"threads": int},
+    "FX601": {"bucket_cap_mb": int, "static_graph": bool},
+}
+"""Fix -> the options that its patch takes (`harness/patches`), with their kind."""
 
 _KEYWORDS = {
     "FX101": ("num_workers",),
@@ -51,21 +68,24 @@ def parse_wish(word: str) -> Wish:
             raise UsageError(
                 f"{pair!r} in {word!r} is no option.", remedy="Write FX101:num_workers=8,name=value."
             )
-        options[key.strip()] = _value(value.strip())
+        options[key.strip()] = _value(fix.id, key.strip(), value.strip())
     return Wish(fix=fix.id, options=options)
 
 
-def _value(text: str) -> JsonValue:
-    if text.lower() in ("true", "false"):
+def _value(fix: str, name: str, text: str) -> JsonValue:
+    known = OPTIONS.get(fix, {})
+    kind = known.get(name)
+    if kind is None:
+        takes = f"It takes {', '.join(known)}." if known else "It takes none."
+        raise UsageError(f"{fix} has no option {name!r}.", remedy=takes)
+    if kind is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    try:
+    if kind is int and text.isdecimal():
         return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
+    if kind is str and text:
         return text
+    wanted = {bool: "true or false", int: "a whole number", str: "a word"}[kind]
+    raise UsageError(f"{fix}:{name}={text} makes no sense: {name} is {wanted}.")
 
 
 def candidates_from(words: Sequence[str], diagnosis: Diagnosis | None) -> tuple[Candidate, ...]:

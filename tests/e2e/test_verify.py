@@ -352,6 +352,11 @@ def test_losses_gone_bad_are_harm_whatever_the_speed(tmp_path: Path) -> None:
         (["--resume", "train.py"], "Resume what?"),
         (["--pairs", "1", "--fix", "FX311", "train.py"], "1"),
         (["--out", ".", "--fix", "FX311", "train.py"], "exists already"),
+        (["--fix", "FX101:workers=2", "train.py"], "FX101 has no option 'workers'. It takes num_workers"),
+        (["--fix", "FX101:num_workers=many", "train.py"], "num_workers is a whole number"),
+        (["--fix", "FX311:fused=true", "train.py"], "It takes none"),
+        (["--fix", "FX602", "--launcher", "nosuchprogram", "train.py"], "there is no program"),
+        (["--fix", "FX602", "--launcher", "torchrun '", "train.py"], "cannot be read"),
     ],
     ids=" ".join,
 )

@@ -8,7 +8,7 @@ from unit.reporters.sample import sample
 
 from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.fix import Suggestion
-from torch_bottleneck.verify.wishes import candidates_from, candidates_of, options_in, parse_wish
+from torch_bottleneck.verify.wishes import OPTIONS, candidates_from, candidates_of, options_in, parse_wish
 
 
 def suggestion(fix: str, saves: float | None = None, **fields: object) -> Suggestion:
@@ -36,9 +36,10 @@ TRUE_MS = DIAGNOSIS.step.true_ms
 
 
 def test_options_follow_a_colon() -> None:
-    wish = parse_wish("fx101:num_workers=8,persistent_workers=false,share=0.5,mode=fast")
+    wish = parse_wish("fx101:num_workers=8,persistent_workers=false")
     assert wish.fix == "FX101"
-    assert wish.options == {"num_workers": 8, "persistent_workers": False, "share": 0.5, "mode": "fast"}
+    assert wish.options == {"num_workers": 8, "persistent_workers": False}
+    assert parse_wish("FX414:mode=max-autotune").options == {"mode": "max-autotune"}
     assert parse_wish("FX311").options == {}
 
 
@@ -91,3 +92,18 @@ def test_a_named_fix_takes_its_prediction_and_the_run_s_figures_unless_told_othe
 def test_code_without_figures_gives_no_options() -> None:
     assert options_in(suggestion("FX101", code="not python (")) == {}
     assert options_in(suggestion("FX311", code="AdamW(p, fused=True)")) == {}
+
+
+def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
+    import inspect
+    import re
+
+    from torch_bottleneck.harness.patches import PATCHES
+
+    for fix, kind in PATCHES.items():
+        source = "".join(inspect.getsource(c) for c in kind.__mro__ if "harness.patches" in c.__module__)
+        read = set(re.findall(r'self\.option\("(\w+)"', source))
+        assert set(OPTIONS.get(fix, {})) <= read, fix
+    every = "".join(inspect.getsource(inspect.getmodule(kind) or kind) for kind in PATCHES.values())
+    known = {name for options in OPTIONS.values() for name in options}
+    assert set(re.findall(r'\.option\("(\w+)"', every)) == known
