@@ -37,7 +37,9 @@ def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_
     if format_ == "json":
         import msgspec
 
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        from ..reporters.output import emit
+
+        emit(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     if any(check.level == "problem" for check in found):
         ctx.exit(2)
 
@@ -57,8 +59,10 @@ def _checks(paths: tuple[Path, ...], *, quick: bool) -> Iterator[Check]:
 
 
 def _show(check: Check) -> None:
+    from ..reporters.output import emit
     from ..reporters.wording import clean
 
-    click.echo(f"{_MARKS[check.level]}  {check.area}: {clean(check.text)}")
+    text = f"{_MARKS[check.level]}  {check.area}: {clean(check.text)}\n"
     if check.remedy:
-        click.echo(f"{'':9}To do: {clean(check.remedy)}")
+        text += f"{'':9}To do: {clean(check.remedy)}\n"
+    emit(text)

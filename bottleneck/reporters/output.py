@@ -39,7 +39,7 @@ DIAGNOSIS_FILE = "diagnosis.json"
 REPORT_FILE = "report.md"
 PAGE_FILE = "report.html"
 
-_MIN_WIDTH = 60
+_MIN_WIDTH = 40
 _MAX_WIDTH = 100
 """Wider lines are harder to read, and a report is pasted into tickets."""
 
@@ -148,6 +148,12 @@ def emit(text: str, *, out: str | Path | None = None) -> None:
         stream.flush()
     except BrokenPipeError:
         _forget_stdout()
+    except OSError as error:
+        _forget_stdout()  # what is still buffered cannot be written either
+        raise InputError(
+            f"Cannot write to standard output: {error.strerror or error}.",
+            remedy="Free some space, or send the output elsewhere.",
+        ) from None
     except ValueError:  # closed stream
         return
 

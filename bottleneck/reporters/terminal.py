@@ -214,7 +214,7 @@ def _cause(page: Page, row: CauseRow, *, said: str, room: _Room | None) -> None:
     cost = f"{'≤ ' if row.bound else ''}{row.cost}"
     without = f"{'≥ ' if row.bound else ''}{row.without} ms" if row.without else ""
     if page.width < _NARROW:
-        page.columns((f"{row.name} {cost} ms", "bold"), "")
+        page.columns((f"{row.name} {cost} ms", "bold"), without)
     else:
         page.columns((f"{row.name:<20} {cost:>9} ms {row.share:>7}  ", "bold"), without, (row.code, "dim"))
     means = row.means if (room is None or room.words) and row.means not in said else ""
@@ -245,8 +245,8 @@ def _memory(page: Page, rows: Sequence[tuple[int, str]], room: _Room | None) -> 
 def _fixes_heading(page: Page, diagnosis: Diagnosis, rows: Sequence[FixRow]) -> None:
     now = diagnosis.step.true_ms
     priced = now is not None and any(row.after not in ("", "not predicted") for row in rows)
-    right = f"predicted step (now {milliseconds(now)} ms)" if priced else ""
-    page.heading("What to change", right if page.width >= _NARROW else "")
+    right = f"(now {milliseconds(now)} ms)" if priced else ""
+    page.heading("What to change", f"predicted step {right}" if right and page.width >= _NARROW else right)
 
 
 def _fixes(page: Page, diagnosis: Diagnosis, room: _Room) -> None:

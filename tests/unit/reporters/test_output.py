@@ -50,7 +50,7 @@ def test_unicode_needs_utf_8(encoding: str, unicode: bool) -> None:
     assert output.traits(Terminal(encoding), environ={}).unicode is unicode
 
 
-@pytest.mark.parametrize(("columns", "width"), [("20", 60), ("72", 72), ("300", 100), ("x", 80), ("0", 80)])
+@pytest.mark.parametrize(("columns", "width"), [("20", 40), ("72", 72), ("300", 100), ("x", 80), ("0", 80)])
 def test_width_stays_readable(columns: str, width: int) -> None:
     assert output.traits(Terminal(terminal=False), environ={"COLUMNS": columns}).width == width
 
@@ -127,6 +127,17 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert done.stdout.startswith("INPUT-BOUND")
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("verb", ["report {}", "catalog", "explain BN101", "doctor --quick --format json"])
+def test_a_full_device_is_an_error_of_one_line(verb: str, tmp_path: Path) -> None:
+    output.save(sample(), tmp_path)
+    command = f"{sys.executable} -m torch_bottleneck {verb.format(tmp_path)} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: Cannot write to standard output: No space left")
+    assert "Traceback" not in done.stderr
 
 
 def test_there_is_no_such_format() -> None:

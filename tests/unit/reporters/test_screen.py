@@ -92,6 +92,13 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
         assert max(map(len, text.splitlines())) <= width
 
 
+def test_a_narrow_terminal_still_has_the_figures() -> None:
+    text = terminal.render(diagnosis_of("example-sync-bound"), width=40)
+    assert re.search(r"^sync-bound 5\.0 ms +25\.1 ms$", text, flags=re.MULTILINE)
+    assert re.search(r"^What to change +\(now 30\.1 ms\)$", text, flags=re.MULTILINE)
+    assert "25.1 ms (1.20×)" in text
+
+
 @pytest.mark.parametrize("name", ["example-sync-bound", "example-input-bound", "case-fp32-products"])
 def test_report_md_says_the_same(name: str) -> None:
     diagnosis = diagnosis_of(name)
