@@ -92,7 +92,10 @@ def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTa
         evaluated = [t for t, flag in zip(times, table.validation, strict=False) if flag and t is not None]
         took = ", ".join(ms(value) for value in evaluated[:4])
         which = "One baseline step contains" if typical.validation == 1 else "Some baseline steps contain"
-        notes.append(f"{which} an evaluation ({took}), left out of the step time.")
+        notes.append(
+            f"{which} an evaluation ({took}), left out of the step time: done every N steps, it adds "
+            "its time / N to each."
+        )
     if typical.stragglers:
         lone = ", ".join(ms(value) for value in typical.stragglers)
         notes.append(f"One baseline step of {lone} stands alone and is left out of the step time.")

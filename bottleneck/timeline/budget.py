@@ -41,6 +41,7 @@ PART_OF_WORK: dict[Work, Part] = {
     Work.COMPILE: Part.COMPILE,
     Work.SEAM: Part.GRAPH_BREAK,
     Work.HOST: Part.HOST,
+    Work.ASIDE: Part.HOST,
     Work.COPY: Part.COPIES,
     Work.OVERHEAD: Part.UNEXPLAINED,
 }
@@ -63,6 +64,8 @@ class GpuBudget:
     """Idle time that each event's own work or wait explains, ns over the window (n,)."""
     optimizer_dispatch_ns: float
     """The share of dispatch that lies in the optimizer."""
+    aside_ns: float
+    """The share of other host work that is dispatch behind the update."""
 
 
 def _host_curves(
@@ -115,9 +118,9 @@ def gpu_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64
 
     gap_start, gap_end = intervals.gaps(covered_start, covered_end, low, high)
     exposed = np.zeros(len(program.kind))
-    optimizer_ns = 0.0
+    optimizer_ns = aside_ns = 0.0
     if len(gap_start):
-        optimizer_ns = _split_gaps(
+        optimizer_ns, aside_ns = _split_gaps(
             program, schedule, factors, (gap_start, gap_end), parts=parts, exposed=exposed
         )
     total = high - low
@@ -128,6 +131,7 @@ def gpu_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64
         busy_ns=covered / steps,
         exposed_by_event=exposed,
         optimizer_dispatch_ns=optimizer_ns / steps,
+        aside_ns=aside_ns / steps,
     )
 
 
@@ -139,8 +143,8 @@ def _split_gaps(
     *,
     parts: dict[Part, float],
     exposed: NDArray[np.float64],
-) -> float:
-    """Attribute each gap; returns the dispatch time that lies in the optimizer."""
+) -> tuple[float, float]:
+    """Attribute each gap; returns the dispatch time in the optimizer, and that behind the update."""
     gap_start, gap_end = gaps
     # Which activity ends the gap, and when the host had issued it.
     order = np.argsort(schedule.start, kind="stable")
@@ -156,7 +160,7 @@ def _split_gaps(
     parts[Part.DEVICE] += float((gap_end - gap_start - caused).sum())
     late = caused > 0
     if not late.any():
-        return 0.0
+        return 0.0, 0.0
     dry, until = gap_start[late], issued[late]
     start = until - caused[late]
 
@@ -191,4 +195,4 @@ def _split_gaps(
     stretch = covered_until(schedule.host) - covered_until(schedule.before)
     special = np.isin(program.kind, list(_WORK_OF_WAIT))
     exposed[special] += np.where(exposed[special] > 0, 0.0, stretch[special])
-    return float(amounts[:, Work.OPTIMIZER].sum())
+    return float(amounts[:, Work.OPTIMIZER].sum()), float(amounts[:, Work.ASIDE].sum())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DISPATCH_WORK", "MAX_REPLAY_ERROR", "Calibration", "calibrate", "observed_step_ns"]
 
-DISPATCH_WORK = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD, Work.SEAM, Work.SYNC)
+DISPATCH_WORK = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD, Work.SEAM, Work.SYNC, Work.ASIDE)
 """Host work that consists of recorded operators and calls, hence carries the profiler's cost."""
 
 MAX_REPLAY_ERROR = 0.10

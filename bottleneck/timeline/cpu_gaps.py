@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .cpu_ops import OpClass
 from .cpu_segments import Segments
 
-__all__ = ["preparation"]
+__all__ = ["aside", "preparation"]
 
 _MAKES_TENSORS = (OpClass.MATH, OpClass.MEMORY, OpClass.CREATION)
 
@@ -102,4 +102,26 @@ def preparation(segments: Segments, *, after_share: float | None = None) -> NDAr
         if after_share is not None:
             # In the loop the end of a step comes before the beginning of the next one.
             mask[_from_the_share_on(segments, following + leading, after_share)] = True
+    return mask
+
+
+def aside(segments: Segments) -> NDArray[np.bool_]:
+    """Return the mask of unlabelled segments that are no part of training a batch, bool[m].
+
+    That is what stands behind a step's last update or before its first forward: metrics, logging, a
+    moving average of the weights. Its operators are dispatched like any others, but neither a compiled
+    model nor a larger batch makes them fewer. Steps that update by hand, in no optimizer, have no such
+    mark: there nothing counts as aside.
+    """
+    mask = np.zeros(len(segments.row), dtype=np.bool_)
+    code = {name: i for i, name in enumerate(segments.phases)}
+    forward, optimizer = code["forward"], code["optimizer"]
+    for k in range(segments.steps):
+        first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
+        phase = segments.phase[first:last]
+        forwards, updates = np.flatnonzero(phase == forward), np.flatnonzero(phase == optimizer)
+        if not len(forwards) or not len(updates) or updates[-1] < forwards[-1]:
+            continue
+        at = np.arange(last - first)
+        mask[first:last] = (phase == 0) & ((at > updates[-1]) | (at < forwards[0]))
     return mask

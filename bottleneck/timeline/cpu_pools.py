@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.trace import NONE
-from .cpu_gaps import preparation
+from .cpu_gaps import aside, preparation
 from .cpu_ops import OpClass
 from .cpu_segments import Segments
 
@@ -39,7 +39,7 @@ class Pool(IntEnum):
     """Python between operators, in stretches too short to be work of its own."""
     SEAM = 6
     HOST = 7
-    """Python without operators for so long that it is work of its own."""
+    """Python without operators for so long that it is work of its own, and what is no training of a batch."""
     COMPILING = 8
     UNKNOWN = 9
     """Baseline time that no trace divides."""
@@ -153,6 +153,7 @@ def split(
     freeing = long & (segments.op_class == OpClass.AUTOGRAD)
     pool[freeing] = Pool.MEMORY
     work[freeing] = dur[freeing]
+    pool[aside(segments) & (pool != Pool.COMPILING)] = Pool.HOST
     pool[segments.phase == code.get("evaluation", NONE)] = Pool.HOST
     prepared = preparation(segments, after_share=after_share)
     pool[prepared | (segments.phase == code.get("data", NONE))] = Pool.INPUT

@@ -155,6 +155,8 @@ def read_gpu(
     _credit_waits(parts, replay, calibration, answers, scale=scale)
     idle = {w: parts[PART_OF_WORK[w]] for w in (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM)}
     idle[Work.OPTIMIZER] = budget.optimizer_dispatch_ns / 1e6 * scale
+    idle[Work.ASIDE] = budget.aside_ns / 1e6 * scale
+    idle[Work.HOST] = max(0.0, idle[Work.HOST] - idle[Work.ASIDE])
     idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])
     return Timeline(
         kind="gpu",

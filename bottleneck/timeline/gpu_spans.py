@@ -20,6 +20,8 @@ from .result import HostSpan
 from .stacks import UserFrames
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from ..model.run import Run, SourceSite
@@ -154,17 +156,22 @@ def read_spans(
                 exposed_ms=ms,
                 called_ms=traced,
                 count=1.0,
-                site=_host_site(program, frames, main_tid, run) if work is Work.HOST else _noted(run, phase),
+                site=_site_of(work, run, phase, recorded=lambda: _paused_at(program, frames, main_tid)),
                 label=phase,
             )
         )
     return tuple(sorted(spans, key=lambda s: -s.exposed_ms))
 
 
-def _host_site(program: Program, frames: UserFrames, main_tid: int, run: Run | None) -> SourceSite | None:
-    """Return the line of the Python that keeps the device waiting: recorded, or sampled in the warm-up."""
-    recorded = _paused_at(program, frames, main_tid)
-    return recorded if recorded is not None else main_site(run, *SAMPLED[:3])
+def _site_of(
+    work: Work, run: Run | None, phase: str, *, recorded: Callable[[], SourceSite | None]
+) -> SourceSite | None:
+    """Return the line of host time: recorded with stacks, or else sampled in the warm-up."""
+    if work is Work.ASIDE:
+        return main_site(run, "sampled after")
+    if work is Work.HOST:
+        return recorded() or main_site(run, *SAMPLED[:3])
+    return _noted(run, phase)
 
 
 def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSite | None:
@@ -182,6 +189,7 @@ def _describe(work: Work) -> str:
     return {
         Work.INPUT: "fetching the next batch",
         Work.HOST: "Python without operators or device calls",
+        Work.ASIDE: "operators behind the update",
         Work.COMPILE: "compiling",
         Work.SEAM: "between compiled regions",
         Work.OPTIMIZER: "dispatching the optimizer",

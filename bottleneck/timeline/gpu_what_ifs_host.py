@@ -62,11 +62,13 @@ def host_questions(program: Program, calibration: Calibration, work: DeviceWork)
             Edit(work={Work.COMPILE: 0.0}, duration=np.where(program.launch_work == Work.COMPILE, 0.0, 1.0)),
             "replay without compilation in the step, nor the kernels that it tries",
         )
-    if has[Work.HOST]:
+    if has[Work.HOST] or has[Work.ASIDE]:
+        aside = program.launch_work == Work.ASIDE
         yield Question(
             WhatIf.HOST_WORK_GONE,
-            Edit(work={Work.HOST: 0.0}),
-            "replay without the Python that neither dispatches nor loads",
+            Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),
+            "replay without the Python that neither dispatches nor loads, and without what is launched "
+            "behind the update",
         )
 
 

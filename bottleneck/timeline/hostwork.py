@@ -54,6 +54,8 @@ class Work(IntEnum):
     COPY = 9
     OVERHEAD = 10
     """The profiler's own buffer work, which the true step does not have."""
+    ASIDE = 11
+    """Dispatch behind the step's last update: metrics, logging, averaged weights."""
 
 
 _INPUT = re.compile(
@@ -212,7 +214,9 @@ def read_host_work(
     points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
     for rows in (inside, others, overhead, reads):
         points += [trace.ts_ns[rows], trace.end_ns[rows]]
-    points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in (stretches, pauses, around)]
+    stands_aside = _aside(trace, inside, label, high_ns=high_ns)
+    pairs_of_all = (stretches, pauses, around, stands_aside)
+    points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in pairs_of_all]
     edges = np.unique(np.concatenate(points))
     cells = max(len(edges) - 1, 1)
     painter = _Painter(edges, np.full(cells, Work.DISPATCH, dtype=np.int8))
@@ -227,6 +231,8 @@ def read_host_work(
             group[slice(*np.searchsorted(edges, [start, end]))] = owners.index(seam.owners)
     for start, end in pauses:
         painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
+    for start, end in stands_aside:
+        painter.paint(start, end, Work.ASIDE, over=Work.DISPATCH)
     for row in reads:
         painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.SYNC)
     for start, end in around:
@@ -259,6 +265,25 @@ def _reads(trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_]) -> ND
     first = np.searchsorted(moments, trace.ts_ns[ops])
     last = np.searchsorted(moments, trace.end_ns[ops])
     return ops[last > first]
+
+
+def _aside(
+    trace: Trace, rows: NDArray[np.intp], label: NDArray[np.int8], *, high_ns: int
+) -> list[tuple[int, int]]:
+    """Return the stretches from the end of an update to the next label: they are no part of training.
+
+    Metrics, logging, a moving average of the weights: they launch like any training does, but neither a
+    compiled model nor CUDA graphs would make them fewer. Where no forward is labelled, as in a bare trace,
+    the next label may stand behind it: then nothing is known to stand aside.
+    """
+    if not any(trace.names[name] == "forward" for name in np.unique(trace.name[rows]).tolist()):
+        return []
+    begins = np.sort(trace.ts_ns[rows])
+    out = []
+    for end in trace.end_ns[rows[label[rows] == Work.OPTIMIZER]].tolist():
+        at = int(np.searchsorted(begins, end))
+        out.append((end, min(int(begins[at]) if at < len(begins) else high_ns, high_ns)))
+    return [(start, end) for start, end in out if end > start]
 
 
 def _pauses(

@@ -309,9 +309,10 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     # Between two allocator calls in a row there is nothing but the allocator (empty_cache, retry).
     pair = np.zeros(len(rows), dtype=bool)
     pair[1:] = (kind[1:] == EventKind.ALLOCATOR) & (kind[:-1] == EventKind.ALLOCATOR)
-    moved = work[pair][:, (Work.DISPATCH, Work.HOST)].sum(axis=1)
-    work[pair, Work.DISPATCH] = 0.0
-    work[pair, Work.HOST] = 0.0
+    between = (Work.DISPATCH, Work.HOST, Work.ASIDE)
+    moved = work[pair][:, between].sum(axis=1)
+    for each in between:
+        work[pair, each] = 0.0
     work[pair, Work.ALLOCATOR] += moved
 
     part = a.part.copy()

@@ -37,11 +37,16 @@ _FAR = 6.0
 """Sigmas beyond the median, as for stragglers (`stats.typical`)."""
 _LEAST_TIMES = 1.0
 """...and at least one ordinary step longer: rarer and shorter work is below what matters."""
+_UNSEEN_TIMES = 3.0
+"""...and so many where processor time was not measured (GPU runs): no time slice takes that long twice."""
 _OUTSIDE_SHARE = 0.5
 """So much of the excess stands outside the phases; a slow fetch or a long batch is another matter."""
 _ALIKE = 2.0
 """Of one kind: no longer than so many times the median one, and no shorter than a part of it."""
 _FEWEST_ORDINARY = 3
+_LONE_ERROR = 0.25
+"""Half-width of a price that rests on a single evaluation, relative: an assumption, as one value has no
+spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +120,7 @@ def find_rare(
         return None
     usual = float(np.median(times_ms[ordinary]))
     excess = np.where(np.isfinite(times_ms), times_ms - usual, 0.0)
-    if validation.sum() >= _FEWEST:
+    if validation.any():
         chosen, what = validation & (excess > 0), EVALUATION
     else:
         what = OTHER
@@ -124,22 +129,49 @@ def find_rare(
         outside = outside - float(np.median(outside[ordinary]))
         chosen = ordinary & (excess > max(_FAR * sigma, _LEAST_TIMES * usual))
         chosen &= outside >= _OUTSIDE_SHARE * excess
-        if not _is_the_programs(chosen, excess, _processor_ms(table, n), ordinary):
+        processor = _processor_ms(table, n)
+        if processor is None:
+            chosen &= excess > _UNSEEN_TIMES * usual
+        if not _is_the_programs(chosen, excess, processor, ordinary):
             return None
     at = np.flatnonzero(chosen)
-    if not _FEWEST <= len(at) <= _MOST_SHARE * n:
+    if not 1 <= len(at) <= _MOST_SHARE * n:
         return None
-    every = float(np.diff(at).mean())
     each = float(excess[at].mean())
+    every = _every(run, at, what=what, longer_than_ms=usual + each / _ALIKE)
+    if every is None:
+        return None
+    if len(at) >= _FEWEST:
+        error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
+    else:
+        error = _LONE_ERROR * each
     known = [item for item in run.sites if what == EVALUATION and item.phase == "evaluation"]
     return RareWork(
         what=what,
         each_ms=each,
         every=every,
-        error_ms=1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at)) / every,
+        error_ms=error / every,
         steps=chosen,
         site=max(known, key=lambda item: item.count).site if known else None,
     )
+
+
+def _every(run: Run, at: NDArray[np.intp], *, what: str, longer_than_ms: float) -> float | None:
+    """Return how many steps lie from one to the next, or None for one of a kind.
+
+    The baseline may be in two pieces with the trace between them, so all windows are asked: an
+    evaluation is flagged in each, other work is as long in each.
+    """
+    if what != EVALUATION and len(at) < _FEWEST:
+        return None
+    found: set[int] = set()
+    for window in run.windows:
+        if what != EVALUATION and window.name == "warm-up":
+            continue
+        signs = window.steps.validation if what == EVALUATION else window.steps.wall_ms
+        threshold = 0.0 if what == EVALUATION else longer_than_ms
+        found |= {n for n, sign in zip(window.steps.index, signs, strict=False) if sign > threshold}
+    return float(np.median(np.diff(sorted(found)))) if len(found) >= _FEWEST else None
 
 
 def _is_the_programs(
@@ -158,7 +190,7 @@ def _is_the_programs(
     if _regular(at):
         return True
     if processor is None:
-        return False
+        return True
     worked = processor[at] - float(np.median(processor[ordinary]))
     return bool((worked >= _OUTSIDE_SHARE * excess[at]).all())
 

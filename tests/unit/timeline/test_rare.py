@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -54,6 +55,16 @@ def test_a_single_evaluation_is_left_out_and_its_time_told():
     assert basis.rare is None
     assert basis.summary.true_ms == pytest.approx(ORDINARY_MS, rel=0.02)
     assert "42.3 ms" in basis.notes[0]
+
+
+def test_the_windows_around_the_baseline_tell_the_rhythm_of_an_evaluation():
+    run = run_of(every(40, 40.0), evaluated=[39])
+    later = Window(name="trace", status="ok", steps=StepTable(index=[59, 60], validation=[True, False]))
+    basis = find_basis(msgspec.structs.replace(run, windows=[*run.windows, later]), None, given_ms=None)
+    assert basis.rare is not None
+    assert basis.rare.every == 20
+    assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
+    assert basis.rare.error_ms == pytest.approx(0.5, rel=0.01)
 
 
 def test_a_checkpoint_every_ten_steps_is_a_rhythm():
