@@ -82,7 +82,7 @@ def time_words(row: TimeRow) -> str:
     if row.ratio is not None:
         change = _ratio(row)
     if row.decision == "no change":
-        return f"step time {change}: an increase of {row.tolerance:.0%} is ruled out"
+        return f"step time {change}: an increase of {100 * row.tolerance:.0f} % is ruled out"
     if row.decision != "undecided":
         return f"step time {change}: {row.decision}"
     return f"step time {change}: undecided, {_what_would_decide(row)}"
@@ -107,9 +107,9 @@ def _what_would_decide(row: TimeRow) -> str:
     if min(row.base_runs, row.head_runs) < 2:
         seen = f"at the noise within a run ({row.noise * 100:.1f} %)"
     if row.needed is None:
-        return f"no reasonable number of repeats would tell {row.tolerance:.0%} {seen}"
+        return f"no reasonable number of repeats would tell {100 * row.tolerance:.0f} % {seen}"
     least = "at least " if min(row.base_runs, row.head_runs) < 2 else ""
-    return f"{least}{row.needed} repeats a side would tell {row.tolerance:.0%} {seen}"
+    return f"{least}{row.needed} repeats a side would tell {100 * row.tolerance:.0f} % {seen}"
 
 
 def drift_words(row: Drift) -> str:

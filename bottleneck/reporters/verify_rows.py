@@ -193,7 +193,7 @@ def _told(outcome: Outcome) -> list[str]:
         elif abs(with_fix - without) > max(2, 0.1 * without):
             told.append(f"the same loss after {with_fix} instead of {without} steps")
     if outcome.error is not None and outcome.measured is not None and abs(outcome.error) > 0.1:
-        told.append(f"the prediction was {abs(outcome.error):.0%} off")
+        told.append(f"the prediction was {100 * abs(outcome.error):.0f} % off")
     return told
 
 
