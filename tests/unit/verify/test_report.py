@@ -120,7 +120,7 @@ def test_rows_hold_what_was_predicted_beside_what_was_measured() -> None:
 def test_reasons_say_what_figures_cannot() -> None:
     lines = reason_lines(VERIFICATION)
     assert "4 s more to start, paid back after 1 200 steps" in lines[0]
-    assert "the prediction was 25% off" in lines[0]
+    assert "the prediction was 25 % off" in lines[0]
     assert "not finite from backward 7" in lines[1]
     assert "is not reached with it" in lines[3]
 
