@@ -100,6 +100,13 @@ class AllocatorInCriticalPath(Analyzer):
                     source="memory_stats",
                 )
             )
+        if facts.is_on("allocator.max_split"):
+            evidence.append(
+                Evidence(
+                    text="max_split_size_mb is set: a larger cached block serves its own size alone",
+                    source="settings in force",
+                )
+            )
         churn = facts.memory[0].churn if facts.memory else None
         if churn is not None and churn.sites:
             site, count = churn.sites[0]

@@ -39,6 +39,10 @@ def resident_growth(run: Run | None) -> float | None:
 def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str, JsonValue]:
     """Return the entries; those of the snapshot are of the fullest device."""
     out: dict[str, JsonValue] = {"memory.resident_growth": resident_growth(run)}
+    if run is not None and "allocator.backend" in run.settings:
+        # Written only where a variable sets it; without one nothing is set.
+        conf = str(run.settings.get("allocator.conf", "")).lower()
+        out["allocator.max_split"] = "max_split_size_mb" in conf
     if not memory:
         return out
     summary = memory[0]

@@ -72,6 +72,7 @@ _ROOMS = (
     _TIGHT,
     replace(_TIGHT, budget=6, causes=2, memory=4),
     replace(_TIGHT, budget=6, causes=2, memory=3, fixes=2, code=4, problems=0),
+    replace(_TIGHT, budget=5, causes=2, memory=2, fixes=2, code=3, problems=0),
 )
 """From roomy to tight; the first that fits the screen is taken."""
 

@@ -24,9 +24,13 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from recorded.trim import trim  # noqa: E402
 
-TIMED = {"empty-cache", "variable-lengths", "lengths-near-cap", "recompute", "activations"}
+TIMED = {"empty-cache", "variable-lengths", "lengths-near-cap", "recompute"}
 """Cases whose fix has a predicted step time."""
+TRACED = TIMED | {"activations"}
+"""Cases of which the trace is kept: these, and the one whose fix buys memory with time."""
 STEPS = 2
+ALL_STEPS = {"lengths-near-cap": 8}
+"""Cases whose steps differ too much for two to stand for all."""
 
 PUBLIC = (
     (re.compile(r"[^\s\"']*/site/torch_bottleneck/"), "torch_bottleneck/"),
@@ -97,12 +101,14 @@ def keep(source: Path, target: Path) -> None:
         if entry["path"] and entry["path"].endswith(".pickle"):
             entry["path"] += ".gz"
     trace = run["artefacts"].get("trace", {})
-    if trace.get("path") and truth["case"] in TIMED:
+    if trace.get("path") and truth["case"] in TRACED:
         text = portable.text(gzip.decompress((source / "run" / trace["path"]).read_bytes()).decode())
         (target / "trace").mkdir()
         stamp = re.search(r"\.(\d+)\.", trace["path"])
         trace["path"] = f"trace/host_1.{stamp[1] if stamp else 1}.pt.trace.json.gz"
-        (target / trace["path"]).write_bytes(packed(trim(text, first=1, steps=STEPS).encode()))
+        steps = ALL_STEPS.get(truth["case"])
+        cut = trim(text, first=0 if steps else 1, steps=steps or STEPS)
+        (target / trace["path"]).write_bytes(packed(cut.encode()))
     elif trace.get("path"):
         run["artefacts"]["trace"] = {"status": "absent", "path": None, "bytes": None,
                                      "reason": "left out of this recording"}  # fmt: skip
@@ -120,12 +126,13 @@ def keep(source: Path, target: Path) -> None:
 def write_case(target: Path, truth: dict[str, Any]) -> None:
     """Say what was run and what was measured."""
     told = {"device": truth["device"], "torch": truth["torch"]}
+    steps = next((count for case, count in ALL_STEPS.items() if case in truth["command"]), STEPS)
     table = "\n".join(f"| {key} | {value} |" for key, value in told.items())
     (target / "CASE.md").write_text(
         f"# {truth['command'].split('diagnose ')[-1]}\n\n| key | value |\n| --- | --- |\n{table}\n\n"
         f"    {truth['command']}\n\n"
         "Measured with nothing attached, slow and `--fixed` in turns: truth.json. The snapshot is whole; a\n"
-        f"trace, where there is one, is cut to {STEPS} steps.\n"
+        f"trace, where there is one, is cut to {steps} steps.\n"
         "Written by tests/benchmarks/keep_memory.py from tests/benchmarks/record_memory.py.\n"
     )
 

@@ -176,6 +176,30 @@ def test_varying_lengths_that_cost_nothing_are_not_blamed_on_the_allocator() -> 
     assert "FX201" not in {s.fix for s in diagnosis.suggestions if s.predicted_ms is not None}
 
 
+def test_lengths_near_the_cap_are_priced_as_segments_that_grow_measured() -> None:
+    """The allocator really costs here: 31 blocks a step go back to the driver, and the device runs dry."""
+    truth = truth_of("memory-lengths-near-cap-h200")
+    diagnosis = diagnosis_of("lengths-near-cap")
+    finding = found("lengths-near-cap", "BN201")
+    assert any("max_split_size_mb is set" in evidence.text for evidence in finding.evidence)
+    predicted = {s.fix: s for s in diagnosis.suggestions if s.predicted_ms is not None}
+    measured = truth["fixed_ms"] / truth["slow_ms"] * (diagnosis.step.true_ms or 0)
+    assert predicted["FX201"].predicted_ms == pytest.approx(measured, rel=0.06)
+    assert predicted["FX202"].bound, "padding computes more, which is not in the prediction"
+    assert "FX203" not in {s.fix for s in diagnosis.suggestions}, "measured: it brings nothing here"
+    assert truth["other_fixes_ms"]["FX203"] > 0.97 * truth["slow_ms"]
+
+
+def test_checkpointing_is_priced_at_no_less_than_it_measured() -> None:
+    truth = truth_of("memory-activations-h200")
+    diagnosis = diagnosis_of("activations")
+    now = diagnosis.step.true_ms or 0
+    suggestion = next(s for s in diagnosis.suggestions if s.fix == "FX213")
+    measured = truth["fixed_step_ms"] / truth["slow_step_ms"] * now
+    assert suggestion.adds_ms is not None and suggestion.saves_ms is None
+    assert measured <= now + suggestion.adds_ms <= 1.06 * measured
+
+
 def test_somebodys_snapshot_with_cpp_stacks_and_no_notes() -> None:
     diagnosis = diagnose_paths([CASES["alloc-cap-h200"].folder / "alloc.snapshot.pickle.gz"])
     (summary,) = diagnosis.memory
