@@ -374,18 +374,21 @@ class Agent:
             return
         if self._at_training is not None:
             self._training_begins()
+        measuring = self.capture.measuring
         now = perf_counter_ns() if at is None else at
+        self._own_cost.add(now)
+        began = perf_counter_ns()
         changed = self._tracker.cut(now, paused=at is not None)
         self._learned.at_cut(warming_up=self.capture.stage == "warm-up" and self._plan.trial is None)
         if changed:
+            # What changing the window took lies outside of every step.
+            self._own_cost.stepped(self._tracker.steps, counts=measuring)
             self._on_window()
             self._meter.begin(perf_counter_ns())
-            self._own_cost.skip(self._tracker.steps)
             return
-        self._own_cost.add(now)
-        if self.capture.measuring:
-            self._own_cost.stepped(self._tracker.steps)
-        elif self._tape is not None:
+        self._own_cost.add(began)
+        self._own_cost.stepped(self._tracker.steps, counts=measuring)
+        if self._tape is not None and not self.capture.measuring:
             # The step rule has learned something new meanwhile: these steps are warm-up again.
             self._leave_tape()
 

@@ -56,16 +56,18 @@ class OwnCost:
         """Something of ours that began then has ended now."""
         self._spent_ns += perf_counter_ns() - began_ns
 
-    def skip(self, steps: int) -> None:
-        """What was spent is not what a timed step costs; `steps` have ended so far."""
+    def stepped(self, steps: int, *, counts: bool) -> None:
+        """Steps have ended, `steps` in all: what was spent since the last call is theirs.
+
+        Args:
+            steps: since the start of the program.
+            counts: they were timed, with nothing attached.
+        """
+        count = steps - self._known_steps
+        if counts:
+            self._steps_ns += [self._spent_ns / max(1, count)] * count
         self._spent_ns = 0
         self._known_steps = steps
-
-    def stepped(self, steps: int) -> None:
-        """Steps have ended, `steps` in all: what was spent since the last call is theirs."""
-        count = steps - self._known_steps
-        self._steps_ns += [self._spent_ns / max(1, count)] * count
-        self.skip(steps)
 
     def per_step_us(self, *, phases: float, original: Callable[..., Any]) -> float | None:
         """Return the microseconds that all hooks together take per step; None without steps.
