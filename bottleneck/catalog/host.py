@@ -345,6 +345,7 @@ import torch
 torch.autograd.set_detect_anomaly(False)""",
         undo="torch.autograd.set_detect_anomaly(True)",
         verify="Operators per step fall (the NaN checks are gone), and the step time with them.",
+        can_try=True,
         sources=(docs("autograd.html#torch.autograd.detect_anomaly", "torch.autograd.detect_anomaly"),),
     ),
 )

@@ -196,6 +196,7 @@ for block in model.blocks:
     inputs = block(inputs)  # was: checkpoint(block, inputs)""",
         undo="Checkpoint again.",
         verify="The step is shorter, and the peak still fits.",
+        can_try=True,
         sources=(_CHECKPOINT,),
     ),
     Fix(

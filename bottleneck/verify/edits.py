@@ -92,6 +92,8 @@ _STATEMENTS = {
     "FX302": ("torch.backends.cudnn.allow_tf32 = True",),
     "FX308": ("torch.backends.cudnn.benchmark = True",),
 }
+_DROPPED = {"FX204": "empty_cache", "FX512": "set_detect_anomaly"}
+"""Calls that go, where they are statements of their own."""
 _SETTING = {
     "FX301": "set_float32_matmul_precision",
     "FX302": "cudnn.allow_tf32",
@@ -123,7 +125,7 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
         where = sites[0] if sites else None
         why = "the script has no call of torch.compile to change; put one around the model"
         return [msgspec.structs.replace(base, where=where, reason=why)]
-    if fix not in _CALLS and fix != "FX204":
+    if fix not in _CALLS and fix not in _DROPPED:
         where = sites[0] if sites else None
         return [msgspec.structs.replace(base, where=where, reason="it is more than a keyword of a call")]
     if not sites:
@@ -209,8 +211,8 @@ def _edited(edit: Edit, source: str) -> str:
         if _SETTING[edit.fix] in source:
             raise CannotEditError(f"the script sets {_SETTING[edit.fix]} itself: change that line")
         return add_after_imports(source, statement)
-    if edit.fix == "FX204":
-        return drop_statement(source, edit.where.line, matches=_named("empty_cache"))
+    if edit.fix in _DROPPED:
+        return drop_statement(source, edit.where.line, matches=_named(_DROPPED[edit.fix]))
     problem = CannotEditError("no keyword to set is known")
     for call in _CALLS[edit.fix]:
         keywords = {name: edit.values[name] for name in call.keywords if name in edit.values}

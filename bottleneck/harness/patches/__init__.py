@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .allocator import PATCHES as _ALLOCATOR
+from .autograd import PATCHES as _AUTOGRAD
 from .compilation import PATCHES as _COMPILATION
 from .copies import PATCHES as _COPIES
 from .distributed import PATCHES as _DISTRIBUTED
@@ -32,6 +33,7 @@ PATCHES: dict[str, type[Patch]] = {
     **_LOADERS,
     **_COPIES,
     **_ALLOCATOR,
+    **_AUTOGRAD,
     **_FLAGS,
     **_ROOTS,
     **_OPTIMIZERS,

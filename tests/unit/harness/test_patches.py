@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -32,6 +33,8 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch.optim.RMSprop, "__init__"),
     (torch.cuda, "empty_cache"),
     (torch, "compile"),
+    (torch, "set_anomaly_enabled"),
+    (torch.utils.checkpoint, "checkpoint"),
     (nn.parallel.DistributedDataParallel, "__init__"),
     (nn.parallel.DistributedDataParallel, "forward"),
 )
@@ -618,3 +621,48 @@ def test_an_optimizer_without_any_state_has_stepped_all_the_same(put_in: Callabl
     optimizer.step()
     assert not optimizer.state
     assert patch.check().state == "applied"
+
+
+@pytest.mark.parametrize("way", ["function", "context", "detector"])
+def test_anomaly_detection_stays_off_however_it_is_asked_for(put_in: Callable[..., Patch], way: str) -> None:
+    patch = put_in("FX512")
+    assert patch.check().reason == "anomaly detection was never switched on"
+    if way == "function":
+        torch.autograd.set_detect_anomaly(True)
+        assert not torch.is_anomaly_enabled()
+    elif way == "context":
+        with torch.autograd.set_detect_anomaly(True):
+            assert not torch.is_anomaly_enabled()
+    else:
+        with pytest.warns(UserWarning, match="Anomaly Detection"), torch.autograd.detect_anomaly():
+            assert not torch.is_anomaly_enabled()
+    found = patch.check()
+    assert (found.state, found.evidence) == ("applied", "anomaly detection left off in 1 call")
+    assert found.sites[0].file == __file__
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_is_checkpointed_is_computed_once(put_in: Callable[..., Patch], reentrant: bool) -> None:
+    patch = put_in("FX214")
+    from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+    calls = []
+
+    def block(x: torch.Tensor, *, scale: float) -> torch.Tensor:
+        calls.append(scale)
+        return (x * scale).sin()
+
+    x = torch.ones(3, requires_grad=True)
+    kwargs = {} if reentrant else {"scale": 2.0}
+    function = (lambda x: block(x, scale=2.0)) if reentrant else block
+    out = checkpoint(function, x, use_reentrant=reentrant, preserve_rng_state=False, **kwargs)
+    out.sum().backward()
+    assert calls == [2.0]
+    assert torch.allclose(x.grad, 2 * torch.cos(torch.full((3,), 2.0)))
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    checkpoint_sequential(layers, 2, x, use_reentrant=False).sum().backward()
+    with torch.no_grad():
+        checkpoint(function, x, use_reentrant=reentrant, **kwargs)
+    found = patch.check()
+    assert found.state == "applied"
+    assert found.evidence == "2 calls of checkpoint() kept their activations"
