@@ -38,7 +38,7 @@ from .tracker import Tracker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .hooks import Observer
+    from .observer import Observer
     from .plan import Plan
     from .progress import Progress
     from .stopping import Stopper
@@ -56,7 +56,7 @@ def active() -> Agent | None:
 
 
 class Agent:
-    """Observer of the hooks; see `hooks.Observer` for when its methods are called."""
+    """Observer of the hooks; see `observer.Observer` for when its methods are called."""
 
     def __init__(
         self,

@@ -15,9 +15,7 @@ import msgspec
 
 from . import ranks, torch_private
 from .flops import FlopStep
-from .memory import RING_ENTRIES, MemoryHistory, SyncSites
-from .memory_notes import notes_path
-from .store import write_atomically
+from .memory_window import MemoryWindow
 from .table import Row, counted_ms
 from .trace_window import TraceWindow
 from .window_book import WindowBook
@@ -87,9 +85,7 @@ class Capture:
         self._trace = TraceWindow(plan, store, self._book)
         self._foreign_profiler = False
         self._changed = False
-        self._history = MemoryHistory()
-        self._notes = notes
-        self._syncs = SyncSites(found_sync)
+        self._memory = MemoryWindow(store, self._book, notes=notes, found_sync=found_sync)
         self._flops = FlopStep()
         self._ended: str | None = None
         """Why there are no more steps, once there are none."""
@@ -317,40 +313,21 @@ class Capture:
         assert self._schedule is not None
         why_not = None if self._plan.memory else "not asked for"
         if why_not is None:
-            why_not = self._history.why_not()
+            why_not = self._memory.why_not()
         if why_not is None and self._schedule.memory == 0:
             why_not = "too few steps left"
         if why_not is None and self._late() and self._alone:
             why_not = "time limit"
         if why_not is not None:
-            self._store.artefact("memory", "absent", reason=why_not)
+            self._memory.lack(why_not)
             self._open_after()
             return
         self._open("memory")
-        try:
-            self._notes.start()
-            self._history.start()
-            self._syncs.start()
-        except Exception as error:
-            self._store.artefact("memory", "failed", reason=_text(error))
-            self._syncs.stop()
-            self._notes.abandon()
+        if not self._memory.begin():
             self._open_after()
 
     def _end_memory(self, reason: str | None = None) -> None:
-        target = self._store.path("memory")
-        try:
-            self._syncs.stop()
-            self._history.stop(target)
-            self._notes.rows = self._book.rows
-            write_atomically(
-                notes_path(target), msgspec.json.encode(self._notes.stop(ring_entries=RING_ENTRIES))
-            )
-            self._store.artefact("memory", "ok", path=target)
-        except Exception as error:
-            self._notes.abandon()
-            self._store.artefact("memory", "failed", reason=_text(error))
-        self._book.note_overhead(memory_dump_ms=self._history.dump_ms)
+        self._memory.end()
         self._book.close("memory", planned=self._planned("memory"), reason=reason)
         self._open_after()
 
@@ -468,7 +445,3 @@ _NOTHING = Schedule(
     memory=0,
     after=0,
 )
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

@@ -13,17 +13,15 @@ import shutil
 import time
 import traceback
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
-from msgspec.structs import replace
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
-from ..model.run import LoaderFacts, Production, SourceSite
-from .batch_facts import BatchBook
-from .line_sampler import Line, LineSampler, as_sites, merge
+from ..model.run import LoaderFacts, SourceSite
+from .line_sampler import Line, LineSampler, merge
+from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
 from .loader_worker import Batch, WorkerLoop, read_lines, read_records, time_fetcher
 from .sites import user_site
 from .store import RAW_RECORDS
@@ -36,42 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LoaderWatch"]
 
-BATCHES_KEPT = 512
 WAITS_KEPT = 4096
-SITES_KEPT = 16
-
-
-class _Loader:
-    """One DataLoader while the program runs."""
-
-    def __init__(self, number: int, facts: LoaderFacts) -> None:
-        self.number = number
-        self.facts = facts
-        self.fetches = 0
-        self.iterators = 0
-        self.startup_ms: list[float] = []
-        self.wait_ms: list[float] = []
-        self.wait_step: list[int] = []
-        self.made: deque[Batch] = deque(maxlen=BATCHES_KEPT)
-        self.made_count = 0
-        self.batches = BatchBook()
-        self.sampler: LineSampler | None = None
-        self.advances = 0
-        """Fetches in a row, from one iterator, with a step between them: a training loader's."""
-        self.no_grad = 0
-        self.eval_votes = 0
-        self.train_votes = 0
-
-    def produced(self, batch: Batch) -> None:
-        """Note a batch made in this process."""
-        self.made.append(batch)
-        self.made_count += 1
 
 
 class _Iteration:
     """One pass over a loader."""
 
-    def __init__(self, iterator: Any, loader: _Loader, begun_ns: int) -> None:
+    def __init__(self, iterator: Any, loader: LoaderRecord, begun_ns: int) -> None:
         self.iterator = weakref.ref(iterator)
         self.loader = loader
         self.begun_ns: int | None = begun_ns
@@ -84,7 +53,7 @@ class LoaderWatch:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._loaders: list[_Loader] = []
+        self._loaders: list[LoaderRecord] = []
         self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
         self._folder = store.working / RAW_RECORDS
         self._pid = os.getpid()
@@ -162,7 +131,7 @@ class LoaderWatch:
         wait_ms: float,
         step_index: int,
         window: str,
-    ) -> _Loader | None:
+    ) -> LoaderRecord | None:
         """Note that a batch was handed over, whatever was in it.
 
         Args:
@@ -222,7 +191,7 @@ class LoaderWatch:
         for number, counts in read_lines(self._folder):
             lines[number] = merge([lines.get(number, {}), counts])
         return [
-            _facts(loader, workers.get(loader.number, []), lines.get(loader.number, {}))
+            facts_of(loader, workers.get(loader.number, []), lines.get(loader.number, {}))
             for loader in self._loaders
         ]
 
@@ -259,7 +228,7 @@ class LoaderWatch:
     def _make_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:  # noqa: N807 - stands in for it
             begun = time.perf_counter_ns()
-            known: _Loader | None = None
+            known: LoaderRecord | None = None
             with contextlib.suppress(Exception):
                 known = self._loader_of(loader)
                 self._loop.loader = known.number
@@ -273,22 +242,22 @@ class LoaderWatch:
 
     # -- notes ----------------------------------------------------------------------------------
 
-    def _built(self, loader: Any, site: SourceSite | None) -> _Loader:
-        facts = _arguments(loader, len(self._loaders), site)
+    def _built(self, loader: Any, site: SourceSite | None) -> LoaderRecord:
+        facts = arguments_of(loader, len(self._loaders), site)
         # Scripts that build a loader per epoch build the same one at the same line each time.
-        known = next((old for old in self._loaders if _are_twins(old.facts, facts)), None)
+        known = next((old for old in self._loaders if are_twins(old.facts, facts)), None)
         if known is None:
-            known = _Loader(len(self._loaders), facts)
+            known = LoaderRecord(len(self._loaders), facts)
             self._loaders.append(known)
         self._numbers[loader] = known.number
         return known
 
-    def _loader_of(self, loader: Any) -> _Loader:
+    def _loader_of(self, loader: Any) -> LoaderRecord:
         number = self._numbers.get(loader)
         # Made before the hooks were in, or by unpickling: `__init__` did not run under our eyes.
         return self._built(loader, None) if number is None else self._loaders[number]
 
-    def _begun(self, known: _Loader, iterator: Any, begun_ns: int) -> None:
+    def _begun(self, known: LoaderRecord, iterator: Any, begun_ns: int) -> None:
         known.iterators += 1
         self._last = None  # persistent workers keep their iterator from pass to pass
         self._iterations[iterator] = _Iteration(iterator, known, begun_ns)
@@ -296,7 +265,7 @@ class LoaderWatch:
         if fetcher is not None:
             time_fetcher(fetcher, known.produced, self._sampler_for(known))
 
-    def _sampler_for(self, known: _Loader) -> LineSampler | None:
+    def _sampler_for(self, known: LoaderRecord) -> LineSampler | None:
         """Return the loader's sampler while nothing is being timed: in the warm-up only."""
         if self._window not in ("", "warm-up"):
             return None
@@ -308,7 +277,7 @@ class LoaderWatch:
         found = self._iterations.get(iterator)
         if found is None:
             # A subclass with an `__iter__` of its own that does not call DataLoader's.
-            known = _Loader(len(self._loaders), _of_iterator(iterator, len(self._loaders)))
+            known = LoaderRecord(len(self._loaders), told_by_iterator(iterator, len(self._loaders)))
             self._loaders.append(known)
             known.iterators = 1
             found = self._iterations[iterator] = _Iteration(iterator, known, time.perf_counter_ns())
@@ -316,7 +285,7 @@ class LoaderWatch:
         return found
 
     def _note_fetch(
-        self, loader: _Loader, iteration: _Iteration, wait_ms: float, step: int, window: str
+        self, loader: LoaderRecord, iteration: _Iteration, wait_ms: float, step: int, window: str
     ) -> None:
         loader.fetches += 1
         if iteration.last_step is not None and step > iteration.last_step:
@@ -325,126 +294,3 @@ class LoaderWatch:
         if window == "baseline" and len(loader.wait_ms) < WAITS_KEPT:
             loader.wait_ms.append(wait_ms)
             loader.wait_step.append(step)
-
-
-def _are_twins(old: LoaderFacts, new: LoaderFacts) -> bool:
-    return old.site is not None and old == replace(new, id=old.id)
-
-
-def _facts(loader: _Loader, workers: list[list[Batch]], lines: dict[Line, int]) -> LoaderFacts:
-    return replace(
-        loader.facts,
-        role=_role(loader),
-        fetches=loader.fetches,
-        iterators=loader.iterators,
-        startup_ms=[round(value, 3) for value in loader.startup_ms],
-        wait_ms=[round(value, 4) for value in loader.wait_ms],
-        wait_step=loader.wait_step,
-        production=_production(loader, workers, lines),
-        batch=loader.batches.facts(),
-        duplicated_samples_share=loader.batches.duplicated_share(workers=loader.facts.num_workers),
-    )
-
-
-def _role(loader: _Loader) -> Any:
-    if loader.train_votes or loader.eval_votes:
-        return "train" if loader.train_votes >= loader.eval_votes else "eval"
-    if loader.advances:
-        return "train"
-    if loader.no_grad * 2 > loader.fetches or loader.fetches >= 2:
-        return "eval"
-    return "unknown"
-
-
-def _production(loader: _Loader, workers: list[list[Batch]], lines: dict[Line, int]) -> Production | None:
-    if any(workers):
-        every = sorted((b for batches in workers for b in batches), key=lambda b: b.end_ns)
-        spans = [batches[-1].end_ns - batches[0].start_ns for batches in workers if batches]
-        busy = sum(b.samples_ns + b.collate_ns for b in every)
-        return _as_production("workers", every, len(every), busy / max(1, sum(spans)), lines)
-    if loader.made:
-        return _as_production("main", list(loader.made), loader.made_count, None, lines)
-    return None
-
-
-def _as_production(
-    where: Any, batches: list[Batch], count: int, busy: float | None, lines: dict[Line, int]
-) -> Production:
-    kept = batches[-BATCHES_KEPT:]
-    mean_ms = sum(batch.samples_ns + batch.collate_ns for batch in kept) / len(kept) / 1e6
-    return Production(
-        where=where,
-        batches=count,
-        fetch_ms=[round(batch.samples_ns / 1e6, 4) for batch in kept],
-        collate_ms=[round(batch.collate_ns / 1e6, 4) for batch in kept],
-        busy_share=round(busy, 4) if busy is not None else None,
-        ready_ns=[batch.end_ns for batch in kept],
-        sites=as_sites(lines, share_of_ms=mean_ms * count)[:SITES_KEPT],
-    )
-
-
-def _arguments(loader: Any, number: int, site: SourceSite | None) -> LoaderFacts:
-    """Return what the loader was built with, read from the object: defaults are filled in there."""
-    sampler = getattr(loader, "sampler", None)
-    iterable = isinstance(loader.dataset, IterableDataset)
-    length: int | None = None
-    if not iterable:
-        # Of an iterable dataset, asking would make the loader warn about it later.
-        with contextlib.suppress(Exception):
-            length = len(loader)
-    context = getattr(loader, "multiprocessing_context", None)
-    return LoaderFacts(
-        id=number,
-        cls=type(loader).__qualname__,
-        site=site,
-        dataset=type(loader.dataset).__qualname__,
-        iterable=iterable,
-        length=length,
-        batch_size=_batch_size(loader),
-        num_workers=int(loader.num_workers),
-        pin_memory=bool(loader.pin_memory),
-        persistent_workers=bool(loader.persistent_workers),
-        prefetch_factor=loader.prefetch_factor,
-        drop_last=bool(loader.drop_last),
-        shuffle=None if iterable or sampler is None else _shuffles(sampler),
-        start_method=_start_method(context) if loader.num_workers else None,
-    )
-
-
-def _of_iterator(iterator: Any, number: int) -> LoaderFacts:
-    """Return what an iterator tells of a loader that we have not seen."""
-    workers = int(getattr(iterator, "_num_workers", 0) or 0)
-    return LoaderFacts(
-        id=number,
-        cls=type(iterator).__qualname__,
-        dataset=type(getattr(iterator, "_dataset", None)).__qualname__,
-        num_workers=workers,
-        pin_memory=bool(getattr(iterator, "_pin_memory", False)),
-        persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
-        prefetch_factor=getattr(iterator, "_prefetch_factor", None),
-    )
-
-
-def _batch_size(loader: Any) -> int | None:
-    size = loader.batch_size
-    if size is None:
-        # With a batch sampler of one's own the loader's is None; HF and Lightning do that.
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    return int(size) if isinstance(size, int) else None
-
-
-def _shuffles(sampler: Any) -> bool | None:
-    name = type(sampler).__name__
-    if name == "SequentialSampler":
-        return False
-    if name == "DistributedSampler":
-        return bool(getattr(sampler, "shuffle", True))
-    return True if "Random" in name else None
-
-
-def _start_method(context: Any) -> str | None:
-    if context is not None:
-        return str(context.get_start_method())
-    # Asking outright would fix the default, and the script's own set_start_method would fail.
-    chosen = torch.multiprocessing.get_start_method(allow_none=True)
-    return str(chosen or torch.multiprocessing.get_all_start_methods()[0])

@@ -21,7 +21,7 @@ from . import torch_private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .hooks import Observer
+    from .observer import Observer
     from .stopping import Stopper
     from .tracker import Told, Tracker
 
@@ -36,7 +36,7 @@ MANY = 2000
 
 
 class Tape:
-    """An observer that takes notes; see `hooks.Observer` for when its methods are called."""
+    """An observer that takes notes; see `observer.Observer` for when its methods are called."""
 
     def __init__(
         self,

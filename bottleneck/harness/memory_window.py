@@ -1,0 +1,86 @@
+"""The memory window: the allocator's history, notes beside it, and the lines that wait for the device.
+
+In: begin and end at safe points, the rows of the window. Out: the memory artefact. Like
+`TraceWindow`, each method notes why it failed and goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .memory import RING_ENTRIES, MemoryHistory, SyncSites
+from .memory_notes import notes_path
+from .store import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .memory_notes import NoteBook
+    from .store import Store
+    from .window_book import WindowBook
+
+__all__ = ["MemoryWindow"]
+
+
+class MemoryWindow:
+    """The allocator's part of a capture."""
+
+    def __init__(
+        self, store: Store, book: WindowBook, *, notes: NoteBook, found_sync: Callable[[], None]
+    ) -> None:
+        """Nothing is attached yet.
+
+        Args:
+            store: receives the artefact.
+            book: holds the rows of the window.
+            notes: is open while the window is.
+            found_sync: called at each synchronising call in it.
+        """
+        self._store = store
+        self._book = book
+        self._notes = notes
+        self._history = MemoryHistory()
+        self._syncs = SyncSites(found_sync)
+
+    def why_not(self) -> str | None:
+        """Return why no history can be recorded here, or None if it can."""
+        return self._history.why_not()
+
+    def lack(self, reason: str) -> None:
+        """There is no history, and this is why."""
+        self._store.artefact("memory", "absent", reason=reason)
+
+    def begin(self) -> bool:
+        """Start recording; False if that failed."""
+        try:
+            self._notes.start()
+            self._history.start()
+            self._syncs.start()
+        except Exception as error:
+            self._store.artefact("memory", "failed", reason=_text(error))
+            self._syncs.stop()
+            self._notes.abandon()
+            return False
+        return True
+
+    def end(self) -> None:
+        """Stop recording and write the snapshot and its notes."""
+        target = self._store.path("memory")
+        try:
+            self._syncs.stop()
+            self._history.stop(target)
+            self._notes.rows = self._book.rows
+            write_atomically(
+                notes_path(target), msgspec.json.encode(self._notes.stop(ring_entries=RING_ENTRIES))
+            )
+            self._store.artefact("memory", "ok", path=target)
+        except Exception as error:
+            self._notes.abandon()
+            self._store.artefact("memory", "failed", reason=_text(error))
+        self._book.note_overhead(memory_dump_ms=self._history.dump_ms)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
