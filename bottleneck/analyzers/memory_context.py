@@ -46,6 +46,11 @@ def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str
     if not memory:
         return out
     summary = memory[0]
+    # The allocator's own word, also where settings were made from Python.
+    if summary.expandable_segments is not None:
+        out["allocator.expandable_segments"] = summary.expandable_segments
+    if summary.max_split_bytes is not None:
+        out["allocator.max_split"] = summary.max_split_bytes > 0
     peak = summary.peak_bytes
     out["memory.failed"] = any(item.out_of_memory is not None for item in memory)
     out["memory.checkpointed"] = summary.checkpointed

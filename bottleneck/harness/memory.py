@@ -72,7 +72,6 @@ class SyncSites:
         """Report each synchronising call by calling `found` on the thread that makes it."""
         self._found = found
         self._catcher: warnings.catch_warnings[Any] | None = None
-        self._before: int | None = None
 
     def start(self) -> None:
         """Begin to watch."""

@@ -178,7 +178,6 @@ def _device(
         address=_column(history, "addr").astype(np.uint64),
         device_free=_device_free(history),
         size=_column(history, "size"),
-        stream=_column(history, "stream"),
         time_us=_column(history, "time_us"),
         stack=np.array([stacks.number(entry.get("frames")) for entry in history], np.int32),
         block_address=np.array(block_columns[0], np.int64).astype(np.uint64),
@@ -189,7 +188,6 @@ def _device(
         block_segment=np.array(block_columns[5], np.int32),
         segment_address=_column(segments, "address").astype(np.uint64),
         segment_size=_column(segments, "total_size"),
-        segment_stream=_column(segments, "stream"),
         segment_private=np.array([_private(segment) for segment in segments], np.bool_),
     )
 

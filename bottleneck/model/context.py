@@ -58,7 +58,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "memory_format": 'str: "channels_last", "contiguous"',
     "allocator.expandable_segments": "bool",
     "allocator.backend": "str",
-    "allocator.max_split": "bool: max_split_size_mb is set in the environment",
+    "allocator.max_split": "bool: max_split_size_mb is set",
     "threads.intra_op": "int",
     "threads.oversubscribed": "bool",
     "malloc.library": 'str: "glibc", "jemalloc", "tcmalloc"',

@@ -251,4 +251,8 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     stale_gradients_bytes: int | None = None
     """By how much the peak falls if no gradient outlives its step."""
     out_of_memory: OutOfMemory | None = None
+    expandable_segments: bool | None = None
+    """As the allocator itself states it in the snapshot; None: this torch does not write it."""
+    max_split_bytes: int | None = None
+    """Size from which blocks are not split (max_split_size_mb); 0: no such limit; None: not written."""
     problems: tuple[str, ...] = ()

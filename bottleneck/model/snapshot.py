@@ -68,7 +68,6 @@ class DeviceMemory:
     action: NDArray[np.int8]
     address: NDArray[np.uint64]
     size: NDArray[np.int64]
-    stream: NDArray[np.int64]
     time_us: NDArray[np.int64]
     """Since the epoch; all 0 where this torch recorded no times."""
     stack: NDArray[np.int32]
@@ -81,7 +80,6 @@ class DeviceMemory:
     """Index into the segment columns."""
     segment_address: NDArray[np.uint64]
     segment_size: NDArray[np.int64]
-    segment_stream: NDArray[np.int64]
     segment_private: NDArray[np.bool_]
     """Of a pool of its own (CUDA graphs): what is free there serves no one else."""
     device_free: dict[int, int] = field(default_factory=dict)

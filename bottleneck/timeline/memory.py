@@ -36,6 +36,7 @@ from .memory_stacks import read_stacks
 
 __all__ = ["join_failure", "summarise_memory"]
 
+_NO_LIMIT = 1 << 50
 _PRIVATE = 0.02
 """Share of what is reserved from which private pools are worth a word."""
 
@@ -60,8 +61,21 @@ def summarise_memory(
         reading = read_memory(snapshot, memory, stacks, notes)
         capacity = mine.capacity_bytes if mine is not None else None
         capacity = capacity or (capacities or {}).get(memory.device)
-        found.append(_summarise(reading, mine, source=snapshot.path, capacity=capacity))
+        summary = _summarise(reading, mine, source=snapshot.path, capacity=capacity)
+        found.append(msgspec.structs.replace(summary, **_settings(snapshot.settings)))
     return tuple(sorted(found, key=lambda summary: -summary.peak_bytes))
+
+
+def _settings(told: Mapping[str, object]) -> dict[str, bool | int]:
+    """Return what the snapshot states of the allocator's settings."""
+    found: dict[str, bool | int] = {}
+    expandable, limit = told.get("expandable_segments"), told.get("max_split_size")
+    if isinstance(expandable, bool):
+        found["expandable_segments"] = expandable
+    if isinstance(limit, int):
+        # Without a limit torch writes -1; a limit beyond any device is none either.
+        found["max_split_bytes"] = limit if 0 < limit < _NO_LIMIT else 0
+    return found
 
 
 def join_failure(

@@ -112,6 +112,9 @@ def keep(source: Path, target: Path) -> None:
     elif trace.get("path"):
         run["artefacts"]["trace"] = {"status": "absent", "path": None, "bytes": None,
                                      "reason": "left out of this recording"}  # fmt: skip
+    conf = run["settings"].get("allocator.conf")
+    if conf:
+        truth["environment"] = f"PYTORCH_CUDA_ALLOC_CONF={conf}"
     text = portable.text(json.dumps(run))
     (target / "run.json").write_text(text + "\n")
     if truth["case"] not in TIMED:
@@ -126,6 +129,8 @@ def keep(source: Path, target: Path) -> None:
 def write_case(target: Path, truth: dict[str, Any]) -> None:
     """Say what was run and what was measured."""
     told = {"device": truth["device"], "torch": truth["torch"]}
+    if "environment" in truth:
+        told["environment"] = truth["environment"]
     steps = next((count for case, count in ALL_STEPS.items() if case in truth["command"]), STEPS)
     table = "\n".join(f"| {key} | {value} |" for key, value in told.items())
     (target / "CASE.md").write_text(

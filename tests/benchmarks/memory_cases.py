@@ -16,11 +16,11 @@ import random
 import sys
 import time
 
-# Read when torch sets up its allocator, so before the import.
+# Read when torch sets up its allocator, so before the import; not for whoever imports the cases.
 if sys.argv[-1] == "--fixed" or "--fixed --steps" in " ".join(sys.argv):
     if {"variable-lengths", "lengths-near-cap", "oom-fragmented"} & set(sys.argv):
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-elif "lengths-near-cap" in sys.argv:
+elif sys.argv[0].endswith("memory_cases.py") and "lengths-near-cap" in sys.argv:
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:32"
 
 import torch

@@ -91,6 +91,20 @@ def test_what_is_free_in_the_pool_of_a_cuda_graph_is_not_free(tmp_path: Path) ->
     assert not any("CUDA graphs" in text for text in summary_of(Training(), tmp_path).problems)
 
 
+def test_the_allocators_own_settings_are_read(tmp_path: Path) -> None:
+    def told(**settings: Any) -> tuple[bool | None, int | None]:
+        content = Allocator().snapshot()
+        content["allocator_settings"] = settings
+        content["segments"] = trained(1).memory.segments()
+        summary = summarised(content, tmp_path)
+        return summary.expandable_segments, summary.max_split_bytes
+
+    assert told(expandable_segments=True, max_split_size=-1) == (True, 0)
+    assert told(expandable_segments=False, max_split_size=32 * MB) == (False, 32 * MB)
+    assert told(max_split_size=2**61) == (None, 0), "a limit beyond any device is none"
+    assert told(expandable_segments="yes") == (None, None)
+
+
 def test_a_failure_in_the_history_says_what_was_free_on_the_device(tmp_path: Path) -> None:
     memory = Allocator()
     memory.alloc(30 * MB, main_line(8))
