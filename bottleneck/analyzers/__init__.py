@@ -21,6 +21,7 @@ from . import (  # noqa: F401  (importing a module registers its analyzers)
     memory,
     memory_failure,
     memory_share,
+    precision,
     sync,
     transfer,
 )

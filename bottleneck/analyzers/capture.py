@@ -98,6 +98,10 @@ def _memory_alone(facts: Facts) -> Quality | None:
     )
 
 
+def _profiles_itself(facts: Facts) -> bool:
+    return facts.run is not None and any("own profiler" in text for text in facts.run.warnings)
+
+
 def judge(facts: Facts) -> Quality:
     """Grade the capture of one rank."""
     timeline = facts.timeline
@@ -137,7 +141,15 @@ def judge(facts: Facts) -> Quality:
         elif missing > 0.005:
             fair.append(f"{percent(missing)} of the launches have no recorded kernel")
     unexplained = timeline.part_ms(Part.UNEXPLAINED) / timeline.true_ms if timeline.true_ms > 0 else 0.0
-    if unexplained > _UNEXPLAINED_POOR:
+    if unexplained > _UNEXPLAINED_POOR and _profiles_itself(facts):
+        poor.append(
+            (
+                "the script's own torch.profiler records while it is diagnosed, and only one can",
+                "Take it out of the loop, or let it end (schedule(..., repeat=1)), and run again. If real "
+                "runs have it too, it is the first thing to remove: it records every operator.",
+            )
+        )
+    elif unexplained > _UNEXPLAINED_POOR:
         poor.append(
             (
                 f"{percent(unexplained)} of the step is unexplained",

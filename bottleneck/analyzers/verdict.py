@@ -46,6 +46,7 @@ _KERNEL_QUESTIONS = {
     "BN302": WhatIf.TF32,
     "BN303": WhatIf.BF16,
     "BN304": WhatIf.FUSED_ATTENTION,
+    "BN310": WhatIf.SINGLE_PRECISION,
 }
 """Findings about kernels whose price is an estimate, not a bound: they can outweigh a host cause."""
 

@@ -116,6 +116,11 @@ import threading
 
 import torch
 
+for step, batch in enumerate(loader, start=1):
+    loss = train_step(batch)
+    if step % 100 == 0:  # not in every step
+        print(step, loss.item())
+
 
 def save_in_background(model, path):
     state = model.state_dict()

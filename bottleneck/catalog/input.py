@@ -145,6 +145,7 @@ for images, labels in loader:
         family="input",
         title="Keep the workers alive between epochs",
         addresses=("BN104", "BN101"),
+        what_if=WhatIf.WORKERS_KEPT,
         what_to_change="Set persistent_workers=True: otherwise every epoch starts new processes, which import and"
         " unpickle again before the first batch.",
         when=(
@@ -154,7 +155,7 @@ for images, labels in loader:
             *seen("loader.epochs", ">", 1, "the loader is iterated more than once"),
         ),
         may_break="Changes made to the dataset object between epochs no longer reach the workers.",
-        basis="measured start-up time per epoch, spread over its steps; not in the replay",
+        basis="measured start-up time per epoch, spread over its steps",
         code="""\
 from torch.utils.data import DataLoader
 
@@ -202,7 +203,7 @@ loader = DataLoader(
         family="input",
         title="Make producing a batch cheaper",
         addresses=("BN102", "BN101"),
-        what_to_change="Move the dear part of __getitem__ out of the loop: decode, resize or tokenize once and"
+        what_to_change="Move the dear part of __getitem__ or collate_fn out of the loop: decode, resize or tokenize once and"
         " store the result; augment whole batches on the device; index arrays instead of parsing files.",
         risk=Risk.NEEDS_REVIEW,
         may_break="Random augmentation must stay random: store only what is the same every epoch.",

@@ -72,6 +72,7 @@ def match(
         unknown = _unchecked(fix, context)
         if unknown is not None and not _gains_nothing(fix, what_ifs):
             suggestion = _suggest(fix, finding, context, what_ifs, unknown)
+            suggestion = _at_its_place(suggestion, fix, answered)
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
@@ -158,6 +159,16 @@ def _suggest(
         sources=fix.sources,
         note=fix.note or (finding is not None and finding.note),
     )
+
+
+def _at_its_place(suggestion: Suggestion, fix: Fix, answered: Sequence[Finding]) -> Suggestion:
+    """Point to the line of the finding that the fix was made for, whichever finding is the dearest.
+
+    Cheaper production is about the line that produces, more workers about the loader's constructor.
+    """
+    sites = {finding.code: finding.sites[0] for finding in answered if finding.sites}
+    first = next((sites[code] for code in fix.addresses if code in sites), None)
+    return msgspec.structs.replace(suggestion, site=first) if first is not None else suggestion
 
 
 def _of_its_breaks(

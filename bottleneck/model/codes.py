@@ -57,6 +57,7 @@ class WhatIf(str, Enum):
 
     INPUT_READY = "input-ready"
     INPUT_WORKERS = "input-workers"
+    WORKERS_KEPT = "workers-kept"
     SYNCS_GONE = "syncs-gone"
     ALLOCATOR_FREE = "allocator-free"
     COPIES_ASYNC = "copies-async"
@@ -73,6 +74,7 @@ class WhatIf(str, Enum):
     GC_FREE = "gc-free"
     TF32 = "tf32"
     BF16 = "bf16"
+    SINGLE_PRECISION = "single-precision"
     FUSED_ATTENTION = "fused-attention"
     CHANNELS_LAST = "channels-last"
     RECOMPUTE_GONE = "recompute-gone"
@@ -125,6 +127,7 @@ FINDING_CODES: dict[str, CodeEntry] = _rows(
     ("BN307", "layout-conversions", _C.COMPUTE),
     ("BN308", "cudnn-benchmark-off", _C.COMPUTE),
     ("BN309", "zero-grad-fills", _C.COMPUTE),
+    ("BN310", "double-precision", _C.COMPUTE),
     ("BN401", "graph-breaks", _C.GRAPH_BREAK),
     ("BN402", "recompiles-in-steady-state", _C.COMPILE),
     ("BN403", "cudagraphs-skipped", _C.LAUNCH),

@@ -7,6 +7,7 @@ runs everything, so removing a part saves that part; only the input can overlap 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,10 @@ _FUSED_DISPATCH_LEFT = 0.25
 some is work; what stays is collecting parameters, state and gradients."""
 
 
+_DOUBLE_OVER_SINGLE = 0.5
+"""Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSupply:
     """What producing the input of one step costs, and who does it."""
@@ -45,6 +50,8 @@ class InputSupply:
     """Of the step: waiting in the loader."""
     needed_workers: int | None = None
     """Workers whose supply keeps up with the step without its wait."""
+    startup_ms: float = 0.0
+    """Of the wait, per step: workers being started anew for another epoch."""
 
 
 def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float) -> InputSupply | None:
@@ -75,7 +82,18 @@ def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: flo
         where="workers" if loader.num_workers else "main",
         wait_ms=wait_ms,
         needed_workers=max(1, math.ceil(production / rest)),
+        startup_ms=_startup_ms(loader, per_step=per_step),
     )
+
+
+def _startup_ms(loader: LoaderFacts, *, per_step: float) -> float:
+    """Start-up per step in epochs so short that the baseline holds several of them, else 0."""
+    starts = [value for value in loader.startup_ms if value > 0]
+    if not loader.num_workers or loader.persistent_workers or len(starts) < 2 or not loader.length:
+        return 0.0
+    if len(loader.wait_ms) < 2 * loader.length:
+        return 0.0  # the baseline's mean step does not hold it
+    return statistics.median(starts) / loader.length * per_step
 
 
 def _input_workers(
@@ -155,6 +173,11 @@ def answer(
         "one lane: the step without the time in which the training thread waits for or makes its input",
     )
     if supply is not None:
+        ask(
+            WhatIf.WORKERS_KEPT,
+            min(supply.startup_ms, parts[Part.INPUT]),
+            f"{supply.startup_ms:.2f} ms per step from new iterators to their first batches, median",
+        )
         workers = _input_workers(supply, true_ms=true_ms, baseline=baseline, cores=cores)
         if workers is not None and workers.saves_ms > 0:
             out[WhatIf.INPUT_WORKERS] = workers
@@ -176,6 +199,13 @@ def answer(
             budget.training_dispatch_ms,
             "dispatch of forward and backward gone; fused element-wise work would come on top, guards off",
             bound=True,
+        )
+    if any(o.parameter_dtype == "float64" for o in optimizers):
+        work = parts[Part.OTHER_MATH] + parts[Part.MEMORY_BOUND] + parts[Part.OPTIMIZER]
+        ask(
+            WhatIf.SINGLE_PRECISION,
+            _DOUBLE_OVER_SINGLE * work,
+            "operators' work halved: half the bytes, and twice the numbers in each vector register",
         )
     fused = _optimizer_fused(budget, optimizers)
     if fused is not None:

@@ -4,7 +4,7 @@ In: trials/*.py, each of which states its planted bottleneck in `TRUTH` (and in 
 would be right). Out: reports/trials.md (reports/trials-gpu.md on a GPU): one row per script, a
 confusion table, the misses.
 
-    python tests/benchmarks/trials.py [--no-times] [TRIAL ...]
+    python tests/benchmarks/trials.py [--no-times] [--state FILE] [TRIAL ...]
 
 Where a script takes `--fixed`, the planted bottleneck is measured by taking it away: the script
 alone, with nothing attached, slow and fixed. A planted bottleneck whose removal gains less than
@@ -21,7 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -47,6 +47,11 @@ class Trial:
     reason: str = ""
     true_ms: float | None = None
     without_ms: float | None = None
+    marked: tuple[int, ...] = ()
+    """Lines with the comment `planted`, where the script has one place that is to blame."""
+    named: bool = False
+    """The first cause names a marked line, or one within two lines of it."""
+    first_fix: str = ""
     slow_ms: float | None = None
     fixed_ms: float | None = None
 
@@ -80,7 +85,9 @@ def read_trial(path: Path) -> Trial:
                 truth[name] = eval(code, {"GPU": GPU})
     accept = truth.get("ACCEPT", ())
     assert isinstance(accept, tuple)
-    return Trial(path.stem, (str(truth["TRUTH"]), *map(str, accept)), '"--fixed"' in source)
+    marked = tuple(n for n, line in enumerate(source.splitlines(), 1) if line.endswith("# planted"))
+    accepted = (str(truth["TRUTH"]), *map(str, accept))
+    return Trial(path.stem, accepted, '"--fixed"' in source, marked=marked)
 
 
 def diagnose(trial: Trial, folder: Path) -> None:
@@ -103,6 +110,13 @@ def diagnose(trial: Trial, folder: Path) -> None:
     trial.verdict, trial.confidence = verdict["class"], verdict["confidence"]
     trial.also, trial.reason = tuple(verdict["also"]), verdict["headline"]
     trial.true_ms = diagnosis["step"]["true_ms"]
+    sites = diagnosis["causes"][0]["sites"] if diagnosis["causes"] else []
+    trial.named = any(abs(site["line"] - line) <= 2 for site in sites for line in trial.marked)
+    if diagnosis["suggestions"]:
+        first = diagnosis["suggestions"][0]
+        gain = "" if first["predicted_ms"] is None else f": {ms(first['predicted_ms'])}"
+        gain += " at best" if gain and first["bound"] else ""
+        trial.first_fix = f"{first['fix']} {first['title']}{gain}"
     planted = (c["predicted_ms"] for c in diagnosis["causes"] if c["class"] == trial.truth)
     trial.without_ms = next(planted, None)
 
@@ -128,24 +142,29 @@ def render(trials: list[Trial]) -> str:
     device = torch.cuda.get_device_name(0) if GPU else f"CPU, {os.cpu_count()} cores, one thread per script"
     counted = [t for t in trials if not t.weak]
     right = sum(t.right for t in counted)
+    to_name = [t for t in counted if t.marked]
+    named = sum(t.named for t in to_name)
     lines = [
         "# Verdict against truth on scripts of other shapes",
         "",
         f"{device}, torch {torch.__version__}. Written by `python tests/benchmarks/trials.py`.",
         "Planted: what the script was written to wait on (`compute-bound`: healthy). Slow, fixed: measured",
-        "alone, once each. Without it: the tool's figure for the step without the planted class.",
+        "alone, once each. Without it: the tool's figure for the step without the planted class. Line: where",
+        "one line is to blame, whether the first cause names it (or one within two lines of it).",
         "",
-        f"**{right} of {len(counted)} verdicts are right.**",
+        f"**{right} of {len(counted)} verdicts are right, {named} of {len(to_name)} lines are named.**",
         "",
-        "| script | planted | verdict | right | true step (tool) | slow | without it (tool) | fixed |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| script | planted | verdict | right | line | true step (tool) | slow | without it (tool) | fixed "
+        "| first suggestion, with its predicted step |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for t in trials:
         judged = "not counted" if t.weak else "yes" if t.right else "in `also`" if t.truth in t.also else "NO"
         without = t.without_ms if t.has_fix else None
+        line = "-" if not t.marked else "yes" if t.named else "no"
         lines.append(
-            f"| {t.name} | {t.truth} | {t.verdict} ({t.confidence}) | {judged} | {ms(t.true_ms)} "
-            f"| {ms(t.slow_ms)} | {ms(without)} | {ms(t.fixed_ms)} |"
+            f"| {t.name} | {t.truth} | {t.verdict} ({t.confidence}) | {judged} | {line} | {ms(t.true_ms)} "
+            f"| {ms(t.slow_ms)} | {ms(without)} | {ms(t.fixed_ms)} | {t.first_fix} |"
         )
     table: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for t in counted:
@@ -182,22 +201,28 @@ def main() -> None:
     parser.add_argument("--no-times", action="store_true", help="verdicts only")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--state", type=Path, help="keep rows here as JSON; those in it are not run again")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     out = args.out or REPOSITORY / "reports" / ("trials-gpu.md" if GPU else "trials.md")
     out.parent.mkdir(exist_ok=True)
     done: list[Trial] = []
+    if args.state and args.state.is_file():
+        done = [Trial(**row) for row in json.loads(args.state.read_text())]
+    known = {trial.name for trial in done}
     with tempfile.TemporaryDirectory() as scratch:
         keep = (args.keep or Path(scratch)).resolve()
         keep.mkdir(parents=True, exist_ok=True)
         for path in sorted(FOLDER.glob("*.py")):
-            if args.names and path.stem not in args.names:
+            if (args.names and path.stem not in args.names) or path.stem in known:
                 continue
             trial = read_trial(path)
             diagnose(trial, keep / trial.name)
             if not args.no_times:
                 measure(trial)
-            done.append(trial)
+            done = sorted([*done, trial], key=lambda each: each.name)
+            if args.state:
+                args.state.write_text(json.dumps([asdict(each) for each in done], indent=1))
             out.write_text(render(done))
             print(f"{trial.name:24} planted {trial.truth:20} verdict {trial.verdict} {trial.confidence} "
                   f"{trial.also} {ms(trial.slow_ms)} {ms(trial.fixed_ms)}", flush=True)  # fmt: skip
