@@ -6,6 +6,7 @@ In: nothing. Out: a schema as a dict or as the text of `diagnosis.schema.json` o
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,10 @@ VERIFY_SCHEMA_FILE = Path(__file__).with_name("verify.schema.json")
 
 def diagnosis_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a diagnosis."""
-    schema = msgspec.json.schema(Diagnosis)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"bottleneck diagnosis, schema {SCHEMA}",
-        **schema,
+        **_described_alike(msgspec.json.schema(Diagnosis)),
     }
 
 
@@ -47,7 +47,7 @@ def verify_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"bottleneck verification, schema {VERIFY_SCHEMA}",
-        **msgspec.json.schema(Verification),
+        **_described_alike(msgspec.json.schema(Verification)),
     }
 
 
@@ -59,6 +59,20 @@ def verify_schema_text() -> str:
 def _text(schema: dict[str, Any]) -> str:
     compact = msgspec.json.encode(schema, order="sorted")
     return msgspec.json.format(compact, indent=2).decode() + "\n"
+
+
+def _described_alike(schema: Any) -> Any:
+    """Return the schema with its descriptions unindented, as Python 3.13 and newer keep docstrings."""
+    if isinstance(schema, list):
+        return [_described_alike(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: inspect.cleandoc(value)
+        if key == "description" and isinstance(value, str)
+        else _described_alike(value)
+        for key, value in schema.items()
+    }
 
 
 if __name__ == "__main__":
