@@ -37,10 +37,11 @@ def verdicts_own_first(
     if not able:
         return tuple(suggestions)
     best = min(s.predicted_ms for s in able if s.predicted_ms is not None)
-    # Of equals the one made for the most specific finding: a family of codes begins with the general.
+    # Of equals an estimate before a bound, then the one made for the most specific finding: a family of
+    # codes begins with the general.
     equals = [s for s in able if s.predicted_ms is not None and s.predicted_ms <= _EQUAL * best]
     if able[0] in equals:
-        able[0] = max(equals, key=lambda s: _made_for(s, codes))
+        able[0] = max(equals, key=lambda s: (not s.bound, _made_for(s, codes)))
     return (able[0], *(s for s in suggestions if s is not able[0]))
 
 

@@ -21,7 +21,7 @@ Section: TypeAlias = "tuple[str, list[Row]]"
 
 _KERNELS = 15
 _NAME_WIDTH = 60
-_TEXT_WIDTH = 400
+_TEXT_WIDTH = 200
 
 
 def sections(diagnosis: Diagnosis) -> list[Section]:
@@ -51,8 +51,8 @@ def _findings(diagnosis: Diagnosis) -> list[Row]:
             rows.append((1, f"{shorten(clean(evidence.text), _TEXT_WIDTH)}{at}{source}"))
         rows += [(1, f"at {place(site, root=root)}") for site in finding.sites]
         if finding.not_this:
-            rows.append((1, f"Not this: {clean(finding.not_this)}"))
-        if finding.ranks:
+            rows.append((1, f"Mind: {clean(finding.not_this)}"))
+        if finding.ranks and len(diagnosis.ranks) > 1:
             rows.append((1, f"ranks {', '.join(map(str, finding.ranks))}"))
     return rows
 

@@ -378,7 +378,11 @@ def _closing(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
         page.line((head, "bold"), text.removeprefix(head))
     page.line(("capture: ", "bold"), capture_line(diagnosis, short=room is not None))
     said = sentence(diagnosis.verdict.reason)
-    problems = [text for text in diagnosis.capture.problems if room is None or text not in said]
+    problems = [
+        text
+        for text in diagnosis.capture.problems
+        if room is None or clean(text).partition(". ")[0] not in said
+    ]
     for problem in problems if room is None else problems[: room.problems]:
         page.line(("! ", "yellow"), _cut(sentence(problem), page, room, indent=2))
     if room is not None and len(problems) > room.problems:

@@ -107,7 +107,7 @@ def sample() -> Diagnosis:
                     Evidence(text="num_workers=2", source="loader.json", site=LOADER),
                 ),
                 sites=(LOADER,),
-                not_this="Slow host-to-device copies: those take 0.4 ms.",
+                not_this="Not slow host-to-device copies: those take 0.4 ms.",
             ),
             Finding(
                 code="BN307", bottleneck_class=BottleneckClass.COMPUTE, title="Layout changes", note=True
