@@ -1,4 +1,4 @@
-"""Which fix stands first: the verdict's own best, an estimate before a bound, the specific before the general."""
+"""Which fix stands first: of the verdict's class, an estimate before a bound, then the specific."""
 
 from __future__ import annotations
 
