@@ -217,7 +217,8 @@ convert_to_float8_training(
 import torch
 
 model = model.float()
-images = torch.as_tensor(images, dtype=torch.float32)  # best where they are loaded""",
+# Best where the data is loaded.
+images = torch.as_tensor(images, dtype=torch.float32)""",
         undo="model.double()",
         verify="Loss follows the old curve; step time and memory fall.",
         sources=(docs("generated/torch.set_default_dtype.html", "torch.set_default_dtype"),),
