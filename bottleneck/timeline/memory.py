@@ -171,7 +171,7 @@ def _problems(
             'The history has no stacks, so no line of the program can be named: record with context="all".'
         )
     if reading.truncated:
-        found.append("The ring of the memory history was full: it holds the last events only.")
+        found.append("The memory history was full (max_entries): its ring holds the last events only.")
     if reading.lives.events and not reading.clock.steps:
         found.append("No whole training step was found in the memory history: nothing is told per step.")
     return tuple(found)

@@ -19,11 +19,13 @@ Phase = Literal["", "forward", "backward", "optimizer", "zero_grad", "set-up"]
 
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages|python3\.\d+|torchinductor_[^/]*|torch_bottleneck|bottleneck/harness)/"
-    r"|^(torch|<)|^$|^\?\?$"
+    r"|^torch/|^<(?!ipython-input)|^$|^\?\?$"
 )
 _NODE = re.compile(r"\b(\w+Backward\d*|AccumulateGrad)(?:::apply|_apply)")
 _OPERATOR = re.compile(r"at::_ops::(\w+)::call")
 _LOSS_NAMES = ("cross_entropy", "nll_loss", "log_softmax", "cross_entropy_loss", "nll_loss_nd")
+_RECOMPUTES = ("unpack_hook", "recompute_fn", "backward")
+"""Of torch/utils/checkpoint.py: on the autograd thread, whose Python stack begins there."""
 _MAKES_PARAMETERS = ("reset_parameters", "_apply", "convert", "to_empty", "__init__")
 
 
@@ -75,8 +77,10 @@ def _phase(frames: tuple[Frame, ...]) -> Phase:
             return "backward"
         if file.endswith("torch/_tensor.py") and name == "backward":
             return "backward"
+        if file.endswith("torch/utils/checkpoint.py") and name in _RECOMPUTES:
+            return "backward"
         if "/optim/" in file and name in {"step", "_init_group"}:
-            return "optimizer"
+            return "forward" if forward else "optimizer"
         if name == "zero_grad":
             return "zero_grad"
         if file.endswith("torch/nn/modules/module.py"):

@@ -5,6 +5,7 @@ tests/benchmarks/record_memory.py recorded them, truth.json holds the measuremen
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,10 +17,12 @@ import pytest
 from recorded.cases import CASES
 
 from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.ingest.snapshot import read_snapshot
 from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.memory import MemoryCategory, MemorySummary
+from torch_bottleneck.timeline.memory import summarise_memory
 
 RECORDED = sorted(name for name in CASES if name.startswith("memory-"))
 SCRIPT = "tests/benchmarks/memory_cases.py"
@@ -174,6 +177,27 @@ def test_varying_lengths_that_cost_nothing_are_not_blamed_on_the_allocator() -> 
     assert memory_of("variable-lengths").varying_sizes
     assert diagnosis.verdict.bottleneck_class is not BottleneckClass.ALLOCATOR
     assert "FX201" not in {s.fix for s in diagnosis.suggestions if s.predicted_ms is not None}
+
+
+@pytest.mark.parametrize(
+    "case", ["recompute", "gradients-kept", "lengths-near-cap", "optimizer-state", "spike"]
+)
+@pytest.mark.parametrize("annotated", [True, False])
+def test_without_notes_the_same_is_said_of_the_peak(case: str, annotated: bool) -> None:
+    """As of anybody's snapshot: steps from annotations or from stacks, categories from lives alone."""
+    (path,) = (CASES[f"memory-{case}-h200"].folder / "memory").glob("*[0-9].snapshot.pickle.gz")
+    snapshot = read_snapshot(path)
+    if not annotated:
+        snapshot = dataclasses.replace(snapshot, annotations=())
+    (alone,) = summarise_memory(snapshot)
+    known = memory_of(case)
+    assert alone.steps_from == ("annotations" if annotated else "stacks")
+    assert alone.steps == (4 if annotated else 3), "whole ones of five"
+    shares = {row.category: row.share for row in known.composition}
+    for row in alone.composition:
+        assert row.share == pytest.approx(shares.get(row.category, 0.0), abs=0.01)
+    assert alone.gradients_in_forward_bytes == known.gradients_in_forward_bytes
+    assert (alone.checkpointed, alone.varying_sizes) == (known.checkpointed, known.varying_sizes)
 
 
 def test_lengths_near_the_cap_are_priced_as_segments_that_grow_measured() -> None:
