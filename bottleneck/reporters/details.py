@@ -78,8 +78,9 @@ def _what_ifs(diagnosis: Diagnosis) -> list[Row]:
     true_ms = diagnosis.step.true_ms
     for answer in sorted(diagnosis.what_ifs, key=lambda answer: -answer.saves_ms):
         bound = "at best " if answer.bound else ""
-        step, saves = (milliseconds(ms, like=true_ms) for ms in (answer.step_ms, answer.saves_ms))
-        text = f"{answer.question.value}: {bound}{step} ms, saves {saves} ms ({clean(answer.basis)})"
+        step, saves = (milliseconds(ms, like=true_ms) for ms in (answer.step_ms, abs(answer.saves_ms)))
+        verb = "saves" if answer.saves_ms >= 0 else "costs"
+        text = f"{answer.question.value}: {bound}{step} ms, {verb} {saves} ms ({clean(answer.basis)})"
         rows.append((0, text))
     return rows
 

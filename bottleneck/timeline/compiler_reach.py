@@ -30,26 +30,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Reach", "host_left_ns", "read_reach"]
 
-ENTRY_NS = 65_000.0
-"""Per region and step: cache lookup, guards, wrappers, the node of backward."""
-PER_PARAMETER_NS = 1_800.0
-"""Per parameter: passed to the region, saved for backward."""
+ENTRY_NS = 185_000.0
+"""Per region and step: cache lookup, guards, wrappers, the node of backward (280 us under the profiler)."""
+PER_PARAMETER_NS = 1_000.0
+"""Per parameter: passed to the region, saved for backward (1.5 us under the profiler)."""
 PER_GRADIENT_NS = 3_800.0
-"""Per gradient that autograd hands to its parameter (under the profiler 6.27 us apart)."""
-PER_KERNEL_NS = 9_900.0
-"""Per kernel that the generated Python wrapper launches."""
-PER_STATIC_TENSOR_NS = 2_700.0
+"""Per gradient that autograd hands to its parameter (6.3 us under the profiler)."""
+PER_KERNEL_NS = 10_500.0
+"""Per kernel that the generated Python wrapper launches (15 to 17 us under the profiler)."""
+GRAPH_NS = 130_000.0
+"""Per region whose two CUDA graphs are replayed: inputs checked and copied, the tree of graphs walked."""
+PER_STATIC_TENSOR_NS = 1_600.0
 """Per parameter when CUDA graphs replay: its address checked, its gradient made a tensor again."""
-PER_NODE_NS = 700.0
+PER_NODE_NS = 630.0
 """Per kernel inside a CUDA graph: the share of cudaGraphLaunch."""
-# All without the profiler, on the host of an H200 (torch 2.11), read off two recordings of compiled
-# runs alone: examples/graph_breaks.py --fixed (146 parameters, 462 launches in 2 bodies) and
-# examples/launch_bound.py --fixed (125 parameters, 2 graphs).
-REFERENCE_NS = 1_500.0
+# All without the profiler, on the host of an H200 (torch 2.11), read off the traces of compiled runs alone:
+# examples/graph_breaks.py and launch_bound.py with --fixed, and would_compile.py mlp and recurrent (6 to 146
+# parameters, 151 to 462 launches in two bodies). No step time was looked at to choose them.
+REFERENCE_NS = 1_400.0
 """What autograd's node that keeps a gradient took there, under the profiler: a yardstick for the host.
-It does the same few things in every program, eager or compiled, and holds neither Python nor hooks. In
-recordings made on one type of machine at different times it took 1.2 to 2.6 us; eager steps took longer in
-proportion."""
+It does the same few things in every program, eager or compiled, and holds neither Python nor hooks."""
+_SAME_HOST = 0.25
+"""It takes 1.2 to 1.6 us in eager and compiled runs of one host on one day; what lies within counts as
+the same host. In recordings made at other times it took up to 2.6 us, and eager steps took longer with it."""
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
 _KEEPS = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -67,6 +70,8 @@ class Reach:
     """Host events of its forward and backward, (n,)."""
     activities: NDArray[np.bool_]
     """Device work that they launch, (m,)."""
+    backward: NDArray[np.bool_]
+    """Those of the events that backward launches, (n,)."""
     regions: float
     """Forward passes of models per step."""
     parameters: float
@@ -151,11 +156,13 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
     forward = _of_rows(trace, labels) if len(labels) else _recorded_forward(trace, kinds, nodes, marks)
     within = forward.which(when, tid)
     events = within >= 0
+    backward = np.zeros(len(events), dtype=bool)
     if len(nodes) and len(forward.start):
         ops = np.flatnonzero((kinds == Kind.OP) & (trace.sequence >= 0))
         ours = ops[forward.which(trace.ts_ns[ops], trace.tid[ops].astype(np.int64)) >= 0]
         mine = nodes[np.isin(trace.sequence[nodes], trace.sequence[ours])]
-        events |= _of_rows(trace, mine).which(when, tid) >= 0
+        backward = _of_rows(trace, mine).which(when, tid) >= 0
+        events |= backward
     if not len(forward.start) and not len(nodes):
         events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
     activities = events[program.event] & (program.launch_work != Work.OPTIMIZER)
@@ -175,12 +182,20 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
     return Reach(
         events=events,
         activities=activities,
+        backward=backward,
         regions=max(1.0, len(entered) / steps),
         parameters=len(handed) / steps,
         handed_within=float(inside.sum()) / steps,
         compiled=_of_rows(trace, regions).which(when, tid) >= 0,
-        slowness=float(np.percentile(keeps, 10)) / REFERENCE_NS if len(keeps) >= _FEWEST else 1.0,
+        slowness=_slowness(keeps),
     )
+
+
+def _slowness(keeps_ns: NDArray[np.int64]) -> float:
+    if len(keeps_ns) < _FEWEST:
+        return 1.0
+    ratio = float(np.percentile(keeps_ns, 10)) / REFERENCE_NS
+    return 1.0 if 1.0 - _SAME_HOST <= ratio <= 1.0 + _SAME_HOST else ratio
 
 
 def host_left_ns(reach: Reach, kernels: float, *, graphs: bool) -> float:
@@ -193,7 +208,7 @@ def host_left_ns(reach: Reach, kernels: float, *, graphs: bool) -> float:
     """
     each = PER_PARAMETER_NS + (PER_STATIC_TENSOR_NS if graphs else 0.0)
     return reach.slowness * (
-        reach.regions * ENTRY_NS
+        reach.regions * (ENTRY_NS + (GRAPH_NS if graphs else 0.0))
         + reach.parameters * each
         + reach.handed_within * PER_GRADIENT_NS
         + kernels * (PER_NODE_NS if graphs else PER_KERNEL_NS)

@@ -35,7 +35,9 @@ class DeviceWork:
     reach: Reach
     """What a compiled model would run."""
     chains: NDArray[np.float64]
-    """Factor on duration that fusing runs of its neighbouring memory-bound kernels gives: 0 or 1."""
+    """Factor on duration that fusing its neighbouring memory-bound kernels gives (fusion.py)."""
+    relaunched: NDArray[np.float64]
+    """Kernels that a compiled model launches in place of each."""
     merged: NDArray[np.bool_]
     """Kernels that a graph without seams would compute together with a neighbour."""
     merged_by: NDArray[np.int16]

@@ -18,6 +18,7 @@ from ..model.diagnosis import KernelRow
 from .compiler_reach import read_reach
 from .device_masks import DeviceWork
 from .dialect import Kind
+from .fusion import fuse
 from .hostwork import Work
 from .kernels import classify
 from .program import PARTS
@@ -44,7 +45,6 @@ from a product. (Norms, softmax and losses are lifted to fp32; a sum with a tens
 _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
-_FUSED_AT_MOST = 8
 _REDUCES = re.compile(r"^triton_(red|per)_")
 
 
@@ -89,25 +89,6 @@ def _scores(
             # Backward has two on either side: of the scores' gradient, and of the operands'.
             beside[where[max(0, after - 2) : after + 2]] = True
     return between & ~matmul, beside
-
-
-def _chains(program: Program, fusable: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Factor per activity when of each run of neighbouring fusable kernels only the longest is left.
-
-    A fused kernel still reads the largest input and writes the result, which is about what the
-    longest of the run moves; inductor fuses neighbours, not across a matmul.
-    """
-    factor = np.ones(len(program.event))
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], fusable.astype(np.int8), [0]])))
-    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        if last - first < 2:
-            continue
-        # Registers and shapes end a fusion: at most eight pieces at a time.
-        for i in range(first, last, _FUSED_AT_MOST):
-            piece = slice(i, min(i + _FUSED_AT_MOST, last))
-            factor[piece] = 0.0
-            factor[i + int(np.argmax(program.duration[piece]))] = 1.0
-    return factor
 
 
 def _merged(
@@ -194,6 +175,14 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
     merged, merged_by = _merged(program, fusable | compiled, ~reduces)
     scores, score_products = _scores(trace, kinds, program)
     reach = read_reach(trace, kinds, program)
+    fused = fuse(
+        program,
+        name,
+        trace.names,
+        np.asarray([k.family for k in kind_of_name])[name],
+        fusable=fusable & reach.activities,
+        backward=reach.backward[program.event],
+    )
     return DeviceWork(
         fp32_math=fp32,
         fp32_attention=attention & ~optimizer,
@@ -202,7 +191,8 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         scores=scores,
         score_products=score_products,
         reach=reach,
-        chains=_chains(program, fusable & reach.activities),
+        chains=fused.factor,
+        relaunched=fused.launches,
         merged=merged,
         merged_by=merged_by,
         layout=by_name([k.family == "layout" for k in kind_of_name]),

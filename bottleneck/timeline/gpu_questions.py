@@ -57,3 +57,5 @@ class Question:
     edit: Edit
     basis: str
     bound: bool = False
+    may_lose: bool = False
+    """The answer is kept where the change would cost time: whoever suggests it should know."""

@@ -101,8 +101,9 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
     results: dict[WhatIf, WhatIfResult] = {}
     edits: dict[WhatIf, Edit] = {}
 
-    def ms(edit: Edit) -> float:
-        return min(true_ms, true_ms * replay.run(base.and_also(edit)).step_ns / reference)
+    def ms(edit: Edit, *, may_lose: bool = False) -> float:
+        step = true_ms * replay.run(base.and_also(edit)).step_ns / reference
+        return step if may_lose else min(true_ms, step)
 
     for question in (
         *host_questions(program, calibration, work),
@@ -110,9 +111,9 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
         *dispatch_questions(program, calibration, work, known),
         *device_questions(program, work, known),
     ):
-        step = ms(question.edit)
+        step = ms(question.edit, may_lose=question.may_lose)
         edits[question.name] = question.edit
-        if true_ms - step > _NOTHING * true_ms:
+        if true_ms - step > _NOTHING * true_ms or question.may_lose:
             results[question.name] = WhatIfResult(
                 question=question.name,
                 step_ms=step,
@@ -158,7 +159,7 @@ def _pairs(
     """Ask the costly classes, and the fixes that gain most, two at a time."""
     out: dict[tuple[WhatIf, WhatIf], float] = {}
     for questions, most in ((CLASS_QUESTIONS, 5), (_FIX_QUESTIONS, 4)):
-        asked = [q for q in questions if q in results and q in edits]
+        asked = [q for q in questions if q in results and q in edits and results[q].saves_ms > 0]
         ranked = sorted(asked, key=lambda q: -results[q].saves_ms)[:most]
         for first, then in combinations(ranked, 2):
             if frozenset((first, then)) not in _SAME_THING and (first, then) not in out:

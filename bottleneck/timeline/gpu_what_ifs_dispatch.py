@@ -82,7 +82,7 @@ def _compiled(
     true_ns = float((own @ calibration.base.factors()).sum()) / steps
     if true_ns <= 0 or not reach.activities.any():
         return
-    kernels = float((reach.activities & (work.chains > 0)).sum()) / steps
+    kernels = float(work.relaunched[reach.activities].sum()) / steps
     fused = f"{kernels:.0f} kernels, neighbouring element-wise ones fused to the longest of them"
     if not known.compiled:
         fused = f"one graph without a break, {fused}"
@@ -93,7 +93,7 @@ def _compiled(
     doubtful = bool(waits.any()) and not known.compiled
 
     def edit(*, graphs: bool) -> tuple[Edit, float]:
-        left = min(1.0, host_left_ns(reach, kernels, graphs=graphs) / true_ns)
+        left = host_left_ns(reach, kernels, graphs=graphs) / true_ns
         return Edit(gone=own * (1.0 - left), duration=work.chains), left * true_ns / 1e6
 
     replayed, left_ms = edit(graphs=True)
@@ -114,6 +114,7 @@ def _compiled(
         f"takes {left_ms:.2f} ms per step; loss, optimizer and what else lies outside the model stay"
         + ("; its memory stays in the graphs' pool" if pooled else ""),
         bound=doubtful,
+        may_lose=not known.compiled,
     )
     if not known.compiled:
         launched, left_ms = edit(graphs=False)
@@ -123,6 +124,7 @@ def _compiled(
             f"replay with forward and backward of the model launched by generated code ({fused}), for which "
             f"the host takes {left_ms:.2f} ms per step; what lies outside the model stays",
             bound=doubtful,
+            may_lose=True,
         )
 
 

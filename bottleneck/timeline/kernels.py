@@ -48,11 +48,11 @@ _ATTENTION = re.compile(
 _CONV = re.compile(
     r"convolve|conv\dd|_conv_|cudnn.*conv(?!ert)|xmma_(fprop|dgrad|wgrad)|(fprop|dgrad|wgrad)_|winograd"
     r"|conv_depthwise|implicit_gemm|dgrad2d|wgrad2d|fprop2d|miopen.*conv|naive_conv|cudnn.*_engine_"
-    r"|ConvolutionFwd|triton_.*convolution",
+    r"|ConvolutionFwd|triton_(?!poi|red|per)\w*convolution",
     re.IGNORECASE,
 )
 _MATMUL = re.compile(
-    r"gemm|gemv|nvjet_|cublas.*(dot|mm)|^Cijk_|triton_(mm|bmm|tem)|triton_\w*_mm_|matmul"
+    r"gemm|gemv|nvjet_|cublas.*(dot|mm)|^Cijk_|triton_(mm|bmm|tem)|triton_(?!poi|red|per)\w*_mm_|matmul"
     r"|splitKreduce|cublasLt|dot_kernel|cutlass_\d+_",
     re.IGNORECASE,
 )

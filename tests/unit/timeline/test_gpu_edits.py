@@ -62,7 +62,13 @@ def device_work(
     masks |= {"chains": np.ones(m), "merged_by": np.full(m, -1, dtype=np.int16)}
     events = program.kind == EventKind.LAUNCH
     masks["reach"] = Reach(
-        events=events, activities=~no, regions=1, parameters=0, handed_within=0, compiled=events
+        events=events,
+        activities=~no,
+        backward=np.zeros_like(events),
+        regions=1,
+        parameters=0,
+        handed_within=0,
+        compiled=events,
     )
     if merged is not None and by is not None:
         masks |= {"merged": merged, "merged_by": by}
@@ -87,8 +93,8 @@ def test_in_a_step_that_the_host_decides_a_seam_costs_its_host_time() -> None:
 
 
 def test_the_pieces_of_a_graph_cost_no_more_than_one_graph_of_as_many_kernels() -> None:
-    """Pieces that take 100 us per kernel beside their seams: whole, they would take some 10 us."""
-    program = seamed(body_us=100)
+    """Pieces that take 1 ms per kernel beside their seams: whole, they would take 0.2 ms in all."""
+    program = seamed(body_us=1000)
     work, calibration = device_work(program), calibrate(Replay(program), None)
     pieces = seams_gone(program, work)
     whole = seams_gone(program, work, calibration=calibration)
