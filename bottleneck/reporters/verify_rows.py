@@ -119,15 +119,12 @@ def measured_line(outcome: Outcome) -> str:
 
 
 def _row(outcome: Outcome) -> Row:
-    names = " + ".join(outcome.fixes)
-    if outcome.base:
-        names = f"{names} beside {' + '.join(outcome.base)}"
     predicted = "-"
     if outcome.predicted_ratio is not None:
         predicted = f"{'at best ' if outcome.bound else ''}{outcome.predicted_ratio:.2f}×"
     measured = _times(outcome.measured) if outcome.measured is not None else "-"
     return Row(
-        fix=names,
+        fix=_names(outcome),
         title=clean(outcome.title),
         predicted=predicted,
         measured=measured,
@@ -137,6 +134,11 @@ def _row(outcome: Outcome) -> Row:
         good=outcome.verdict == "faster",
         bad=outcome.verdict in ("harmful", "failed", "slower"),
     )
+
+
+def _names(outcome: Outcome) -> str:
+    names = " + ".join(outcome.fixes)
+    return f"{names} beside {' + '.join(outcome.base)}" if outcome.base else names
 
 
 def _times(found: Measured) -> str:
@@ -163,11 +165,10 @@ def _bytes(count: int | None) -> str:
 
 def reason_lines(verification: Verification) -> list[str]:
     """Return what each fix is and what figures cannot say: why there are none, start-up, losses."""
-    lines = []
-    for outcome in verification.outcomes:
-        names = " + ".join(outcome.fixes)
-        lines.append(clean(f"{names} {outcome.title}: {'; '.join(_told(outcome)) or outcome.verdict}"))
-    return lines
+    return [
+        clean(f"{_names(outcome)} {outcome.title}: {'; '.join(_told(outcome)) or outcome.verdict}")
+        for outcome in verification.outcomes
+    ]
 
 
 def _told(outcome: Outcome) -> list[str]:

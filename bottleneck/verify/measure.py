@@ -58,6 +58,10 @@ def _sessions(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[list[Ru
     return [list(group) for _, group in groupby(timed(runs, fixes), key=lambda run: run.session)]
 
 
+def _freedom(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> float:
+    return neighbour_freedom([len(session) for session in _sessions(runs, fixes)])
+
+
 def step_ratio(before: RunRecord, after: RunRecord) -> tuple[float, float]:
     """Return (step before over step after, the variance of that ratio within the two runs, relative).
 
@@ -120,7 +124,9 @@ def measure(
         scatter.append(max(variance for _, variance in ratios))
     if not befores:
         return None, None
-    machine = noise_of(runs, base)
+    # The noise of the machine is best known from the runs without any fix, which are the most.
+    steady = max(((), base), key=lambda fixes: _freedom(runs, fixes))
+    machine = noise_of(runs, steady)
     floor = math.sqrt(sum(scatter) / len(scatter))
     if machine is not None:
         floor = max(floor, math.sqrt(_BRACKETED if bracketed else 1.0) * machine.share)
@@ -128,7 +134,7 @@ def measure(
         befores,
         afters,
         floor=floor,
-        floor_freedom=neighbour_freedom([len(session) for session in _sessions(runs, base)]),
+        floor_freedom=_freedom(runs, steady),
     )
     assert ratio is not None
     found = Measured(

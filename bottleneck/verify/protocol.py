@@ -29,7 +29,8 @@ _HOPELESS = 2
 class Next:
     """What to do."""
 
-    run: Literal["without", "with", "stop"]
+    run: Literal["without", "with", "as it is", "stop"]
+    """The fixes in force on both sides, with those under test or without them; or none at all."""
     reason: str = ""
 
 
@@ -64,7 +65,8 @@ def next_run(
         return Next(run="stop", reason="the script now fails without it as well")
     last = runs[-1] if runs else None
     fresh = last is not None and last.session == session and last.status == "ok" and last.purpose == "timing"
-    after_base = fresh and last is not None and last.fixes == base
+    # Beside other fixes, a run without any serves as well: the next question is what all bring together.
+    after_base = fresh and last is not None and last.fixes in (base, ())
     if harmful and ok:
         # First see whether the script agrees with itself: a second run without any fix.
         alone = [r for r in runs if r.fixes == base and r.status == "ok" and r.purpose == "timing"]
@@ -74,11 +76,25 @@ def next_run(
     if pairs >= protocol.pairs:
         # The last run is closed in by another one without, which the next experiment needs anyway.
         if fresh and last is not None and last.fixes == together:
-            return Next(run="without")
+            return _other_side(runs, base=base, added=added)
         decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
         if pairs >= protocol.max_pairs or (decision != "undecided" and _told(decision, ratio)):
             return Next(run="stop", reason=decision)
-    return Next(run="with" if after_base else "without")
+    return Next(run="with") if after_base else _other_side(runs, base=base, added=added)
+
+
+def _other_side(runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...]) -> Next:
+    """Say what a run with the fixes is to be compared with next.
+
+    Beside other fixes in turns with those alone and with none: each such run then answers what these
+    fixes add, and what all of them bring together.
+    """
+    if base:
+        beside, _ = measure(runs, base=base, added=added)
+        alone, _ = measure(runs, base=(), added=base + added)
+        if beside is not None and (alone.pairs if alone is not None else 0) < beside.pairs:
+            return Next(run="as it is")
+    return Next(run="without")
 
 
 def _told(decision: Decision, ratio: PairedRatio | None) -> bool:

@@ -194,7 +194,8 @@ class Session:
             elif self._out_of_time():
                 stopped = _OUT_OF_TIME
             else:
-                self._launch((*base, *candidate.wishes) if step.run == "with" else base)
+                sides = {"with": (*base, *candidate.wishes), "without": base, "as it is": ()}
+                self._launch(sides[step.run])
         outcome = self._outcome(candidate, fixes, stopped=stopped)
         if outcome.verdict == "harmful" and not stopped and self._may_be_moved(candidate, fixes):
             # Random transforms that run elsewhere draw other numbers: look again without that.

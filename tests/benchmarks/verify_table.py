@@ -87,21 +87,22 @@ def slug(device: str) -> str:
 
 def read_rows(folder: Path) -> list[Row]:
     """Return the rows of all stored verifications."""
-    rows: list[Row] = []
+    rows: list[tuple[str, Row]] = []
     for file in sorted(folder.glob("*/*.json")):
         if file.name.endswith((".diagnosis.json", ".run.json")):
             continue
         state = json.loads(file.read_text())
         device = (state["device"] or {}).get("name") or file.parent.name
         example = file.name.split(".")[0]
-        rows += [Row(device, state["host"]["torch"], example, o) for o in state["outcomes"]]
-    # What a later call had the time to decide takes the place of what an earlier one had not.
+        torch = state["host"]["torch"]
+        rows += [(state["created"], Row(device, torch, example, o)) for o in state["outcomes"]]
+    # The newest that was decided: a later call may lack the time that an earlier one had.
     best: dict[tuple[str, str, str], Row] = {}
-    for row in rows:
+    for _, row in sorted(rows, key=lambda item: item[0]):
         known = best.get((row.device, row.example, row.fix))
-        if known is None or (row.decided, row.pairs) > (known.decided, known.pairs):
+        if known is None or (row.decided, row.pairs >= 2) >= (known.decided, known.pairs >= 2):
             best[row.device, row.example, row.fix] = row
-    return list(best.values())
+    return sorted(best.values(), key=lambda row: (row.device, row.example))
 
 
 def per_fix(rows: list[Row]) -> list[str]:

@@ -63,6 +63,32 @@ def test_a_gain_is_measured_on_until_it_is_known_to_half_of_itself() -> None:
         assert step.run == expected, step
 
 
+def test_beside_another_fix_each_run_answers_two_questions() -> None:
+    kept, added = ("FX412",), FIX
+    times = {(): 12.0, kept: 8.0, kept + added: 3.0}
+    done = [record(1, (), 12.0)]
+    order = []
+    while True:
+        step = next_run(done, base=kept, added=added, protocol=PROTOCOL, session=1)
+        if step.run == "stop":
+            break
+        order.append(step.run)
+        fixes = {"with": kept + added, "without": kept, "as it is": ()}[step.run]
+        done.append(record(len(done) + 1, fixes, times[fixes] * (1 + 0.001 * (len(done) % 3))))
+    assert order == ["with", "without", "with", "as it is", "with", "without"]
+    beside, _ = measure(done, base=kept, added=added)
+    together, _ = measure(done, base=(), added=kept + added)
+    assert beside is not None and together is not None
+    assert (beside.pairs, together.pairs) == (3, 3)
+    assert beside.ratio == pytest.approx(8 / 3, rel=0.01)
+    assert together.ratio == pytest.approx(4.0, rel=0.01)
+    assert following_together(done, kept + added) == "stop"
+
+
+def following_together(done: list[RunRecord], fixes: tuple[str, ...]) -> str:
+    return next_run(done, base=(), added=fixes, protocol=PROTOCOL, session=1).run
+
+
 def test_a_failure_and_what_is_not_applied_end_it_at_once() -> None:
     failed = [*runs(10.0), record(2, FIX, None, status="failed", reason="out of memory")]
     assert following(failed) == "stop: failed"
