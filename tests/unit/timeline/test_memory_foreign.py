@@ -113,3 +113,21 @@ def test_a_failure_in_the_history_says_what_was_free_on_the_device(tmp_path: Pat
     content["device_traces"][0].append({**failed, "frames": [frame(*main_line(9))], "time_us": memory.now_us})
     failure = summarised(content, tmp_path).out_of_memory
     assert failure is not None and failure.device_free_bytes == 7 * MB
+
+
+def test_each_device_is_read_by_itself_and_the_fullest_comes_first(tmp_path: Path) -> None:
+    first = trained(5)
+    second = trained(6, leak_bytes=5 * MB, allocator={"device": 1})
+    content = first.memory.snapshot()
+    content["segments"] += second.memory.segments()
+    content["device_traces"] = [first.memory.events, second.memory.events]
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps(content))
+    found = summarise_memory(read_snapshot(path), first.notes, capacities={0: 1, 1: 1000 * MB})
+    assert [summary.device for summary in found] == [1, 0]
+    fuller, other = found
+    alone = summary_of(first, tmp_path)
+    assert other.peak_bytes == alone.peak_bytes and held(other) == held(alone)
+    assert other.capacity_bytes == 2000 * MB, "what the harness noted of its own device"
+    assert fuller.capacity_bytes == 1000 * MB, "what run.json says of another"
+    assert fuller.peak_bytes == other.peak_bytes + 6 * 5 * MB
