@@ -123,8 +123,13 @@ class AllocatorInCriticalPath(Analyzer):
         cost = answer.saves_ms if answer is not None else None
         if cost is not None:
             title = f"Allocator calls keep each step waiting for {ms(cost)}"
-        else:
+        elif calls:
             title = f"{calls:.0f} allocator calls per step reach the driver; their price could not be told"
+        else:
+            title = (
+                f"{retries:.2g} times per step the allocator freed all that was unused to serve a request; "
+                "its price could not be told"
+            )
         return (
             self.finding(
                 facts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 from unit.snapshots import MB, Training
 
+from torch_bottleneck.analyzers import find_all
 from torch_bottleneck.analyzers.memory_context import memory_context
 from torch_bottleneck.analyzers.memory_failure import ResidentGrowth
-from torch_bottleneck.cli.main import cli
+from torch_bottleneck.catalog.match import match
+from torch_bottleneck.cli.main import cli, run
 from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.model.codes import BottleneckClass
+from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.memory_notes import NotedFailure
@@ -223,3 +226,51 @@ def test_growth_is_not_told_of_few_steps_or_across_the_captures() -> None:
     assert memory_context(_grown(30e6, steps=5), ())["memory.resident_growth"] is None
     assert memory_context(_grown(30e6, gap=True), ())["memory.resident_growth"] is None
     assert memory_context(None, ())["memory.resident_growth"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"segments": [{"address": 10**6000}]}, "whole number"),
+        ({"segments": [], "device_traces": []}, "is empty"),
+        ({"segments": [1]}, "list of dicts"),
+        ("text", "no memory snapshot"),
+    ],
+)
+def test_what_cannot_be_read_ends_in_an_error_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, says: str
+) -> None:
+    path = tmp_path / "x.snapshot.pickle"
+    path.write_bytes(pickle.dumps(content))
+    assert run(["analyze", str(path)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert says in told and "x.snapshot.pickle" in told and "Traceback" not in told
+
+
+# --------------------------------------------------------------------------------------- the allocator
+
+
+def test_retries_without_a_call_in_the_trace_are_not_counted_as_calls() -> None:
+    """As after a failure that the script caught: the retry is the baseline's, the trace is quiet."""
+    known = facts(context={"allocator.retries_per_step": 0.05})
+    (finding,) = (f for f in find_all(known) if f.code == "BN201")
+    assert finding.title.startswith("0.05 times per step the allocator freed all")
+
+
+def test_a_limit_on_splitting_is_told_and_rules_out_what_it_defeats(tmp_path: Path) -> None:
+    """max_split_size_mb keeps large blocks from smaller requests: the largest batch first is no use."""
+    saves, varying = {WhatIf.ALLOCATOR_FREE: 20.0}, {"step.varying_shapes": True, "device.kind": "cuda"}
+    for limit in (True, False):
+        known = facts(saves=saves, context={**varying, "allocator.max_split": limit})
+        (finding,) = (f for f in find_all(known) if f.code == "BN201")
+        assert any("max_split_size_mb" in e.text for e in finding.evidence) is limit
+        suggested = {s.fix for s in match([finding], known.context, known.timeline.what_ifs, 100.0)}
+        assert ("FX203" in suggested) is not limit and "FX202" in suggested
+    training = Training()
+    training.step()
+    content = training.memory.snapshot()
+    content["allocator_settings"] = {"max_split_size": 32 * MB, "expandable_segments": True}
+    path = tmp_path / "x.snapshot.pickle"
+    path.write_bytes(pickle.dumps(content))
+    told = memory_context(None, diagnose_paths([path]).memory)
+    assert (told["allocator.max_split"], told["allocator.expandable_segments"]) == (True, True)
