@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..model.codes import WhatIf
 from ..model.fix import Suggestion
 from .conditions import evaluate, fill
 from .registry import FIXES
@@ -17,7 +18,6 @@ from .registry import FIXES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..model.codes import WhatIf
     from ..model.diagnosis import WhatIfResult
     from ..model.finding import Finding
     from ..model.fix import Fix
@@ -102,6 +102,8 @@ def applicable(
     for fix in fixes:
         if not fix.can_try or fix.status == "removed" or fix.id in made:
             continue
+        if fix.what_if is WhatIf.RECOMPUTE_GONE and fix.what_if not in what_ifs:
+            continue  # nothing is computed twice
         unknown = _unchecked(fix, context)
         if unknown is not None:
             found.append(_suggest(fix, None, context, what_ifs, unknown))
