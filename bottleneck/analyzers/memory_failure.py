@@ -30,7 +30,7 @@ def _first_try(summary: MemorySummary) -> str:
     """What promises most after a failure."""
     if summary.leaks:
         return "to mend the leak"
-    if is_fragmented(summary):
+    if is_fragmented(summary) and not summary.expandable_segments:
         return "expandable_segments:True"
     failure = summary.out_of_memory
     top = failure.composition[0].category if failure is not None and failure.composition else None

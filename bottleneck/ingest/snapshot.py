@@ -188,6 +188,7 @@ def _device(
         block_segment=np.array(block_columns[5], np.int32),
         segment_address=_column(segments, "address").astype(np.uint64),
         segment_size=_column(segments, "total_size"),
+        segment_expandable=np.array([segment.get("is_expandable") is True for segment in segments], np.bool_),
         segment_private=np.array([_private(segment) for segment in segments], np.bool_),
     )
 

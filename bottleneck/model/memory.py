@@ -111,7 +111,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     active_bytes: int
     inactive_split_bytes: int
-    """Free blocks inside segments that are partly used: empty_cache() cannot give them back."""
+    """Free blocks inside segments that are partly used: empty_cache() cannot give them back. Without those in
+    expandable segments, whose free pages it can."""
     unfreeable_segments: int
     """Segments in partial use."""
     segments: int

@@ -80,6 +80,8 @@ class DeviceMemory:
     """Index into the segment columns."""
     segment_address: NDArray[np.uint64]
     segment_size: NDArray[np.int64]
+    segment_expandable: NDArray[np.bool_]
+    """Made of pages that are mapped one by one: what is free inside can be given back."""
     segment_private: NDArray[np.bool_]
     """Of a pool of its own (CUDA graphs): what is free there serves no one else."""
     device_free: dict[int, int] = field(default_factory=dict)

@@ -32,7 +32,7 @@ def find_fragmentation(reading: Reading) -> Fragmentation | None:
     idle &= ~private
     used = np.zeros(len(memory.segment_size), np.bool_)
     used[memory.block_segment[active]] = True
-    split = idle & used[memory.block_segment]
+    split = idle & (used & ~memory.segment_expandable)[memory.block_segment]
     return Fragmentation(
         reserved_bytes=int(memory.segment_size.sum()),
         active_bytes=int(memory.block_size[active].sum()),
@@ -52,7 +52,8 @@ def _unused_at_peak(reading: Reading) -> int | None:
     None without a history, and with expandable segments, whose pieces are not told apart.
     """
     memory, peak = reading.memory, reading.peak
-    if not reading.lives.events or bool(np.isin(memory.action, _MAPPED).any()):
+    mapped = bool(memory.segment_expandable.any()) or bool(np.isin(memory.action, _MAPPED).any())
+    if not reading.lives.events or mapped:
         return None
     start, size = _segments_at(memory, peak)
     # Which pool a segment belonged to is known of those that are still there.

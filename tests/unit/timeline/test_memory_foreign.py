@@ -105,6 +105,24 @@ def test_the_allocators_own_settings_are_read(tmp_path: Path) -> None:
     assert told(expandable_segments="yes") == (None, None)
 
 
+def test_free_pages_of_a_segment_that_grows_can_be_given_back(tmp_path: Path) -> None:
+    """One segment holds everything, in steady state with no page mapped in the history."""
+    memory = Allocator()
+    kept, freed = memory.alloc(20 * MB, main_line(4)), memory.alloc(40 * MB, main_line(5))
+    memory.free(freed, main_line(6))
+    content = memory.snapshot()
+    one, other = content["segments"]
+    merged = {**one, "total_size": 60 * MB, "blocks": [*one["blocks"], *other["blocks"]]}
+    content["device_traces"] = [[e for e in memory.events if not e["action"].startswith("segment")]]
+    for grows in (True, False):
+        content["segments"] = [{**merged, "is_expandable": grows}]
+        pieces = summarised(content, tmp_path).fragmentation
+        assert pieces is not None and kept in memory.live
+        assert pieces.inactive_split_bytes == (0 if grows else 40 * MB)
+        assert pieces.unfreeable_segments == (0 if grows else 1)
+        assert (pieces.unused_at_peak_bytes is None) is grows
+
+
 def test_a_failure_in_the_history_says_what_was_free_on_the_device(tmp_path: Path) -> None:
     memory = Allocator()
     memory.alloc(30 * MB, main_line(8))
