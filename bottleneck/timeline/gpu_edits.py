@@ -91,7 +91,7 @@ def _one_graph(
     steps = max(1, program.steps)
     factor = calibration.base.factors()[Work.DISPATCH]
     now = float(program.work[pieces, Work.DISPATCH].sum()) * factor / steps
-    kernels = float((pieces[program.event] & ~goes).sum()) / steps
+    kernels = float(work.relaunched[pieces[program.event] & ~goes].sum()) / steps
     return min(1.0, host_left_ns(work.reach, kernels, graphs=False) / now) if now > 0 else 1.0
 
 
