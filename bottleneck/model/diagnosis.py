@@ -103,7 +103,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float
     """The step without this cause alone."""
     after_previous_ms: float | None = None
-    """Cost once the causes above it are already gone."""
+    """Cost once the first cause that can be removed is already gone."""
     headline: str = ""
     sites: tuple[SourceSite, ...] = ()
     negligible: bool = False

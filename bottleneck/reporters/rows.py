@@ -89,7 +89,7 @@ class CauseRow:
     sites: tuple[str, ...]
     after_previous: str
     covered: bool
-    """Gone with the first cause."""
+    """Gone with the first cause that can go."""
 
 
 def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGET_LINES) -> list[BudgetRow]:
@@ -155,7 +155,8 @@ def root_of(diagnosis: Diagnosis) -> str:
 def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
     """Return the causes worth acting on and, apart, those below 2 % of the step."""
     root = root_of(diagnosis)
-    first = diagnosis.causes[0].bottleneck_class.value if diagnosis.causes else ""
+    # Everything is asked again with the first cause gone that can go: the work itself cannot.
+    first = next((c.bottleneck_class.value for c in diagnosis.causes if c.code != _WORK_ITSELF), "")
     worth: list[CauseRow] = []
     small: list[CauseRow] = []
     for cause in diagnosis.causes:

@@ -200,7 +200,8 @@ def _causes(page: Page, diagnosis: Diagnosis, room: _Room | None) -> None:
     page.heading("What each cause costs", "step without it" if any(row.without for row in shown) else "")
     for row in shown:
         _cause(page, row, said=headline(diagnosis), room=room)
-    groups = ((f"gone with {worth[0].name}" if worth else "", covered), ("also", rest), (_BELOW, small))
+    gone = covered[0].after_previous if covered else ""
+    groups = ((gone, covered), ("also", rest), (_BELOW, small))
     told = [f"{words}: {', '.join(map(_named_cause, rows))}" for words, rows in groups if rows]
     one_line = "; ".join(told)
     for text in [one_line] if told and len(one_line) <= page.width else told:

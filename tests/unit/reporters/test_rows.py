@@ -82,6 +82,14 @@ def test_a_cause_that_others_cover_says_what_is_left_of_it() -> None:
     assert not worth[1].covered
 
 
+def test_under_a_compute_verdict_the_others_are_asked_without_the_first_that_can_go() -> None:
+    base = sample()
+    work = msgspec.structs.replace(base.causes[0], bottleneck_class=BottleneckClass.COMPUTE, code="BN301")
+    left = msgspec.structs.replace(base.causes[1], after_previous_ms=0.0)
+    worth, _ = cause_rows(msgspec.structs.replace(base, causes=(work, base.causes[0], left)))
+    assert worth[2].after_previous == "gone with input-bound"
+
+
 def test_the_work_itself_has_no_step_without_it() -> None:
     base = sample()
     work = msgspec.structs.replace(
