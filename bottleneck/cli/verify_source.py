@@ -112,7 +112,7 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
             remedy="Give a folder that `bottleneck diagnose` has written, or a script.",
         )
     run = read_run(file)
-    if run.world_size > 1 and not launcher:
+    if run.world_size > 1 and run.launched is not False and not launcher:
         raise InputError(
             f"{folder} was run on {run.world_size} ranks.",
             remedy=f'Say how to start them: --launcher "torchrun --nproc-per-node {run.world_size}".',

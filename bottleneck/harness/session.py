@@ -71,6 +71,7 @@ class Session:
                 cwd=str(Path.cwd()),
                 rank=rank,
                 world_size=world_size,
+                launched=world_size > 1 and not child,
                 local_rank=local_rank,
                 pid=self.pid,
             ),

@@ -236,6 +236,8 @@ class Run(_Record, frozen=True, kw_only=True):
     cwd: str = ""
     rank: int = 0
     world_size: int = 1
+    launched: bool | None = None
+    """A launcher started the ranks, so running it again needs one; the script itself did where False."""
     local_rank: int = 0
     pid: int = 0
     host: HostFacts = HostFacts()
