@@ -1,0 +1,44 @@
+"""From the profiled step to the true one, where compilation is most of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.timeline.calibrate import TYPICAL_SCALE, calibrate
+from torch_bottleneck.timeline.hostwork import Work
+from torch_bottleneck.timeline.program import EventKind, Program
+from torch_bottleneck.timeline.replay import Edit, Replay
+
+from .programs import make_program
+
+MS = 1e6
+
+
+def compiling(steps: int = 4) -> Program:
+    """Steps of 100 ms that compile for 90 of them and dispatch for 10."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(steps):
+        work = {Work.COMPILE: 90 * MS, Work.DISPATCH: 10 * MS}
+        events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, 0.1 * MS, 2, -1)]})
+        events.append({"kind": EventKind.MARK})
+    return make_program(events, latency=0.0, spacing=0.0)
+
+
+@pytest.mark.parametrize("true_ms", [60.0, 100.0, 140.0])
+def test_the_compiler_takes_up_what_the_true_step_differs_by(true_ms: float) -> None:
+    replay = Replay(compiling())
+    found = calibrate(replay, true_ms, host_scale=1.0)
+    assert found.replayed_true_ms == pytest.approx(true_ms, rel=1e-3)
+    assert found.dispatch_scale == TYPICAL_SCALE
+    assert not found.problems
+    without = replay.run(found.base.and_also(Edit(work={Work.COMPILE: 0.0})))
+    assert without.step_ns / MS == pytest.approx(10 * TYPICAL_SCALE, rel=0.05)
+
+
+def test_without_compilation_the_phases_tell_the_speed_of_dispatching() -> None:
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        busy = {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 1 * MS}, "acts": [(0, 10 * MS, 2, -1)]}
+        events += [busy, {"kind": EventKind.MARK}]
+    replay = Replay(make_program(events, latency=0.0, spacing=0.0))
+    assert calibrate(replay, 10.0, host_scale=0.5).dispatch_scale == pytest.approx(0.5)
