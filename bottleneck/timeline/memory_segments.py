@@ -2,6 +2,7 @@
 
 In: the `Reading` of one device. Out: `Fragmentation`. Whole free segments are a cache that can be given
 back; what is free inside a segment that also holds a live block is not, and is what counts here.
+Segments of mapped pages (expandable_segments) give free pages back wherever they lie.
 """
 
 from __future__ import annotations
