@@ -15,6 +15,7 @@ from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ..timeline.result import Timeline
 from .compile_facts import break_kind, changed_sizes, size_multiple
+from .input_bound import batches_per_iterator
 from .memory_context import memory_context
 
 __all__ = ["build_context"]
@@ -62,6 +63,7 @@ def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
         "loader.prefetch_factor": loader.prefetch_factor,
         "loader.start_method": loader.start_method,
         "loader.epochs": loader.iterators,
+        "loader.batches_per_iterator": batches_per_iterator(loader),
     }
     starts = [value for value in loader.startup_ms if value > 0]
     if starts:

@@ -13,7 +13,14 @@ from ..model.finding import Evidence, Finding
 from ..model.run import LoaderFacts
 from .base import Analyzer, Facts, ms, percent
 
-__all__ = ["InputBursty", "InputProductionSlow", "WaitingForInput", "WorkerStartUp", "production_ms"]
+__all__ = [
+    "InputBursty",
+    "InputProductionSlow",
+    "WaitingForInput",
+    "WorkerStartUp",
+    "batches_per_iterator",
+    "production_ms",
+]
 
 _WORTH_SHARE = 0.02
 
@@ -25,6 +32,14 @@ def production_ms(loader: LoaderFacts) -> float | None:
         return None
     total = statistics.fmean(made.fetch_ms)
     return total + (statistics.fmean(made.collate_ms) if made.collate_ms else 0.0)
+
+
+def batches_per_iterator(loader: LoaderFacts) -> float:
+    """Return how many batches one iterator yields: the length, or fewer where it is given up early."""
+    seen = loader.fetches / loader.iterators if loader.iterators else float(loader.length or 1)
+    # The last pass is still under way: a mean below the length says little unless passes are many.
+    whole = loader.length is not None and (loader.iterators < 3 or seen > 0.5 * loader.length)
+    return max(1.0, float(loader.length) if whole and loader.length is not None else seen)
 
 
 class WaitingForInput(Analyzer):
@@ -322,14 +337,15 @@ class WorkerStartUp(Analyzer):
         if loader.iterators < 2 or not starts or not loader.fetches:
             return ()
         start = statistics.median(starts)
-        per_epoch = loader.length or loader.fetches / loader.iterators
-        cost = start / max(per_epoch, 1.0)
+        per_epoch = batches_per_iterator(loader)
+        cost = start / per_epoch
         if cost < 0.005 * facts.true_ms:
             return ()
         return (
             self.finding(
                 facts,
-                f"Starting the workers costs {ms(start)} per epoch, {ms(cost)} per step",
+                f"Starting the workers costs {ms(start)} per {'epoch' if per_epoch > 1 else 'batch'}, "
+                f"{ms(cost)} per step",
                 cost_ms=min(cost, facts.true_ms),
                 time_ms=start,
                 evidence=[

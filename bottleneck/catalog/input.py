@@ -154,6 +154,7 @@ for images, labels in loader:
             given("loader.persistent_workers", "==", False, "workers are started anew each epoch"),
             *seen("loader.epochs", ">", 1, "the loader is iterated more than once"),
         ),
+        unless=(given("loader.batches_per_iterator", "<", 1.5, "each step makes an iterator of its own"),),
         may_break="Changes made to the dataset object between epochs no longer reach the workers.",
         basis="measured start-up time per epoch, spread over its steps",
         code="""\
@@ -386,6 +387,31 @@ loader = DataLoader(
 )""",
         undo="Remove __getitems__ and collate_fn.",
         verify="Production time per batch falls.",
+        sources=(_DATA,),
+    ),
+    Fix(
+        id="FX113",
+        family="input",
+        title="Keep one iterator, not next(iter(loader))",
+        addresses=("BN104", "BN101"),
+        what_to_change="next(iter(loader)) starts a new pass for a single batch: it shuffles all indices, starts every"
+        " worker and throws away what they fetched ahead. Keep one iterator and take the next batch from it.",
+        when=seen("loader.batches_per_iterator", "<", 1.5, "each step makes an iterator of its own"),
+        what_if=WhatIf.INPUT_READY,
+        what_if_bound=True,
+        basis="the step if no batch were waited for, the most that it can bring",
+        code="""\
+def endless(loader):
+    while True:
+        yield from loader
+
+
+batches = endless(loader)
+for step in range(10):
+    train_step(next(batches))""",
+        undo="Call next(iter(loader)) again.",
+        may_break="Batches are drawn without replacement within an epoch, as they should be.",
+        verify=_WAIT_GONE,
         sources=(_DATA,),
     ),
 )

@@ -88,7 +88,11 @@ def _role(loader: LoaderRecord) -> Any:
         return "train" if loader.train_votes >= loader.eval_votes else "eval"
     if loader.advances:
         return "train"
-    if loader.no_grad * 2 > loader.fetches or loader.fetches >= 2:
+    if loader.no_grad * 2 > loader.fetches:
+        return "eval"
+    if loader.iterators >= 3 and loader.fetches < 2 * loader.iterators:
+        return "train"  # next(iter(loader)) in each step leaves no iterator to follow
+    if loader.fetches >= 2:
         return "eval"
     return "unknown"
 

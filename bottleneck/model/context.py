@@ -35,6 +35,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "loader.production_ms": "float: mean cost of producing one batch",
     "loader.needed_workers": "int: workers that keep up with the step without its input wait",
     "loader.epochs": "int: times the training loader was iterated",
+    "loader.batches_per_iterator": "float: 1 where each step calls next(iter(loader))",
     "loader.startup_ms": "float: median time from new iterator to first batch",
     "loader.bursty": "bool: production keeps up on average, yet fetches wait",
     "loader.duplicated": "bool: several workers yielded the same samples",

@@ -37,6 +37,11 @@ _DOUBLE_OVER_SINGLE = 0.5
 """Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
 
 
+_START_SHARE = 0.25
+"""A fetch that waits so much of a start-up is the first of its iterator: the rest of the start-up lies in
+making the iterator."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSupply:
     """What producing the input of one step costs, and who does it."""
@@ -82,18 +87,20 @@ def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: flo
         where="workers" if loader.num_workers else "main",
         wait_ms=wait_ms,
         needed_workers=max(1, math.ceil(production / rest)),
-        startup_ms=_startup_ms(loader, per_step=per_step),
+        startup_ms=_startup_ms(loader, steps=steps),
     )
 
 
-def _startup_ms(loader: LoaderFacts, *, per_step: float) -> float:
-    """Start-up per step in epochs so short that the baseline holds several of them, else 0."""
+def _startup_ms(loader: LoaderFacts, *, steps: int) -> float:
+    """Start-up per step, as far as the baseline's own fetches hold any; 0 where a step never goes without."""
     starts = [value for value in loader.startup_ms if value > 0]
-    if not loader.num_workers or loader.persistent_workers or len(starts) < 2 or not loader.length:
+    if not loader.num_workers or loader.persistent_workers or len(starts) < 2 or not steps:
         return 0.0
-    if len(loader.wait_ms) < 2 * loader.length:
-        return 0.0  # the baseline's mean step does not hold it
-    return statistics.median(starts) / loader.length * per_step
+    if loader.fetches < 2 * loader.iterators:
+        return 0.0  # next(iter(loader)) in each step: keeping the workers is not what it lacks
+    start = statistics.median(starts)
+    held = sum(wait > _START_SHARE * start for wait in loader.wait_ms)
+    return start * held / steps
 
 
 def _input_workers(

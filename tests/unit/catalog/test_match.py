@@ -56,6 +56,25 @@ def test_the_prediction_comes_from_the_replay_and_from_nowhere_else() -> None:
     assert predicted.basis == "replay (shared out)"
 
 
+def test_a_fix_points_to_the_line_of_the_finding_it_was_made_for_and_not_of_the_dearest() -> None:
+    producer = SourceSite(file="data.py", line=3)
+    fix = Fix(id="FX001", title="t", addresses=("BN102", "BN101"), what_to_change="Do it.")
+    found = [finding("BN101", sites=(SITE,)), finding("BN102", None, sites=(producer,))]
+    (suggestion,) = match(found, {}, {}, 100.0, fixes=[fix])
+    assert (suggestion.finding, suggestion.site) == ("BN101", producer)
+    (alone,) = match(found[:1], {}, {}, 100.0, fixes=[fix])
+    assert alone.site == SITE
+
+
+def test_next_of_a_new_iterator_is_told_from_short_epochs() -> None:
+    context = {"loader.present": True, "loader.num_workers": 2, "loader.persistent_workers": False}
+    context |= {"loader.epochs": 30}
+    for each, wanted, other in ((1.0, "FX113", "FX105"), (12.0, "FX105", "FX113")):
+        found = ids(match([finding("BN104")], {**context, "loader.batches_per_iterator": each}, {}, 100.0))
+        assert wanted in found
+        assert other not in found
+
+
 def test_a_fix_that_buys_memory_with_time_has_a_price_and_no_gain() -> None:
     fix = make("FX001", adds="work.checkpoint_ms")
     (bought,) = match([finding("BN101")], {"work.checkpoint_ms": 8.5}, {}, 100.0, fixes=[fix])

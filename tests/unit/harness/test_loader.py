@@ -142,6 +142,17 @@ def test_roles_are_told_by_what_lies_between_fetches(watch: LoaderWatch) -> None
     assert [facts.role for facts in watch.facts()] == ["train", "eval"]
 
 
+def test_a_loader_iterated_anew_for_every_batch_trains(watch: LoaderWatch) -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(12, 2)), 4)
+    for step in range(4):
+        iterator = iter(loader)
+        batch = next(iterator)
+        watch.fetched(iterator, batch, tensors_of(batch), wait_ms=0.1, step_index=step, window="baseline")
+        del iterator
+    facts = only(watch)
+    assert (facts.iterators, facts.fetches, facts.role) == (4, 4, "train")
+
+
 def test_other_windows_leave_the_waits_alone(watch: LoaderWatch) -> None:
     drain(watch, DataLoader(Slow(), 6), window="trace")
     assert only(watch).wait_ms == []
