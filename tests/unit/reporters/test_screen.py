@@ -18,7 +18,7 @@ from torch_bottleneck.reporters.rows import cause_rows
 from torch_bottleneck.reporters.wording import milliseconds
 
 SCREEN = 40
-LINE = re.compile(r"^\S .{8,} (?P<ms>[\d  .]+) ms +(?P<share>[\d.]+) %", re.MULTILINE)
+LINE = re.compile(r"^\S .{8,}? +(?P<ms>\d[\d .]*) ms +(?P<share>[\d.]+) %", re.MULTILINE)
 
 
 @cache
@@ -33,7 +33,7 @@ def diagnosis_of(name: str) -> Diagnosis:
 def budget_lines(text: str) -> list[tuple[str, float, float]]:
     part = text.partition("Where the step goes\n")[2].partition("\n\n")[0]
     return [
-        (found[0], float(found["ms"].replace(" ", "").replace(" ", "")), float(found["share"]))
+        (found[0], float(found["ms"].replace(" ", "")), float(found["share"]))
         for found in LINE.finditer(part)
     ]
 
