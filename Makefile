@@ -1,8 +1,9 @@
 # make demo    diagnose a shipped example and print the report
 # make test    the whole test suite
 # make check   what CI runs: linters, types, layers, tests, the gate over our own examples
-# make oldest  the harness's tests with the oldest torch that is supported, in .venv-oldest (5 GB: its only
-#              wheel on PyPI brings CUDA); says so and goes on where that torch cannot be installed
+# make oldest  the harness's tests with the oldest torch that is supported, and with the oldest Python if it
+#              is there, in .venv-oldest (5 GB: its only wheel on PyPI brings CUDA); says so and goes on where
+#              that torch cannot be installed
 # Each does all its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
 
 VENV ?= .venv
@@ -16,6 +17,8 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 OLDEST ?= 2.6.0
+OLDEST_PYTHON ?= $(shell for p in python3.10 $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python) $(PYTHON); do \
+	$$p -c 'import ensurepip, venv' 2>/dev/null && echo $$p && break; done)
 OLDEST_BIN := .venv-oldest/bin
 
 .PHONY: demo test check oldest lint types layers gate baselines format schema clean
@@ -28,23 +31,25 @@ test: $(VENV)/.development
 
 check: lint types layers test gate
 
-# What depends on torch's private corners: facts about compilations, FLOPs, steps, stopping. And one compiled
-# script from end to end.
+# What depends on torch's private corners: facts about compilations, FLOPs, steps, stopping. What depends on
+# Python's: formats written by msgspec. And one compiled script from end to end.
 oldest: .venv-oldest/.ready
 	@if [ "$$(cat .venv-oldest/.ready)" = none ]; then \
 		echo "torch $(OLDEST) cannot be installed here: its tests are left out."; \
 	else \
-		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness && \
+		$(OLDEST_BIN)/python -V && \
+		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness tests/unit/compare \
+			tests/contracts/test_schema.py && \
 		$(OLDEST_BIN)/python -m torch_bottleneck diagnose --quiet --out .venv-oldest/run-$$$$ \
 			examples/graph_breaks.py --steps 60; \
 	fi
 
 .venv-oldest/.ready: pyproject.toml
-	@test -x $(OLDEST_BIN)/python || $(PYTHON) -m venv .venv-oldest
+	@test -x $(OLDEST_BIN)/python || $(OLDEST_PYTHON) -m venv .venv-oldest
 	@echo "Installing torch $(OLDEST) into .venv-oldest ..."
 	@if timeout 600 $(OLDEST_BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(OLDEST); then \
 		$(OLDEST_BIN)/python -m pip install --quiet --disable-pip-version-check -e . torch==$(OLDEST) \
-			pytest pytest-timeout pytest-rerunfailures hypothesis && echo $(OLDEST) > $@; \
+			pytest pytest-timeout pytest-rerunfailures hypothesis jsonschema && echo $(OLDEST) > $@; \
 	else echo none > $@; fi
 
 lint: $(VENV)/.development
