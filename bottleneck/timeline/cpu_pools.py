@@ -149,6 +149,7 @@ def split(
     if (segments.op_class == OpClass.COMMUNICATION).any() and "backward" in code:
         # DDP ends the backward by waiting for its last buckets, in no operator.
         pool[(pool == Pool.HOST) & (segments.phase == code["backward"])] = Pool.COMMUNICATION
+        pool[(pool == Pool.HOST) & _after_communication(segments)] = Pool.COMMUNICATION
     # The engine itself never takes that long: it is freeing saved tensors, which is memory work.
     freeing = long & (segments.op_class == OpClass.AUTOGRAD)
     pool[freeing] = Pool.MEMORY
@@ -172,6 +173,16 @@ def split(
         segment_pool=pool,
         segment_work_ns=work,
     )
+
+
+def _after_communication(segments: Segments) -> NDArray[np.bool_]:
+    """Return the mask of segments whose last operator before them is a collective, a send or a receive.
+
+    Their `wait()` is no operator: a long stretch right behind one is the wait for it (gloo).
+    """
+    is_op = segments.op_class != OpClass.PYTHON
+    last = np.maximum.accumulate(np.where(is_op, np.arange(len(is_op)), -1))
+    return np.asarray((last >= 0) & ~is_op & (segments.op_class[last] == OpClass.COMMUNICATION))
 
 
 def _fit(row: NDArray[np.float64], target_ms: float) -> tuple[NDArray[np.float64], float, float]:

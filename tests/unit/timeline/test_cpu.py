@@ -421,3 +421,19 @@ def test_collectives_and_the_wait_for_the_last_bucket_are_communication():
     timeline = read_cpu(make_trace(rows), make_steps([(0, 5000)]), true_ms=5.0)
     assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(3.05, abs=0.05)
     assert timeline.what_ifs[WhatIf.COMM_OVERLAPPED].bound
+
+
+def test_the_wait_behind_a_receive_is_communication_and_later_python_is_not():
+    rows = [
+        ("forward", "label", 0.0, 1000.0),
+        ("aten::mm", "op", 10.0, 900.0),
+        ("backward", "label", 1000.0, 1000.0),
+        ("aten::mm", "op", 1010.0, 900.0),
+        ("c10d::recv_", "op", 2100.0, 100.0),
+        # 3 ms in wait(), then the update, then 4 ms of logging
+        ("optimizer", "label", 5200.0, 10.0),
+        ("aten::add_", "op", 5200.0, 10.0),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 9210)]), true_ms=9.21)
+    assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(3.1, abs=0.05)
+    assert timeline.part_ms(Part.HOST) == pytest.approx(4.0, abs=0.05)
