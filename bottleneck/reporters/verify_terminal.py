@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .page import Page
+from .room import NARROW
 from .verify_rows import (
     COLUMNS,
+    Row,
     closing_lines,
     combination_line,
     edit_rows,
@@ -38,15 +40,10 @@ def render(verification: Verification, *, width: int = 80, color: bool = False, 
     where = verification.device.name if verification.device is not None else ""
     page.line((" · ".join(filter(None, [clean(name), clean(where)])), "dim"))
     page.line()
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, width=width, pad_edge=False, padding=(0, 1))
-    for column in COLUMNS:
-        # A single id is never broken; combinations are, between their ids.
-        table.add_column(page.plain(column), min_width=5, overflow="fold")
-    for row in rows_of(verification.outcomes):
-        style = "green" if row.good else "red" if row.bad else ""
-        cells = [page.plain(cell) for cell in row.cells]
-        table.add_row(*(Text(cell) for cell in cells[:-1]), Text(cells[-1], style=style))
-    page.show(table)
+    if width < NARROW:
+        _as_lines(page, verification)
+    else:
+        _as_table(page, verification)
     for line in reason_lines(verification):
         page.line(line)
     together = combination_line(verification)
@@ -71,3 +68,29 @@ def render(verification: Verification, *, width: int = 80, color: bool = False, 
     for line in closing_lines(verification):
         page.line(("! ", "yellow"), line)
     return page.text()
+
+
+def _as_table(page: Page, verification: Verification) -> None:
+    style = box.SIMPLE_HEAD if page.unicode else box.ASCII2
+    table = Table(box=style, width=page.width, pad_edge=False, padding=(0, 1))
+    for column in COLUMNS:
+        # A single id is never broken; combinations are, between their ids.
+        table.add_column(page.plain(column), min_width=5, overflow="fold")
+    for row in rows_of(verification.outcomes):
+        cells = [page.plain(cell) for cell in row.cells]
+        table.add_row(*(Text(cell) for cell in cells[:-1]), Text(cells[-1], style=_style(row)))
+    page.show(table)
+
+
+def _as_lines(page: Page, verification: Verification) -> None:
+    """Show each fix as a few lines, where a table's columns would be narrower than their words."""
+    for row in rows_of(verification.outcomes):
+        name, *figures, verdict = row.cells
+        page.columns((name, "bold"), verdict)
+        for column, figure in zip(COLUMNS[1:-1], figures, strict=True):
+            page.line((f"{column}: ", "dim"), figure, indent=2)
+    page.line()
+
+
+def _style(row: Row) -> str:
+    return "green" if row.good else "red" if row.bad else ""

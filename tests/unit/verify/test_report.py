@@ -125,7 +125,7 @@ def test_reasons_say_what_figures_cannot() -> None:
     assert "is not reached with it" in lines[3]
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_the_terminal_keeps_to_its_width_and_says_everything(width: int) -> None:
     text = verify_terminal.render(VERIFICATION, width=width)
     assert max(map(len, text.splitlines())) <= width
