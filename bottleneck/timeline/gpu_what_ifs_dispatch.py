@@ -84,7 +84,7 @@ def _compiled(
         return
     kernels = float(work.relaunched[reach.activities].sum()) / steps
     fused = f"{kernels:.0f} kernels, neighbouring element-wise ones fused to the longest of them"
-    if not known.compiled:
+    if not known.compiled or program.work[:, Work.SEAM].any():
         fused = f"one graph without a break, {fused}"
 
     # Where the compiler met a wait and made a graph nevertheless, a CUDA graph cannot hold it; a wait in a
