@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model.memory import MemoryCategory, MemorySummary
-from ..model.run import JsonValue, Run
+from ..model.run import JsonValue, Run, Window
 
-__all__ = ["category_share", "memory_context", "resident_growth"]
+__all__ = ["category_share", "growth_window", "memory_context", "resident_growth"]
 
 _FEWEST_STEPS = 10
 """Resident memory moves by pages and arenas: over fewer steps its growth says nothing."""
@@ -22,18 +22,31 @@ def category_share(summary: MemorySummary, *categories: MemoryCategory) -> float
     return sum(row.share for row in summary.composition if row.category in categories)
 
 
+def growth_window(run: Run | None) -> Window | None:
+    """Return the longest stretch of steps with nothing attached whose edges tell resident memory.
+
+    A baseline that was completed after the captures has a gap, in which these have grown the process too;
+    the steps behind them are then a stretch of their own.
+    """
+    found = []
+    for name in ("baseline", "after"):
+        window = run.window(name) if run is not None else None
+        if window is None or window.before is None or window.after is None:
+            continue
+        index = window.steps.index
+        whole = len(index) >= _FEWEST_STEPS and index[-1] - index[0] == len(index) - 1
+        if whole and window.before.rss_bytes is not None and window.after.rss_bytes is not None:
+            found.append(window)
+    return max(found, key=lambda window: len(window.steps.index), default=None)
+
+
 def resident_growth(run: Run | None) -> float | None:
-    """Return the bytes per step by which the process grew over the baseline; None if not measured."""
-    window = run.window("baseline") if run is not None else None
-    if window is None or window.before is None or window.after is None:
+    """Return the bytes per step by which the process grew with nothing attached; None if not measured."""
+    window = growth_window(run)
+    before, after = (window.before, window.after) if window is not None else (None, None)
+    if window is None or before is None or after is None:
         return None
-    before, after, steps = window.before.rss_bytes, window.after.rss_bytes, len(window.steps.wall_ms)
-    # With a gap in the window the captures in between have grown the process too.
-    index = window.steps.index
-    whole = bool(index) and index[-1] - index[0] == steps - 1
-    if before is None or after is None or steps < _FEWEST_STEPS or not whole:
-        return None
-    return (after - before) / steps
+    return ((after.rss_bytes or 0) - (before.rss_bytes or 0)) / len(window.steps.index)
 
 
 def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str, JsonValue]:

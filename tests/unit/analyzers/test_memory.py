@@ -189,9 +189,8 @@ def test_of_several_ranks_the_fullest_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ without a GPU
 
 
-def _grown(bytes_per_step: float, *, steps: int = 20, gap: bool = False) -> Run:
+def _grown(bytes_per_step: float, *, steps: int = 20, gap: bool = False, start: int = 4_000_000_000) -> Run:
     index = list(range(steps)) if not gap else [*range(steps // 2), *range(steps, steps + steps // 2)]
-    start = 4_000_000_000
     return Run(
         host=HostFacts(memory_bytes=16_000_000_000),
         windows=[
@@ -217,9 +216,24 @@ def test_a_process_that_grows_says_when_the_machine_is_full() -> None:
     )
 
 
-@pytest.mark.parametrize("run", [_grown(0), _grown(-5e6), _grown(0.4e6), _grown(1.05e5)])
+@pytest.mark.parametrize(
+    "run",
+    [_grown(0), _grown(-5e6), _grown(0.4e6), _grown(1.05e5), _grown(10e6), _grown(2e6, start=400_000_000)],
+)
 def test_caches_that_fill_a_little_are_no_finding(run: Run) -> None:
     assert _growth(run) == []
+
+
+def test_a_baseline_completed_after_the_captures_leaves_the_steps_behind_them() -> None:
+    """As of every script whose end is not known: the baseline has a gap, the steps after it have none."""
+    run = _grown(30e6, gap=True)
+    behind = _grown(8e6, steps=15, start=500_000_000).windows[0]
+    later = StepTable(index=list(range(20, 35)), wall_ms=[100.0] * 15)
+    run.windows.append(msgspec.structs.replace(behind, name="after", steps=later))
+    (found,) = _growth(run)
+    assert found.title.startswith("Resident memory grows by 7.63 MiB per step")
+    assert found.evidence[0].text == "7.63 MiB per step over 15 steps with nothing attached"
+    assert found.evidence[0].source == "after window"
 
 
 def test_growth_is_not_told_of_few_steps_or_across_the_captures() -> None:
