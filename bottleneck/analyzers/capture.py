@@ -152,7 +152,9 @@ def judge(facts: Facts) -> Quality:
     elif unexplained > _UNEXPLAINED_POOR:
         poor.append(
             (
-                f"{percent(unexplained)} of the step is unexplained",
+                f"{percent(unexplained)} of the step is unexplained"
+                if timeline.steps
+                else "no whole step was traced, so the step cannot be divided",
                 _remedy_for_no_trace(facts),
             )
         )
@@ -162,8 +164,8 @@ def judge(facts: Facts) -> Quality:
         fair.append("no unprofiled step time, so the profiler's own cost is in the figures")
     if facts.step.true_is == "measured" and facts.step.count < 5:
         fair.append(f"only {facts.step.count} unprofiled steps were timed")
-    if timeline.steps < 2:
-        fair.append(f"{timeline.steps or 'no'} whole traced step{'s' if timeline.steps > 1 else ''}")
+    if timeline.steps < 2 and (timeline.steps or unexplained <= _UNEXPLAINED_POOR):
+        fair.append(f"{'one' if timeline.steps else 'no'} whole traced step")
     spread = facts.step.spread_ms
     if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:
         fair.append(f"step times scatter by {percent(spread / facts.step.true_ms)}")

@@ -161,7 +161,10 @@ def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
     small: list[CauseRow] = []
     for cause in diagnosis.causes:
         row = _cause_row(cause, diagnosis, root=root, first=first)
-        (small if cause.negligible else worth).append(row)
+        if not cause.negligible:
+            worth.append(row)
+        elif cause.share >= _NOTHING:
+            small.append(row)
     return worth, small
 
 

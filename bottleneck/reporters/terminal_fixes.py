@@ -49,7 +49,11 @@ def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
         page.line((names, "green"), (" measured: ", "bold"), figures)
     others = [row for row in rows if row not in top]
     if others:
-        page.line((listed("also: ", [f"{row.fix} {row.title}" for row in others], page.width), "dim"))
+        head = "also: " if top else "worth a look: "
+        lines = 1 if top else 2
+        page.line(
+            (listed(head, [f"{row.fix} {row.title}" for row in others], page.width, lines=lines), "dim")
+        )
 
 
 def _fix_title(page: Page, row: FixRow) -> None:

@@ -136,3 +136,18 @@ def test_code_that_does_not_parse_is_shown_as_it_is() -> None:
     base = sample()
     first = msgspec.structs.replace(base.suggestions[0], code="import x\n$ pip install y")
     assert "    $ pip install y" in terminal.render(msgspec.structs.replace(base, suggestions=(first,)))
+
+
+def test_with_nothing_priced_the_fixes_are_named_as_worth_a_look() -> None:
+    base = sample()
+    notes = tuple(msgspec.structs.replace(fix, note=True, predicted_ms=None) for fix in base.suggestions[:2])
+    text = terminal.render(msgspec.structs.replace(base, suggestions=notes, combination=None))
+    assert "worth a look: FX101 Give the DataLoader more workers, FX410 Compile the model" in text
+    assert "also: " not in text
+
+
+def test_a_cause_that_shows_as_nothing_is_not_listed() -> None:
+    base = sample()
+    nothing = msgspec.structs.replace(base.causes[2], cost_ms=0.001, share=0.00001)
+    text = terminal.render(msgspec.structs.replace(base, causes=(*base.causes[:2], nothing)))
+    assert "sync-bound" not in text
