@@ -80,6 +80,9 @@ class EditRow:
 def headline(verification: Verification) -> str:
     """Return the answer in one sentence."""
     together = combination_outcome(verification)
+    if len(verification.combination) > 1 and (together is None or together.measured is None):
+        best = " + ".join(verification.combination)
+        return f"{best}: each adds to those before it; how much all bring together is not measured yet."
     if together is None or together.measured is None:
         tried = len([row for row in verification.outcomes if row.verdict != "not run"])
         if any(row.verdict in ("undecided", "not run") for row in verification.outcomes):

@@ -275,7 +275,8 @@ class Session:
                 predicted_ratio=self.state.predicted_pair_ratio if pair else None,
             )
         )
-        winner = kept if together.verdict == "faster" else kept[:1]
+        # Each was found to add to those before it, which stands where time ran out for all at once.
+        winner = kept if together.verdict in ("faster", "undecided", "not run") else kept[:1]
         self._put(combination=tuple(wish.fix for wish in winner))
 
     # -- state ---------------------------------------------------------------------------------

@@ -184,3 +184,10 @@ def test_an_empty_verification_renders() -> None:
     empty: Any = Verification(script="train.py")
     assert "train.py" in verify_terminal.render(empty)
     assert verify_markdown.render(empty).startswith("# train.py")
+
+
+def test_fixes_that_add_to_each_other_are_kept_before_they_were_timed_together() -> None:
+    left = msgspec.structs.replace(VERIFICATION, outcomes=VERIFICATION.outcomes[:-1])
+    assert headline(left) == (
+        "FX101 + FX311: each adds to those before it; how much all bring together is not measured yet."
+    )
