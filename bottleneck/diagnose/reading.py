@@ -93,7 +93,10 @@ def _read_timeline(
     true_ms = basis.ordinary_ms
     gpu = _on_gpu(basis.run)
     if true_ms is None:
-        return _nothing_known("gpu" if gpu else "cpu", None, "No training step was found.")
+        # Of a snapshot alone no step is looked for, and those of its own history are told with the memory.
+        looked = rank.run is not None or rank.trace_path is not None
+        problem = "No training step was found." if looked else ""
+        return _nothing_known("gpu" if gpu else "cpu", None, problem)
     trace = rank.trace
     has_device = trace is not None and bool(np.isin(kinds(trace), DEVICE_KINDS).any())
     if trace is not None and steps is not None and has_device:

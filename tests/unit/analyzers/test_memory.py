@@ -124,6 +124,7 @@ def test_a_snapshot_alone_says_nothing_of_time(tmp_path: Path) -> None:
     assert "not of time" in verdict.reason
     assert diagnosis.step.true_ms is None
     assert diagnosis.budget == ()
+    assert "No training step" not in markdown(diagnosis), "five were found, in the memory history"
 
 
 def test_traffic_with_the_driver_is_told_without_a_price(tmp_path: Path) -> None:
