@@ -6,6 +6,7 @@ parent process; no torch here.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -72,7 +73,7 @@ def choose_place(out: Path | None, *, target: str, is_module: bool) -> Place:
     """
     rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
     if world_size <= 1:
-        folder = out or Path("reports") / f"{_stem(target, is_module)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = out or _claimed(f"{_stem(target, is_module)}-{time.strftime('%Y%m%d-%H%M%S')}")
         return Place(folder=folder.absolute(), process="main", leads=True)
     if out is not None:
         folder, ranks = out, tuple(range(world_size))
@@ -85,6 +86,28 @@ def choose_place(out: Path | None, *, target: str, is_module: bool) -> Place:
             name += f"-node{_number('GROUP_RANK', rank // count)}"
         folder = Path("reports") / name
     return Place(folder=folder.absolute(), process=f"rank{rank}", leads=rank == ranks[0], ranks=ranks)
+
+
+def _claimed(name: str) -> Path:
+    """Return a folder of that name, with a number behind it where another run has it already.
+
+    Two runs that begin in the same second (tasks of srun, a shell's loop) must not write into each
+    other's folder: making the working folder decides whose it is.
+    """
+    reports = Path("reports").absolute()
+    for number in itertools.count(1):
+        folder = reports / (name if number == 1 else f"{name}-{number}")
+        if folder.exists():
+            continue
+        try:
+            partial_name(folder).mkdir(parents=True)
+        except FileExistsError:
+            if reports.is_dir():
+                continue
+        except OSError:
+            pass  # `prepare` says what is wrong
+        return folder
+    raise AssertionError("unreachable")
 
 
 def _stem(target: str, is_module: bool) -> str:

@@ -218,6 +218,29 @@ def test_each_machine_has_its_own_folder_unless_they_share_one(monkeypatch: pyte
     assert (shared.folder, shared.ranks) == (Path.cwd() / "out", (0, 1, 2, 3))
 
 
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _format: "now")
+    places = [choose_place(None, target="t.py", is_module=False) for _ in range(3)]
+    assert [place.folder.name for place in places] == ["t-now", "t-now-2", "t-now-3"]
+    for place in places:
+        place.prepare()
+        assert place.working.is_dir()
+
+
+def test_a_folder_for_reports_that_cannot_be_made_is_the_users_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports").touch()
+    with pytest.raises(InputError, match="Cannot write"):
+        choose_place(None, target="t.py", is_module=False).prepare()
+
+
 def test_a_place_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks(monkeypatch)
     (tmp_path / "run").mkdir()
