@@ -15,6 +15,10 @@ from .base import Analyzer, Facts, ms, percent
 __all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
 
 
+_MAIN_SHARE = 0.25
+"""A span with less of the cost than this does not say where it arises."""
+
+
 class OtherHostWork(Analyzer):
     """Python that neither feeds the model nor dispatches it takes part of every step.
 
@@ -74,7 +78,8 @@ class OtherHostWork(Analyzer):
                 answer=answer,
                 time_ms=sum(span.called_ms for span in spans) or None,
                 evidence=evidence,
-                sites=[span.site for span in spans],
+                # A small part's line would stand for the whole where the main part has none.
+                sites=[span.site for span in spans if span.exposed_ms >= _MAIN_SHARE * answer.saves_ms],
                 not_this="Dispatch of operators and input are counted apart.",
             ),
         )

@@ -1,8 +1,8 @@
 """Runs `bottleneck diagnose` over training scripts of many shapes and compares verdict with truth.
 
 In: trials/*.py, each of which states its planted bottleneck in `TRUTH` (and in `ACCEPT` what else
-would be right). Out: reports/trials.md (reports/trials-gpu.md on a GPU): one row per script, a
-confusion table, the misses.
+would be right; `NEEDS_GPU` leaves it out without one). Out: reports/trials.md (reports/trials-gpu.md on
+a GPU): one row per script, a confusion table, the misses.
 
     python tests/benchmarks/trials.py [--no-times] [--state FILE] [TRIAL ...]
 
@@ -215,6 +215,8 @@ def main() -> None:
         keep.mkdir(parents=True, exist_ok=True)
         for path in sorted(FOLDER.glob("*.py")):
             if (args.names and path.stem not in args.names) or path.stem in known:
+                continue
+            if not GPU and "NEEDS_GPU = True" in path.read_text():
                 continue
             trial = read_trial(path)
             diagnose(trial, keep / trial.name)
