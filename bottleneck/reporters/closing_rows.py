@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["capture_line", "setting_names", "settings_lines"]
 
 _OVERHEAD_TEXTS: dict[str, str] = {
-    "hook_us_per_step": "hooks {:.3g} µs per step",
+    "hook_us_per_step": "hooks {} µs per step",
     "total_seconds": "capture added {:.1f} s to the run",
     "after_trace_ratio": "step after the trace {:.2f}× the one before",
 }
@@ -71,7 +71,8 @@ def capture_line(diagnosis: Diagnosis, *, short: bool = False) -> str:
         parts.append(f"{capture.missing_kernels} launches without a recorded kernel")
     for key, text in _OVERHEAD_TEXTS.items():
         if key in capture.overhead:
-            parts.append(text.format(capture.overhead[key]))
+            value = capture.overhead[key]
+            parts.append(text.format(_micros(value) if key == "hook_us_per_step" else value))
     return "; ".join(parts)
 
 
@@ -82,7 +83,11 @@ def _short_capture_line(capture: Capture) -> str:
     if capture.inflation is not None:
         parts.append(f"profiling {capture.inflation:.2f}×, corrected")
     if "hook_us_per_step" in capture.overhead:
-        parts.append(f"hooks {capture.overhead['hook_us_per_step']:.3g} µs per step")
+        parts.append(f"hooks {_micros(capture.overhead['hook_us_per_step'])} µs per step")
     if "total_seconds" in capture.overhead:
         parts.append(f"added {capture.overhead['total_seconds']:.1f} s")
     return "; ".join(parts)
+
+
+def _micros(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -164,6 +164,14 @@ def test_the_capture_line_states_only_what_was_measured() -> None:
     for words in ("quality good", "1.2 %", "1.34×", "8.2 µs per step", "6.1 s"):
         assert words in line
     assert capture_line(empty()) == "quality poor"
+    assert (
+        capture_line(sample(), short=True)
+        == "good; profiling 1.34×, corrected; hooks 8.2 µs per step; added 6.1 s"
+    )
+    slow = msgspec.structs.replace(sample().capture, replay_error=0.04, overhead={"hook_us_per_step": 2345.6})
+    line = capture_line(msgspec.structs.replace(sample(), capture=slow), short=True)
+    assert "replay off by 4.0 %" in line
+    assert line.endswith("hooks 2346 µs per step")
 
 
 @pytest.mark.parametrize(
