@@ -178,7 +178,10 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
     inside = events[calls[after[after < len(calls)]]]
     steps = max(1, program.steps)
     regions = _rows(trace, kinds, _COMPILED, Kind.OP)
-    keeps = trace.dur_ns[_rows(trace, kinds, _KEEPS, Kind.OP)]
+    keeps = _rows(trace, kinds, _KEEPS, Kind.OP)
+    # Where a gradient is there already, the node launches a sum: that is no yardstick.
+    ends = np.searchsorted(when[calls], trace.end_ns[keeps])
+    keeps = keeps[ends == np.searchsorted(when[calls], trace.ts_ns[keeps])]
     return Reach(
         events=events,
         activities=activities,
@@ -187,7 +190,7 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
         parameters=len(handed) / steps,
         handed_within=float(inside.sum()) / steps,
         compiled=_of_rows(trace, regions).which(when, tid) >= 0,
-        slowness=_slowness(keeps),
+        slowness=_slowness(trace.dur_ns[keeps]),
     )
 
 

@@ -151,6 +151,14 @@ def answered(writer: TraceWriter) -> Answers:
     return ask_gpu(replay, calibrate(replay, None), work, Circumstances(true_ms=1.0))
 
 
+def test_a_node_that_adds_to_a_gradient_tells_nothing_of_the_hosts_speed() -> None:
+    writer = eager()
+    for i in range(8):
+        writer.row("torch::autograd::AccumulateGrad", "cpu_op", 820 + 20 * i, 15.0, BACKWARD)
+        writer.launch(824 + 20 * i, 5, start=835 + 20 * i, length=2, tid=BACKWARD)
+    assert read(writer)[1].slowness == 1.0
+
+
 def asked(writer: TraceWriter, *, compiled: bool = False) -> tuple[Program, dict[WhatIf, Question], Replay]:
     writer.steps(EDGES)
     trace = writer.build()
