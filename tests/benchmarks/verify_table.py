@@ -98,8 +98,10 @@ class Row:
 @cache
 def present(example: str, device: str) -> dict[str, float]:
     """Return the speed-up that the present version predicts of each fix, from the recording of an example."""
-    folder = RECORDED / f"example-{example.replace('_', '-')}"
-    if not folder.is_dir():
+    name = f"example-{example.replace('_', '-')}"
+    # The later recording, where the first was made on a host of unusual speed.
+    folder = next((f for f in (RECORDED / f"{name}-again", RECORDED / name) if f.is_dir()), None)
+    if folder is None:
         return {}
     diagnosis = diagnose_paths([folder])
     true_ms = diagnosis.step.true_ms

@@ -51,3 +51,12 @@ def test_the_step_without_the_cause_is_near_the_fixed_twin(name: str) -> None:
     expected = case.facts["expected_class"]
     cause = next(c for c in diagnosis_of(name).causes if c.bottleneck_class.value == expected)
     assert cause.predicted_ms == pytest.approx(float(case.facts["measured_fixed_ms"]), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("example-transfer-bound", True), ("example-compute-bound", False)]
+)
+def test_bf16_is_only_bounded_where_convolutions_run_on_nchw(name: str, bound: bool) -> None:
+    (suggestion,) = [s for s in diagnosis_of(name).suggestions if s.fix == "FX303"]
+    assert suggestion.bound is bound
+    assert ("try channels_last first" in suggestion.basis) is bound
