@@ -190,8 +190,10 @@ def report() -> str:
         "kernels of batch norms and reductions shrink to what their bytes take, and a reduction is launched "
         "as two kernels (`bottleneck/timeline/fusion.py`), was added after compile-convolutions, "
         "compile-batch-norms and compile-mlp had been missed (+36 %, +40 %, -38 %); compile-transformer, "
-        "-chains, -tables, -adversarial and FX412 on the examples had no part in it. How seams are told and "
-        "where the profiler's cost lies was thought over again after a look at the `case-*`.\n"
+        "-chains, -tables and -adversarial and FX412 on example-transfer-bound had no part in it. What "
+        "lies outside the model and that a graph keeps its memory was seen on example-launch-bound, "
+        "-sync-bound and -empty-cache, which gave no constant. How seams are told and where the profiler's "
+        "cost lies was thought over again after a look at the `case-*`.\n"
     )
     return HEAD + "\n".join(lines) + told + verify_table.section()
 
