@@ -114,7 +114,7 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
     flavours = {item.flavour for item in run.optimizers}
     out: dict[str, JsonValue] = {
         "optimizer.cls": main.cls,
-        "parameters.dtype": main.parameter_dtype or None,
+        "optimizer.parameter_dtype": main.parameter_dtype or None,
         "optimizer.can_fuse": main.cls in _FUSABLE and main.module.startswith("torch"),
     }
     if main.flavour != "unknown":

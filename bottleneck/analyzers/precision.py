@@ -43,7 +43,7 @@ class DoublePrecision(Analyzer):
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Report float64 parameters."""
-        if facts.context.get("parameters.dtype") != "float64" or facts.run is None:
+        if facts.context.get("optimizer.parameter_dtype") != "float64" or facts.run is None:
             return ()
         answer = facts.ask(WhatIf.SINGLE_PRECISION)
         title = "The model trains in float64"

@@ -207,7 +207,7 @@ convert_to_float8_training(
         addresses=("BN310",),
         what_to_change="NumPy hands over float64. Convert the data once where it is loaded, and drop .double() (or"
         " set_default_dtype(torch.float64)) from the model.",
-        when=seen("parameters.dtype", "==", "float64", "the parameters are float64"),
+        when=seen("optimizer.parameter_dtype", "==", "float64", "the parameters are float64"),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Rounding is 1e-7 instead of 1e-16: sums of millions of terms and ill-conditioned solves may need"
         " float64 where they stand.",

@@ -121,7 +121,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.named_share": "float: checkpoint, logging, validation work",
     "host.rare": 'str: what only some steps do, "evaluation", "other work"; "none" was seen',
     "debug.anomaly": "bool: torch.autograd.set_detect_anomaly is on",
-    "parameters.dtype": 'str: of most elements that the optimizers update, like "float32"',
+    "optimizer.parameter_dtype": 'str: of most elements that the optimizers update, like "float32"',
     # communication
     "comm.exposed_share": "float",
     "comm.collectives_per_micro_step": "float",

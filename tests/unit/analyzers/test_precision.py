@@ -17,7 +17,7 @@ RUN = Run(optimizers=[OptimizerFacts(cls="SGD", parameter_dtype="float64", site=
 def test_float64_on_a_cpu_has_a_price_and_a_place():
     saves = {WhatIf.SINGLE_PRECISION: 40.0}
     (found,) = DoublePrecision().find(
-        facts("cpu", saves=saves, context={"parameters.dtype": "float64"}, run=RUN)
+        facts("cpu", saves=saves, context={"optimizer.parameter_dtype": "float64"}, run=RUN)
     )
     assert found.cost_ms == 40.0
     assert found.sites == (SITE,)
@@ -25,11 +25,11 @@ def test_float64_on_a_cpu_has_a_price_and_a_place():
 
 
 def test_float64_on_a_gpu_is_a_note_without_a_price():
-    (found,) = DoublePrecision().find(facts("gpu", context={"parameters.dtype": "float64"}, run=RUN))
+    (found,) = DoublePrecision().find(facts("gpu", context={"optimizer.parameter_dtype": "float64"}, run=RUN))
     assert found.cost_ms is None
     assert found.note
 
 
-@pytest.mark.parametrize("context", [{"parameters.dtype": "float32"}, {}])
+@pytest.mark.parametrize("context", [{"optimizer.parameter_dtype": "float32"}, {}])
 def test_other_or_unknown_dtypes_are_no_finding(context):
     assert DoublePrecision().find(facts("cpu", context=context, run=RUN)) == ()
