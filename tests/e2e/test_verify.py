@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-SECONDS = 200
+from verifying import SECONDS, verify
 
 SLOW_INPUT = """
 import time
@@ -63,18 +62,6 @@ for step in range(400):
     loss.backward()
     optimizer.step()
 """
-
-
-def verify(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_bottleneck", "verify", *words],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
 
 
 def write(folder: Path, source: str, name: str = "train.py") -> None:

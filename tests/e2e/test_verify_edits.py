@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-SECONDS = 200
+from verifying import verify
 
 DATA = '''\
 """Loaders, written in the ways that people write them."""
@@ -90,18 +88,6 @@ def git(folder: Path, *words: str) -> str:
         check=True,
     )
     return done.stdout
-
-
-def verify(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_bottleneck", "verify", *words],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
 
 
 def sources(folder: Path) -> dict[str, str]:
