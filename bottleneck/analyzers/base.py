@@ -98,9 +98,9 @@ class Facts:
         found.sort(key=lambda item: -item.count)
         return tuple(dict.fromkeys(item.site for item in found))
 
-    def sampled_site(self, part: str) -> SourceSite | None:
-        """Return the line that most samples of a part of the loop fell on; None if they scatter."""
-        return main_site(self.run, part)
+    def sampled_site(self, *parts: str) -> SourceSite | None:
+        """Return the line that most samples of some parts of the loop fell on; None if they scatter."""
+        return main_site(self.run, *parts)
 
     def training_loader(self) -> LoaderFacts | None:
         """Return the loader that feeds the training, if one was seen."""

@@ -110,7 +110,7 @@ class DispatchDecides(Analyzer):
                 answer=answer,
                 time_ms=exposed,
                 evidence=evidence,
-                sites=[*facts.sites("forward")[:1], facts.sampled_site("sampled forward")],
+                sites=[*facts.sites("forward")[:1], facts.sampled_site("sampled between", "sampled forward")],
                 not_this="An upper bound: some dispatch always remains.",
             ),
         )
