@@ -44,7 +44,8 @@ EXPECTED = {
     "in_a_thread": ("optimizer", 1, 1),
     "compiled_model": ("optimizer+fetch", 1, 1),
     "compiled_step": (None, 1, 1),
-    "compiled_optimizer": ("zero_grad", 1, 1),
+    # Python 3.13 under torch 2.13: the compiled step breaks, and its eager part calls the hooks.
+    "compiled_optimizer": ("zero_grad" if sys.version_info < (3, 13) else None, 1, 1),
 }
 LIBRARIES = {
     "lightning_fit": ("optimizer+fetch", 1, 1),
