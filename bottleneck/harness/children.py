@@ -17,6 +17,7 @@ import contextlib
 import functools
 import multiprocessing.process
 import os
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,8 @@ NOT_TRAINING = (
 
 _originals: list[Callable[..., None]] = []
 """`BaseProcess.__init__` as it was, while it is wrapped."""
-_training: list[Any] = []
-"""Processes of this one that may train."""
+_training: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Processes of this one that may train, as long as the script keeps them."""
 
 
 class ChildTarget:
@@ -94,7 +95,7 @@ class ChildTarget:
 
 def any_alive() -> bool:
     """Say whether a process that may train still runs, without reaping it: that is its owner's."""
-    for process in _training:
+    for process in list(_training):
         pid = getattr(getattr(process, "_popen", None), "pid", None)
         try:
             # The state in /proc/PID/stat follows the name, which may hold anything.
@@ -124,7 +125,7 @@ def install(plan: Plan, *, wake: int | None = None) -> None:
         target = getattr(self, "_target", None)
         if target is not None and _may_train(target):
             self._target = ChildTarget(plan, target, wake)
-            _training.append(self)
+            _training.add(self)
 
     multiprocessing.process.BaseProcess.__init__ = init  # type: ignore[method-assign]
 

@@ -208,11 +208,14 @@ class Stopper:
             self._start_thread(lambda: self._end_with(alive))
 
     def _end_with(self, alive: Callable[[], bool]) -> None:
-        """Wait for the children, and then for this process to end by itself; stop it if it hangs."""
+        """Wait for the children, and then for this process to end by itself; stop it if it hangs.
+
+        One that trains as well is left alone: its own capture decides.
+        """
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < CHILDREN_SECONDS:
             time.sleep(0.1)
-            if self.reason is not None or self._released:
+            if self.reason is not None or self._released or self.safe_points:
                 return
             if alive():
                 quiet_since = time.monotonic()

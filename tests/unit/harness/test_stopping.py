@@ -201,3 +201,37 @@ def test_frames_of_ours_are_taken_out_of_a_traceback_wherever_they_stand() -> No
         trace = trace.tb_next
     assert names[-1] == "fails"
     assert "relay" not in names
+
+
+def sleep_until_stopped(seconds: float) -> bool:
+    """Stand for a parent that waits for a result; say whether it was stopped."""
+    try:
+        time.sleep(seconds)
+    except StopRun:
+        return True
+    return False
+
+
+def test_a_parent_that_waits_behind_its_stopped_children_is_stopped(
+    stopper: Stopper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch_bottleneck.harness.stopping.CHILDREN_SECONDS", 0.3)
+    stopper.install_signals()
+    alive_until = time.monotonic() + 0.5
+    stopper.follow_children(lambda: time.monotonic() < alive_until)
+    assert stopper.wake is not None
+    signal.raise_signal(stopper.wake)  # type: ignore[arg-type]  # a real-time one has no name
+    began = time.monotonic()
+    assert sleep_until_stopped(20)
+    assert time.monotonic() - began > 0.7, "not before the last child has gone"
+
+
+def test_a_parent_that_trains_as_well_goes_on(stopper: Stopper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_bottleneck.harness.stopping.CHILDREN_SECONDS", 0.2)
+    stopper.install_signals()
+    stopper.follow_children(lambda: False)
+    stopper.safe_point()
+    assert stopper.wake is not None
+    signal.raise_signal(stopper.wake)  # type: ignore[arg-type]  # a real-time one has no name
+    assert not sleep_until_stopped(1.0)
+    assert not stopper.requested
