@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.codes import Part
 from ..model.finding import Evidence, Finding
 from .base import Analyzer, Facts, kernel_evidence, ms, percent
-from .compute_facts import compute_facts
+from .compute_facts import compute_facts, dtype_text
 
 __all__ = ["WORK_PARTS", "DeviceBusy", "MemoryBoundKernels"]
 
@@ -26,7 +26,8 @@ def _second_question(facts: Facts) -> list[Evidence]:
     out: list[Evidence] = []
     if known.math:
         shares = ", ".join(
-            f"{row.dtype} {percent(row.share)}" + ("" if row.tensor_cores else " outside the tensor cores")
+            f"{dtype_text(row.dtype)} {percent(row.share)}"
+            + ("" if row.tensor_cores else " outside the tensor cores")
             for row in known.math[:4]
         )
         out.append(
@@ -42,9 +43,12 @@ def _second_question(facts: Facts) -> list[Evidence]:
         if known.math_tflops is not None:
             text += f", {rate(known.math_tflops)} while the math runs"
         if known.utilisation is not None and known.peak_tflops is not None:
+            which, mix = f"{known.peak_dtype} peak", ""
+            if "%" in known.peak_dtype:
+                which, mix = "peak", f"for {known.peak_dtype}; "
             text += (
-                f": {percent(known.utilisation)} of the {known.peak_dtype} peak of "
-                f"{rate(known.peak_tflops)} ({known.peak_source})"
+                f": {percent(known.utilisation)} of the {which} of {rate(known.peak_tflops)} "
+                f"({mix}{known.peak_source})"
             )
         out.append(Evidence(text=text, value=known.achieved_tflops, unit="TFLOP/s", source=known.flops_from))
     if known.padding_share:

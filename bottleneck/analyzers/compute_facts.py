@@ -12,7 +12,7 @@ from ..model.work import ComputeFacts, MathRow
 from ..timeline.peaks import Peak, peak_of
 from .base import Facts, percent
 
-__all__ = ["compute_facts"]
+__all__ = ["compute_facts", "dtype_text"]
 
 _COUNTS = 0.05
 """Share of the math from which a type has a say in the peak."""
@@ -48,7 +48,9 @@ def _with_peak(
     Of several types it is what the device could have done in the time that each of them took.
     """
     main = [row for row in rows if row.share >= _COUNTS]
-    dtype = ", ".join(f"{row.dtype} {percent(row.share)}" for row in main) if len(main) > 1 else main[0].dtype
+    names = [dtype_text(row.dtype) for row in main]
+    shares = (f"{name} {percent(row.share)}" for name, row in zip(names, main, strict=True))
+    dtype = ", ".join(shares) if len(main) > 1 else names[0]
     weight = sum(row.share for row in main)
     probed = run.matmul_tflops if run is not None else {}
     tables = (
@@ -65,6 +67,11 @@ def _with_peak(
             mean = sum(rate * row.share for rate, row in zip(able, main, strict=True)) / weight
             return msgspec.structs.replace(known, peak_tflops=mean, peak_dtype=dtype, peak_source=source)
     return msgspec.structs.replace(known, peak_dtype=dtype, peak_source="no peak is known of this device")
+
+
+def dtype_text(dtype: str) -> str:
+    """Name a type of math; the kernels of fused attention do not tell which 16-bit type they are of."""
+    return "16-bit" if dtype == "half" else dtype
 
 
 def _with_flops(known: ComputeFacts, facts: Facts) -> ComputeFacts:
