@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..model.run import SAMPLED, SiteTime, SourceSite
-from .sites import is_library
+from .sites import user_frame_of
 from .switching import short_switches
 
 if TYPE_CHECKING:
@@ -159,10 +159,5 @@ def _order(here: list[Place], there: list[Place]) -> int | None:
 
 def _user_line(frame: FrameType) -> Line | None:
     """Return the innermost line of the user's, or None."""
-    current: FrameType | None = frame
-    while current is not None:
-        code = current.f_code
-        if not is_library(code.co_filename):
-            return (code.co_filename, current.f_lineno, code.co_name)
-        current = current.f_back
-    return None
+    found = user_frame_of(frame)
+    return (found.f_code.co_filename, found.f_lineno, found.f_code.co_name) if found is not None else None

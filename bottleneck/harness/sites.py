@@ -17,7 +17,7 @@ from ..model.run import SiteTime, SourceSite
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["SiteBook", "is_library", "user_frame", "user_site"]
+__all__ = ["SiteBook", "is_library", "user_frame", "user_frame_of", "user_site"]
 
 _LIBRARY = tuple(
     {
@@ -47,7 +47,11 @@ def is_library(file: str) -> bool:
 
 def user_frame(skip: int = 1) -> FrameType | None:
     """Return the innermost frame of the user's program, or None; `skip` frames are ours."""
-    frame: FrameType | None = sys._getframe(skip)
+    return user_frame_of(sys._getframe(skip))
+
+
+def user_frame_of(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's program at or above this one, or None."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
