@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import torch_private
-from .sites import is_library, user_frame
+from .sites import is_library, user_frame, user_frame_of
 from .torch_private import mark_skip
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def _labelled(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
 
     # What it calls, too: after a graph break dynamo looks at every frame that is entered.
-    for function in (read, user_frame, is_library):
+    for function in (read, user_frame, user_frame_of, is_library):
         mark_skip(function.__code__)
     return functools.wraps(original)(read)

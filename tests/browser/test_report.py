@@ -226,9 +226,9 @@ def test_a_drag_moves_the_timeline(open_page: Open, write: Any) -> None:
     page.mouse.down()
     page.mouse.move(x + 100, y, steps=4)
     page.mouse.up()
-    start, end = zoom(page)
-    assert start < 25
-    assert end - start == pytest.approx(50, abs=0.5)
+    # The chart follows in steps of its own.
+    chart = "document.querySelector('#timeline-chart').dataset"
+    until(page, f"{chart}.start < 25 && Math.abs({chart}.end - {chart}.start - 50) < 0.5")
 
 
 def test_a_block_tells_its_name_and_time_on_hover_and_on_click(open_page: Open, write: Any) -> None:
