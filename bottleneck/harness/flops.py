@@ -18,6 +18,7 @@ from torch import profiler
 
 from ..model.flops import COUNTED, count_flops
 from ..model.run import FlopCount
+from .store import reason_of
 from .torch_private import operator_calls
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class FlopStep:
             self.start()
         except Exception as error:
             self.abandon()
-            store.artefact("flops", "failed", reason=_text(error))
+            store.artefact("flops", "failed", reason=reason_of(error))
             return False
         return True
 
@@ -64,7 +65,7 @@ class FlopStep:
             store.artefact("flops", "ok")
         except Exception as error:
             self.abandon()
-            store.artefact("flops", "failed", reason=_text(error))
+            store.artefact("flops", "failed", reason=reason_of(error))
 
     def start(self) -> None:
         """Begin to record operators with their shapes."""
@@ -115,8 +116,3 @@ class FlopStep:
         self._profile, self.busy = None, False
         if store is not None:
             store.artefact("flops", "absent", reason=reason)
-
-
-def _text(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -12,7 +12,7 @@ import msgspec
 
 from .memory import RING_ENTRIES, MemoryHistory, SyncSites
 from .memory_notes import notes_path
-from .store import write_atomically
+from .store import reason_of, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class MemoryWindow:
             self._history.start()
             self._syncs.start()
         except Exception as error:
-            self._store.artefact("memory", "failed", reason=_text(error))
+            self._store.artefact("memory", "failed", reason=reason_of(error))
             self._syncs.stop()
             self._notes.abandon()
             return False
@@ -78,9 +78,5 @@ class MemoryWindow:
             self._store.artefact("memory", "ok", path=target)
         except Exception as error:
             self._notes.abandon()
-            self._store.artefact("memory", "failed", reason=_text(error))
+            self._store.artefact("memory", "failed", reason=reason_of(error))
         self._book.note_overhead(memory_dump_ms=self._history.dump_ms)
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

@@ -20,7 +20,7 @@ from ..model.run import Artefact, Run
 if TYPE_CHECKING:
     from ..model.run import ScriptOutcome
 
-__all__ = ["RAW_RECORDS", "Store", "partial_name", "publish", "write_atomically"]
+__all__ = ["RAW_RECORDS", "Store", "partial_name", "publish", "reason_of", "write_atomically"]
 
 RAW_RECORDS = ".loader"
 """Sub-folder for what DataLoader workers append to while the run is on; gone when it is whole."""
@@ -29,6 +29,12 @@ RAW_RECORDS = ".loader"
 def partial_name(folder: Path) -> Path:
     """Return the temporary name under which `folder` is written."""
     return folder.with_name(f".{folder.name}.partial")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error as the reason of an artefact that failed: its kind, and the first line it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def write_atomically(path: Path, data: bytes) -> None:

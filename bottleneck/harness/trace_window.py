@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from . import torch_private
 from .read_lines import ReadLines
+from .store import reason_of
 from .trace import EVENT_BYTES_PER_MS, TraceSession, compress
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class TraceWindow:
         except Exception as error:
             self._lines.stop()
             session.abandon()
-            self.lack("failed", f"the profiler did not start: {_text(error)}")
+            self.lack("failed", f"the profiler did not start: {reason_of(error)}")
             return False
         finally:
             self.busy = False
@@ -119,7 +120,7 @@ class TraceWindow:
             self._lines.stop()
             session.abandon()
             self._session = None
-            self.lack("failed", f"the profiler failed at a step: {_text(error)}")
+            self.lack("failed", f"the profiler failed at a step: {reason_of(error)}")
             return True
         return False
 
@@ -151,7 +152,7 @@ class TraceWindow:
             session.abandon()
             raw.unlink(missing_ok=True)
             if self._probe is None:
-                self.lack("failed", f"the trace could not be written: {_text(error)}")
+                self.lack("failed", f"the trace could not be written: {reason_of(error)}")
                 return True
             raw = self._probe
         finally:
@@ -184,11 +185,6 @@ class TraceWindow:
             compress(raw, target)
             self._store.artefact("trace", "ok", path=target)
         except Exception as error:
-            self.lack("failed", f"the trace could not be compressed: {_text(error)}")
+            self.lack("failed", f"the trace could not be compressed: {reason_of(error)}")
             return
         self._book.close("trace", planned=self._steps, rows=rows, skip=session.warmup, reason=reason)
-
-
-def _text(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -73,16 +73,15 @@ class Tracker:
         self._iterator: weakref.ref[Any] | None = None
         self._trained = self._evaluated = False
         self._votes = 0
-        self._late = False
 
     def tell(self, events: Iterable[Told]) -> None:
         """Take in what happened since the last cut or before it; no window changes by it."""
-        self._late = self.meter.late = True
+        self.meter.late = True
         try:
             for event, now, what in events:
                 event(now, what)
         finally:
-            self._late = self.meter.late = False
+            self.meter.late = False
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ class Tracker:
             self._generation = self.rule.generation
         self._horizon.at_cut()
         self.steps += 1
-        if self._late:
+        if self.meter.late:
             self.capture.add(row)
             changed = False
         else:
