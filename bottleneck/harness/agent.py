@@ -9,21 +9,18 @@ Between two cuts an event costs a few microseconds and allocates next to nothing
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import weakref
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch.autograd import profiler as autograd_profiler
 
-from . import horizon, probes, torch_private
+from . import horizon, presence, torch_private
 from .batch_facts import size_of, tensors_of
 from .capture import Capture
 from .compiler import CompileWatch
+from .facts import FactWriter
 from .hooks import Hooks
 from .learned import Learned
 from .loader import LoaderWatch
@@ -32,8 +29,9 @@ from .out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from .out_of_memory import FailureWatch
 from .own_cost import OwnCost
 from .steps import StepRule
-from .tape import Tape
+from .tape_deck import TapeDeck
 from .tracker import Tracker
+from .update_label import UpdateLabel, in_update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,15 +42,7 @@ if TYPE_CHECKING:
     from .stopping import Stopper
     from .store import Store
 
-__all__ = ["Agent", "active"]
-
-_installed: list[weakref.ref[Agent]] = []
-"""The agent whose hooks are in, if any."""
-
-
-def active() -> Agent | None:
-    """Return the agent that watches this process, if there is one."""
-    return _installed[-1]() if _installed else None
+__all__ = ["Agent"]
 
 
 class Agent:
@@ -69,7 +59,6 @@ class Agent:
     ) -> None:
         self.rule = rule if rule is not None else StepRule()
         self._plan = plan
-        self._store = store
         self._stopper = stopper
         self._hooks = Hooks(self)
         self._own_cost = OwnCost()
@@ -84,10 +73,8 @@ class Agent:
         self._meter = self._tracker.meter
         self.clock = self._meter.clock
         self._learned = Learned(self.clock)
-        self._ranges: list[Any] = []
-        self._tape: Tape | None = None
-        self._wants_tape = self._taped = False
-        self._facts_read = False
+        self._update_label = UpdateLabel()
+        self._facts = FactWriter(store, self._learned, self._own_cost)
         self._notes = NoteBook(self.clock, self._learned.optimizers.living)
         self._failures = FailureWatch(store, self._notes, self._whereabouts)
         self._at_training: Callable[[], None] | None = None
@@ -98,7 +85,17 @@ class Agent:
             horizon=self._horizon,
             notes=self._notes,
             found_sync=lambda: self._learned.sites.note("synchronisation"),
-            at_trace_end=self._read_facts,
+            at_trace_end=self._facts.write_settings,
+        )
+        self._deck = TapeDeck(
+            self,
+            self._hooks,
+            self._tracker,
+            stopper,
+            capture=self.capture,
+            compiles=self._compile_watch,
+            learned=self._learned,
+            own_cost=self._own_cost,
         )
         self._tracker.capture, self._tracker.notes = self.capture, self._notes
 
@@ -106,37 +103,41 @@ class Agent:
 
     def install(self) -> None:
         """Put every hook in; from now on the script is observed."""
-        _installed.append(weakref.ref(self))
+        presence.came(self)
         self._live = True
         self._hooks.install()
         self._loader_watch.install()
         self._compile_watch.install()
         self._meter.garbage.install()
         torch_private.skip_package(__name__.rpartition(".")[0])
-        # A forked data-loader worker has its parent's thread identity; it must not cut steps.
-        os.register_at_fork(after_in_child=_deafen(weakref.ref(self)))
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
-        self._leave_tape()
+        self._deck.leave()
         self._live = False
         self._failures.detach()
         self._meter.garbage.uninstall()
         self._compile_watch.uninstall()
         self._loader_watch.uninstall()
         self._hooks.uninstall()
-        _installed[:] = [watching for watching in _installed if watching() not in (None, self)]
+        presence.went(self)
+
+    def deafen(self) -> None:
+        """This process is a fork of the one that is watched: hear nothing any more."""
+        self._live = False
+        self._hooks.observer = self
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
-        self._guarded("capture", self._leave_tape)
-        self._guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
-        if not self._facts_read or not self.capture.done:
-            self._guarded("capture", self._finish_capture)
-            self._guarded("facts", self._read_facts)
-        self._guarded("loader", self._loader_watch.write)
-        self._guarded("compile", self._compile_watch.write)
-        self._guarded("facts", self._write_summary)
+        guarded = self._facts.guarded
+        guarded("capture", self._deck.leave)
+        guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
+        if not self._facts.has_settings or not self.capture.done:
+            guarded("capture", self._finish_capture)
+            guarded("facts", self._facts.write_settings)
+        self._facts.write_ending(
+            self._tracker, self.capture, loaders=self._loader_watch, compiles=self._compile_watch
+        )
 
     def _finish_capture(self) -> None:
         last = None
@@ -146,13 +147,6 @@ class Agent:
         self._meter.share_usage()
         reason = "interrupted" if self._stopper.interrupted else "the script ended"
         self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
-
-    def _guarded(self, artefact: str, call: Any) -> None:
-        try:
-            call()
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                self._store.artefact(artefact, "failed", reason=f"{type(error).__name__}: {error}")
 
     @property
     def steps(self) -> int:
@@ -285,10 +279,8 @@ class Agent:
         if self._learned.looking:
             self._learned.update(optimizer)
             self._failures.attach()
-        if autograd_profiler._is_profiler_enabled and not self.rule.in_optimizer:
-            label = torch_private.record_function("optimizer")
-            label.__enter__()
-            self._ranges.append(label)
+        if not self.rule.in_optimizer:
+            self._update_label.begin()
         self._tracker.optimizer_begins(perf_counter_ns())
 
     def end_optimizer(self, optimizer: object) -> None:
@@ -296,10 +288,10 @@ class Agent:
         if not self.mine():
             return
         self._tracker.optimizer_ends(perf_counter_ns(), id(optimizer))
-        if self._ranges and not self.rule.in_optimizer:
-            self._ranges.pop().__exit__(None, None, None)
-        if self._wants_tape:
-            self._start_tape()
+        if not self.rule.in_optimizer:
+            self._update_label.end()
+        if self._deck.wanted:
+            self._deck.start()
 
     def begin_scaler(self, scaler: object) -> None:
         """See `Observer`."""
@@ -309,8 +301,8 @@ class Agent:
     def end_scaler(self, optimizer: object) -> None:
         """See `Observer`."""
         self._tracker.scaler_ends(perf_counter_ns(), id(optimizer))
-        if self._wants_tape:
-            self._start_tape()
+        if self._deck.wanted:
+            self._deck.start()
 
     def begin_zero_grad(self, set_to_none: object, at: int | None = None) -> bool:
         """See `Observer`."""
@@ -349,22 +341,16 @@ class Agent:
 
     def _whereabouts(self) -> tuple[str, int, str, int | None]:
         """Phase, step, window and training thread as of now; may be asked by another thread."""
-        phase = self.clock.innermost or "" if self._tape is None else self._tape.innermost
+        phase = self.clock.innermost or "" if self._deck.tape is None else self._deck.tape.innermost
         return phase, self._tracker.steps, self.capture.window_name, self._thread
 
     def _recover(self) -> None:
         """An exception may have left an optimizer step, whose hook for the end then never runs."""
-        frame = sys._getframe(2)
-        while frame is not None:
-            if frame.f_code.co_name == "wrapper" and "optim" in frame.f_code.co_filename:
-                return
-            if frame.f_code.co_filename.endswith("grad_scaler.py"):
-                return
-            frame = frame.f_back  # type: ignore[assignment]
+        if in_update(sys._getframe(2)):
+            return
         self.rule.optimizer_escaped()
         self.clock.close_to(0)
-        while self._ranges:
-            self._ranges.pop().__exit__(None, None, None)
+        self._update_label.close()
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -388,9 +374,9 @@ class Agent:
             return
         self._own_cost.add(began)
         self._own_cost.stepped(self._tracker.steps, counts=measuring)
-        if self._tape is not None and not self.capture.measuring:
+        if self._deck.tape is not None and not self.capture.measuring:
             # The step rule has learned something new meanwhile: these steps are warm-up again.
-            self._leave_tape()
+            self._deck.leave()
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
@@ -404,9 +390,9 @@ class Agent:
 
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
-        self._leave_tape()
+        self._deck.leave()
         stage = self.capture.stage
-        self._wants_tape = self.capture.measuring
+        self._deck.wanted = self.capture.measuring
         on_device = torch_private.device_kind() != "cpu"
         self._meter.reads_usage = not on_device
         if stage in ("trace", "memory") and on_device:
@@ -418,9 +404,8 @@ class Agent:
 
     def _all_captured(self) -> None:
         if self._plan.trial is None:
-            self._guarded("probes", lambda: probes.measure(self._store))
-            self._guarded("probes", self._probe_ourselves)
-        self._write_summary()
+            self._facts.probe(self._tracker, self.capture, deck=self._deck, hooks=self._hooks)
+        self._facts.write_summary(self._tracker, self.capture)
         if self._plan.run_to_end:
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would
             # make the script recompile. Deaf they cost a microsecond a step until its end.
@@ -428,88 +413,6 @@ class Agent:
         else:
             self._stopper.request()
 
-    # -- the tape ------------------------------------------------------------------------------
-
-    def _start_tape(self) -> None:
-        """An update has ended in a window that is timed: from now on events are noted, not looked at."""
-        if self.rule.inside:
-            return
-        self._wants_tape = False
-        if self.rule.next_cut == "unknown" or self.capture.burst() == 1 or not self._compile_watch.foretells:
-            return
-        self._taped = True
-        self._tape = self._make_tape()
-        if not self._compile_watch.asked_for and self._hooks.narrow(self._learned.roots):
-            self._own_cost.nested_are_free = True
-        self._meter.garbage.sink = self._tape.collected
-        self._hooks.observer = self._tape
-
-    def _make_tape(self) -> Tape:
-        return Tape(
-            self,
-            self._tracker,
-            self._stopper,
-            burst=self.capture.burst,
-            mark=self.capture.mark,
-            stop=self._leave_tape,
-            found=self._learned.sites.note,
-        )
-
     def _compilation_begins(self) -> None:
         if self._thread == get_ident():
-            self._leave_tape()
-
-    def _leave_tape(self) -> None:
-        """Hear of what was noted, and of everything as it happens from now on."""
-        tape, self._tape = self._tape, None
-        self._wants_tape = False
-        if tape is not None:
-            self._hooks.observer = self
-            self._hooks.widen()
-            self._meter.garbage.sink = None
-            tape.play()
-
-    # -- facts ---------------------------------------------------------------------------------
-
-    def _read_facts(self) -> None:
-        """Record what is in force now: settings, optimizers, machine; the trace window has ended."""
-        self._facts_read = True
-        self._learned.write_settings(self._store)
-        self._own_cost.submodules = self._learned.submodules
-
-    def _probe_ourselves(self) -> None:
-        """Time the hooks through themselves; the windows are over, so no event counts any more."""
-        self._learned.stop_looking()
-        phases = self.clock.entered / max(1, self._tracker.steps)
-        # As the hooks were while steps were timed; what this tape holds is never told to anybody.
-        self._hooks.observer = self._make_tape() if self._taped else self
-        try:
-            with torch.enable_grad():
-                cost = self._own_cost.per_step_us(phases=phases, original=self._hooks.module_call)
-        finally:
-            self._hooks.observer = self
-        self.capture.note_hook_cost(cost)
-
-    def _write_summary(self) -> None:
-        import msgspec
-
-        self._store.update(
-            step_signal=self.rule.description,
-            step_period=self.rule.period,
-            sites=self._learned.entries(),
-            overhead=msgspec.structs.replace(
-                self.capture.overhead, total_seconds=self.capture.spent_ms / 1e3
-            ),
-        )
-
-
-def _deafen(agent: weakref.ref[Agent]) -> Any:
-    """Return what a forked child does with its parent's agent; a weak one, as it cannot be removed."""
-
-    def deafen() -> None:
-        watched = agent()
-        if watched is not None:
-            watched._live = False
-            watched._hooks.observer = watched
-
-    return deafen
+            self._deck.leave()

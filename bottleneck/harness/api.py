@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, TypeVar
 from .. import __version__
 from ..model.run import Run, ScriptOutcome
 from . import torch_private
-from .agent import Agent, active
+from .agent import Agent
 from .plan import Plan
+from .presence import active
 from .progress import Progress
 from .steps import ManualRule
 from .stopping import Stopper

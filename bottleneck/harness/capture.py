@@ -7,26 +7,15 @@ script: each artefact has one broad `except` that turns into its status and reas
 
 from __future__ import annotations
 
-from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
-from . import ranks, torch_private
+from . import torch_private
 from .flops import FlopStep
 from .memory_window import MemoryWindow
-from .table import Row, counted_ms
+from .timetable import Timetable
 from .trace_window import TraceWindow
 from .window_book import WindowBook
-from .windows import (
-    AFTER_STEPS,
-    Schedule,
-    baseline_is_enough,
-    make_schedule,
-    steps_to_tell,
-    warmup_is_over,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +26,7 @@ if TYPE_CHECKING:
     from .plan import Plan
     from .progress import Progress
     from .store import Store
+    from .table import Row
 
 __all__ = ["Capture"]
 
@@ -75,12 +65,9 @@ class Capture:
         self._plan = plan
         self._store = store
         self._progress = progress
-        self._horizon = horizon
         self._at_trace_end = at_trace_end
         self._book = WindowBook(store, progress)
-        self._schedule: Schedule | None = None
-        self._step_ms = 0.0
-        self._began_ns = 0
+        self._times = Timetable(plan, horizon)
         self._waited = 0
         self._trace = TraceWindow(plan, store, self._book)
         self._foreign_profiler = False
@@ -140,23 +127,22 @@ class Capture:
         stage = self.stage
         self._book.add(row, timed=stage != "warm-up")
         if stage == "trace":
-            if self._trace.is_last(late=self._late):
+            if self._trace.is_last(late=self._times.late):
                 self._timed(lambda: self._end_trace(at_cut=True))
         elif stage == "warm-up":
             if learned:
                 self._warmup_cut()
         elif stage == "baseline":
-            assert self._schedule is not None
-            if baseline_is_enough(self._book.rows, self._schedule):
+            if self._times.baseline_is_enough(self._book.rows):
                 self._timed(self._end_baseline)
         elif stage == "waiting":
             self._timed(self._try_to_trace)
         elif stage == "memory":
-            if len(self._book.rows) >= self._planned("memory"):
+            if len(self._book.rows) >= self._times.planned("memory"):
                 self._timed(self._end_memory)
         elif stage == "flops":
             self._timed(lambda: self._end_flops(row.index))
-        elif self._after_is_enough():
+        elif self._times.after_is_enough(self._book.rows, baseline=self._book.baseline_rows):
             self._timed(self._end_after)
         changed, self._changed = self._changed, False
         if not changed:
@@ -174,13 +160,9 @@ class Capture:
 
     def burst(self) -> int:
         """Return how many steps may be told of together, from now on."""
-        schedule = self._schedule
-        if schedule is None or not self.measuring or self._plan.trial is not None:
+        if not self.measuring:
             return 1
-        shortest, longest = schedule.baseline_min, schedule.baseline_max
-        if self.stage == "after":
-            shortest, longest = min(AFTER_STEPS, schedule.after), schedule.after
-        return steps_to_tell(len(self._book.rows), shortest=shortest, longest=longest, step_ms=self._step_ms)
+        return self._times.burst(len(self._book.rows), after=self.stage == "after")
 
     def restart(self) -> None:
         """The step rule has learned another cycle: steps so far do not compare with later ones."""
@@ -194,75 +176,34 @@ class Capture:
         self._spent_ns += perf_counter_ns() - began
         self._changed = True
 
-    def _planned(self, window: str) -> int:
-        schedule = self._schedule
-        if schedule is None:
-            return 0
-        return {
-            "baseline": schedule.baseline_max,
-            "trace": schedule.traced,
-            "memory": schedule.memory,
-            "after": schedule.after,
-        }[window]
-
     def _open(self, stage: Literal["baseline", "memory", "after"]) -> None:
         self.stage = stage
-        self._book.open(stage, self._planned(stage))
+        self._book.open(stage, self._times.planned(stage))
 
     # -- warm-up -------------------------------------------------------------------------------
 
     def _warmup_cut(self) -> None:
-        rank, count = torch_private.world()
         if self._foreign_profiler and len(self._book.rows) < PROFILER_PATIENCE_STEPS:
             # Step times under the script's own profiler are not the true ones.
             return
-        if count > 1:
-            # Times differ between ranks; they must all end the window at the same step.
-            needed = self._plan.warmup or ranks.WARMUP_STEPS
-            over, settled = len(self._book.rows) >= needed, None
-        else:
-            over, settled = warmup_is_over(
-                self._book.rows,
-                plan=self._plan,
-                left=self._horizon.steps_left(),
-                queued=self._horizon.queued,
-            )
-        if not over:
-            return
+        over, settled = self._times.warmup_is_over(self._book.rows)
+        if over:
+            self._timed(lambda: self._end_warmup(settled))
 
-        def move_on() -> None:
-            times = counted_ms(self._book.rows[1:]) or [row.wall_ms for row in self._book.rows]
-            self._step_ms = median(times[-6:])
-            schedule = make_schedule(
-                self._step_ms,
-                plan=self._plan,
-                left=self._horizon.steps_left(),
-                gpu=torch_private.device_kind() != "cpu",
-                workers=self._horizon.workers,
-                queued=self._horizon.queued,
-                ranks=count,
-            )
-            if count > 1:
-                schedule = ranks.agree(schedule, rank=rank)
-            self._schedule = schedule
-            self._book.close("warm-up", planned=self._plan.warmup or 0, settled=settled)
-            self._began_ns = perf_counter_ns()
-            self._open("baseline")
-
-        self._timed(move_on)
+    def _end_warmup(self, settled: bool | None) -> None:
+        self._times.draw_up(self._book.rows)
+        self._book.close("warm-up", planned=self._plan.warmup or 0, settled=settled)
+        self._open("baseline")
 
     # -- baseline ------------------------------------------------------------------------------
 
     def _end_baseline(self, reason: str | None = None) -> None:
-        assert self._schedule is not None
-        times = counted_ms(self._book.rows)
-        if times:
-            self._step_ms = median(times)
-        enough = len(self._book.rows) >= self._schedule.baseline_min
-        planned = len(self._book.rows) if enough else self._schedule.baseline_min
+        self._times.timed(self._book.rows)
+        taken, least = len(self._book.rows), self._times.schedule.baseline_min
+        enough = taken >= least
         if reason is None and not enough:
             reason = "time limit"
-        self._book.close("baseline", planned=planned, reason=reason)
+        self._book.close("baseline", planned=max(taken, least), reason=reason)
         if self._plan.trial is not None:
             for name in ("trace", "memory"):
                 self._store.artefact(name, "absent", reason="an experiment times steps only")
@@ -288,10 +229,9 @@ class Capture:
             self._complete()
 
     def _try_to_trace(self) -> None:
-        assert self._schedule is not None
         if torch_private.profiler_running() or self._foreign_profiler:
             self._waited += 1
-            if self._waited > PROFILER_PATIENCE_STEPS or self._late():
+            if self._waited > PROFILER_PATIENCE_STEPS or self._times.late():
                 self._trace.lack("absent", "the script profiles itself all the time")
                 self._after_trace()
             else:
@@ -299,24 +239,23 @@ class Capture:
                 self._book.drop()
             return
         self.stage = "trace"
-        if not self._trace.begin(self._schedule, step_ms=self._step_ms, alone=self._alone):
+        if not self._trace.begin(self._times.schedule, step_ms=self._times.step_ms, alone=self._times.alone):
             self._after_trace()
 
     def _end_trace(self, *, at_cut: bool, reason: str | None = None) -> None:
-        if self._trace.end(at_cut=at_cut, late=self._late, reason=reason):
+        if self._trace.end(at_cut=at_cut, late=self._times.late, reason=reason):
             self._after_trace()
 
     # -- memory --------------------------------------------------------------------------------
 
     def _after_trace(self) -> None:
         self._at_trace_end()
-        assert self._schedule is not None
         why_not = None if self._plan.memory else "not asked for"
         if why_not is None:
             why_not = self._memory.why_not()
-        if why_not is None and self._schedule.memory == 0:
+        if why_not is None and self._times.schedule.memory == 0:
             why_not = "too few steps left"
-        if why_not is None and self._late() and self._alone:
+        if why_not is None and self._times.late():
             why_not = "time limit"
         if why_not is not None:
             self._memory.lack(why_not)
@@ -328,34 +267,21 @@ class Capture:
 
     def _end_memory(self, reason: str | None = None) -> None:
         self._memory.end()
-        self._book.close("memory", planned=self._planned("memory"), reason=reason)
+        self._book.close("memory", planned=self._times.planned("memory"), reason=reason)
         self._open_after()
 
     # -- after ---------------------------------------------------------------------------------
 
     def _open_after(self) -> None:
-        if self._planned("after") == 0 or (self._late() and self._alone):
+        if self._times.planned("after") == 0 or self._times.late():
             self._open_flops()
         else:
             self._open("after")
 
-    def _after_is_enough(self) -> bool:
-        assert self._schedule is not None
-        count = len(self._book.rows)
-        if count >= self._schedule.after or (self._alone and self._late()):
-            return True
-        if not self._schedule.resume or count < AFTER_STEPS:
-            return False
-        total = msgspec.structs.replace(
-            self._schedule, baseline_max=self._schedule.baseline_max + self._schedule.after
-        )
-        return baseline_is_enough([*self._book.baseline_rows, *self._book.rows], total)
-
     def _end_after(self, reason: str | None = None) -> None:
-        planned = self._planned("after") if reason else len(self._book.rows)
+        planned = self._times.planned("after") if reason else len(self._book.rows)
         self._book.close("after", planned=planned, reason=reason)
-        assert self._schedule is not None
-        self._book.compare_after(resume=self._schedule.resume)
+        self._book.compare_after(resume=self._times.schedule.resume)
         self._open_flops()
 
     # -- one step to count FLOPs in ------------------------------------------------------------
@@ -364,7 +290,7 @@ class Capture:
         why_not = self._ended
         if why_not is None and (torch_private.profiler_running() or self._foreign_profiler):
             why_not = "the script profiles itself"
-        elif why_not is None and self._late():
+        elif why_not is None and self._times.late():
             why_not = "time limit"
         if self._flops.begin(self._store, why_not=why_not):
             self.stage = "flops"
@@ -401,16 +327,16 @@ class Capture:
             self._trace.lack("absent", f"{reason} before the trace window")
         elif stage == "baseline":
             if self._book.rows:
-                self._book.close("baseline", planned=self._planned("baseline"), reason=reason)
+                self._book.close("baseline", planned=self._times.planned("baseline"), reason=reason)
             self._trace.lack("absent", f"{reason} before the trace window")
         elif stage == "waiting":
             self._trace.lack("absent", "the script profiles itself until its end")
         elif stage == "trace" and self._trace.running:
-            self._schedule = msgspec.structs.replace(self._schedule or _NOTHING, memory=0, after=0)
+            self._times.cancel("memory", "after")
             # Forks and worker shut-downs may be under way, so the open step is not counted.
             self._end_trace(at_cut=False, reason=reason)
         elif stage == "memory":
-            self._schedule = msgspec.structs.replace(self._schedule or _NOTHING, after=0)
+            self._times.cancel("after")
             self._end_memory(reason)
         elif stage == "after" and self._book.rows:
             self._end_after(reason)
@@ -423,25 +349,3 @@ class Capture:
     def spent_ms(self) -> float:
         """Wall time that the captures have added between steps so far."""
         return self._spent_ns / 1e6
-
-    @property
-    def _alone(self) -> bool:
-        return torch_private.world()[1] == 1
-
-    def _late(self, share: float = 1.0) -> bool:
-        """Past this share of the time limit for the windows behind the warm-up; never with ranks."""
-        if not self._alone:
-            return False
-        limit = self._plan.max_seconds * 1e9 * share
-        return perf_counter_ns() - self._began_ns > limit
-
-
-_NOTHING = Schedule(
-    baseline_min=0,
-    baseline_max=0,
-    baseline_ms=0,
-    traced=0,
-    trace_warmup=0,
-    memory=0,
-    after=0,
-)

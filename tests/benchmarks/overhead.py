@@ -160,7 +160,7 @@ def window_ratios(width: int, layers: int) -> dict[str, float]:
     ):
         while not agent.capture.done:
             step()
-        run: Run = agent._store.run
+        run: Run = agent.capture._store.run
     medians = {w.name: median(w.steps.wall_ms) for w in run.windows if w.steps.wall_ms}
     ratios = {name: value / medians["baseline"] for name, value in medians.items()}
     overhead = run.overhead

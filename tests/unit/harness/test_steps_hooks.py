@@ -17,13 +17,14 @@ from torch.utils.data import dataloader as loader_module
 
 from torch_bottleneck import Harness
 from torch_bottleneck.harness import torch_private
-from torch_bottleneck.harness.agent import Agent, active
+from torch_bottleneck.harness.agent import Agent
 from torch_bottleneck.harness.capture import Capture
 from torch_bottleneck.harness.flops import FlopStep
 from torch_bottleneck.harness.horizon import Horizon
 from torch_bottleneck.harness.memory_notes import NoteBook
 from torch_bottleneck.harness.phases import PhaseClock
 from torch_bottleneck.harness.plan import Plan
+from torch_bottleneck.harness.presence import active
 from torch_bottleneck.harness.progress import Progress
 from torch_bottleneck.harness.stopping import Stopper, StopRun
 from torch_bottleneck.harness.store import Store
@@ -147,10 +148,10 @@ def test_a_step_that_raises_does_not_end_the_cuts(agent: Agent) -> None:
 
     with pytest.raises(ValueError, match="no loss"):
         optimizer.step(bad_closure)
-    agent._leave_tape()
+    agent._deck.leave()
     before = agent.rule.cuts
     train(5, model, optimizer, batches)
-    agent._leave_tape()
+    agent._deck.leave()
     assert agent.rule.cuts == before + 5
     assert agent.clock.depth == 0
 
@@ -273,8 +274,8 @@ def test_flops_are_counted_by_a_profiler_that_is_known_as_ours(agent: Agent) -> 
     with contextlib.suppress(StopRun):
         train(90, model, optimizer, iter(loader))
     assert agent.capture.done
-    assert agent._store.run.artefacts["flops"].status == "ok"
-    flops = agent._store.run.flops
+    assert agent.capture._store.run.artefacts["flops"].status == "ok"
+    flops = agent.capture._store.run.flops
     assert flops is not None
     assert flops.flops == 2 * 2 * 4 * 4 * 4  # forward and the weights' gradient; the input needs none
 

@@ -254,9 +254,9 @@ def train(steps: int) -> Iterator[int]:
 
 
 def test_a_real_loop_is_noted_and_loses_no_step(agent: Agent) -> None:
-    on_tape = [agent._tape is not None for _ in train(40)]
+    on_tape = [agent._deck.tape is not None for _ in train(40)]
     assert sum(on_tape) > 20
-    agent._leave_tape()
+    agent._deck.leave()
     agent._meter.share_usage()
     rows = agent.capture._book.rows
     assert [row.index for row in rows] == list(range(rows[0].index, rows[0].index + len(rows)))
@@ -275,18 +275,18 @@ def test_a_wish_to_stop_is_met_at_the_next_event(agent: Agent) -> None:
     with pytest.raises(StopRun):  # noqa: PT012 - the loop is what is stopped
         for steps in train(100):
             if steps == 25:
-                assert agent._tape is not None
+                assert agent._deck.tape is not None
                 agent._stopper.reason = "interrupted"
     assert steps == 25
-    assert agent._tape is None
+    assert agent._deck.tape is None
 
 
 def test_another_optimizer_ends_the_tape(agent: Agent) -> None:
     for i in train(30):
         if i == 20:
-            assert agent._tape is not None
+            assert agent._deck.tape is not None
             other = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
-            assert agent._tape is None
+            assert agent._deck.tape is None
             assert len(agent._learned.optimizers.facts()) == 2
             del other
 
@@ -296,7 +296,7 @@ def test_where_the_program_is_can_be_told_from_the_tape(agent: Agent) -> None:
 
     class Asking(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.add((agent._tape is not None, agent._whereabouts()[0]))
+            seen.add((agent._deck.tape is not None, agent._whereabouts()[0]))
             return super().forward(x)
 
     model = Asking(4, 4)

@@ -1,0 +1,47 @@
+"""Which agent watches this process, and that a fork does not take it along.
+
+In: agents whose hooks go in or come out. Out: the one that watches now, if any.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .agent import Agent
+
+__all__ = ["active", "came", "went"]
+
+_watching: list[weakref.ref[Agent]] = []
+
+
+def active() -> Agent | None:
+    """Return the agent that watches this process, if there is one."""
+    return _watching[-1]() if _watching else None
+
+
+def came(agent: Agent) -> None:
+    """The hooks of this agent are about to go in."""
+    _watching.append(weakref.ref(agent))
+    # A forked data-loader worker has its parent's thread identity; it must not cut steps.
+    os.register_at_fork(after_in_child=_deafen(weakref.ref(agent)))
+
+
+def went(agent: Agent) -> None:
+    """Its hooks are out again."""
+    _watching[:] = [watching for watching in _watching if watching() not in (None, agent)]
+
+
+def _deafen(agent: weakref.ref[Agent]) -> Callable[[], None]:
+    """Return what a forked child does with its parent's agent; a weak one, as it cannot be removed."""
+
+    def deafen() -> None:
+        watching = agent()
+        if watching is not None:
+            watching.deafen()
+
+    return deafen

@@ -1,0 +1,113 @@
+"""Who hears of the hooks' events: the agent at once, or a tape for as long as steps are timed.
+
+In: windows that open and updates that end. Out: the observer of the hooks. The tape is put in after
+the first update of a timed window, where the cycle of a step is known and a compilation would be
+noticed, and is taken out, and played, whenever something happens that it does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from .tape import Tape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .capture import Capture
+    from .compiler import CompileWatch
+    from .hooks import Hooks
+    from .learned import Learned
+    from .observer import Observer
+    from .own_cost import OwnCost
+    from .stopping import Stopper
+    from .tracker import Tracker
+
+__all__ = ["TapeDeck"]
+
+
+class TapeDeck:
+    """Puts a tape between the hooks and the agent, and takes it out again."""
+
+    def __init__(
+        self,
+        agent: Observer,
+        hooks: Hooks,
+        tracker: Tracker,
+        stopper: Stopper,
+        *,
+        capture: Capture,
+        compiles: CompileWatch,
+        learned: Learned,
+        own_cost: OwnCost,
+    ) -> None:
+        """Begin without a tape.
+
+        Args:
+            agent: hears of everything while no tape is in.
+            hooks: tell whoever is their observer.
+            tracker: is told of what a tape holds.
+            stopper: a stop that is wanted ends a burst.
+            capture: says how many steps may be told of together.
+            compiles: nested modules are left alone where nothing is compiled.
+            learned: the root modules, and the lines that evaluate.
+            own_cost: is told that nested modules were left alone.
+        """
+        self.tape: Tape | None = None
+        self.wanted = False
+        """A window is timed: at the end of the next update a tape goes in."""
+        self._agent = agent
+        self._hooks = hooks
+        self._tracker = tracker
+        self._stopper = stopper
+        self._capture = capture
+        self._compiles = compiles
+        self._learned = learned
+        self._own_cost = own_cost
+        self._used = False
+
+    def start(self) -> None:
+        """An update has ended in a window that is timed: from now on events are noted, not looked at."""
+        rule = self._tracker.rule
+        if rule.inside:
+            return
+        self.wanted = False
+        if rule.next_cut == "unknown" or self._capture.burst() == 1 or not self._compiles.foretells:
+            return
+        self._used = True
+        self.tape = self._make()
+        if not self._compiles.asked_for and self._hooks.narrow(self._learned.roots):
+            self._own_cost.nested_are_free = True
+        self._tracker.meter.garbage.sink = self.tape.collected
+        self._hooks.observer = self.tape
+
+    def leave(self) -> None:
+        """Hear of what was noted, and of everything as it happens from now on."""
+        tape, self.tape = self.tape, None
+        self.wanted = False
+        if tape is not None:
+            self._hooks.observer = self._agent
+            self._hooks.widen()
+            self._tracker.meter.garbage.sink = None
+            tape.play()
+
+    @contextlib.contextmanager
+    def as_when_timed(self) -> Iterator[None]:
+        """Have the hooks as they were while steps were timed; what a tape holds is told to nobody."""
+        self._hooks.observer = self._make() if self._used else self._agent
+        try:
+            yield
+        finally:
+            self._hooks.observer = self._agent
+
+    def _make(self) -> Tape:
+        return Tape(
+            self._agent,
+            self._tracker,
+            self._stopper,
+            burst=self._capture.burst,
+            mark=self._capture.mark,
+            stop=self.leave,
+            found=self._learned.sites.note,
+        )
