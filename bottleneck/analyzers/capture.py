@@ -162,9 +162,12 @@ def judge(facts: Facts) -> Quality:
         fair.append(f"{percent(unexplained)} of the step is unexplained")
     if facts.step.true_is == "profiled":
         fair.append("no unprofiled step time, so the profiler's own cost is in the figures")
-    if facts.step.true_is == "measured" and facts.step.count < 5:
-        fair.append(f"only {facts.step.count} unprofiled steps were timed")
-    if timeline.steps < 2 and (timeline.steps or unexplained <= _UNEXPLAINED_POOR):
+    # Where no step was seen at all, that is the reason, and what follows from it is none.
+    seen = timeline.true_ms > 0 and facts.step.true_ms is not None
+    if seen and facts.step.true_is == "measured" and facts.step.count < 5:
+        steps = "step was" if facts.step.count == 1 else "steps were"
+        fair.append(f"only {facts.step.count} unprofiled {steps} timed")
+    if seen and timeline.steps < 2 and (timeline.steps or unexplained <= _UNEXPLAINED_POOR):
         fair.append(f"{'one' if timeline.steps else 'no'} whole traced step")
     spread = facts.step.spread_ms
     if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:

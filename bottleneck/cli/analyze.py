@@ -14,6 +14,7 @@ import click
 from ..errors import UsageError
 from ..model.codes import BottleneckClass
 from ..reporters.base import FORMATS
+from .numbers import FiniteRange
 
 __all__ = ["command"]
 
@@ -27,7 +28,7 @@ __all__ = ["command"]
 )
 @click.option(
     "--true-step-ms",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Step time measured without a profiler. A bare trace does not hold it, and profiled steps are"
     " inflated.",
 )

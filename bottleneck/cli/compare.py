@@ -13,7 +13,7 @@ import click
 
 from ..errors import UsageError
 from ..model.counters import COUNTERS
-from ..reporters.compare_words import number
+from .numbers import FiniteRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--time-tolerance",
-                type=click.FloatRange(min=0, min_open=True, max=10, max_open=True),
+                type=FiniteRange(min=0, min_open=True, max=10, max_open=True),
                 help="Increase of the step time that matters, relative: 0.05 is 5 %.",
             ),
             click.option(
@@ -88,10 +88,9 @@ def counters_table() -> str:
     for name, spec in COUNTERS.items():
         passes = f"{spec.tolerance:.0%}" if spec.tolerance else "none"
         if spec.slack:
-            passes += f" + {number(spec.slack, spec.unit)}"
-        lines.append(
-            f"  {name:<22} {passes:<12} {spec.title}, {'per step' if spec.scope == 'step' else 'per run'}"
-        )
+            passes += f" + {spec.slack / 1e6:.2g} MB" if spec.unit == "bytes" else f" + {spec.slack:g}"
+        scope = "per step" if spec.scope == "step" else "per run"
+        lines.append(f"{name:<20} {passes:<9} {spec.title}, {scope}")
     return "\n".join(lines)
 
 

@@ -19,6 +19,7 @@ from ..errors import InputError, ScriptError, UsageError
 from ..harness.plan import Plan
 from ..model.codes import BottleneckClass
 from ..reporters.base import FORMATS
+from .numbers import FiniteRange
 
 if TYPE_CHECKING:
     from ..harness.place import Place
@@ -32,12 +33,18 @@ RANKS_SECONDS = 120.0
 TENSORBOARD_BYTES = 32 * 1024**2
 """Larger traces are left to `bottleneck review`: copying one takes as long as reading it again."""
 LAUNCHERS = {
-    "python": "Leave `python` out: bottleneck diagnose train.py",
-    "python3": "Leave `python3` out: bottleneck diagnose train.py",
-    "torchrun": "Put the launcher first: torchrun ... -m torch_bottleneck diagnose train.py",
-    "accelerate": "Put the launcher first: accelerate launch ... -m torch_bottleneck diagnose train.py",
-    "deepspeed": "Put the launcher first: deepspeed ... --module torch_bottleneck diagnose train.py",
+    "python": "Leave `python` out: bottleneck {verb} train.py",
+    "python3": "Leave `python3` out: bottleneck {verb} train.py",
+    "torchrun": "Put the launcher first: torchrun ... -m torch_bottleneck {verb} train.py",
+    "accelerate": "Put the launcher first: accelerate launch ... -m torch_bottleneck {verb} train.py",
+    "deepspeed": "Put the launcher first: deepspeed ... --module torch_bottleneck {verb} train.py",
 }
+
+OTHER_KINDS = {
+    ".ipynb": ("a notebook", "Make a script of it first: jupyter nbconvert --to script {}"),
+    ".json": ("JSON", "A profiler trace is read by: bottleneck analyze {}"),
+}
+"""Suffix -> what it is, and what to do: JSON that happens to be a Python expression would run."""
 
 
 class ScriptCommand(click.Command):
@@ -103,7 +110,7 @@ class ScriptCommand(click.Command):
 @click.option("--lines", is_flag=True, help="Name the line of every .item() and the like, for `compare`.")
 @click.option(
     "--max-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=Plan().max_seconds,
     show_default=True,
     help="Limit on the measured windows, beyond warm-up.",
@@ -173,11 +180,21 @@ def command(
 def split_words(module: str | None, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return (script or module, its arguments)."""
     if module is not None:
+        if module == "--":
+            raise UsageError("-m names no module.", remedy=f"bottleneck {_verb()} -m package.module")
         return module, words[1:] if words[:1] == ("--",) else words
     if not words:
-        raise UsageError("No script given.", remedy="bottleneck diagnose [options] train.py [its arguments]")
+        raise UsageError(
+            "No script given.", remedy=f"bottleneck {_verb()} [options] train.py [its arguments]"
+        )
     target, rest = words[0], words[1:]
     return target, rest[1:] if rest[:1] == ("--",) else rest
+
+
+def _verb() -> str:
+    """Return the verb that was typed: other verbs take scripts as this one does."""
+    context = click.get_current_context(silent=True)
+    return (context.info_name if context is not None else None) or "diagnose"
 
 
 def check_script(target: str) -> None:
@@ -192,14 +209,26 @@ def check_script(target: str) -> None:
         hint = f"Run {inside}, or `-m {path.name}`." if inside.is_file() else "Name the script in it."
         raise InputError(f"{target} is a folder, not a script.", remedy=hint)
     if not path.exists():
-        hint = LAUNCHERS.get(path.name, f"The working folder is {Path.cwd()}.")
+        hint = f"The working folder is {Path.cwd()}."
+        if path.name in LAUNCHERS:
+            hint = LAUNCHERS[path.name].format(verb=_verb())
+            if _verb() == "verify" and not path.name.startswith("python"):
+                hint = f'Name the launcher with its options apart: --launcher "{path.name} ..."'
         if target.startswith("-"):
-            hint = "Options of bottleneck come before the script: see `bottleneck diagnose --help`."
+            hint = f"Options of bottleneck come before the script: see `bottleneck {_verb()} --help`."
         raise InputError(f"There is no script {target}.", remedy=hint)
+    if not path.is_file():
+        # Reading a pipe would wait for its writer, and leave nothing for the script's process.
+        raise InputError(f"{target} is no file but a pipe or a device.", remedy="Write the script to a file.")
+    if path.suffix in OTHER_KINDS:
+        kind, hint = OTHER_KINDS[path.suffix]
+        raise InputError(f"{target} is {kind}, not Python source.", remedy=hint.format(path))
     try:
         source = path.read_bytes()
     except OSError as error:
         raise InputError(f"Cannot read {target}: {error.strerror}.") from None
+    if source.startswith(b"PK\x03\x04"):
+        raise InputError(f"{target} is a zip archive.", remedy="Unpack it, and name the script in it.")
     if b"\0" in source[:65536]:
         raise InputError(f"{target} is a binary file, not Python source.")
     if path.suffix != ".py":

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import InputError
+
 if TYPE_CHECKING:
     from ..doctor.check import Check
 
@@ -29,6 +31,10 @@ def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_
 
     Nothing is changed. Exit codes: 0 nothing stands in the way (warnings may), 2 a problem was found.
     """
+    for path in paths:
+        if not path.exists():
+            # Before the checks that take seconds.
+            raise InputError(f"{path} does not exist.", remedy="Check the path.")
     found: list[Check] = []
     for check in _checks(paths, quick=quick):
         found.append(check)

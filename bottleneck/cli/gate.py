@@ -89,8 +89,8 @@ def command(
     """Run SCRIPT several times and fail if its training step has become worse.
 
     \b
-    bottleneck gate --baseline reports/baseline.json train.py --epochs 1
-    bottleneck gate --baseline reports/baseline.json --update-baseline train.py --epochs 1
+    bottleneck gate --baseline base.json train.py --epochs 1
+    bottleneck gate --baseline base.json --update-baseline train.py --epochs 1
     bottleneck gate --base ../main-checkout train.py --epochs 1
 
     Counters (synchronisations, kernels, graph breaks, copies, ...) are exact on any machine, a CPU-only
@@ -102,11 +102,16 @@ def command(
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable,
     4 the script itself failed.
     """
+    from ..reporters.output import expect_writable
+
     target, arguments = split_words(module, script)
     if module is None:
         check_script(target)
     _check(baseline, base_folder, update=update_baseline, script=target if module is None else None)
     wishes = wished_reports(reports)
+    # Before minutes of running, not after.
+    for file in (*wishes, *([baseline] if update_baseline and baseline is not None else [])):
+        expect_writable(file)
     settings = settings_for(Path.cwd(), options)
     stored = _stored(baseline, update=update_baseline)
     windows = _windows(settings, stored, options, update=update_baseline)

@@ -38,7 +38,7 @@ VERBS: dict[str, str] = {
     "analyze": "Diagnose run folders, or anyone's profiler traces.",
     "compare": "Compare two sets of runs: what grew, and why.",
     "gate": "Run a script and fail if its step has become worse than the baseline.",
-    "report": "Show the diagnosis of a run again, as text, Markdown or JSON.",
+    "report": "Show the diagnosis of a run again, as text, Markdown, JSON or HTML.",
     "verify": "Try fixes without editing the script, and measure what they bring.",
     "review": "Look at runs in TensorBoard, with the diagnosis beside the trace.",
     "doctor": "Check versions, permissions and files for what would go wrong.",

@@ -24,7 +24,7 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     """Show the diagnosis of RUN, a run folder or a diagnosis.json.
 
     \b
-    bottleneck report RUN --format html    writes RUN/report.html: one page with charts, opens offline
+    bottleneck report RUN --format html    writes RUN/report.html, opens offline
     """
     from ..reporters.json import load
     from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for

@@ -16,6 +16,7 @@ import click
 from ..errors import InputError, UsageError
 from ..model.verify import Protocol
 from .diagnose import ScriptCommand, shown
+from .numbers import FiniteRange
 
 if TYPE_CHECKING:
     from ..model.verify import Verification
@@ -92,7 +93,7 @@ def _leading(words: list[str]) -> int:
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
     metavar="MINUTES",
@@ -100,7 +101,7 @@ def _leading(words: list[str]) -> int:
 )
 @click.option(
     "--run-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="MINUTES",
@@ -166,6 +167,7 @@ def command(
 
     Exit codes: 0 measured, 2 bad usage or input, 4 the script itself failed, 130 interrupted.
     """
+    from ..reporters.output import expect_writable
     from ..verify.arms import Arms
     from ..verify.edits import must_be_clean, script_file, with_edits
     from ..verify.session import Session
@@ -186,9 +188,11 @@ def command(
     )
     source = find_source(module, words, launcher=launcher_words(launcher))
     file = script_file(source.target.cwd or Path.cwd(), source.target.script, source.target.module)
+    # Before minutes of running, not after.
     if write and file is not None:
-        # Before minutes of running, not after.
         must_be_clean(file)
+    if patch is not None:
+        expect_writable(patch)
     if resume:
         folder, state, candidates = resume_from(source, out, protocol)
     else:

@@ -50,6 +50,13 @@ def check_files(paths: Sequence[Path], *, memory: int | None) -> Iterator[Check]
     for path in paths:
         if not path.exists():
             raise InputError(f"{path} does not exist.", remedy="Check the path.")
+        if path.is_file() and _TRACE.fullmatch(path.name) is None:
+            yield Check(
+                area="files",
+                level="warning",
+                text=f"{path} is no trace: its name ends in neither .json nor .json.gz.",
+            )
+            continue
         files = [path] if path.is_file() else sorted(_traces(path))
         if not files:
             yield Check(area="files", level="warning", text=f"{path} holds no trace (*.json, *.json.gz).")
@@ -87,8 +94,8 @@ def _unseen(path: Path, files: Sequence[Path]) -> Iterator[Check]:
         yield Check(
             area="files",
             level="note",
-            text=f"{len(alone)} traces are as torch wrote them: the tab counts steps twice, and loader,"
-            " runtime and NCCL time not at all.",
+            text=f"as torch wrote them ({len(alone)} of {len(seen)} traces): the tab counts steps twice, and"
+            " loader, runtime and NCCL time not at all.",
             remedy=f"bottleneck review {path}",
         )
     by_folder: dict[Path, set[str]] = defaultdict(set)
@@ -106,7 +113,11 @@ def _unseen(path: Path, files: Sequence[Path]) -> Iterator[Check]:
                 remedy=f"bottleneck review {path}",
             )
     if seen and not unseen and not alone:
-        yield Check(area="files", level="ok", text=f"{path}: {len(seen)} traces that TensorBoard reads right")
+        yield Check(
+            area="files",
+            level="ok",
+            text=f"{path}: TensorBoard reads it right ({len(seen)} of {len(files)} traces)",
+        )
 
 
 def _has_copy(file: Path) -> bool:

@@ -97,7 +97,7 @@ class Session:
         if not self._child and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
             self._sigterm = signal.SIG_DFL
-        os.register_at_fork(after_in_child=self._restore_signals)
+        os.register_at_fork(after_in_child=self._after_fork)
         if self._trial is not None:
             self._trial.prepare()
         self._watch.install()
@@ -199,8 +199,13 @@ class Session:
             self.note("the script was terminated (SIGTERM)")
             raise SystemExit(TERMINATED)
 
-    def _restore_signals(self) -> None:
-        """In a forked child: a worker that is terminated must die as it would without us."""
+    def _after_fork(self) -> None:
+        """In a forked child: what is not in place yet stays out, and signals act as without us.
+
+        A child that imports torch itself would be captured into its parent's folder, which may be
+        gone by then; and a worker that is terminated must die as it would without us.
+        """
+        self._watch.uninstall()
         self.stopper.uninstall_signals()
         if self._sigterm is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._sigterm)

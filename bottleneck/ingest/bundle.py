@@ -90,8 +90,11 @@ def _existing(path: Path) -> Path:
     """Return the path, or the temporary folder that a killed run left in its place."""
     if path.name == "run.json" and path.is_file():
         return path.parent
-    if path.exists():
+    if path.is_file() or path.is_dir():
         return path
+    if path.exists():
+        # It can be read only once, if its writer ever comes; a trace is looked at before it is read.
+        raise InputError(f"{path} is no file but a pipe or a device.", remedy="Write it to a file first.")
     left = path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
     if left.is_dir():
         return left

@@ -28,6 +28,7 @@ __all__ = [
     "REPORT_FILE",
     "Traits",
     "emit",
+    "expect_writable",
     "fits_terminal",
     "render_for",
     "save",
@@ -114,6 +115,21 @@ def write_text(path: Path, text: str) -> None:
         raise InputError(
             f"Cannot write {path}: {error.strerror or error}.", remedy="Choose another place with --out."
         ) from None
+
+
+def expect_writable(path: Path) -> None:
+    """Say now what `write_text` would stumble over after minutes of running; nothing is created.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    if path.is_dir():
+        raise InputError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
+    nearest = next(place for place in path.absolute().parents if place.exists())
+    if not nearest.is_dir():
+        raise InputError(f"Cannot write {path}: {nearest} is not a folder.", remedy="Name another file.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"Cannot write {path}: no permission in {nearest}.", remedy="Name another file.")
 
 
 def fits_terminal(name: str, stream: TextIO | None) -> bool:

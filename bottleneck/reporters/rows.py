@@ -220,7 +220,7 @@ def step_line(diagnosis: Diagnosis) -> str:
     if step.true_ci_ms is not None:
         low, high = (milliseconds(value, like=step.true_ms) for value in step.true_ci_ms)
         text += f" (95 %: {low} to {high})"
-    steps = f" over {step.count} steps" if step.count else ""
+    steps = f" over {step.count} step{'s' if step.count != 1 else ''}" if step.count else ""
     return f"{text}{steps}, timed without the profiler"
 
 

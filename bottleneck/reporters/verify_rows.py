@@ -84,14 +84,23 @@ def headline(verification: Verification) -> str:
         best = " + ".join(verification.combination)
         return f"{best}: each adds to those before it; how much all bring together is not measured yet."
     if together is None or together.measured is None:
-        tried = len([row for row in verification.outcomes if row.verdict != "not run"])
-        if any(row.verdict in ("undecided", "not run") for row in verification.outcomes):
-            return "Nothing is proven to help so far."
-        return f"None of the {tried} fixes tried helps." if tried != 1 else "The fix does not help."
+        return _nothing_won(verification)
     found = together.measured
     names = " + ".join(verification.combination)
     steps = f"{milliseconds(found.before_ms)} → {milliseconds(found.after_ms, like=found.before_ms)} ms"
     return f"{names}: {steps}, {_times(found)}, loss {_SAID[together.parity.verdict]}."
+
+
+def _nothing_won(verification: Verification) -> str:
+    tried = [row for row in verification.outcomes if row.verdict != "not run"]
+    if any(row.verdict in ("undecided", "not run") for row in verification.outcomes):
+        return "Nothing is proven to help so far."
+    if all(row.verdict in ("not applied", "failed") for row in tried):
+        if len(tried) == 1:
+            reason = f": {clean(tried[0].reason).removesuffix('.')}" if tried[0].reason else ""
+            return f"The fix {'failed' if tried[0].verdict == 'failed' else 'was not applied'}{reason}."
+        return f"None of the {len(tried)} fixes could be measured: not applied, or failed."
+    return f"None of the {len(tried)} fixes tried helps." if len(tried) != 1 else "The fix does not help."
 
 
 def combination_outcome(verification: Verification) -> Outcome | None:

@@ -107,6 +107,15 @@ def test_version(bottleneck: Run) -> None:
         (["explain", "BN999"], "BN999"),
         (["explain", "BN1O1"], "Did you mean BN101?"),
         (["diagnose", "nowhere.py"], "nowhere.py"),
+        (["diagnose", "-m"], "-m names no module"),
+        (["gate"], "bottleneck gate [options] train.py"),
+        (["gate", "--baseline", "b.json", "python", "train.py"], "bottleneck gate train.py"),
+        (["verify", "--fix", "FX101", "torchrun", "train.py"], '--launcher "torchrun ..."'),
+        (["doctor", "nowhere.json"], "nowhere.json does not exist"),
+        (["diagnose", "--max-seconds", "nan", "train.py"], "not a finite number"),
+        (["analyze", "x", "--true-step-ms", "inf"], "not a finite number"),
+        (["compare", "a", "b", "--time-tolerance", "nan"], "not a finite number"),
+        (["verify", "--budget", "inf", "train.py"], "not a finite number"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -118,6 +127,76 @@ def test_mistakes_get_one_clear_message_and_exit_code_2(
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("train.ipynb", b'{"cells": [], "nbformat": 4}', "jupyter nbconvert --to script train.ipynb"),
+        ("trace.json", b'{"traceEvents": []}', "bottleneck analyze trace.json"),
+        ("train.pyz", b"PK\x03\x04", "zip archive"),
+        ("train.so", b"\x7fELF\0", "binary file"),
+        ("train.sh", b"#!/bin/sh\necho hello\n", "not Python source"),
+    ],
+)
+def test_what_is_no_script_is_named_and_not_run(
+    bottleneck: Run, tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = bottleneck("diagnose", name)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "analyze"])
+def test_a_pipe_is_refused_rather_than_waited_for(bottleneck: Run, tmp_path: Path, verb: str) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    done = bottleneck(verb, "pipe.py", timeout=60)
+    assert done.returncode == 2
+    assert "no file but a pipe" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "--fix", "FX101", "--patch", "taken/x.diff", "train.py"],
+        ["verify", "--fix", "FX101", "--patch", "folder", "train.py"],
+        ["gate", "--baseline", "taken/b.json", "--update-baseline", "train.py"],
+        ["gate", "--baseline", "b.json", "--update-baseline", "--report", "taken/r.md", "train.py"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    bottleneck: Run, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "taken").write_text("a file")
+    (tmp_path / "folder").mkdir()
+    done = bottleneck(*arguments)
+    assert done.returncode == 2
+    assert "Cannot write" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    def pages(command: click.Command, words: list[str]) -> list[tuple[str, str]]:
+        context = click.Context(command, info_name=" ".join(words), max_content_width=80, terminal_width=80)
+        found = [(" ".join(words), command.get_help(context))]
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                found += pages(inner, [*words, name])
+        return found
+
+    wide = [
+        f"{name}: {line}"
+        for name, page in pages(cli_main.cli, ["bottleneck"])
+        for line in page.splitlines()
+        if len(line) > 80
+    ]
+    assert wide == []
 
 
 def test_a_bug_of_ours_shows_its_traceback_and_how_to_report_it(

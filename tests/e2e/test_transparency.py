@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e.running import Result, command_line, environment, harness, harness_command, plain, run
+from e2e.running import Result, command_line, diagnose, environment, harness, harness_command, plain, run
 
 LOOK = """
 import os, sys, pickle, inspect, __main__
@@ -252,6 +252,34 @@ def test_processes_of_the_script_s_own_are_as_they_would_be(tmp_path: Path) -> N
     expected, got = both(tmp_path, "train.py")
     assert "-15" in expected.out
     assert_same(expected, got)
+
+
+def test_a_daemon_that_imports_torch_trains_on_when_its_run_folder_is_gone(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import os, time
+        if os.fork():
+            os._exit(0)
+        while os.path.isdir(".run.partial"):
+            time.sleep(0.05)
+        import torch
+        try:
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(200):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+            said = "trained to its end"
+        except BaseException as error:
+            said = repr(error)
+        open("said", "w").write(said)
+        """,
+    )
+    done = diagnose(tmp_path, "train.py")
+    assert "No training step was seen" in done.out
+    assert (tmp_path / "said").read_text() == "trained to its end"
 
 
 def test_a_start_method_may_be_set_after_loaders_are_built(tmp_path: Path) -> None:

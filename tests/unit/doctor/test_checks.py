@@ -180,6 +180,12 @@ def test_workers_that_the_distributed_view_cannot_tell_apart(tmp_path: Path) -> 
     assert any("<node>_<rank>" in check.text for check in checked(tmp_path))
 
 
+def test_a_file_that_cannot_be_a_trace_is_not_sent_on_to_review(tmp_path: Path) -> None:
+    found = checked(trace(tmp_path / "train.py"))
+    assert [(check.level, check.remedy) for check in found] == [("warning", "")]
+    assert "is no trace" in found[0].text
+
+
 def test_what_is_no_json_at_all_is_a_problem(tmp_path: Path) -> None:
     trace(tmp_path / "a.pt.trace.json").write_bytes(b"")
     trace(tmp_path / "b.pt.trace.json").write_bytes(b"PK\x03\x04zip")

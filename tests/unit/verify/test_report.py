@@ -26,6 +26,7 @@ from torch_bottleneck.model.verify import (
 )
 from torch_bottleneck.reporters import verify_json, verify_markdown, verify_terminal
 from torch_bottleneck.reporters.verify_rows import headline, reason_lines, rows_of
+from torch_bottleneck.reporters.wording import clean
 
 HOSTILE = "<script>|`x`\x1b[31m\nnew"
 
@@ -107,6 +108,14 @@ def test_the_headline_is_the_combination_against_the_script_as_it_is() -> None:
         nothing, outcomes=(Outcome(fixes=("FX1",), title="", verdict="undecided"),)
     )
     assert headline(open_) == "Nothing is proven to help so far."
+    # What was never timed has not been found to be of no help.
+    alone = msgspec.structs.replace(nothing, outcomes=VERIFICATION.outcomes[2:3])
+    assert headline(alone) == f"The fix failed: {clean(HOSTILE)}."
+    absent = Outcome(fixes=("FX1",), title="", verdict="not applied", reason="no DataLoader was built")
+    alone = msgspec.structs.replace(nothing, outcomes=(absent,))
+    assert headline(alone) == "The fix was not applied: no DataLoader was built."
+    both = msgspec.structs.replace(nothing, outcomes=(absent, VERIFICATION.outcomes[2]))
+    assert headline(both) == "None of the 2 fixes could be measured: not applied, or failed."
 
 
 def test_rows_hold_what_was_predicted_beside_what_was_measured() -> None:
