@@ -270,13 +270,14 @@ class LayoutConversions(Analyzer):
 
     What it means
         cuDNN's tensor-core convolutions work channels-last; tensors in NCHW are converted before
-        and after each of them.
+        and after each of them. Its batch norms for NCHW give each channel to one block of threads, so
+        that few channels leave most of the device idle.
 
     How it is measured
         Layout kernels (nchwToNhwc, nhwcToNchw and the like) around convolutions in the trace.
 
     What it costs you
-        Replayed without those kernels.
+        Replayed without those kernels, and with the batch norms taking no longer than their bytes do.
 
     What it is not
         Not every transpose: only conversions that the convolution library inserted.
@@ -295,20 +296,24 @@ class LayoutConversions(Analyzer):
         share = facts.number("kernels.layout_share") or 0.0
         if share < 0.01:
             return ()
+        answer = _priced(facts, WhatIf.CHANNELS_LAST)
+        evidence = [
+            Evidence(
+                text=f"{percent(share)} of the step in layout kernels",
+                value=share,
+                unit="share",
+                source="trace",
+            )
+        ]
+        if answer is not None:
+            evidence.append(Evidence(text=answer.basis, source="replay"))
         return (
             self.finding(
                 facts,
-                f"Layout conversions around convolutions take {percent(share)} of the step",
-                answer=_priced(facts, WhatIf.CHANNELS_LAST),
+                f"Convolutions run on NCHW: conversions around them take {percent(share)} of the step",
+                answer=answer,
                 time_ms=share * facts.true_ms,
-                evidence=[
-                    Evidence(
-                        text=f"{percent(share)} of the step in layout kernels",
-                        value=share,
-                        unit="share",
-                        source="trace",
-                    )
-                ],
+                evidence=evidence,
                 not_this="Transposes written in the model are not counted.",
             ),
         )

@@ -23,8 +23,9 @@ FIXES: tuple[Fix, ...] = (
         title="Let allocator segments grow (expandable_segments)",
         addresses=("BN201", "BN212"),
         what_to_change="Set expandable_segments:True before torch is imported: segments then grow in place, so"
-        " changing sizes no longer force freeing and allocating whole blocks. Newer torch calls the variable"
-        " PYTORCH_ALLOC_CONF and still reads the old name.",
+        " changing sizes no longer force freeing and allocating whole blocks. Leave max_split_size_mb out: its"
+        " rule for large blocks holds in such segments too. Newer torch calls the variable PYTORCH_ALLOC_CONF"
+        " and still reads the old name.",
         when=(
             ON_CUDA,
             given("allocator.expandable_segments", "==", False, "expandable_segments is off"),

@@ -144,7 +144,7 @@ torch.use_deterministic_algorithms(False)""",
         ),
         may_break="Operators without an NHWC kernel convert back; view() on images must become reshape().",
         what_if=WhatIf.CHANNELS_LAST,
-        basis="the layout-change kernels taken away",
+        basis="what NCHW costs around the convolutions taken away",
         code="""\
 import torch
 

@@ -5,6 +5,7 @@ In: the suggestions that match, the verdict, the replays. Out: their order, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..catalog.registry import by_id
@@ -65,9 +66,22 @@ def best_pair(
         if question is None or its is None or (question, its) not in timeline.after:
             continue
         both = timeline.after[question, its]
-        alone = min(s.predicted_ms for s in (first, other) if s.predicted_ms is not None)
-        if both < alone - _WORTH_COMBINING * true_ms and (best is None or both < best.predicted_ms):
+        alone = [_alone(s, timeline) for s in (first, other)]
+        least = min(step for step, _ in alone)
+        if both < least - _WORTH_COMBINING * true_ms and (best is None or both < best.predicted_ms):
             best = Combination(
-                fixes=(first.fix, other.fix), predicted_ms=both, bound=first.bound or other.bound
+                fixes=(first.fix, other.fix), predicted_ms=both, bound=any(bound for _, bound in alone)
             )
     return best
+
+
+def _alone(suggestion: Suggestion, timeline: Timeline) -> tuple[float, bool]:
+    """Return (step in ms, whether it is a bound) of a suggestion, without what less memory held may bring.
+
+    Beside the fix that ends the allocator's calls that is no longer open.
+    """
+    fix = by_id(suggestion.fix)
+    answer = timeline.what_ifs.get(fix.what_if) if fix.what_if is not None else None
+    if answer is not None and answer.relieved_ms is not None:
+        return answer.step_ms, answer.bound or fix.what_if_bound
+    return (math.inf if suggestion.predicted_ms is None else suggestion.predicted_ms), suggestion.bound

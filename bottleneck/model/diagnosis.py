@@ -91,6 +91,9 @@ class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
     bound: bool = False
     """True: an upper bound of the gain, not an estimate of it."""
+    relieved_ms: float | None = None
+    """The step if the change also ended the allocator's calls to the driver, as one that holds less memory
+    may; None where it holds no less, or such calls cost nothing."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

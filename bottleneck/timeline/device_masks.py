@@ -43,6 +43,9 @@ class DeviceWork:
     merged_by: NDArray[np.int16]
     """Group of the seam that keeps each of these apart; -1 elsewhere."""
     layout: NDArray[np.bool_]
+    """Conversions between NCHW and NHWC that the convolution library inserts."""
+    nhwc: NDArray[np.float64]
+    """Factor on duration when convolutions run in NHWC from end to end."""
     zero_grad: NDArray[np.bool_]
     optimizer: NDArray[np.bool_]
     items: NDArray[np.bool_]

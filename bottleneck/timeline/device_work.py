@@ -46,6 +46,9 @@ _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
 _REDUCES = re.compile(r"^triton_(red|per)_")
+_NORM_IN_NCHW = re.compile(r"cudnn::bn_(fw|bw)(?!.*nhwc)", re.IGNORECASE)
+"""Batch norms of cuDNN for NCHW: a block per channel, which leaves most of the device idle where channels are
+few. Those for NHWC, of cuDNN and ATen, move their bytes at the speed of memory."""
 
 
 def _launch_ts(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -183,6 +186,8 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         fusable=fusable & reach.activities,
         backward=reach.backward[program.event],
     )
+    layout = by_name([k.family == "layout" for k in kind_of_name])
+    norms = by_name([bool(_NORM_IN_NCHW.search(n)) for n in trace.names])
     return DeviceWork(
         fp32_math=fp32,
         fp32_attention=attention & ~optimizer,
@@ -195,7 +200,8 @@ def read_device_work(trace: Trace, kinds: NDArray[np.int8], program: Program) ->
         relaunched=fused.launches,
         merged=merged,
         merged_by=merged_by,
-        layout=by_name([k.family == "layout" for k in kind_of_name]),
+        layout=layout,
+        nhwc=np.where(layout, 0.0, np.where(norms, fused.held, 1.0)),
         zero_grad=zero_grad,
         optimizer=optimizer,
         items=launched_inside(trace, kinds, program, _ITEM),

@@ -62,6 +62,8 @@ class Fusion:
     """On its duration; 0 where a neighbour's kernel computes it as well."""
     launches: NDArray[np.float64]
     """Kernels that are launched in its place."""
+    held: NDArray[np.float64]
+    """On its duration when it stays a kernel of its own that moves its bytes at the speed of memory."""
 
 
 def _match(names: Sequence[str], table: Sequence[tuple[re.Pattern[str], float]]) -> list[float]:
@@ -112,7 +114,8 @@ def fuse(
         The fusion; what is not fusable keeps its duration and its launch.
     """
     held = _held_to_memory(program, name, names, fusable)
-    factor = np.where(fusable, held / np.maximum(program.duration, 1.0), 1.0)
+    alone = np.where(fusable, held / np.maximum(program.duration, 1.0), 1.0)
+    factor = alone.copy()
     launches = np.ones(len(factor))
     reduces = np.asarray([bool(_REDUCTION.search(n)) for n in names], dtype=bool)[name]
     special = np.asarray(_match(names, [(p, float(n)) for p, n in _LAUNCHES]))[name]
@@ -128,4 +131,4 @@ def fuse(
             factor[longest] = kept
             launches[piece] = own[piece]
             launches[longest] = max(launches[longest], 1.0 if not own[piece].any() else 0.0)
-    return Fusion(factor=factor, launches=launches)
+    return Fusion(factor=factor, launches=launches, held=alone)

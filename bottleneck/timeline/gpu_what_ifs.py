@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from ..model.codes import WhatIf
@@ -82,6 +83,11 @@ _SAME_THING = frozenset(
     }
 )
 """Pairs that change the same kernels: asked together they would count twice."""
+_HOLDS_LESS = (WhatIf.BF16, WhatIf.COMPILED, WhatIf.ONE_LAUNCH, WhatIf.FUSED_ATTENTION)
+"""Changes after which backward finds less saved for it: half the bytes, no intermediates, no scores. Where
+the allocator trades blocks with the driver for want of memory, that may end it; a trace does not tell."""
+_RELIEF = 0.02
+"""Share of the step that the allocator must cost for that to matter."""
 
 
 def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: Circumstances) -> Answers:
@@ -124,7 +130,7 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
     workers = _workers(results.get(WhatIf.INPUT_READY), known)
     if workers is not None:
         results[WhatIf.INPUT_WORKERS] = workers
-    return Answers(results=results, edits=edits, after=_pairs(results, edits, ms))
+    return Answers(results=_relieved(results, edits, ms), edits=edits, after=_pairs(results, edits, ms))
 
 
 def workers_needed(supply: InputSupply, ready: WhatIfResult) -> int:
@@ -149,6 +155,21 @@ def _workers(ready: WhatIfResult | None, known: Circumstances) -> WhatIfResult |
         basis=f"{supply.production_ms:.1f} ms to produce the input of a step, spread over {workers} "
         f"workers, against {ready.step_ms:.1f} ms for the rest of the step",
     )
+
+
+def _relieved(
+    results: dict[WhatIf, WhatIfResult], edits: dict[WhatIf, Edit], ms: Callable[[Edit], float]
+) -> dict[WhatIf, WhatIfResult]:
+    """Add what changes that hold less memory bring when the allocator's calls end with it."""
+    calls = results.get(WhatIf.ALLOCATOR_FREE)
+    if calls is None or calls.saves_ms < _RELIEF * (calls.step_ms + calls.saves_ms):
+        return results
+    free = edits[WhatIf.ALLOCATOR_FREE]
+    return results | {
+        name: msgspec.structs.replace(results[name], relieved_ms=ms(edits[name].and_also(free)))
+        for name in _HOLDS_LESS
+        if name in results
+    }
 
 
 def _pairs(

@@ -80,8 +80,10 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             "replay without the forward work that backward repeats",
         )
     if work.layout.any():
+        norms = bool((work.nhwc[~work.layout] < 1.0).any())
         yield Question(
             WhatIf.CHANNELS_LAST,
-            only(work.layout, 0.0),
-            "replay without layout-change kernels",
+            Edit(duration=work.nhwc),
+            "replay without layout-change kernels"
+            + (", cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
         )

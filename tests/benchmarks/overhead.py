@@ -38,6 +38,8 @@ PAIRS = 7
 STEPS = 1500
 GROUP = 10
 ENDLESS = 10**9
+STRETCH_US = 4e6
+"""Longest stretch of timed steps: a baseline ends by itself after 20 s, however many steps it is to have."""
 
 
 def make_step(width: int, layers: int, *, spin_ms: float = 0.0) -> Callable[[], None]:
@@ -107,9 +109,8 @@ def alone(width: int, layers: int, spin_ms: float, *, hooks: bool) -> tuple[floa
     """
     torch.set_num_threads(1)
     step = make_step(width, layers, spin_ms=spin_ms)
-    count = int(min(STEPS, 6000 / max(1.0, spin_ms)))
     if not hooks:
-        time_steps(step, 150)
+        count = _affordable(time_steps(step, 150))
         plain = time_steps(step, count)
         return plain, plain
     with (
@@ -118,12 +119,17 @@ def alone(width: int, layers: int, spin_ms: float, *, hooks: bool) -> tuple[floa
         watched(Path(folder) / "run", warmup=1, baseline_steps=ENDLESS) as agent,
     ):
         # Long enough for what is looked at only at the beginning.
-        time_steps(step, 150)
+        count = _affordable(time_steps(step, 150))
         assert agent.capture.stage == "baseline"
         felt = time_steps(step, count)
         seen = [row.wall_ms * 1e3 for row in agent.capture._book.rows[-count // GROUP * GROUP :]]
         groups = sorted(sum(seen[i : i + GROUP]) / GROUP for i in range(0, len(seen) - GROUP + 1, GROUP))
         return felt, groups[len(groups) // 4]
+
+
+def _affordable(step_us: float) -> int:
+    """Return how many steps fit into the time that a baseline may take, in whole groups."""
+    return int(min(STEPS, STRETCH_US / step_us)) // GROUP * GROUP
 
 
 def hooks_cost(width: int, layers: int, spin_ms: float) -> tuple[float, float, float, float]:

@@ -92,6 +92,23 @@ def test_a_bound_stays_a_bound(of_answer: bool, of_fix: bool) -> None:
     assert suggestion.bound
 
 
+HALF = WhatIfResult(question=WhatIf.BF16, step_ms=80.0, saves_ms=20.0, basis="replay", relieved_ms=50.0)
+
+
+def test_what_less_memory_may_bring_is_a_bound_that_names_the_step_without_it() -> None:
+    fix = make("FX001", what_if=WhatIf.BF16)
+    (told,) = match([finding("BN101")], {}, {WhatIf.BF16: HALF}, 100.0, fixes=[fix])
+    assert (told.predicted_ms, told.saves_ms, told.bound) == (50.0, 50.0, True)
+    assert "80 ms a step if it goes as often" in told.basis
+
+
+def test_less_memory_does_not_keep_empty_cache_from_giving_blocks_back() -> None:
+    fix = make("FX001", what_if=WhatIf.BF16)
+    emptied = {"allocator.empty_cache_per_step": 1.0}
+    (told,) = match([finding("BN101")], emptied, {WhatIf.BF16: HALF}, 100.0, fixes=[fix])
+    assert (told.predicted_ms, told.bound) == (80.0, False)
+
+
 def test_what_is_already_on_is_not_recommended() -> None:
     off = make("FX001", when=(Condition(key="cudnn.benchmark", op="==", value=False, text="it is off"),))
     for context, suggested in (({"cudnn.benchmark": True}, False), ({"cudnn.benchmark": False}, True)):

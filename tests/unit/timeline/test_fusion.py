@@ -103,3 +103,9 @@ def test_reductions_over_the_batch_are_two_launches_and_norms_have_several() -> 
     assert launches(GAMMA_BETA, backward=True) == 4
     assert launches(NORM_FORWARD, backward=False) == 2
     assert launches(NORM_BACKWARD, backward=True) == 3
+
+
+def test_a_kernel_that_stays_alone_is_held_to_its_bytes_too() -> None:
+    run = fused([(NORM_BACKWARD, 400.0), (PLAIN, 20.0)])
+    assert run.factor.tolist() == pytest.approx([50 / 400, 0.0]), "joined"
+    assert run.held.tolist() == pytest.approx([50 / 400, 1.0]), "apart"
