@@ -62,6 +62,7 @@ def _profile(
         dispatch_ns=run.dispatch_ns if run is not None else None,
         steady=steady_ns(trace, segments),
         after_share=after_share(run.sites) if run is not None else None,
+        evaluates=baseline is not None and baseline.evaluates,
     )
     return segments, pools
 

@@ -16,6 +16,9 @@ from ..model.run import Run, StepTable
 
 __all__ = ["Baseline", "read_baseline"]
 
+_MOST_STEPS = 0.5
+"""What more of the steps do is no exception: steps that hold a validation are not among those that count."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
@@ -34,6 +37,9 @@ class Baseline:
     micro_steps: float = 1.0
     outside_error_ms: float = 0.0
     """Standard error of the time outside every phase."""
+    evaluates: bool = False
+    """Most steps run a model without gradients (a teacher, a frozen encoder, a policy): it is part of the
+    step, where a validation every N steps is not."""
 
     @property
     def processor_share(self) -> float | None:
@@ -90,6 +96,8 @@ def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = 
         np.zeros(len(wall)),
     )
     error = float(outside[plain].std() / np.sqrt(max(1, int(plain.sum()) - 1)))
+    evaluated = np.asarray(table.phases_ms.get("evaluation", ()), dtype=np.float64)
+    always = len(evaluated) == len(wall) and float((evaluated[plain] > 0).mean()) > _MOST_STEPS
     scale = 1.0 if true_ms is None or step_ms <= 0 else true_ms / step_ms
     gc_ms = _mean(table.gc_ms, kept)
     user, system = _mean(table.user_cpu_ms, kept), _mean(table.system_cpu_ms, kept)
@@ -106,4 +114,5 @@ def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = 
         outside_error_ms=error * scale,
         steps=int(kept.sum()),
         micro_steps=micro or 1.0,
+        evaluates=always,
     )

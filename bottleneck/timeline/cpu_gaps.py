@@ -61,16 +61,29 @@ def _from_the_share_on(segments: Segments, chosen: list[int], share: float) -> l
     return [at for at, when in zip(chosen, middle, strict=True) if when >= share * spent.sum()]
 
 
-def preparation(segments: Segments, *, after_share: float | None = None) -> NDArray[np.bool_]:
+def _phases(segments: Segments, *, evaluates: bool) -> NDArray[np.int16]:
+    """Return the phase of each segment; a model without gradients in every step counts as a forward."""
+    code = {name: i for i, name in enumerate(segments.phases)}
+    if not evaluates or "evaluation" not in code:
+        return segments.phase
+    evaluation = segments.phase == code["evaluation"]
+    return np.where(evaluation, code["forward"], segments.phase).astype(np.int16)
+
+
+def preparation(
+    segments: Segments, *, after_share: float | None = None, evaluates: bool = False
+) -> NDArray[np.bool_]:
     """Return the mask of unlabelled segments that prepare a batch, bool[m].
 
     Args:
         segments: flattened steps.
         after_share: from `loop_lines.after_share`; used where the script has no loader.
+        evaluates: every step runs a model without gradients (a teacher, a frozen encoder, a policy).
     """
     mask = np.zeros(len(segments.row), dtype=np.bool_)
     code = {name: i for i, name in enumerate(segments.phases)}
     forward = code["forward"]
+    phases = _phases(segments, evaluates=evaluates)
     has_loader = bool((segments.phase == code["data"]).any())
     skip = {0, code["h2d"], code["zero_grad"]}
     makes = np.isin(segments.op_class, _MAKES_TENSORS)
@@ -79,7 +92,7 @@ def preparation(segments: Segments, *, after_share: float | None = None) -> NDAr
         ended |= segments.in_place
     for k in range(segments.steps):
         first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
-        runs = _runs(segments.phase[first:last])
+        runs = _runs(phases[first:last])
         following: list[int] = []
         leading: list[int] = []
         for at, (a, b, label) in enumerate(runs):
@@ -105,7 +118,7 @@ def preparation(segments: Segments, *, after_share: float | None = None) -> NDAr
     return mask
 
 
-def aside(segments: Segments) -> NDArray[np.bool_]:
+def aside(segments: Segments, *, evaluates: bool = False) -> NDArray[np.bool_]:
     """Return the mask of unlabelled segments that are no part of training a batch, bool[m].
 
     That is what stands behind a step's last update or before its first forward: metrics, logging, a
@@ -116,9 +129,10 @@ def aside(segments: Segments) -> NDArray[np.bool_]:
     mask = np.zeros(len(segments.row), dtype=np.bool_)
     code = {name: i for i, name in enumerate(segments.phases)}
     forward, optimizer = code["forward"], code["optimizer"]
+    phases = _phases(segments, evaluates=evaluates)
     for k in range(segments.steps):
         first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
-        phase = segments.phase[first:last]
+        phase = phases[first:last]
         forwards, updates = np.flatnonzero(phase == forward), np.flatnonzero(phase == optimizer)
         if not len(forwards) or not len(updates) or updates[-1] < forwards[-1]:
             continue

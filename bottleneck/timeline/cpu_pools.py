@@ -113,6 +113,7 @@ def split(
     dispatch_ns: float | None,
     steady: NDArray[np.float64] | None = None,
     after_share: float | None = None,
+    evaluates: bool = False,
 ) -> Pools:
     """Divide the profiled steps into pools, ms of the median step.
 
@@ -122,6 +123,7 @@ def split(
         steady: durations to use instead of the recorded ones, from `cpu_steady.steady_ns`.
         after_share: how much of the time between update and forward belongs to the last step, from
             `loop_lines.after_share`.
+        evaluates: every step runs a model without gradients: that is work of the step as any other.
     """
     fixed_ns = _PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
     table = np.zeros(max(OpClass) + 1, dtype=np.int8)
@@ -154,9 +156,10 @@ def split(
     freeing = long & (segments.op_class == OpClass.AUTOGRAD)
     pool[freeing] = Pool.MEMORY
     work[freeing] = dur[freeing]
-    pool[aside(segments) & (pool != Pool.COMPILING)] = Pool.HOST
-    pool[segments.phase == code.get("evaluation", NONE)] = Pool.HOST
-    prepared = preparation(segments, after_share=after_share)
+    pool[aside(segments, evaluates=evaluates) & (pool != Pool.COMPILING)] = Pool.HOST
+    if not evaluates:
+        pool[segments.phase == code.get("evaluation", NONE)] = Pool.HOST
+    prepared = preparation(segments, after_share=after_share, evaluates=evaluates)
     pool[prepared | (segments.phase == code.get("data", NONE))] = Pool.INPUT
     is_work = np.isin(pool, WORK)
 

@@ -84,14 +84,19 @@ def read_gpu(
     if len(steps) == 0:
         return None
     kinds = kinds_of(trace)
-    program = build_program(
-        trace, kinds, _edges(steps), main_tid=steps.thread[1], compile_facts=compile_facts
-    )
-    if program is None or program.steps < 1:
-        return None
     baseline = None
     if run is not None and kept is not None:
         baseline = read_baseline(run, kept=kept, true_ms=true_ms)
+    program = build_program(
+        trace,
+        kinds,
+        _edges(steps),
+        main_tid=steps.thread[1],
+        compile_facts=compile_facts,
+        evaluates=baseline is not None and baseline.evaluates,
+    )
+    if program is None or program.steps < 1:
+        return None
     replay = Replay(program)
     calibration = calibrate(
         replay,

@@ -176,6 +176,7 @@ def read_host_work(
     low_ns: int,
     high_ns: int,
     compile_facts: CompileFacts | None = None,
+    evaluates: bool = False,
 ) -> HostWork:
     """Read what the launching threads did between their device calls.
 
@@ -187,6 +188,7 @@ def read_host_work(
         low_ns: start of the window, int64 ns.
         high_ns: its end.
         compile_facts: compile.json, which tells whose a seam is; None for a bare trace.
+        evaluates: every step runs a model without gradients, which is dispatch as any other forward.
 
     Returns:
         The categories between `low_ns` and `high_ns`.
@@ -195,6 +197,8 @@ def read_host_work(
     labelled = np.full(len(trace.names), -1, dtype=np.int8)
     for code, name in enumerate(trace.names):
         work = label_of(name)
+        if evaluates and name == "evaluation":
+            work = Work.DISPATCH
         if work is not None:
             labelled[code] = work
     label = labelled[trace.name]

@@ -192,6 +192,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     *,
     main_tid: int | None = None,
     compile_facts: CompileFacts | None = None,
+    evaluates: bool = False,
 ) -> Program | None:
     """Build the program of the whole steps between the first and the last boundary.
 
@@ -201,6 +202,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         step_edges_ns: boundaries of consecutive steps on the host, int64 ns, steps + 1 of them.
         main_tid: thread code of the training thread; the thread with the most annotations if None.
         compile_facts: compile.json, see `read_host_work`.
+        evaluates: see `read_host_work`.
 
     Returns:
         The program, or None when the window holds no launched device work.
@@ -246,6 +248,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         low_ns=low,
         high_ns=high,
         compile_facts=compile_facts,
+        evaluates=evaluates,
     )
 
     # --- events: which calls matter, and the step boundaries as calls of no length
