@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from ..model.codes import WhatIf
 from ..model.context import CONTEXT_KEYS
 from ..model.diagnosis import StepSummary
 from ..model.memory import MemorySummary
@@ -150,6 +151,14 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
     return out
 
 
+def _loop(timeline: Timeline) -> dict[str, JsonValue]:
+    """How much of the step runs in one Python loop; none where none was seen."""
+    loop, answer = timeline.loop, timeline.what_ifs.get(WhatIf.LOOP_GONE)
+    if loop is None or answer is None or timeline.true_ms <= 0:
+        return {"loop.share": 0.0, "loop.carried": False}
+    return {"loop.share": answer.saves_ms / timeline.true_ms, "loop.carried": loop.carried}
+
+
 def _grown(window: Window, counter: str) -> int | None:
     if window.before is None or window.after is None:
         return None
@@ -204,6 +213,7 @@ def build_context(
         extra: facts about several ranks.
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
+    out |= _loop(timeline)
     if timeline.kind == "cpu":
         out["device.kind"] = "cpu"
     if run is not None:

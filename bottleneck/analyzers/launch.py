@@ -1,6 +1,6 @@
 """Launch-bound: Python and dispatch decide, not the work that they start.
 
-In: facts. Out: findings BN501 and BN502.
+In: facts. Out: findings BN501, BN502 and BN503.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
+from ..model.run import SourceSite
 from .base import Analyzer, Facts, ms, percent
 
-__all__ = ["DispatchDecides", "OptimizerDispatch"]
+__all__ = ["DispatchDecides", "OptimizerDispatch", "PythonLoop"]
+
+_MAIN_SHARE = 0.2
+"""A loop that takes so much of the step is where dispatch is to be looked for first."""
 
 
 class DispatchDecides(Analyzer):
@@ -110,10 +114,88 @@ class DispatchDecides(Analyzer):
                 answer=answer,
                 time_ms=exposed,
                 evidence=evidence,
-                sites=[*facts.sites("forward")[:1], facts.sampled_site("sampled between", "sampled forward")],
+                sites=_places(facts),
                 not_this="An upper bound: some dispatch always remains.",
             ),
         )
+
+
+def _places(facts: Facts) -> list[SourceSite | None]:
+    """Return where dispatch happens, the narrowest first: loop, sampled line, the call of the model."""
+    loop = facts.timeline.loop
+    in_loop = loop is not None and (facts.number("loop.share") or 0.0) >= _MAIN_SHARE
+    return [
+        loop.site if loop is not None and in_loop else None,
+        facts.sampled_site("sampled between", "sampled forward"),
+        *facts.sites("forward")[:1],
+    ]
+
+
+class PythonLoop(Analyzer):
+    """A Python loop inside the step makes much of its dispatch.
+
+    What it means
+        Samples, attention heads, time steps, tasks, parameters are gone through one by one, and each
+        round dispatches its operators anew. One operator over all of them is dispatched once.
+
+    How it is measured
+        The warm-up is sampled once a millisecond; the source tells which of the sampled lines stand in
+        a loop that is not the training loop. The loop's share of the samples of a part of the step is
+        its share of that part's time, which the baseline and the trace tell.
+
+    What it costs you
+        The step without the loop, and without the share of the backward that it leads to. A bound: one
+        operator for all rounds has work to do, too. Loops of large operators are not reported.
+
+    What it is not
+        Not a loop over layers, each of which needs what the one before it made. Not the loop over
+        batches.
+
+    What to do
+        Put what is looped over into a dimension: batched matmul, scaled_dot_product_attention,
+        torch.vmap, index_add_; torch._foreach_ operators for lists of tensors. Where a round builds on
+        the one before (time steps), take out of the loop what does not, or use nn.LSTM or nn.GRU.
+
+    Source
+        PyTorch documentation, torch.vmap, torch.nn.GRU; PyTorch performance tuning guide.
+    """
+
+    code = "BN503"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Name the dearest loop."""
+        loop, answer = facts.timeline.loop, facts.ask(WhatIf.LOOP_GONE)
+        if loop is None or answer is None:
+            return ()
+        evidence = [
+            Evidence(
+                text=f"{loop.seen[part]} of {loop.of[part]} samples {_WHERE[part]} fell into lines "
+                f"{loop.site.line} to {loop.last_line}",
+                value=loop.seen[part] / loop.of[part],
+                unit="share",
+                source="samples of the warm-up",
+                site=loop.site,
+            )
+            for part in _WHERE
+            if loop.seen.get(part) and loop.of.get(part)
+        ]
+        return (
+            self.finding(
+                facts,
+                f"A Python loop of small operators takes up to {ms(answer.saves_ms)} per step",
+                answer=answer,
+                evidence=evidence,
+                sites=[loop.site],
+                not_this="The same work in one operator still has to be done.",
+            ),
+        )
+
+
+_WHERE = {
+    "sampled forward": "in the forward",
+    "sampled between": "between forward and update",
+    "sampled after": "after the update",
+}
 
 
 class OptimizerDispatch(Analyzer):

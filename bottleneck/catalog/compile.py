@@ -207,6 +207,8 @@ state = state + 1  # was state += 1 on an input""",
         what_to_change="torch.compile turns chains of small operators into few fused kernels and takes Python out of"
         " the forward and backward pass. Keep a switch, and let what does not compile run eagerly.",
         when=(given("compile.used", "==", False, "nothing is compiled yet"),),
+        # It would be unrolled: minutes of compiling for what one batched operator does at once.
+        unless=(given("loop.share", ">=", 0.4, "much of the step is one Python loop of small operators"),),
         conflicts=("FX412",),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COMPILED,

@@ -314,23 +314,52 @@ for images, labels in loader:  # images are uint8 here
         id="FX510",
         family="host",
         title="Make fewer, larger operations",
-        addresses=("BN501",),
-        what_to_change="A Python loop over samples, heads, layers of equal shape or parameters dispatches every"
-        " operator once per round. Put the loop into a dimension (batched matmul, vmap), or use torch._foreach_ on lists.",
+        addresses=("BN503", "BN501"),
+        what_to_change="A Python loop over samples, heads, tasks or parameters dispatches every operator once per"
+        " round. Put the loop into a dimension (batched matmul, vmap, index_add_), or use torch._foreach_ on lists.",
+        unless=(given("loop.carried", "==", True, "the loop's rounds build on one another"),),
+        what_if=WhatIf.LOOP_GONE,
+        what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
         may_break="The batched form holds all intermediate results at once.",
-        basis="not predicted: depends on which loop goes",
+        basis="the loop gone, the most that one operator for all its rounds can bring",
         code="""\
 import torch
 
 # was: out = torch.stack([x @ w for x, w in zip(inputs, weights)])
-out = torch.bmm(inputs, weights)""",
+out = torch.bmm(inputs, weights)
+# or, for a function of one sample: out = torch.vmap(one)(inputs, weights)""",
         undo="Loop again.",
         verify="Operators (launches) per step fall.",
         sources=(
             docs("generated/torch.vmap.html", "torch.vmap"),
             docs("generated/torch.bmm.html", "torch.bmm"),
         ),
+    ),
+    Fix(
+        id="FX513",
+        family="host",
+        title="Give the loop over time steps to one operator",
+        addresses=("BN503",),
+        what_to_change="Each round of this Python loop needs the one before, so its operators are dispatched once per"
+        " round. nn.LSTM, nn.GRU and nn.RNN run all rounds in one call; for a cell of your own take out of the loop"
+        " what does not need the state (the input's projection for all steps is one matmul). A simulator steps many"
+        " environments at once.",
+        when=seen("loop.carried", "==", True, "the loop's rounds build on one another"),
+        what_if=WhatIf.LOOP_GONE,
+        what_if_bound=True,
+        risk=Risk.NEEDS_REVIEW,
+        may_break="nn.GRU and nn.LSTM differ from other cells in details: compare the outputs.",
+        basis="the loop gone, the most that one operator for all its rounds can bring",
+        code="""\
+import torch
+
+# was: for t in range(steps): state = cell(inputs[:, t], state)
+rnn = torch.nn.GRU(features, hidden, batch_first=True)
+outputs, state = rnn(inputs)""",
+        undo="Loop again.",
+        verify="Operators (launches) per step fall.",
+        sources=(docs("generated/torch.nn.GRU.html", "torch.nn.GRU"),),
     ),
     Fix(
         id="FX512",

@@ -240,6 +240,8 @@ class Agent:
                 self._learned.forward(module)
                 self._notes.met_root(module)
                 self._failures.attach()
+            else:
+                self._learned.lines.forward()
         else:
             label = "evaluation"
             if not self._meter.evaluations:
@@ -279,6 +281,8 @@ class Agent:
         if self._learned.looking:
             self._learned.update(optimizer)
             self._failures.attach()
+        else:
+            self._learned.lines.update()
         if not self.rule.in_optimizer:
             self._update_label.begin()
         self._tracker.optimizer_begins(perf_counter_ns())

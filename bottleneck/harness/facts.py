@@ -89,5 +89,6 @@ class FactWriter:
             step_signal=tracker.rule.description,
             step_period=tracker.rule.period,
             sites=self._learned.entries(),
+            loops=self._learned.lines.loops(),
             overhead=msgspec.structs.replace(capture.overhead, total_seconds=capture.spent_ms / 1e3),
         )

@@ -2,7 +2,7 @@
 
 In: the training thread, while it warms up, and the moments when a step's first forward and its
 update begin. Out: counts per line, each for one part of the loop: before the forward, between
-forward and update, after the update, or inside the forward.
+forward and update, after the update, or inside the forward; and the loops that the lines stand in.
 
 A trace has no operator for plain Python, and for what stands between an update and the next forward
 it cannot tell the last step's metrics from the next step's batch. The stack can: in the innermost
@@ -16,10 +16,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from ..model.run import SAMPLED, SiteTime, SourceSite
-from .sites import user_frame_of
+from ..model.run import SAMPLED, LoopTime, SiteTime, SourceSite
+from .sites import is_library
+from .step_loops import Chain, find_loops
 from .switching import short_switches
 
 if TYPE_CHECKING:
@@ -39,8 +41,10 @@ LINES_KEPT = 12
 _BUILDS = ("/torch/nn/init.py", "/torch/nn/parameter.py", "/torch/optim/optimizer.py")
 """Building modules or optimizers anew is no making of a batch, wherever in the loop it stands."""
 
+DEEPEST = 60
+"""User frames of a stack that are kept, the outermost first."""
+
 Place = tuple["CodeType", int]
-Line = tuple[str, int, str]
 
 
 class LoopLines:
@@ -48,7 +52,9 @@ class LoopLines:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._counts: dict[tuple[str, Line], int] = {}
+        self._counts: dict[tuple[str, Chain], int] = {}
+        self._updates: set[tuple[str, int]] = set()
+        """Lines of the frames that led to an update."""
         self._taken = 0
         self._wanted = False
         self._over = False
@@ -85,18 +91,22 @@ class LoopLines:
         """The update begins on this thread."""
         if self._wanted:
             self._update = _places(sys._getframe(1))
+            self._updates.update((code.co_filename, line) for code, line in self._update)
 
     def entries(self) -> list[SiteTime]:
         """Return the lines of each part of the loop, the most frequent first."""
-        out: list[SiteTime] = []
-        for part in SAMPLED:
-            found = [(line, count) for (where, line), count in self._counts.items() if where == part]
-            found.sort(key=lambda item: -item[1])
-            out += [
-                SiteTime(site=SourceSite(file=file, line=line, function=function), phase=part, count=count)
-                for (file, line, function), count in found[:LINES_KEPT]
-            ]
-        return out
+        lines: dict[str, Counter[tuple[str, int, str]]] = {part: Counter() for part in SAMPLED}
+        for (part, chain), count in self._counts.items():
+            lines[part][chain[-1]] += count
+        return [
+            SiteTime(site=SourceSite(file=file, line=line, function=function), phase=part, count=count)
+            for part, found in lines.items()
+            for (file, line, function), count in found.most_common(LINES_KEPT)
+        ]
+
+    def loops(self) -> list[LoopTime]:
+        """Return the loops inside a step; none where no update was seen, which tells the training loop."""
+        return find_loops(self._counts, updates=self._updates) if self._updates else []
 
     # -- the other thread ------------------------------------------------------------------------
 
@@ -112,10 +122,10 @@ class LoopLines:
                 if frame is None:
                     break
                 self._taken += 1
-                line = _user_line(frame)
+                chain = _user_lines(frame)
                 part = "sampled forward" if phase else self._part(frame)
-                if line is not None and part is not None:
-                    key = (part, line)
+                if chain and part is not None:
+                    key = (part, chain)
                     self._counts[key] = self._counts.get(key, 0) + 1
                 del frame
 
@@ -157,7 +167,13 @@ def _order(here: list[Place], there: list[Place]) -> int | None:
     return order
 
 
-def _user_line(frame: FrameType) -> Line | None:
-    """Return the innermost line of the user's, or None."""
-    found = user_frame_of(frame)
-    return (found.f_code.co_filename, found.f_lineno, found.f_code.co_name) if found is not None else None
+def _user_lines(frame: FrameType | None) -> Chain:
+    """Return the lines of the user's frames, the outermost first."""
+    out: list[tuple[str, int, str]] = []
+    while frame is not None:
+        code = frame.f_code
+        if not is_library(code.co_filename):
+            out.append((code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    out.reverse()
+    return (*out[:DEEPEST], out[-1]) if len(out) > DEEPEST else tuple(out)

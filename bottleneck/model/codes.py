@@ -78,6 +78,7 @@ class WhatIf(str, Enum):
     FUSED_ATTENTION = "fused-attention"
     CHANNELS_LAST = "channels-last"
     RECOMPUTE_GONE = "recompute-gone"
+    LOOP_GONE = "loop-gone"
 
 
 class CodeEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,7 @@ FINDING_CODES: dict[str, CodeEntry] = _rows(
     ("BN403", "cudagraphs-skipped", _C.LAUNCH),
     ("BN501", "dispatch-decides", _C.LAUNCH),
     ("BN502", "optimizer-dispatch", _C.LAUNCH),
+    ("BN503", "python-loop-in-step", None),
     ("BN601", "synchronisation-stalls", _C.SYNC),
     ("BN701", "blocking-copy", _C.TRANSFER),
     ("BN702", "exposed-copies", _C.TRANSFER),

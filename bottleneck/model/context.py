@@ -117,6 +117,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "memory.faults_per_step": "float: minor page faults per step (CPU runs)",
     "memory.system_share": "float: system CPU time over step time (CPU runs)",
     # host
+    "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",
+    "loop.carried": "bool: its rounds build on one another",
     "gc.ms_per_step": "float",
     "host.named_share": "float: checkpoint, logging, validation work",
     "host.rare": 'str: what only some steps do, "evaluation", "other work"; "none" was seen',

@@ -196,6 +196,20 @@ class SiteTime(_Record, frozen=True, kw_only=True):
     total_ms: float | None = None
 
 
+class LoopTime(_Record, frozen=True, kw_only=True):
+    """A Python loop inside a step, and in how many samples of the warm-up it ran."""
+
+    site: SourceSite
+    """Its first line."""
+    last_line: int
+    carried: bool = False
+    """A round reads what the round before it made: the rounds cannot become one operation."""
+    seen: dict[str, int] = {}
+    """Part of the training loop (`SAMPLED`) -> samples in which it ran."""
+    of: dict[str, int] = {}
+    """Every part that was sampled -> all samples of it."""
+
+
 class Overhead(_Record, frozen=True, kw_only=True):
     """What the capture itself cost, measured."""
 
@@ -252,6 +266,8 @@ class Run(_Record, frozen=True, kw_only=True):
     optimizers: list[OptimizerFacts] = []
     sites: list[SiteTime] = []
     """User lines of fetch, forward, backward, optimizer.step, zero_grad, as seen while learning."""
+    loops: list[LoopTime] = []
+    """Python loops inside a step, from samples of the warm-up; the most frequent first."""
     dispatch_ns: float | None = None
     """CPU runs: fixed host cost of one small eager operator, timed on the spot (median)."""
     pinned_gbps: float | None = None

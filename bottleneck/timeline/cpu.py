@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.codes import Part
-from ..model.run import CompileFacts, JsonValue, LoaderFacts, Run
+from ..model.codes import Part, WhatIf
+from ..model.diagnosis import WhatIfResult
+from ..model.run import CompileFacts, JsonValue, LoaderFacts, LoopTime, Run
 from ..model.trace import NONE, Trace
 from ..model.view import StepTimeline
 from ..model.work import ComputeFacts
@@ -20,12 +21,13 @@ from .cpu_baseline import Baseline, read_baseline
 from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
 from .cpu_ops import OpClass
-from .cpu_pools import Pool, Pools, calibrate, split, undivided
+from .cpu_pools import WORK, Pool, Pools, calibrate, split, undivided
 from .cpu_segments import PHASES, Segments, read_segments
 from .cpu_steady import steady_ns
 from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
 from .dialect import kinds
 from .loop_lines import after_share
+from .loop_price import HostTimes, dearest_loop
 from .result import CompiledWork, SeamPrice, Timeline
 from .seams import Seam, find_seams
 from .steps import Steps
@@ -207,6 +209,9 @@ def read_cpu(
         or bool(segments is not None and segments.regions_per_step > 0),
         cores=run.host.cores if run is not None else None,
     )
+    loop = _loop(run, pools, true_ms=true_ms) if segments is not None else None
+    if loop is not None:
+        what_ifs[WhatIf.LOOP_GONE] = loop[1]
     profiled_ms = float(segments.step_ns.mean()) / 1e6 if segments is not None else None
     traced = segments.steps if segments is not None else 0
     return Timeline(
@@ -233,11 +238,28 @@ def read_cpu(
         ),
         launches=None,
         after=remove_both(what_ifs, true_ms=true_ms),
+        loop=loop[0] if loop is not None else None,
         view=_view(trace, steps, profile),
         seams=_seam_prices(seams, budget, traced),
         compiled=_compiled(segments),
         compute=_compute(trace, budget, true_ms) if traced else None,
     )
+
+
+def _loop(run: Run | None, pools: Pools, *, true_ms: float) -> tuple[LoopTime, WhatIfResult] | None:
+    """Return the dearest Python loop, with its price."""
+    if run is None or not run.loops:
+        return None
+
+    def times(*kinds_of_time: Pool) -> HostTimes:
+        return HostTimes(
+            forward=pools.pool_ms(*kinds_of_time, phases=("forward",)),
+            outside=pools.pool_ms(*kinds_of_time, phases=("",)),
+            backward=pools.pool_ms(*kinds_of_time, phases=("backward",)),
+        )
+
+    dispatch = (Pool.OPS, Pool.PYTHON, Pool.HOST)  # Python may be long enough to count as work of its own
+    return dearest_loop(run.loops, whole=times(*dispatch, *WORK), dispatch=times(*dispatch), true_ms=true_ms)
 
 
 def _view(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
-from ..model.run import JsonValue, SourceSite
+from ..model.run import JsonValue, LoopTime, SourceSite
 from ..model.view import StepTimeline
 from ..model.work import ComputeFacts
 
@@ -100,6 +100,8 @@ class Timeline:
     """What the trace alone tells of the device's math; counts of FLOPs come on top."""
     after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
+    loop: LoopTime | None = None
+    """The Python loop inside the step that `LOOP_GONE` is about."""
     view: StepTimeline | None = None
     """One traced step, for reports to draw; None without a trace."""
 

@@ -437,3 +437,35 @@ def test_the_wait_behind_a_receive_is_communication_and_later_python_is_not():
     timeline = read_cpu(make_trace(rows), make_steps([(0, 9210)]), true_ms=9.21)
     assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(3.1, abs=0.05)
     assert timeline.part_ms(Part.HOST) == pytest.approx(4.0, abs=0.05)
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["in each step", "in one of ten"])
+def test_a_model_without_gradients_in_every_step_is_work_of_the_step_and_an_evaluation_is_not(always: bool):
+    # A frozen teacher, a policy that acts, an encoder: 0.6 of 1 ms.
+    rows = [
+        ("evaluation", "label", 0.0, 600.0),
+        ("aten::mm", "op", 0.0, 600.0),
+        ("forward", "label", 600.0, 100.0),
+        ("aten::mm", "op", 600.0, 100.0),
+        ("backward", "label", 700.0, 100.0),
+        ("aten::mm", "op", 700.0, 100.0),
+        ("optimizer", "label", 800.0, 200.0),
+        ("aten::add_", "op", 800.0, 200.0),
+    ]
+    evaluation = [0.6 if always or n == 3 else 0.0 for n in range(10)]
+    wall = [0.4 + ms for ms in evaluation]
+    table = StepTable(
+        wall_ms=wall,
+        phases_ms={
+            "evaluation": evaluation,
+            "forward": [0.1] * 10,
+            "backward": [0.1] * 10,
+            "optimizer": [0.2] * 10,
+        },
+    )
+    run = Run(windows=[Window(name="baseline", status="ok", steps=table)], dispatch_ns=1000.0)
+    timeline = read_cpu(
+        make_trace(rows), make_steps([(0, 1000)]), true_ms=sum(wall) / 10, run=run, kept=np.ones(10, dtype=bool)
+    )
+    assert timeline.part_ms(Part.HOST) == pytest.approx(0.0 if always else 0.06, abs=0.01)
+    assert (timeline.part_ms(Part.OTHER_MATH) > 0.7) is always

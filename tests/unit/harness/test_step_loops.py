@@ -1,0 +1,176 @@
+"""The source tells a loop inside a step from the training loop, and one over layers from one over samples."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+
+import pytest
+
+from torch_bottleneck.harness.step_loops import Chain, find_loops
+
+TRAINING = """\
+for batch in loader:
+    {body}
+    optimizer.step()
+"""
+
+
+def _source(name: str, text: str) -> str:
+    text = textwrap.dedent(text)
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    return name
+
+
+def _line(name: str, text: str) -> int:
+    return next(n for n, line in enumerate(linecache.getlines(name), 1) if text in line)
+
+
+def _chain(*places: tuple[str, str]) -> Chain:
+    return tuple((name, _line(name, text), "f") for name, text in places)
+
+
+def _loops(chain: Chain, *, update: tuple[str, str]) -> list[tuple[int, bool]]:
+    name, text = update
+    found = find_loops({("sampled forward", chain): 7}, updates=[(name, _line(name, text))])
+    return [(loop.site.line, loop.carried) for loop in found]
+
+
+MODEL = """\
+class Net:
+    def heads(self, x):
+        outs = []
+        for q, k in zip(self.q, self.k):
+            a = q(x) @ k(x)
+            outs.append(a)
+        return cat(outs)
+
+    def recur(self, xs):
+        h = zeros()
+        for t in range(9):
+            gate = self.cell(xs[:, t], h)
+            h = gate * h
+        return h
+
+    def stack(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def indexed(self, x):
+        for i in range(4):
+            x = self.layers[i](x)
+        return x
+
+    def saved(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x)
+        return x
+
+    def total(self):
+        norm = 0.0
+        for p in self.parameters:
+            norm += p.square().sum().item()
+        return norm
+
+    def summed(self, xs):
+        for x in xs:
+            norm = sum((g * g).sum() for g in x.grads)
+            x.scale(norm)
+
+    def walk(self, env, s):
+        while not env.done:
+            a = self.policy(s)
+            s = env.step(a)
+
+    def plain(self, x):
+        return self.inner(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = q(x)", [("for q, k", False)]),
+        ("gate = self.cell", [("for t in range(9)", True)]),
+        ("x = block(x)", []),
+        ("x = self.layers[i](x)", []),
+        ("x = checkpoint(block, x)", []),
+        ("norm += p.square", [("for p in self.parameters", False)]),
+        ("norm = sum(", [("for x in xs", False)]),
+        ("a = self.policy(s)", [("while not env.done", True)]),
+        ("return self.inner(x)", []),
+    ],
+    ids=[
+        "heads",
+        "time steps",
+        "layers",
+        "indexed layers",
+        "checkpointed",
+        "sum",
+        "generator",
+        "env",
+        "none",
+    ],
+)
+def test_a_loop_in_the_model_is_told_by_its_source(text, expected):
+    train = _source("train-loop.py", TRAINING.format(body="loss = net(batch)"))
+    model = _source("model-with-loops.py", MODEL)
+    chain = _chain((train, "loss = net"), (model, text))
+    found = _loops(chain, update=(train, "optimizer.step"))
+    assert found == [(_line(model, line), carried) for line, carried in expected]
+
+
+def test_the_training_loop_and_the_one_over_epochs_are_no_loops_in_a_step():
+    name = _source(
+        "epochs.py",
+        """\
+        for epoch in range(3):
+            for batch in loader:
+                loss = net(batch)
+                optimizer.step()
+        """,
+    )
+    assert _loops(_chain((name, "loss = net")), update=(name, "optimizer.step")) == []
+
+
+def test_a_loop_around_the_forward_of_each_sample_is_one():
+    name = _source(
+        "samples.py",
+        """\
+        for batch in loader:
+            for sample in batch:
+                net(sample).backward()
+            optimizer.step()
+        """,
+    )
+    assert _loops(_chain((name, "net(sample)")), update=(name, "optimizer.step")) == [(2, False)]
+
+
+def test_a_comprehension_is_a_loop_whose_rounds_stand_alone():
+    name = _source(
+        "tasks.py",
+        """\
+        for batch in loader:
+            loss = stack([adapt(task)
+                for task in batch])
+            optimizer.step()
+        """,
+    )
+    assert _loops(_chain((name, "adapt(task)")), update=(name, "optimizer.step")) == [(2, False)]
+
+
+def test_samples_outside_the_loop_count_towards_its_share():
+    name = _source("share.py", TRAINING.format(body="rows = [net(x) for x in batch]; more()"))
+    inside = _chain((name, "rows"))
+    other = _chain((name, "optimizer.step"))
+    counts = {("sampled forward", inside): 6, ("sampled forward", other): 2, ("sampled after", other): 5}
+    (loop,) = find_loops(counts, updates=[(name, _line(name, "optimizer.step"))])
+    assert loop.seen == {"sampled forward": 6}
+    assert loop.of == {"sampled forward": 8, "sampled after": 5}
+
+
+@pytest.mark.parametrize("text", ["for x in (:\n    f(x)\n", ""], ids=["broken", "absent"])
+def test_source_that_cannot_be_read_has_no_loops(text):
+    name = _source("broken.py", text)
+    assert find_loops({("sampled forward", ((name, 2, "f"),)): 9}, updates=[]) == []

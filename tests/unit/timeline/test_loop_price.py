@@ -1,0 +1,54 @@
+"""What a Python loop inside the step costs at most, from its share of the samples of each part."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.model.run import LoopTime, SourceSite
+from torch_bottleneck.timeline.loop_price import HostTimes, dearest_loop
+
+WHOLE = HostTimes(forward=40.0, outside=20.0, backward=30.0)
+SMALL_OPERATORS = HostTimes(forward=36.0, outside=18.0, backward=20.0)
+LARGE_OPERATORS = HostTimes(forward=2.0, outside=1.0, backward=1.0)
+
+
+def _loop(line: int = 3, **seen: int) -> LoopTime:
+    site = SourceSite(file="net.py", line=line, function="forward")
+    parts = {f"sampled {part}": count for part, count in seen.items()}
+    of = {"sampled forward": 40, "sampled between": 10, "sampled after": 10, "sampled before": 40}
+    return LoopTime(site=site, last_line=line + 4, seen=parts, of=of)
+
+
+@pytest.mark.parametrize(
+    ("seen", "saves"),
+    [
+        # Half of the forward's samples: half of it, and of 50 samples of what is differentiated 20.
+        ({"forward": 20}, 0.5 * 40 + 0.4 * 30),
+        # All between forward and update: half of the time outside, a fifth of what is differentiated.
+        ({"between": 10}, 0.5 * 20 + 0.2 * 30),
+        # Behind the update nothing has a backward.
+        ({"after": 10}, 0.5 * 20),
+    ],
+)
+def test_a_loop_costs_its_share_of_each_part_and_of_the_backward(seen, saves):
+    found = dearest_loop([_loop(**seen)], whole=WHOLE, dispatch=SMALL_OPERATORS, true_ms=100.0)
+    assert found is not None
+    assert found[1].saves_ms == pytest.approx(saves)
+    assert found[1].step_ms == pytest.approx(100.0 - saves)
+    assert found[1].bound
+
+
+def test_a_loop_of_large_operators_is_none_to_speak_of():
+    assert dearest_loop([_loop(forward=40)], whole=WHOLE, dispatch=LARGE_OPERATORS, true_ms=100.0) is None
+
+
+def test_what_makes_the_batch_is_the_inputs_and_few_samples_are_chance():
+    loops = [_loop(before=40), _loop(line=9, forward=4)]
+    assert dearest_loop(loops, whole=WHOLE, dispatch=SMALL_OPERATORS, true_ms=100.0) is None
+
+
+def test_the_dearest_loop_is_named():
+    loops = [_loop(line=3, after=8), _loop(line=9, forward=20)]
+    found = dearest_loop(loops, whole=WHOLE, dispatch=SMALL_OPERATORS, true_ms=100.0)
+    assert found is not None
+    assert found[0].site.line == 9
