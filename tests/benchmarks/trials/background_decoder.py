@@ -26,7 +26,9 @@ def monitor():
 
 if not FIXED:
     threading.Thread(target=monitor, daemon=True).start()
-net = nn.Sequential(*[nn.Sequential(nn.Linear(96, 96), nn.ReLU()) for _ in range(8)], nn.Linear(96, 4)).to(DEV)
+net = nn.Sequential(*[nn.Sequential(nn.Linear(96, 96), nn.ReLU()) for _ in range(8)], nn.Linear(96, 4)).to(
+    DEV
+)
 opt = torch.optim.Adam(net.parameters())
 N = 120
 for it in range(N):

@@ -24,13 +24,19 @@ class EMA:
     @torch.no_grad()
     def update(self, model):
         if FIXED:
-            torch._foreach_lerp_(list(self.shadow.values()), list(model.state_dict().values()), 1 - self.decay)
+            torch._foreach_lerp_(
+                list(self.shadow.values()), list(model.state_dict().values()), 1 - self.decay
+            )
             return
         for name, value in model.state_dict().items():
-            self.shadow[name] = self.decay * self.shadow[name] + (1.0 - self.decay) * value.detach().clone()  # planted
+            self.shadow[name] = (
+                self.decay * self.shadow[name] + (1.0 - self.decay) * value.detach().clone()
+            )  # planted
 
 
-net = nn.Sequential(*[nn.Sequential(nn.Linear(48, 48), nn.LayerNorm(48), nn.SiLU()) for _ in range(60)], nn.Linear(48, 2)).to(DEV)
+net = nn.Sequential(
+    *[nn.Sequential(nn.Linear(48, 48), nn.LayerNorm(48), nn.SiLU()) for _ in range(60)], nn.Linear(48, 2)
+).to(DEV)
 ema = EMA(net)
 opt = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
 N = 160

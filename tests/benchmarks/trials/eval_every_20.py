@@ -18,7 +18,9 @@ EVERY = 400 if FIXED else 20
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(128, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 8))
+        self.body = nn.Sequential(
+            nn.Linear(128, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 8)
+        )
 
     def forward(self, x):
         return self.body(x)

@@ -30,7 +30,13 @@ class LossLogger:
 
 
 net = nn.Sequential(
-    nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 10)
+    nn.Linear(256, 512),
+    nn.GELU(),
+    nn.Linear(512, 512),
+    nn.GELU(),
+    nn.Linear(512, 256),
+    nn.GELU(),
+    nn.Linear(256, 10),
 ).to(DEV)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 logger = LossLogger()

@@ -95,7 +95,13 @@ def main():
         for part in data[torch.randperm(len(data), device=DEV)].split(cfg.batch):
             yield part, part.sum(1, keepdim=True)
 
-    model = nn.Sequential(nn.Linear(32, cfg.width), nn.SiLU(), nn.Linear(cfg.width, cfg.width), nn.SiLU(), nn.Linear(cfg.width, 1))
+    model = nn.Sequential(
+        nn.Linear(32, cfg.width),
+        nn.SiLU(),
+        nn.Linear(cfg.width, cfg.width),
+        nn.SiLU(),
+        nn.Linear(cfg.width, 1),
+    )
     ms = Trainer(cfg, model, [History(cfg), Progress()]).fit(batches)
     print(f"step_ms={ms:.3f}")
 

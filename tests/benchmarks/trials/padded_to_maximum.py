@@ -16,7 +16,10 @@ FIXED = "--fixed" in sys.argv
 DEV = "cuda" if torch.cuda.is_available() else "cpu"
 MAX_LEN, PAD, VOCAB = 256, 0, 3000
 random.seed(0)
-corpus = [([random.randrange(1, VOCAB) for _ in range(random.randrange(20, 40))], random.randrange(4)) for _ in range(4000)]
+corpus = [
+    ([random.randrange(1, VOCAB) for _ in range(random.randrange(20, 40))], random.randrange(4))
+    for _ in range(4000)
+]
 
 
 def batches(size=8):
@@ -26,7 +29,11 @@ def batches(size=8):
         input_ids = torch.full((size, longest), PAD)  # planted
         for row, (tokens, _) in enumerate(chosen):
             input_ids[row, : len(tokens)] = torch.tensor(tokens)
-        yield {"input_ids": input_ids, "attention_mask": (input_ids != PAD).long(), "labels": torch.tensor([c for _, c in chosen])}
+        yield {
+            "input_ids": input_ids,
+            "attention_mask": (input_ids != PAD).long(),
+            "labels": torch.tensor([c for _, c in chosen]),
+        }
 
 
 class Classifier(nn.Module):

@@ -21,8 +21,13 @@ def main():
     data = TensorDataset(torch.randn(256, 3, 32, 32), torch.randint(0, 5, (256,)))
     loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=2, persistent_workers=FIXED)  # planted
     net = nn.Sequential(
-        nn.Conv2d(3, 24, 3, 2, 1), nn.ReLU(), nn.Conv2d(24, 48, 3, 2, 1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 5),
+        nn.Conv2d(3, 24, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(24, 48, 3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(48, 5),
     ).to(DEV)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     steps, begun = 0, None

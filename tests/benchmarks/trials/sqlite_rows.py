@@ -26,7 +26,13 @@ def make_db(path, rows=6000):
     con.executemany(
         "insert into clicks values (?,?,?,?,?)",
         [
-            (i, int(rng.integers(2000)), int(rng.integers(5000)), rng.random(32, np.float32).tobytes(), float(i % 2))
+            (
+                i,
+                int(rng.integers(2000)),
+                int(rng.integers(5000)),
+                rng.random(32, np.float32).tobytes(),
+                float(i % 2),
+            )
             for i in range(rows)
         ],
     )

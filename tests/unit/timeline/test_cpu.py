@@ -464,8 +464,8 @@ def test_a_model_without_gradients_in_every_step_is_work_of_the_step_and_an_eval
         },
     )
     run = Run(windows=[Window(name="baseline", status="ok", steps=table)], dispatch_ns=1000.0)
-    timeline = read_cpu(
-        make_trace(rows), make_steps([(0, 1000)]), true_ms=sum(wall) / 10, run=run, kept=np.ones(10, dtype=bool)
-    )
+    kept = np.ones(10, dtype=bool)
+    steps = make_steps([(0, 1000)])
+    timeline = read_cpu(make_trace(rows), steps, true_ms=sum(wall) / 10, run=run, kept=kept)
     assert timeline.part_ms(Part.HOST) == pytest.approx(0.0 if always else 0.06, abs=0.01)
     assert (timeline.part_ms(Part.OTHER_MATH) > 0.7) is always
