@@ -243,6 +243,7 @@ def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int
     from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
 
     outcome = record_end(place.working, place.process, plan, returncode)
+    place = place.settled()
     if place.world_size > 1:
         report_done(place.working, place.process)
     if not place.leads:

@@ -87,6 +87,7 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
     # The report is what stdout is for; what the script prints goes where our progress goes.
     returncode = launch(plan, cwd=arm.cwd, stdout=_STDERR, variables=_variables(arm))
     outcome = record_end(place.working, place.process, plan, returncode)
+    place = place.settled()
     if place.world_size > 1:
         report_done(place.working, place.process)
     if place.leads:

@@ -1,7 +1,7 @@
 """Where a run's files go, and which of several ranks puts them together.
 
-In: `--out`, the script's name, and the environment that torchrun sets. Out: a `Place`. Runs in the
-parent process; no torch here.
+In: `--out`, the script's name, and which of several tasks this is. Out: a `Place`. Runs in the parent
+process; no torch here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
+from .layout import has_steps, read_run
 from .store import partial_name
+from .tasks import Task, this_task
 
-__all__ = ["Place", "choose_place"]
+__all__ = ["Fellows", "Place", "choose_place"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +34,17 @@ class Place:
     """This rank's parent process puts the folder together and reports."""
     ranks: tuple[int, ...] = (0,)
     """Ranks that share the folder."""
+    shared: Path | None = None
+    """Temporary name, where it does not follow from the final one."""
+    fellows: Fellows | None = None
+    """Tasks that may turn out to be ranks of the same job."""
+    named: bool = True
+    """The user has named the folder: where it is taken that is an error, and not a number behind it."""
 
     @property
     def working(self) -> Path:
         """Temporary name: process folders are written in it."""
-        return partial_name(self.folder)
+        return self.shared or partial_name(self.folder)
 
     @property
     def world_size(self) -> int:
@@ -48,7 +57,8 @@ class Place:
         Raises:
             InputError: the place is taken or cannot be written.
         """
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        taken = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        if taken and (self.named or not self.folder.is_dir()):
             raise InputError(
                 f"{self.folder} exists already.", remedy="Name another folder with --out, or remove it."
             )
@@ -57,11 +67,50 @@ class Place:
             probe = self.working / f".{self.process}.probe"
             probe.touch()
             probe.unlink()
+            if self.fellows is not None and self.fellows.task.rank == self.fellows.ranks[0]:
+                # Left by a launch that was killed. The others come to it after our script has met theirs.
+                shutil.rmtree(self.fellows.meet, ignore_errors=True)
         except OSError as error:
             raise InputError(
                 f"Cannot write in {self.folder.parent}: {error.strerror}.",
                 remedy="Choose a place with --out.",
             ) from None
+
+    def settled(self) -> Place:
+        """Return where the run belongs, now that the script has ended and its run.json tells who it was.
+
+        A task whose script was one rank of a process group moves to where its fellows are; any other
+        keeps the folder of its own, as does a script that has started the other ranks itself.
+        """
+        fellows = self.fellows
+        run = read_run(self.working / self.process)
+        if fellows is None or run is None or run.world_size != fellows.task.size:
+            return self
+        if any(has_steps(child) for child in self.working.glob("child-*")):
+            return self
+        rank = run.rank
+        fellows.meet.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self.working.iterdir()):
+            path.rename(fellows.meet / (f"rank{rank}" if path.name == self.process else path.name))
+        self.working.rmdir()
+        return Place(
+            folder=self.folder,
+            process=f"rank{rank}",
+            leads=rank == fellows.ranks[0],
+            ranks=fellows.ranks,
+            shared=fellows.meet,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fellows:
+    """Tasks that were started together, as one job or as many: only their process group can tell."""
+
+    task: Task
+    ranks: tuple[int, ...]
+    """Those that would share a folder."""
+    meet: Path
+    """The working folder that all of them know of."""
 
 
 def choose_place(out: Path | None, *, target: str, is_module: bool) -> Place:
@@ -69,23 +118,47 @@ def choose_place(out: Path | None, *, target: str, is_module: bool) -> Place:
 
     All ranks that torchrun starts must come to the same name without talking to each other: with
     no `--out` it says when their common parent started. Ranks on other machines have another
-    one, so there each machine gets its own folder.
+    one, so there each machine gets its own folder. Tasks of SLURM and MPI begin in folders of
+    their own, and meet when their scripts turn out to have been one job (`Place.settled`).
     """
-    rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
-    if world_size <= 1:
-        folder = out or _claimed(f"{_stem(target, is_module)}-{time.strftime('%Y%m%d-%H%M%S')}")
+    task = this_task()
+    stem = _stem(target, is_module)
+    if task.certain and task.size > 1:
+        return _place_of_rank(task, out, stem)
+    now = time.strftime("%Y%m%d-%H%M%S")
+    if task.size == 1:
+        folder = out or _claimed(f"{stem}-{now}")
         return Place(folder=folder.absolute(), process="main", leads=True)
     if out is not None:
-        folder, ranks = out, tuple(range(world_size))
+        folder = out if task.rank == 0 else out.with_name(f"{out.name}-task{task.rank}")
+        meet, ranks = out.with_name(f".{out.name}.ranks"), tuple(range(task.size))
     else:
-        local = _number("LOCAL_RANK", rank)
-        count = _number("LOCAL_WORLD_SIZE", world_size)
-        ranks = tuple(range(rank - local, rank - local + count))
-        name = f"{_stem(target, is_module)}-{_common_stamp()}"
-        if count < world_size:
-            name += f"-node{_number('GROUP_RANK', rank // count)}"
-        folder = Path("reports") / name
-    return Place(folder=folder.absolute(), process=f"rank{rank}", leads=rank == ranks[0], ranks=ranks)
+        folder = _claimed(f"{stem}-{now}")
+        name = f".{stem}-{task.launch or _common_stamp()}.ranks"
+        if task.local_size < task.size:
+            name = f"{name}-node{task.node}"
+        meet, ranks = Path("reports") / name, tuple(task.on_this_machine)
+    fellows = Fellows(task=task, ranks=ranks, meet=meet.absolute())
+    return Place(folder=folder.absolute(), process="main", leads=True, fellows=fellows)
+
+
+def _place_of_rank(task: Task, out: Path | None, stem: str) -> Place:
+    again = f"-{task.launch}" if task.launch else ""
+    if out is not None:
+        # What the launcher starts anew after a failure must not stumble over what the first try has left.
+        folder, ranks = out.with_name(out.name + again), tuple(range(task.size))
+    else:
+        name = f"{stem}-{_common_stamp()}{again}"
+        if task.local_size < task.size:
+            name += f"-node{task.node}"
+        folder, ranks = Path("reports") / name, tuple(task.on_this_machine)
+    return Place(
+        folder=folder.absolute(),
+        process=f"rank{task.rank}",
+        leads=task.rank == ranks[0],
+        ranks=ranks,
+        named=out is not None,
+    )
 
 
 def _claimed(name: str) -> Path:
@@ -128,10 +201,3 @@ def _common_stamp() -> str:
     except (OSError, IndexError):
         tick = str(parent)
     return f"{time.strftime('%Y%m%d')}-{tick}"
-
-
-def _number(name: str, default: int) -> int:
-    try:
-        return int(os.environ[name])
-    except (KeyError, ValueError):
-        return default

@@ -45,7 +45,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
     """A run of an experiment: fixes applied, losses recorded, and the baseline window only."""
     child: bool = False
-    """A rank that the script itself started, by running itself once more."""
+    """Started by the script's own process: by running itself once more, or because it is a launcher."""
+    launched: bool = False
+    """What the user named is a launcher, and this what it launches."""
     quiet: bool = False
     """No progress lines."""
     verbose: bool = False

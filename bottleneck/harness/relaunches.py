@@ -1,10 +1,17 @@
-"""Ranks that the script starts by running itself once more (Lightning's launcher for several devices).
+"""Python processes that the observed one starts to train in: its own script again, or what it launches.
 
-In: a plan. Out: such a rank runs under a session of its own, beside that of the process it came
-from. Unobserved it would lose its partner at the stop, and end with a traceback.
+In: a plan. Out: such a process runs under a session of its own, beside that of the process it came
+from. Unobserved, a rank would lose its partner at the stop and end with a traceback, and behind a
+launcher nobody would be observed at all.
 
-`subprocess.Popen` is wrapped; only a command that is this very script under this very interpreter,
-with another LOCAL_RANK or RANK in its environment, is changed. Everything else passes untouched.
+`subprocess.Popen` is wrapped, and two kinds of commands of this very interpreter are changed:
+
+- the script itself, with another LOCAL_RANK or RANK in its environment (Lightning's way of starting
+  several devices);
+- any script or module that the code of a launcher starts (`diagnose -m torch.distributed.run ...`,
+  `diagnose -m accelerate.commands.launch ...`, a script that calls torchrun's API).
+
+Everything else passes untouched.
 """
 
 from __future__ import annotations
@@ -23,13 +30,25 @@ import msgspec
 from .launch import command_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
 
     from .plan import Plan
 
-__all__ = ["install", "observed", "uninstall", "wait"]
+__all__ = ["install", "observed", "started_by_launcher", "uninstall", "wait"]
 
 RANKS = ("LOCAL_RANK", "RANK")
+LAUNCHERS = (
+    "torch.distributed.run.",
+    "torch.distributed.launch.",
+    "torch.distributed.launcher.",
+    "torch.distributed.elastic.",
+    "accelerate.commands.launch.",
+    "deepspeed.launcher.",
+)
+"""Modules that start other people's training, each with a dot behind."""
+VALUED = ("-W", "-X", "--check-hash-based-pycs")
+"""Options of the interpreter whose value is a word of its own."""
 SECONDS = 60.0
 """For the other ranks to leave after this one has: they stop at the same step."""
 
@@ -39,35 +58,53 @@ _started: list[Any] = []
 """Ranks of ours."""
 
 
-def observed(plan: Plan, command: object, env: Mapping[str, str] | None) -> list[str] | None:
+def observed(
+    plan: Plan, command: object, env: Mapping[str, str] | None, *, launcher: bool = False
+) -> list[str] | None:
     """Return the command that runs the same under observation; None if it is another program.
 
     Args:
         plan: what is run in this process.
         command: the first argument of Popen.
         env: its environment.
+        launcher: the code of a launcher starts it.
     """
-    if env is None or not isinstance(command, (list, tuple)) or len(command) < 2:
-        return None
-    if all(env.get(name) in (None, os.environ.get(name, "0")) for name in RANKS):
+    if not isinstance(command, (list, tuple)):
         return None
     words = [os.fsdecode(word) for word in command if isinstance(word, (str, bytes, os.PathLike))]
-    if len(words) < len(command) or words[0] != sys.executable:
+    if len(words) < len(command) or len(words) < 2 or words[0] != sys.executable:
         return None
-    if words[1] == "-m":
-        same, arguments = len(words) > 2 and words[2] in _module_names(plan), words[3:]
-    else:
-        same, arguments = plan.script is not None and _same_file(words[1], plan.script), words[2:]
-    if not same:
+    place = _target_position(words)
+    if place is None:
         return None
+    flags, rest = words[1:place], words[place:]
+    module, script, arguments = (rest[1], None, rest[2:]) if rest[0] == "-m" else (None, rest[0], rest[1:])
+    same = module in _module_names(plan) if module is not None else _same_file(rest[0], plan.script)
     # As written in the command: it is absolute, and the working folder may be another one.
-    script = None if plan.script is None else words[1]
     rank = msgspec.structs.replace(plan, child=True, script=script, args=tuple(arguments))
-    return [sys.executable, *command_of(rank)]
+    if same and _for_another_rank(env):
+        rank = msgspec.structs.replace(rank, module=plan.module)
+    elif launcher and not _is_ours(module, script):
+        rank = msgspec.structs.replace(rank, module=module, launched=True)
+    else:
+        return None
+    return [sys.executable, *flags, *command_of(rank, flags=not (launcher or flags))]
+
+
+def started_by_launcher(frame: FrameType | None) -> bool:
+    """Say whether the code of a launcher stands among the callers of a frame."""
+    while frame is not None:
+        names = frame.f_globals
+        # A module run by `-m` is called __main__, and its spec tells its name.
+        name = getattr(names.get("__spec__"), "name", None) or names.get("__name__")
+        if f"{name}.".startswith(LAUNCHERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def install(plan: Plan) -> None:
-    """Watch for the script's own relaunches from now on."""
+    """Watch for such commands from now on."""
     if _originals:
         return
     original: Callable[..., None] = subprocess.Popen.__init__
@@ -77,7 +114,8 @@ def install(plan: Plan) -> None:
     def init(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         command = None
         with contextlib.suppress(Exception):
-            command = observed(plan, args, kwargs.get("env"))
+            launcher = started_by_launcher(sys._getframe(1))
+            command = observed(plan, args, kwargs.get("env"), launcher=launcher)
         original(self, args if command is None else command, *rest, **kwargs)
         if command is not None:
             _started.append(self)
@@ -98,6 +136,32 @@ def wait(seconds: float = SECONDS) -> None:
         time.sleep(0.05)
 
 
+def _target_position(words: Sequence[str]) -> int | None:
+    """Return where python's own options end: at a script or at `-m`; None where there is neither."""
+    position = 1
+    while position < len(words):
+        word = words[position]
+        if word == "-m":
+            return position if position + 1 < len(words) else None
+        if not word.startswith("-"):
+            return position
+        if word.startswith("-c") or word in ("-", "--"):
+            return None
+        position += 2 if word in VALUED else 1
+    return None
+
+
+def _for_another_rank(env: Mapping[str, str] | None) -> bool:
+    return env is not None and any(env.get(name) not in (None, os.environ.get(name, "0")) for name in RANKS)
+
+
+def _is_ours(module: str | None, script: str | None) -> bool:
+    """Say whether a launcher was told to start us: what runs there is observed already."""
+    if module is not None:
+        return module.partition(".")[0] == __name__.partition(".")[0]
+    return script is not None and Path(script).resolve().parent == Path(__file__).resolve().parent
+
+
 def _module_names(plan: Plan) -> tuple[str, ...]:
     if plan.module is None:
         return ()
@@ -106,8 +170,8 @@ def _module_names(plan: Plan) -> tuple[str, ...]:
     return (plan.module, getattr(spec, "name", plan.module))
 
 
-def _same_file(one: str, other: str) -> bool:
+def _same_file(one: str, other: str | None) -> bool:
     try:
-        return Path(one).samefile(other)
+        return other is not None and Path(one).samefile(other)
     except OSError:
         return False

@@ -7,9 +7,11 @@ one session for the script's process, `children` one for each process that the s
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
+import threading
 import traceback
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,14 +19,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .. import __version__
 from ..model.run import Run, ScriptOutcome
+from .dropped import Dropped
 from .imports import ImportWatch
 from .progress import Progress
 from .saves import SaveGuard
 from .stopping import Stopper, StopRun
 from .store import Store
+from .tasks import Task, this_task
 from .trial import TrialRun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from .agent import Agent
@@ -60,8 +65,9 @@ class Session:
         self.plan = plan
         self.pid = os.getpid()
         self._child = child
-        rank, world_size, local_rank = _ranks_from_environment()
-        name = f"rank{rank}" if world_size > 1 else "main"
+        # Where it is not certain, the process group will tell.
+        task = this_task() if this_task().certain else Task()
+        name = f"rank{task.rank}" if task.size > 1 else "main"
         self.store = Store(
             Path(plan.out) / (f"child-{self.pid}" if child else name),
             run=Run(
@@ -69,21 +75,22 @@ class Session:
                 created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 command=[plan.script or f"-m {plan.module}", *plan.args],
                 cwd=str(Path.cwd()),
-                rank=rank,
-                world_size=world_size,
-                launched=world_size > 1 and not child,
-                local_rank=local_rank,
+                rank=task.rank,
+                world_size=task.size,
+                launched=task.size > 1 and (plan.launched or not child),
+                local_rank=task.local_rank,
                 pid=self.pid,
             ),
         )
         self.stopper = Stopper()
-        self.progress = Progress(quiet=plan.quiet, rank=rank if not child else 1)
+        self.progress = Progress(quiet=plan.quiet, rank=task.rank if not child else 1)
         self.saves = SaveGuard(self.store)
         self.agent: Agent | None = None
         self._trial = TrialRun(plan.trial, self.store) if plan.trial is not None else None
         self._notes: list[str] = []
         self._watch = ImportWatch("torch", self._on_torch)
         self._sigterm: signal.Handlers | None = None
+        self._dropped = Dropped(self._again)
         self._closed = False
 
     def arm(self) -> None:
@@ -97,6 +104,7 @@ class Session:
         if not self._child and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
             self._sigterm = signal.SIG_DFL
+        self._dropped.install()
         os.register_at_fork(after_in_child=self._after_fork)
         if self._trial is not None:
             self._trial.prepare()
@@ -110,6 +118,7 @@ class Session:
     def abandon(self) -> None:
         """In a forked child: take the parent's hooks out and write nothing."""
         self._watch.uninstall()
+        self._dropped.uninstall()
         self.stopper.stand_down()
         self._closed = True
         if self.agent is not None:
@@ -130,6 +139,7 @@ class Session:
         self._closed = True
         self.stopper.release()
         self._watch.uninstall()
+        self._dropped.uninstall()
         if self.agent is not None:
             # The agent guards each artefact; this is for a fault in the agent itself.
             try:
@@ -190,14 +200,29 @@ class Session:
         if distributed is None or not distributed.is_available():
             return
         if distributed.is_initialized():
-            rank = int(distributed.get_rank())
-            self.store.update(rank=rank, world_size=int(distributed.get_world_size()))
+            rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
+            self.store.update(rank=rank, world_size=world_size)
+            task = this_task()
+            if not task.certain and not self._child and task.size == world_size:
+                self.store.update(launched=True, local_rank=task.local_rank)
             self.progress.speak_for(rank)
 
     def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
         if not self.stopper.under_way:
             self.note("the script was terminated (SIGTERM)")
             raise SystemExit(TERMINATED)
+
+    def _again(self, error: BaseException) -> Callable[[], None] | None:
+        """Say which signal brings back an exception of ours that was dropped."""
+        if self._closed or os.getpid() != self.pid:
+            return None
+        number = self.stopper.wake if isinstance(error, StopRun) else None
+        if isinstance(error, SystemExit) and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            number = signal.SIGTERM
+        main = threading.main_thread().ident
+        if number is None or main is None:
+            return None
+        return functools.partial(signal.pthread_kill, main, number)
 
     def _after_fork(self) -> None:
         """In a forked child: what is not in place yet stays out, and signals act as without us.
@@ -212,8 +237,6 @@ class Session:
 
     def _end_now(self, reason: str) -> NoReturn:
         """Last resort of the stopper: keep what there is, then end the process."""
-        import threading
-
         timer = threading.Timer(END_SECONDS, os._exit, args=(0,))
         timer.daemon = True
         timer.start()
@@ -296,13 +319,3 @@ def _one_line(error: BaseException) -> str:
 
 def _last_line(text: str) -> str:
     return text.strip().rsplit("\n", 1)[-1]
-
-
-def _ranks_from_environment() -> tuple[int, int, int]:
-    """Return (rank, world size, local rank) as torchrun sets them; (0, 1, 0) without it."""
-    try:
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        rank = int(os.environ["RANK"])
-        return rank, world_size, int(os.environ.get("LOCAL_RANK", str(rank)))
-    except (KeyError, ValueError):
-        return 0, 1, 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
-from e2e.running import diagnose, read_run
+import pytest
+from e2e.running import command_line, diagnose, environment, read_run
 
 LOOP = """
 import os, socket, subprocess, sys
@@ -91,3 +95,122 @@ def test_a_parent_that_waits_for_what_its_stopped_children_would_have_sent(tmp_p
     assert got.out.startswith("unwound\n")
     assert "Traceback" not in got.err
     check_two_ranks(got.folder)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "package.train"),
+    ],
+    ids=["script", "module"],
+)
+def test_a_launcher_behind_the_command_instead_of_before_it(
+    tmp_path: Path, launcher: tuple[str, ...]
+) -> None:
+    """`diagnose -m torch.distributed.run`: what it starts is what the user means."""
+    (tmp_path / "package").mkdir()
+    path = tmp_path / ("package/train.py" if "package.train" in launcher else "train.py")
+    path.write_text(LOOP + 'assert sys.argv[1:] == ["--width", "16"], sys.argv\ntrain()\n')
+    target = () if "package.train" in launcher else ("train.py",)
+    got = diagnose(tmp_path, "--quiet", "--steps", "2", "-m", *launcher, *target, "--width", "16")
+    assert got.code in (0, 3), got.err
+    assert "Traceback" not in got.err
+    check_two_ranks(got.folder)
+    assert read_run(got.folder / "rank1").launched, "to run it again takes the launcher"
+
+
+def test_a_launcher_whose_script_fails_fails_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise RuntimeError('no data')")
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py")
+    got = diagnose(tmp_path, "--quiet", *words)
+    assert got.code == 4
+    assert "RuntimeError: no data" in got.err
+    assert "torch_bottleneck/harness" not in got.err, "the script's traceback is as python shows it"
+
+
+TASK = """
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=rank, world_size=size)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def srun(cwd: Path, *words: str) -> list[subprocess.CompletedProcess[str]]:
+    """Start two tasks with the variables that `srun --ntasks 2` gives them."""
+    given = environment(SLURM_NTASKS="2", SLURM_STEP_NUM_TASKS="2", SLURM_JOB_ID="7", SLURM_STEP_ID="0")
+    given["MEETING"] = f"tcp://127.0.0.1:{free_port()}"
+    tasks = [
+        subprocess.Popen(
+            command_line(*words),
+            cwd=cwd,
+            env={**given, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in (0, 1)
+    ]
+    said = [task.communicate(timeout=150) for task in tasks]
+    return [
+        subprocess.CompletedProcess(task.args, task.returncode, *words)
+        for task, words in zip(tasks, said, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "reports/run")], ids=["", "out"])
+def test_tasks_of_srun_that_are_one_job_give_one_report(tmp_path: Path, out: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text(
+        LOOP.replace('dist.init_process_group("gloo")', TASK.strip().replace("\n", "\n    ")) + "train()\n"
+    )
+    done = srun(tmp_path, "--quiet", "--steps", "2", *out, "train.py")
+    assert [task.returncode for task in done] == [0, 0], [task.stderr for task in done]
+    assert sum(task.stderr.count("run folder:") for task in done) == 1
+    (folder,) = (tmp_path / "reports").iterdir()
+    check_two_ranks(folder)
+    assert read_run(folder / "rank1").launched
+    assert folder.name == "run" or not out
+
+
+def test_tasks_of_srun_that_train_alone_have_a_report_each(tmp_path: Path) -> None:
+    alone = LOOP.replace('    dist.init_process_group("gloo")\n', "").replace(
+        "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))", "torch.nn.Linear(16, 16)"
+    )
+    (tmp_path / "train.py").write_text(alone + "train()\n")
+    done = srun(tmp_path, "--quiet", "--steps", "2", "train.py")
+    assert all(task.returncode in (0, 3) for task in done), [task.stderr for task in done]
+    folders = sorted((tmp_path / "reports").iterdir())
+    assert [read_run(folder).world_size for folder in folders] == [1, 1]
+
+
+def test_ranks_that_torchrun_starts_anew_after_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        LOOP
+        + textwrap.dedent(
+            """
+            if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                raise RuntimeError("first try")
+            train()
+            """
+        )
+    )
+    torchrun = (
+        "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 --monitor-interval 0.2"
+    )
+    ours = "-m torch_bottleneck diagnose --quiet --steps 2 --out run train.py"
+    got = subprocess.run(
+        [sys.executable, *torchrun.split(), *ours.split()],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert got.returncode == 0, got.stderr
+    check_two_ranks(tmp_path / "run-restart1")

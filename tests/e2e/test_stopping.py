@@ -71,6 +71,44 @@ def test_finally_with_and_exit_functions_run_and_the_code_is_0(tmp_path: Path) -
     assert read_run(got.folder).outcome.how == "stopped"
 
 
+@pytest.mark.parametrize(
+    "inside",
+    ["import gc; gc.callbacks.append(lambda *_: once()); gc.collect()", "a = Last(); del a"],
+    ids=["garbage collector", "finaliser"],
+)
+def test_a_signal_to_end_is_heard_in_places_that_drop_what_is_raised_there(
+    tmp_path: Path, inside: str
+) -> None:
+    """Python only prints "Exception ignored in" there, and the script would go on."""
+    write(
+        tmp_path / "train.py",
+        """
+        import signal
+        sent = []
+        def once():
+            if not sent:
+                sent.append(1)
+                os.kill(os.getpid(), signal.SIGTERM)
+        class Last:
+            def __del__(self):
+                once()
+        try:
+            """
+        + inside
+        + """
+            for _ in range(300):
+                time.sleep(0.1)
+            print("went on")
+        finally:
+            print("finally", flush=True)
+        """,
+    )
+    got = harness(tmp_path, tmp_path / "out", "train.py", **SMALL)
+    assert (got.code, got.out) == (128 + signal.SIGTERM, "finally\n")
+    assert "ignored" not in got.err
+    assert read_run(got.folder).outcome.how == "killed"
+
+
 def test_a_checkpoint_from_before_survives_every_way_of_saving(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",

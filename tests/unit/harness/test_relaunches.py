@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from torch_bottleneck.harness import relaunches
+from torch_bottleneck.harness.launch import ENTRY
 from torch_bottleneck.harness.plan import Plan, decode_plan
 
 
@@ -55,6 +58,61 @@ def test_a_module_is_known_by_its_name(plan: Plan) -> None:
 def test_any_other_command_passes(plan: Plan, command: object, env: dict[str, str] | None) -> None:
     words = [sys.executable, plan.script] if command == "SCRIPT" else command
     assert relaunches.observed(plan, words, env) is None
+
+
+def plan_in(command: list[str] | None) -> Plan:
+    assert command is not None
+    text = next(word for word in command if word.startswith("{"))
+    return decode_plan(text, args=tuple(command[command.index(text) + 1 :]))
+
+
+@pytest.mark.parametrize("flags", [[], ["-u"], ["-W", "ignore", "-Xdev"]])
+def test_what_a_launcher_starts_runs_under_us(flags: list[str]) -> None:
+    launcher = Plan(module="torch.distributed.run", args=("--nproc-per-node", "2", "t.py"), out="o", steps=3)
+    command = [sys.executable, *flags, "t.py", "--lr", "2"]
+    got = relaunches.observed(launcher, command, None, launcher=True)
+    rank = plan_in(got)
+    assert got is not None
+    assert got[: 1 + len(flags)] == [sys.executable, *flags]
+    assert (rank.script, rank.module, rank.args) == ("t.py", None, ("--lr", "2"))
+    assert (rank.child, rank.launched, rank.out, rank.steps) == (True, True, "o", 3)
+    rank = plan_in(
+        relaunches.observed(launcher, [sys.executable, *flags, "-m", "a.b", "x"], None, launcher=True)
+    )
+    assert (rank.script, rank.module, rank.args) == (None, "a.b", ("x",))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [sys.executable, "-c", "pass"],
+        [sys.executable, "-u", "-c", "pass"],
+        [sys.executable, "-"],
+        [sys.executable, "-m"],
+        [sys.executable, "-u"],
+        ["/usr/bin/true", "t.py"],
+        [sys.executable, "-u", "-m", "torch_bottleneck", "diagnose", "t.py"],
+        [sys.executable, "-u", "-m", "torch_bottleneck.harness", "{}"],
+        [sys.executable, str(ENTRY), "{}"],
+    ],
+)
+def test_a_launcher_may_start_other_things_and_us(words: list[str]) -> None:
+    assert relaunches.observed(Plan(module="torch.distributed.run"), words, None, launcher=True) is None
+
+
+def test_a_launcher_is_known_by_the_code_that_calls() -> None:
+    def frame_of(**names: object) -> FrameType:
+        scope: dict[str, object] = {**names}
+        exec("import sys\ndef inner():\n    return sys._getframe()\ngot = inner()", scope)
+        return scope["got"]  # type: ignore[return-value]
+
+    elastic = frame_of(__name__="torch.distributed.elastic.multiprocessing.subprocess_handler")
+    assert relaunches.started_by_launcher(elastic)
+    assert relaunches.started_by_launcher(
+        frame_of(__name__="__main__", __spec__=ModuleSpec("accelerate.commands.launch", None))
+    )
+    assert not relaunches.started_by_launcher(frame_of(__name__="torch.distributed.runner"))
+    assert not relaunches.started_by_launcher(frame_of(__name__="__main__", __spec__=None))
 
 
 def test_a_process_is_started_as_before_and_popen_is_put_back(plan: Plan) -> None:

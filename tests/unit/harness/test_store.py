@@ -11,7 +11,7 @@ import pytest
 
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
-from torch_bottleneck.harness.place import choose_place
+from torch_bottleneck.harness.place import Place, choose_place
 from torch_bottleneck.harness.plan import Plan, decode_plan, encode_plan
 from torch_bottleneck.harness.store import Store, partial_name, write_atomically
 from torch_bottleneck.model.run import Run, ScriptOutcome, StepTable, Window
@@ -192,8 +192,11 @@ def test_a_rank_counts_as_done_only_when_its_parent_says_so(tmp_path: Path) -> N
 
 
 def ranks(monkeypatch: pytest.MonkeyPatch, **values: int) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.endswith(("RANK", "WORLD_SIZE")) or name.startswith(
+            ("SLURM_", "PMI_", "OMPI_", "TORCHELASTIC_")
+        ):
+            monkeypatch.delenv(name)
     for name, value in values.items():
         monkeypatch.setenv(name, str(value))
 
@@ -229,6 +232,87 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
     for place in places:
         place.prepare()
         assert place.working.is_dir()
+
+
+def test_ranks_started_anew_have_a_folder_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = {"RANK": 0, "WORLD_SIZE": 2, "TORCHELASTIC_RESTART_COUNT": 1}
+    ranks(monkeypatch, **again)
+    assert choose_place(None, target="t.py", is_module=False).folder.name.endswith("-restart1")
+    assert choose_place(Path("out"), target="t.py", is_module=False).folder.name == "out-restart1"
+
+
+def test_ranks_started_by_hand_a_second_time_are_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their common parent, a shell, is the same, and so is the name they come to."""
+    monkeypatch.chdir(tmp_path)
+    ranks(monkeypatch, RANK=0, WORLD_SIZE=2)
+    for expected in ("", "-2"):
+        place = choose_place(None, target="t.py", is_module=False)
+        place.prepare()
+        folder = collect(place.working, place.folder)
+        (folder / "run.json").touch()
+        assert folder.name == place.folder.name + expected
+
+
+def tasks(monkeypatch: pytest.MonkeyPatch, number: int, out: Path | None) -> Place:
+    ranks(monkeypatch, SLURM_PROCID=number, SLURM_STEP_NUM_TASKS=2, SLURM_LOCALID=number)
+    place = choose_place(out, target="t.py", is_module=False)
+    place.prepare()
+    return place
+
+
+def write_process(place: Place, *, world_size: int, rank: int = 0) -> None:
+    (place.working / place.process).mkdir()
+    run = Run(rank=rank, world_size=world_size)
+    (place.working / place.process / "run.json").write_bytes(msgspec.json.encode(run))
+
+
+@pytest.mark.parametrize("out", [None, Path("run")])
+def test_tasks_that_were_one_job_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: Path | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = [tasks(monkeypatch, number, out) for number in (0, 1)]
+    assert places[0].working != places[1].working, "who they are is not known yet"
+    # The script may number its ranks in another way than the scheduler does.
+    for place, rank in zip(places, (1, 0), strict=True):
+        write_process(place, world_size=2, rank=rank)
+    settled = [place.settled() for place in places]
+    assert settled[0].working == settled[1].working
+    assert [(place.process, place.leads) for place in settled] == [("rank1", False), ("rank0", True)]
+    assert settled[0].ranks == (0, 1)
+    assert not any(place.working.exists() for place in places)
+    folder = collect(settled[1].working, settled[1].folder)
+    assert {path.name for path in folder.iterdir()} >= {"rank0"}
+
+
+@pytest.mark.parametrize("out", [None, Path("run")])
+def test_tasks_that_knew_nothing_of_each_other_keep_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: Path | None
+) -> None:
+    """A sweep under srun; and a batch script, whose process bears the number 0 of tasks never started."""
+    monkeypatch.chdir(tmp_path)
+    places = [tasks(monkeypatch, number, out) for number in (0, 1)]
+    for place in places:
+        write_process(place, world_size=1)
+        assert place.settled() is place
+    assert all(place.leads and place.process == "main" for place in places)
+    if out is not None:
+        assert [place.folder.name for place in places] == ["run", "run-task1"]
+
+
+def test_what_a_killed_launch_has_left_is_not_taken_for_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    left = tasks(monkeypatch, 1, Path("run"))
+    write_process(left, world_size=2, rank=1)
+    report_done(left.settled().working, "rank1")
+    first = tasks(monkeypatch, 0, Path("run"))
+    write_process(first, world_size=2)
+    settled = first.settled()
+    assert wait_for_ranks(settled.working, (1,), seconds=0.05) == [1]
 
 
 def test_a_folder_for_reports_that_cannot_be_made_is_the_users_error(

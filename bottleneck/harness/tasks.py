@@ -1,0 +1,147 @@
+"""Which of several processes this one is, as the variables of whatever started it tell.
+
+In: the environment. Out: a `Task`. torchrun, and everything that speaks its language, promises that its
+processes are the ranks of one job. SLURM's `srun` and the launchers of MPI only number what they start:
+that may be one job, or as many trainings that know nothing of each other (a sweep), and a batch script's
+own process bears the number 0 of tasks that were never started. No torch here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Task", "this_task"]
+
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?$")
+"""An entry of SLURM_STEP_TASKS_PER_NODE: "4", or "4(x2)" for two nodes of four."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """This process among its fellows."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    node: int = 0
+    certain: bool = True
+    """The fellows are ranks of one job; where False, only a process group can tell."""
+    launch: str = ""
+    """A name that this launch has on every machine; empty where there is none."""
+
+    @property
+    def on_this_machine(self) -> range:
+        """The ranks that were started here, where each machine gets a block of them."""
+        first = max(self.rank - self.local_rank, 0)
+        return range(first, min(first + self.local_size, self.size))
+
+
+def this_task(environment: Mapping[str, str] | None = None) -> Task:
+    """Return what this process is; a single one where nothing says otherwise.
+
+    Args:
+        environment: the variables; None: this process's.
+    """
+    given = os.environ if environment is None else environment
+    certain = _of_torchrun(given)
+    if certain is not None:
+        return certain
+    mpi, slurm = _of_mpi(given), _of_slurm(given)
+    if mpi is None or (slurm is not None and (mpi.rank, mpi.size) == (slurm.rank, slurm.size)):
+        # srun sets both, and its own variables say more; under mpirun they speak of mpirun's daemons.
+        return slurm or Task()
+    return mpi
+
+
+def _of_torchrun(given: Mapping[str, str]) -> Task | None:
+    rank, size = _number(given, "RANK"), _number(given, "WORLD_SIZE")
+    if size is None or (rank is None and size > 1):
+        return None
+    rank = rank or 0
+    local = _number_or(given, "LOCAL_RANK", rank)
+    count = _number_or(given, "LOCAL_WORLD_SIZE", size)
+    node = _number_or(given, "GROUP_RANK", rank // max(count, 1))
+    restarts = _number_or(given, "TORCHELASTIC_RESTART_COUNT", 0)
+    return Task(
+        rank=rank,
+        size=size,
+        local_rank=local,
+        local_size=count,
+        node=node,
+        launch=f"restart{restarts}" if restarts else "",
+    )
+
+
+def _of_mpi(given: Mapping[str, str]) -> Task | None:
+    """Open MPI, then MPICH and its children (Intel MPI, MVAPICH)."""
+    for rank_name, size_name, local_names in (
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ),
+        ("PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
+    ):
+        rank, size = _number(given, rank_name), _number(given, size_name)
+        if rank is None or size is None or size < 2:
+            continue
+        count = _number_or(given, local_names[1], size)
+        return Task(
+            rank=rank,
+            size=size,
+            local_rank=_number_or(given, local_names[0], rank),
+            local_size=count,
+            node=rank // max(count, 1),
+            certain=False,
+        )
+    return None
+
+
+def _of_slurm(given: Mapping[str, str]) -> Task | None:
+    rank = _number(given, "SLURM_PROCID")
+    # SLURM_NTASKS also stands in a batch script, where nothing has been started; a step has its own.
+    size = _number_or(given, "SLURM_STEP_NUM_TASKS", _number_or(given, "SLURM_NTASKS", 1))
+    if rank is None or size < 2:
+        return None
+    node = _number_or(given, "SLURM_NODEID", 0)
+    per_node = _per_node(given.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    job, step = given.get("SLURM_JOB_ID", ""), given.get("SLURM_STEP_ID", "")
+    return Task(
+        rank=rank,
+        size=size,
+        local_rank=_number_or(given, "SLURM_LOCALID", rank),
+        local_size=per_node[node] if node < len(per_node) else size,
+        node=node,
+        certain=False,
+        launch=f"job{job}.{step}" if job and step else "",
+    )
+
+
+def _per_node(text: str) -> list[int]:
+    """Return the tasks of each node; empty where the text says nothing that can be read."""
+    counts: list[int] = []
+    for entry in text.split(","):
+        found = _REPEATED.match(entry.strip())
+        if found is None:
+            return []
+        counts += [int(found[1])] * min(int(found[2] or 1), 100_000)
+    return counts
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    try:
+        return int(given[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _number_or(given: Mapping[str, str], name: str, default: int) -> int:
+    number = _number(given, name)
+    return default if number is None else number
