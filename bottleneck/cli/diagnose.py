@@ -151,6 +151,7 @@ def command(
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined, 4 the script itself failed.
     """
     from ..harness.launch import launch
+    from ..harness.leftovers import put_aside
     from ..harness.place import choose_place
 
     target, arguments = split_words(module, script)
@@ -172,6 +173,9 @@ def command(
         quiet=quiet,
         verbose=verbose,
     )
+    left = put_aside(place.working, place.process, alone=place.world_size == 1)
+    if left is not None:
+        _say(f"a run that was killed before it was whole lies in {shown(left)} now")
     place.prepare()
     returncode = launch(plan)
     ctx.exit(_conclude(place, plan, returncode, format_=format_))

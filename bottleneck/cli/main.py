@@ -13,6 +13,7 @@ In: command-line arguments. Out: an exit code.
 from __future__ import annotations
 
 import difflib
+import errno
 import sys
 import traceback
 from importlib import import_module
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cli", "main", "run"]
 
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""A disk that is full or read-only, wherever that is met, is no fault of ours."""
 ISSUES_HINT = (
     "This is a bug in bottleneck, not in your script. Please report it with the traceback above,\n"
     "the command you ran and the output of `bottleneck --version`."
@@ -117,19 +120,29 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BottleneckError as error:
         _complain(f"Error: {error}")
         return error.exit_code
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            return _bug()
+        where = f" {error.filename}" if error.filename else ""
+        _complain(f"Error: Cannot write{where}: {error.strerror}. Free some space, or write elsewhere.")
+        return 2
     except (click.Abort, KeyboardInterrupt):
         _complain("Interrupted.")
         return 130
     except Exception:  # noqa: BLE001 - the last line of defence: a bug of ours, shown whole
-        _complain(traceback.format_exc().rstrip())
-        _complain(ISSUES_HINT)
-        return 1
+        return _bug()
     return result if isinstance(result, int) else 0
 
 
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     sys.exit(run())
+
+
+def _bug() -> int:
+    _complain(traceback.format_exc().rstrip())
+    _complain(ISSUES_HINT)
+    return 1
 
 
 def _complain(text: str) -> None:

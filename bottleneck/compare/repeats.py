@@ -17,6 +17,7 @@ import msgspec
 from ..errors import InputError, ScriptError
 from ..harness.launch import launch, name_signal
 from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+from ..harness.leftovers import put_aside
 from ..harness.place import choose_place
 from ..harness.plan import Plan
 from ..model.run import SourceSite
@@ -81,6 +82,7 @@ def _turns(arms: tuple[Arm, ...], repeat: int) -> Iterator[tuple[Arm, int]]:
 def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
     """Run once and return the run folder; None on a rank that does not lead."""
     place = choose_place(folder, target=plan.target, is_module=plan.module is not None)
+    put_aside(place.working, place.process, alone=place.world_size == 1)
     place.prepare()
     plan = msgspec.structs.replace(plan, out=str(place.working))
     sys.stdout.flush()

@@ -29,6 +29,7 @@ __all__ = ["collect", "has_steps", "read_run", "record_end", "report_done", "wai
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
+_NO_RECORD = "the run left no record: its folder was removed while it ran, or could not be written"
 POLL_SECONDS = 0.1
 
 
@@ -70,6 +71,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     """
     publish_leftovers(working, only=process)
     path = working / process
+    left = path.is_dir()
     run = read_run(path)
     if run is None:
         # It died before it could write anything: a fault of the interpreter's or of ours.
@@ -77,6 +79,8 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
             path, run=Run(tool_version=__version__, command=[plan.target, *plan.args], cwd=str(Path.cwd()))
         )
         outcome = _end_of(returncode)
+        if not left:
+            outcome = msgspec.structs.replace(outcome, notes=[*outcome.notes, _NO_RECORD])
         store.finish(outcome)
         return outcome
     if run.outcome.how != "running":

@@ -6,6 +6,7 @@ In: begin and end at safe points, the rows of the window. Out: the memory artefa
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,15 +62,21 @@ class MemoryWindow:
         except Exception as error:
             self._store.artefact("memory", "failed", reason=reason_of(error))
             self._syncs.stop()
+            with contextlib.suppress(Exception):
+                self._history.stop(None)
             self._notes.abandon()
             return False
         return True
 
     def end(self) -> None:
         """Stop recording and write the snapshot and its notes."""
-        target = self._store.path("memory")
         try:
             self._syncs.stop()
+            try:
+                target = self._store.path("memory")
+            except OSError:
+                self._history.stop(None)
+                raise
             self._history.stop(target)
             self._notes.rows = self._book.rows
             write_atomically(

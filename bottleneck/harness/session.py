@@ -24,7 +24,7 @@ from .imports import ImportWatch
 from .progress import Progress
 from .saves import SaveGuard
 from .stopping import Stopper, StopRun
-from .store import Store
+from .store import Store, reason_of
 from .tasks import Task, this_task
 from .trial import TrialRun
 
@@ -157,8 +157,12 @@ class Session:
         self._read_machine()
         self.progress.clear()
         # A full disk, or a folder taken away meanwhile, must not turn into the script's failure.
-        with contextlib.suppress(OSError):
+        try:
             self.store.finish(self._outcome(error))
+        except OSError as problem:
+            self.store.lost = reason_of(problem)
+        if self.store.lost:
+            self.progress.note(f"the run folder cannot be written, so nothing is kept ({self.store.lost})")
 
     def amend(self) -> None:
         """Record what the script's exit functions tried to save; after `close`, before the end."""

@@ -68,8 +68,10 @@ class Store:
         self._lock = threading.RLock()
         self._run = run if run is not None else Run(pid=self._pid)
         self._finished = False
+        self.lost = ""
+        """Why the last write failed; empty while all of them succeed."""
         self.working.mkdir(parents=True, exist_ok=True)
-        self._write()
+        self._write_run()
 
     @property
     def run(self) -> Run:
@@ -92,7 +94,7 @@ class Store:
         base = self.folder if self._finished else self.working
         if kind == "diverted":
             target = base / kind
-            target.mkdir(exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
             return target
         stem = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
         if kind == "trace":
@@ -103,7 +105,7 @@ class Store:
             target = base / "memory" / f"{stem}.snapshot.pickle"
         else:
             target = base / f"{kind}.json"
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         return target
 
     def write_trace_path(self) -> Path:
@@ -140,7 +142,7 @@ class Store:
             self.update(artefacts={**self._run.artefacts, name: entry})
 
     def update(self, **fields: Any) -> None:
-        """Replace fields of the run and rewrite run.json.
+        """Replace fields of the run and rewrite run.json; `lost` says where that failed.
 
         Raises:
             TypeError: not a field of `Run`.
@@ -182,9 +184,25 @@ class Store:
         return os.getpid() == self._pid
 
     def _write(self) -> None:
-        if self._is_mine():
-            base = self.folder if self._finished else self.working
-            write_atomically(base / "run.json", msgspec.json.encode(self._run))
+        """Write run.json. It is called in the script's own loop, which a full disk must not end."""
+        if not self._is_mine():
+            return
+        try:
+            self._write_run()
+        except OSError as error:
+            self.lost = reason_of(error)
+        else:
+            self.lost = ""
+
+    def _write_run(self) -> None:
+        base = self.folder if self._finished else self.working
+        data = msgspec.json.encode(self._run)
+        try:
+            write_atomically(base / "run.json", data)
+        except FileNotFoundError:
+            # The script has cleared the folder that its runs go to: go on in a new one.
+            base.mkdir(parents=True, exist_ok=True)
+            write_atomically(base / "run.json", data)
 
 
 def publish(working: Path, folder: Path) -> Path:

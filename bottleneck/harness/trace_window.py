@@ -138,19 +138,21 @@ class TraceWindow:
         session, self._session = self._session, None
         if session is None:
             return True
-        raw = self._store.write_trace_path()
-        raw = raw.with_name(f".{raw.name.removesuffix('.gz')}")
+        raw: Path | None = None
         size = 0
         self._lines.stop()
         self.busy = True
         try:
+            target = self._store.write_trace_path()
+            raw = target.with_name(f".{target.name.removesuffix('.gz')}")
             session.stop(at_cut=at_cut)
             size = session.export(raw)
             if not at_cut:
                 session.mark_partial(raw)
         except Exception as error:
             session.abandon()
-            raw.unlink(missing_ok=True)
+            if raw is not None:
+                raw.unlink(missing_ok=True)
             if self._probe is None:
                 self.lack("failed", f"the trace could not be written: {reason_of(error)}")
                 return True

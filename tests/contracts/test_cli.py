@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -214,7 +215,13 @@ def test_a_bug_of_ours_shows_its_traceback_and_how_to_report_it(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(InputError("no", remedy="Do."), 2), (KeyboardInterrupt(), 130), (click.Abort(), 130)]
+    ("error", "code"),
+    [
+        (InputError("no", remedy="Do."), 2),
+        (OSError(errno.ENOSPC, "No space left on device", "reports/x"), 2),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+    ],
 )
 def test_errors_become_exit_codes(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -14,7 +14,17 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e.running import Result, command_line, diagnose, environment, harness, harness_command, plain, run
+from e2e.running import (
+    Result,
+    command_line,
+    diagnose,
+    environment,
+    harness,
+    harness_command,
+    plain,
+    read_run,
+    run,
+)
 
 LOOK = """
 import os, sys, pickle, inspect, __main__
@@ -280,6 +290,30 @@ def test_a_daemon_that_imports_torch_trains_on_when_its_run_folder_is_gone(tmp_p
     done = diagnose(tmp_path, "train.py")
     assert "No training step was seen" in done.out
     assert (tmp_path / "said").read_text() == "trained to its end"
+
+
+def test_a_script_may_clear_the_folder_that_runs_go_to(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import shutil, torch
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(60):
+            if step == 3:
+                shutil.rmtree("out", ignore_errors=True)
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        print(sum(p.sum().item() for p in model.parameters()) < 0)
+        """,
+    )
+    expected = plain(tmp_path, "train.py")
+    got = harness(tmp_path, tmp_path / "out", "train.py", run_to_end=True)
+    assert_same(expected, got)
+    found = read_run(got.folder)
+    assert found.artefacts["trace"].status == "ok"
+    assert {window.name for window in found.windows} >= {"warm-up", "baseline", "trace", "after"}
 
 
 def test_a_start_method_may_be_set_after_loaders_are_built(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from torch_bottleneck.harness.agent import Agent
 from torch_bottleneck.harness.capture import Capture
 from torch_bottleneck.harness.flops import FlopStep
 from torch_bottleneck.harness.horizon import Horizon
+from torch_bottleneck.harness.memory import MemoryHistory, SyncSites
 from torch_bottleneck.harness.memory_notes import NoteBook
+from torch_bottleneck.harness.memory_window import MemoryWindow
 from torch_bottleneck.harness.phases import PhaseClock
 from torch_bottleneck.harness.plan import Plan
 from torch_bottleneck.harness.presence import active
@@ -30,6 +32,7 @@ from torch_bottleneck.harness.stopping import Stopper, StopRun
 from torch_bottleneck.harness.store import Store
 from torch_bottleneck.harness.table import Row
 from torch_bottleneck.harness.trace import TraceSession
+from torch_bottleneck.harness.window_book import WindowBook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,6 +254,43 @@ def test_a_failing_profiler_costs_only_the_trace(
     assert baseline.status == after.status == "ok"
     assert not list(store.working.rglob("*.json.gz"))
     assert not torch_private.profiler_running()
+
+
+def test_a_trace_that_has_no_place_costs_only_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Store) -> Path:
+        raise OSError(28, "No space left on device")
+
+    capture, store = make_capture(tmp_path)
+    monkeypatch.setattr(Store, "write_trace_path", full)
+    drive(capture, 60)
+    assert capture.done
+    assert "No space left" in (store.run.artefacts["trace"].reason or "")
+    assert not torch_private.profiler_running()
+
+
+@pytest.mark.parametrize("broken", ["begin", "end"])
+def test_a_memory_window_that_fails_leaves_no_recording_on(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Path:
+        raise OSError(28, "No space left on device")
+
+    on: list[bool] = []
+    monkeypatch.setattr(MemoryHistory, "start", lambda self: on.append(True))
+    monkeypatch.setattr(MemoryHistory, "stop", lambda self, target: on.clear())
+    monkeypatch.setattr(SyncSites, "start", fail if broken == "begin" else lambda self: None)
+    store = Store(tmp_path / "run")
+    book = WindowBook(store, Progress(quiet=True))
+    window = MemoryWindow(store, book, notes=NoteBook(PhaseClock(), list), found_sync=lambda: None)
+    assert window.begin() == (broken == "end")
+    if broken == "end":
+        assert on
+        monkeypatch.setattr(Store, "path", fail)
+        window.end()
+    assert not on
+    assert "No space left" in (store.run.artefacts["memory"].reason or "")
 
 
 @pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26])

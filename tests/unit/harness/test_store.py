@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from torch_bottleneck.errors import InputError
+from torch_bottleneck.harness import store as store_module
 from torch_bottleneck.harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+from torch_bottleneck.harness.leftovers import put_aside
 from torch_bottleneck.harness.place import Place, choose_place
 from torch_bottleneck.harness.plan import Plan, decode_plan, encode_plan
 from torch_bottleneck.harness.store import Store, partial_name, write_atomically
@@ -100,6 +104,69 @@ def test_a_forked_child_cannot_write_its_parent_s_folder(tmp_path: Path) -> None
     os.waitpid(pid, 0)
     assert store.working.is_dir()
     assert read(store.working).step_signal == ""
+
+
+def test_a_folder_that_the_script_has_cleared_is_made_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "reports/run")
+    shutil.rmtree(tmp_path / "reports")
+    store.update(step_signal="optimizer")
+    assert read(store.working).step_signal == "optimizer"
+    shutil.rmtree(tmp_path / "reports")
+    assert store.path("trace").parent.is_dir()
+    assert store.path("diverted").is_dir()
+    store.finish(DONE)
+    assert read(tmp_path / "reports/run").outcome == DONE
+
+
+def test_a_full_disk_does_not_end_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = Store(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "write_atomically", full)
+        store.update(step_signal="optimizer")
+        store.artefact("trace", "absent", reason="no room")
+        assert "No space left" in store.lost
+    store.warn("room again")
+    assert store.lost == ""
+    assert read(store.working).step_signal == "optimizer"
+
+
+def test_what_a_killed_run_left_is_put_aside_not_taken_for_the_new_one(tmp_path: Path) -> None:
+    working = partial_name(tmp_path / "run")
+    process(working, "main", steps=7)
+    left = put_aside(working, "main", alone=True)
+    assert left == tmp_path / "run.left"
+    assert len(read(left / "main").windows[0].steps.index) == 7
+    process(working, "main", steps=2)
+    record_end(working, "main", Plan(script="t.py"), 0)
+    collect(working, tmp_path / "run")
+    assert len(read(tmp_path / "run").windows[0].steps.index) == 2
+    assert put_aside(working, "main", alone=True) is None, "there is nothing any more"
+
+
+def test_two_runs_cannot_write_one_folder(tmp_path: Path) -> None:
+    working = partial_name(tmp_path / "run")
+    assert put_aside(working, "main", alone=True) is None
+    with pytest.raises(InputError, match="Another run is writing"):
+        put_aside(working, "main", alone=True)
+
+
+def test_a_rank_drops_its_own_leftovers_only(tmp_path: Path) -> None:
+    working = partial_name(tmp_path / "run")
+    for rank in (0, 1):
+        process(working, f"rank{rank}", rank=rank, world_size=2)
+        report_done(working, f"rank{rank}")
+    assert put_aside(working, "rank1", alone=False) is None
+    assert wait_for_ranks(working, (0, 1), seconds=0) == [1]
+    assert (working / "rank0").is_dir()
+    assert not (working / "rank1").exists()
+
+
+def test_a_record_that_is_gone_is_told(tmp_path: Path) -> None:
+    outcome = record_end(tmp_path / "gone", "main", Plan(script="t.py"), 0)
+    assert any("removed while it ran" in note for note in outcome.notes)
 
 
 def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:

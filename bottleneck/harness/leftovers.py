@@ -1,0 +1,84 @@
+"""What a run that was killed has left in the place of the run that begins now.
+
+In: the working folder of the new run. Out: the same, ours alone and without another run's files, which
+would be taken for what the new one has measured. Runs in the parent process; no torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+from ..errors import InputError
+from .store import partial_name
+
+__all__ = ["put_aside"]
+
+_held: list[int] = []
+"""Descriptors of the working folders of this process: the locks last as long as it does."""
+
+
+def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
+    """Make room in a working folder that an earlier run has left, and keep later ones out of it.
+
+    Args:
+        working: the folder in which each process is to write its own folder; it may not exist.
+        process: name of this process's folder in it.
+        alone: no other rank shares the folder. Ranks drop what is left of their own only, since the
+            others may have begun already.
+
+    Returns:
+        Where the earlier run lies now; None where there was none, or only one rank's part of it.
+
+    Raises:
+        InputError: another run, still alive, writes there.
+    """
+    # What cannot be written is for `Place.prepare` to tell.
+    with contextlib.suppress(OSError):
+        if not alone:
+            for left in (working / process, partial_name(working / process)):
+                shutil.rmtree(left, ignore_errors=True)
+            (working / f".{process}.done").unlink(missing_ok=True)
+            return None
+        working.mkdir(parents=True, exist_ok=True)
+        _lock(working)
+        if not any(working.iterdir()):
+            return None
+        kept = _free(working.with_name(f"{working.name.removeprefix('.').removesuffix('.partial')}.left"))
+        working.rename(kept)
+        working.mkdir()
+        _lock(working)
+        return kept
+    return None
+
+
+def _lock(folder: Path) -> None:
+    """Hold the folder for as long as this process lives.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            f"Another run is writing {folder}.", remedy="Name another folder with --out, or wait for its end."
+        ) from None
+    except OSError:
+        os.close(descriptor)  # a file system without locks
+    else:
+        _held.append(descriptor)
+
+
+def _free(name: Path) -> Path:
+    for number in itertools.count(1):
+        path = name if number == 1 else name.with_name(f"{name.name}-{number}")
+        if not path.exists():
+            return path
+    raise AssertionError("unreachable")
