@@ -135,9 +135,11 @@ def _with_rare(
     mean = float(ordinary.mean())
     low, high = mean_interval(ordinary) or (mean, mean)
     true_ms = mean + rare.ms
+    held = int(rare.steps.sum())
+    where = f"{held} of {len(times)} baseline steps hold" if held else "Some steps behind the captures hold"
     note = (
-        f"{int(rare.steps.sum())} of {len(times)} baseline steps hold {rare.what} ({ms(rare.each_ms)} each, "
-        f"every {rare.every:.0f} steps): {ms(rare.ms)} of the step time."
+        f"{where} {rare.what} ({ms(rare.each_ms)} each, every {rare.every:.0f} steps): "
+        f"{ms(rare.ms)} of the step time."
     )
     return StepBasis(
         summary=StepSummary(

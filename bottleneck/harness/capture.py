@@ -142,7 +142,9 @@ class Capture:
                 self._timed(self._end_memory)
         elif stage == "flops":
             self._timed(lambda: self._end_flops(row.index))
-        elif self._times.after_is_enough(self._book.rows, baseline=self._book.baseline_rows):
+        elif self._times.after_is_enough(
+            self._book.rows, baseline=self._book.baseline_rows, evaluations=self._book.evaluations
+        ):
             self._timed(self._end_after)
         changed, self._changed = self._changed, False
         if not changed:

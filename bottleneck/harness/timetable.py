@@ -18,6 +18,7 @@ from .table import counted_ms
 from .windows import (
     AFTER_STEPS,
     Schedule,
+    awaits_evaluation,
     baseline_is_enough,
     make_schedule,
     steps_to_tell,
@@ -113,10 +114,23 @@ class Timetable:
         """Return whether the baseline may end with these steps."""
         return baseline_is_enough(rows, self.schedule)
 
-    def after_is_enough(self, rows: list[Row], *, baseline: list[Row]) -> bool:
-        """Return whether the steps behind the captures may end; they may have to complete the baseline."""
+    def after_is_enough(self, rows: list[Row], *, baseline: list[Row], evaluations: list[Row]) -> bool:
+        """Return whether the steps behind the captures may end; they may have to complete the baseline.
+
+        Args:
+            rows: the steps.
+            baseline: those of the baseline before the captures.
+            evaluations: steps since the beginning that held an evaluation.
+        """
         schedule, count = self.schedule, len(rows)
-        if count >= schedule.after or self.late():
+        if self.late():
+            return True
+        # Ranks count their steps alike, and one that evaluates keeps the others waiting.
+        if self.alone and count and count >= min(schedule.after, AFTER_STEPS):
+            waited_ms = (rows[-1].start_ns - rows[0].start_ns) / 1e6
+            if awaits_evaluation(evaluations, steps=count, waited_ms=waited_ms, step_ms=self.step_ms):
+                return False
+        if count >= schedule.after:
             return True
         if not schedule.resume or count < AFTER_STEPS:
             return False

@@ -39,6 +39,8 @@ class WindowBook:
         self.rows: list[Row] = []
         """Steps of the open window."""
         self.baseline_rows: list[Row] = []
+        self.evaluations: list[Row] = []
+        """Steps with an evaluation, of all windows."""
         self.overhead = Overhead()
         self._store = store
         self._progress = progress
@@ -49,6 +51,8 @@ class WindowBook:
     def add(self, row: Row, *, timed: bool) -> None:
         """A step of the open window has ended; `timed` marks the device's time as well."""
         self.rows.append(row)
+        if row.validation:
+            self.evaluations.append(row)
         if timed:
             self.mark()
 

@@ -20,7 +20,8 @@ from .plan import Plan
 from .table import Row, counted_ms
 
 __all__ = [
-    "Schedule", "baseline_is_enough", "has_settled", "make_schedule", "steps_to_tell", "warmup_is_over",
+    "Schedule", "awaits_evaluation", "baseline_is_enough", "has_settled", "make_schedule", "steps_to_tell",
+    "warmup_is_over",
 ]  # fmt: skip
 
 SLOW_MS = 2000.0
@@ -51,6 +52,12 @@ TRIAL_SOFT_MS = 3000.0
 are then those of the host. From here on, fewer steps will do."""
 TRIAL_FEW = 20
 AFTER_STEPS = 5
+AWAITED_STEPS = 200
+"""After one evaluation so many more steps are watched for the next one, which tells how often they come..."""
+AWAITED_MS = 15_000.0
+"""...or so long."""
+AWAITED_SHARE = 0.02
+"""An evaluation that takes less than this of all the steps until then is not waited for."""
 LOOK_EVERY = 5
 """Steps between two looks at whether the window is long enough."""
 BURST = 10
@@ -234,3 +241,20 @@ def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
     # statistics.stdev computes in fractions and takes a hundred times as long.
     variance = sum([(ms - mean) ** 2 for ms in times]) / (count - 1)
     return 1.96 * math.sqrt(variance / count) <= TARGET * mean
+
+
+def awaits_evaluation(evaluations: list[Row], *, steps: int, waited_ms: float, step_ms: float) -> bool:
+    """Return whether to watch on for a second evaluation: of one alone nobody can tell what it costs a step.
+
+    Args:
+        evaluations: steps with an evaluation so far. The program's first step is none to go by: what
+            runs without gradients in every step is new in it, too.
+        steps: steps of the window that is open.
+        waited_ms: how long it has lasted.
+        step_ms: a typical step.
+    """
+    if len(evaluations) != 1 or evaluations[0].index == 0:
+        return False
+    if steps >= AWAITED_STEPS or waited_ms >= AWAITED_MS:
+        return False
+    return evaluations[0].wall_ms - step_ms > AWAITED_SHARE * AWAITED_STEPS * step_ms

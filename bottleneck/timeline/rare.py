@@ -122,6 +122,8 @@ def find_rare(
     excess = np.where(np.isfinite(times_ms), times_ms - usual, 0.0)
     if validation.any():
         chosen, what = validation & (excess > 0), EVALUATION
+    elif (later := _in_later_steps(run, n)) is not None:
+        return later
     else:
         what = OTHER
         sigma = MAD_TO_SIGMA * float(np.median(np.abs(excess[ordinary])))
@@ -145,14 +147,41 @@ def find_rare(
         error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
     else:
         error = _LONE_ERROR * each
-    known = [item for item in run.sites if what == EVALUATION and item.phase == "evaluation"]
     return RareWork(
         what=what,
         each_ms=each,
         every=every,
         error_ms=error / every,
         steps=chosen,
-        site=max(known, key=lambda item: item.count).site if known else None,
+        site=_evaluation_site(run) if what == EVALUATION else None,
+    )
+
+
+def _evaluation_site(run: Run) -> SourceSite | None:
+    known = [item for item in run.sites if item.phase == "evaluation"]
+    return max(known, key=lambda item: item.count).site if known else None
+
+
+def _in_later_steps(run: Run, n: int) -> RareWork | None:
+    """Find evaluations that fell into none of the `n` baseline steps but into those behind the captures."""
+    window = run.window("after")
+    if window is None or len(window.steps.validation) != len(window.steps.wall_ms):
+        return None
+    wall = np.asarray(window.steps.wall_ms, dtype=np.float64)
+    flags = np.asarray(window.steps.validation, dtype=np.bool_)
+    if not flags.any() or (~flags).sum() < _FEWEST_ORDINARY:
+        return None
+    each = float((wall[flags] - np.median(wall[~flags])).mean())
+    every = _every(run, np.flatnonzero(flags), what=EVALUATION, longer_than_ms=0.0)
+    if every is None or each <= 0:
+        return None
+    return RareWork(
+        what=EVALUATION,
+        each_ms=each,
+        every=every,
+        error_ms=_LONE_ERROR * each / every,
+        steps=np.zeros(n, dtype=np.bool_),
+        site=_evaluation_site(run),
     )
 
 

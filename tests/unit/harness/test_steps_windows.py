@@ -10,6 +10,9 @@ from torch_bottleneck.harness.phases import PhaseClock
 from torch_bottleneck.harness.plan import Plan
 from torch_bottleneck.harness.table import Row, as_table, counted_ms, join_tables, plain_ms
 from torch_bottleneck.harness.windows import (
+    AWAITED_MS,
+    AWAITED_STEPS,
+    awaits_evaluation,
     baseline_is_enough,
     has_settled,
     make_schedule,
@@ -195,3 +198,23 @@ def test_an_experiment_on_a_device_that_lags_behind_is_not_timed_by_the_host_of_
     # A step that was known from the start is timed as ever.
     assert steps_timed([100.0] * 500, 100.0, plan) <= 40
     assert steps_timed([5.0] * 500, 5.0, plan) >= 150
+
+
+@pytest.mark.parametrize(
+    ("at", "took_ms", "steps", "waited_ms", "awaited"),
+    [
+        ([19], 300.0, 20, 100.0, True),
+        ([], 300.0, 20, 100.0, False),
+        ([19, 39], 300.0, 20, 100.0, False),
+        ([0], 300.0, 20, 100.0, False),
+        ([19], 300.0, AWAITED_STEPS, 100.0, False),
+        ([19], 300.0, 20, AWAITED_MS, False),
+        ([19], 12.0, 20, 100.0, False),
+    ],
+    ids=["one", "none", "two", "the first step", "steps are over", "time is over", "too short to matter"],
+)
+def test_after_one_evaluation_the_next_is_waited_for(
+    at: list[int], took_ms: float, steps: int, waited_ms: float, awaited: bool
+) -> None:
+    seen = [Row(index=index, start_ns=0, wall_ms=took_ms, validation=True) for index in at]
+    assert awaits_evaluation(seen, steps=steps, waited_ms=waited_ms, step_ms=5.0) is awaited

@@ -67,6 +67,28 @@ def test_the_windows_around_the_baseline_tell_the_rhythm_of_an_evaluation():
     assert basis.rare.error_ms == pytest.approx(0.5, rel=0.01)
 
 
+def test_evaluations_behind_the_captures_alone_are_priced_too():
+    run = run_of(every(100, 40.0))
+    first = Window(name="trace", status="ok", steps=StepTable(index=[59, 60], validation=[True, False]))
+    later = Window(
+        name="after",
+        status="ok",
+        steps=StepTable(
+            index=list(range(70, 80)),
+            wall_ms=[ORDINARY_MS + (40.0 if n == 79 else 0.0) for n in range(70, 80)],
+            validation=[n == 79 for n in range(70, 80)],
+        ),
+    )
+    basis = find_basis(
+        msgspec.structs.replace(run, windows=[*run.windows, first, later]), None, given_ms=None
+    )
+    assert basis.rare is not None
+    assert basis.rare.every == 20
+    assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
+    assert basis.summary.true_ms == pytest.approx(ORDINARY_MS + 2.0, rel=0.02)
+    assert "behind the captures" in basis.notes[0]
+
+
 def test_a_checkpoint_every_ten_steps_is_a_rhythm():
     basis = find_basis(run_of(every(10, 30.0)), None, given_ms=None)
     assert basis.rare is not None
