@@ -27,10 +27,11 @@ class OtherHostWork(Analyzer):
         thread between (or inside) the steps, and nothing is computed meanwhile.
 
     How it is measured
-        CPU: step time outside every labelled phase, and stretches of more than half a millisecond
-        without any operator. GPU: device idle time during such work. Means over the window, so work
-        done every N steps counts with its share. Steps that recurrently take at least twice as long
-        as the others, outside every phase or in an evaluation, are priced against the others.
+        CPU: stretches of more than half a millisecond without any operator, evaluation, and step time
+        outside every labelled phase that the traced steps lack. GPU: device idle time during such
+        work. Means over the window, so work done every N steps counts with its share. Steps that
+        recurrently take at least twice as long as the others, outside every phase or in an evaluation,
+        are priced against the others.
 
     What it costs you
         The step without that work.

@@ -231,7 +231,7 @@ def check_script(target: str) -> None:
         source = path.read_bytes()
     except OSError as error:
         raise InputError(f"Cannot read {target}: {error.strerror}.") from None
-    if source.startswith(b"PK\x03\x04"):
+    if source.startswith(b"PK\x03\x04") and path.suffix in (".pyz", ".zip"):
         raise InputError(f"{target} is a zip archive.", remedy="Unpack it, and name the script in it.")
     if b"\0" in source[:65536]:
         raise InputError(f"{target} is a binary file, not Python source.")

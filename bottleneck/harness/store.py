@@ -6,6 +6,7 @@ disk, so that a process killed at any moment leaves what was known at the last w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -40,8 +41,14 @@ def reason_of(error: BaseException) -> str:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file that is either the old one or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        # On a full disk the half that was written is in the way of whatever comes next.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 class Store:
@@ -77,11 +84,6 @@ class Store:
     def run(self) -> Run:
         """The run as recorded so far."""
         return self._run
-
-    @property
-    def finished(self) -> bool:
-        """True once the folder bears its final name."""
-        return self._finished
 
     def path(self, kind: str) -> Path:
         """Return where an artefact of this kind goes; its folder exists afterwards.

@@ -149,7 +149,11 @@ def compress(raw: Path, target: Path) -> None:
         level = 2
     except ImportError:
         opener, level = gzip.open, 1
-    with raw.open("rb") as source, opener(partial, "wb", compresslevel=level) as sink:
-        shutil.copyfileobj(source, sink, 1 << 20)
-    partial.replace(target)
+    try:
+        with raw.open("rb") as source, opener(partial, "wb", compresslevel=level) as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+        partial.replace(target)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     raw.unlink()

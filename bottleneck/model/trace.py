@@ -87,8 +87,3 @@ class Trace:
     def end_ns(self) -> NDArray[np.int64]:
         """End of each event, int64 ns."""
         return self.ts_ns + self.dur_ns
-
-    def in_category(self, *categories: str) -> NDArray[np.bool_]:
-        """Return the mask of rows whose category is one of `categories`."""
-        wanted = [i for i, c in enumerate(self.cats) if c in categories]
-        return np.isin(self.cat, np.asarray(wanted, dtype=self.cat.dtype))

@@ -32,8 +32,6 @@ __all__ = ["Skew", "collective_ns", "rank_skew"]
 class Skew:
     """Per rank, in ms per step; all arrays of shape (ranks,)."""
 
-    wire_ms: float
-    """What the collectives take when every rank is there."""
     waits_ms: NDArray[np.float64]
     """Time inside collectives spent waiting for other ranks."""
     critical: int
@@ -74,10 +72,6 @@ def rank_skew(durations: Sequence[NDArray[np.int64]], steps: int) -> Skew | None
         return None
     # Ranks cut their windows at slightly different moments: compare from the end, where all agree.
     table = np.stack([d[len(d) - count :] for d in durations]).astype(np.float64)
-    wire = table.min(axis=0)
-    waits = (table - wire).sum(axis=1) / steps / 1e6
-    return Skew(
-        wire_ms=float(wire.sum()) / steps / 1e6,
-        waits_ms=waits,
-        critical=int(np.argmin(waits)),
-    )
+    # What a collective takes when every rank is there is what it takes on the last one to come.
+    waits = (table - table.min(axis=0)).sum(axis=1) / steps / 1e6
+    return Skew(waits_ms=waits, critical=int(np.argmin(waits)))

@@ -11,7 +11,7 @@ therefore scaled until the phase takes the time that it took unprofiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -98,8 +98,6 @@ class Pools:
     """Mean factor on the inflated pools that brings them to the true step."""
     misfit: float = 0.0
     """Share of the step that the trace puts into other phases than the baseline does."""
-    undescribed_ms: dict[str, float] = field(default_factory=dict)
-    """Baseline time of phases that the traced steps do not contain."""
 
     def pool_ms(self, *pools: Pool, phases: tuple[str, ...] | None = None) -> float:
         """Sum of some pools, over all phases or over the ones named."""
@@ -232,7 +230,6 @@ def calibrate(
     ms = np.zeros_like(profiled.ms)
     scales: list[tuple[float, float]] = []
     fits: list[tuple[float, float]] = []
-    undescribed: dict[str, float] = {}
     for i, name in enumerate(profiled.phases):
         target = outside_ms if i == 0 else phases_ms.get(name, 0.0)
         row = profiled.ms[i]
@@ -242,7 +239,6 @@ def calibrate(
             # In the baseline but not in the traced steps, as work done every so many steps is.
             pool = {"data": Pool.INPUT, "": Pool.HOST, "evaluation": Pool.HOST}.get(name)
             ms[i, pool if pool is not None else Pool.UNKNOWN] += target
-            undescribed[name] = target
             continue
         fitted, scale, stretch = _fit(row, target)
         surplus = target - target / stretch if stretch > _FAR_LONGER else 0.0
@@ -252,14 +248,11 @@ def calibrate(
             fitted *= 1.0 / stretch
             if surplus > noise_ms:
                 fitted[Pool.HOST] += surplus
-                undescribed[name] = surplus
         else:
             fits.append((target, target / stretch))
         ms[i] = fitted
         scales.append((scale * stretch, float(row[[int(p) for p in INFLATED]].sum())))
     missing = set(phases_ms) - set(profiled.phases)
-    for name in missing:
-        undescribed[name] = phases_ms[name]
     ms[0, Pool.UNKNOWN] += sum(phases_ms[name] for name in missing)
     ms[0, Pool.COMPILING] += compiling_ms
     weight = sum(w for _, w in scales)
@@ -270,22 +263,18 @@ def calibrate(
         segment_work_ns=profiled.segment_work_ns,
         scale=sum(s * w for s, w in scales) / weight if weight > 0 else None,
         misfit=_misfit(fits),
-        undescribed_ms=undescribed,
     )
 
 
 def undivided(*, phases_ms: Mapping[str, float], outside_ms: float, compiling_ms: float) -> Pools:
-    """What the baseline alone can tell, when there is no trace: input and the loop's own work."""
+    """What the baseline alone can tell, when there is no trace: input and evaluation.
+
+    Outside the phases lie the loss and whatever else the loop computes, beside its logging and saving.
+    """
     phases = ("", *phases_ms)
     ms = np.zeros((len(phases), len(Pool)))
     for i, name in enumerate(phases):
-        if name == "":
-            ms[i, Pool.HOST] = outside_ms
-        elif name == "data":
-            ms[i, Pool.INPUT] = phases_ms[name]
-        elif name == "evaluation":
-            ms[i, Pool.HOST] = phases_ms[name]
-        else:
-            ms[i, Pool.UNKNOWN] = phases_ms[name]
+        pool = {"data": Pool.INPUT, "evaluation": Pool.HOST}.get(name, Pool.UNKNOWN)
+        ms[i, pool] = outside_ms if name == "" else phases_ms[name]
     ms[0, Pool.COMPILING] += compiling_ms
-    return Pools(phases=phases, ms=ms, undescribed_ms={})
+    return Pools(phases=phases, ms=ms)

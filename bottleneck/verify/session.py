@@ -132,6 +132,7 @@ class Session:
         names = " + ".join(wish.fix for wish in wishes) or "as it is"
         record, interrupted = self.arms.run(number, self._filled(wishes), parity=parity)
         self._interrupted = self._interrupted or interrupted
+        self._same_machine(record)
         self._put(runs=(*self.state.runs, record))
         told = (
             f"{record.step_ms:.4g} ms" if record.step_ms is not None else f"{record.status}: {record.reason}"

@@ -74,7 +74,6 @@ class Page:
     tried: tuple[tuple[str, ...], ...]
     """Cells under `COLUMNS` of the verification's own report."""
     budget: tuple[BudgetGroup, ...]
-    budget_total: str
     gpu: bool
     causes: tuple[CauseCells, ...]
     small_causes: tuple[CauseRow, ...]
@@ -131,7 +130,6 @@ def build(diagnosis: Diagnosis) -> Page:
         combination=combination_line(diagnosis),
         tried=tuple(row.cells for row in rows_of(diagnosis.tried)),
         budget=budget_groups(diagnosis, gpu=gpu),
-        budget_total=milliseconds(diagnosis.step.true_ms),
         gpu=gpu,
         causes=_causes(diagnosis, worth),
         small_causes=tuple(small),

@@ -175,6 +175,11 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     write_atomically(path, b"2")
     assert path.read_bytes() == b"2"
     assert [p.name for p in tmp_path.iterdir()] == ["f.json"]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/full").touch()
+    with pytest.raises(OSError, match="folder"):
+        write_atomically(tmp_path / "folder", b"3")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.json", "folder"]
 
 
 def test_the_plan_travels_as_one_line_and_its_arguments_beside_it() -> None:

@@ -382,10 +382,11 @@ def test_a_fused_optimizer_saves_launches_and_passes_and_is_not_offered_twice():
 
 
 def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():
-    run, kept = run_of(10.0, {"data": 7.0, "forward": 1.0, "backward": 1.0})
+    # The millisecond outside the phases may hold the loss as well as logging.
+    run, kept = run_of(10.0, {"data": 6.0, "forward": 1.0, "backward": 1.0, "evaluation": 1.0})
     timeline = read_cpu(None, None, true_ms=10.0, run=run, kept=kept)
-    assert timeline.part_ms(Part.INPUT) == pytest.approx(7.0)
-    assert timeline.part_ms(Part.UNEXPLAINED) == pytest.approx(2.0)
+    assert timeline.part_ms(Part.INPUT) == pytest.approx(6.0)
+    assert timeline.part_ms(Part.UNEXPLAINED) == pytest.approx(3.0)
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.0)
     assert any("No trace" in problem for problem in timeline.problems)
 

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from torch_bottleneck.errors import ScriptError
+from torch_bottleneck.errors import InputError, ScriptError
+from torch_bottleneck.model.run import HostFacts, Run
 from torch_bottleneck.model.trial import Applied, TrialFacts, Wish
 from torch_bottleneck.model.verify import Protocol, RunRecord, Verification
 from torch_bottleneck.verify.arms import Arms, Target
@@ -30,6 +31,7 @@ class TableArms(Arms):
     fails: dict[str, str]
     idle: set[str]
     interrupt_at: int | None
+    host: HostFacts | None
 
     def run(self, number: int, wishes: Sequence[Wish], *, parity: bool = False) -> tuple[RunRecord, bool]:
         fixes = tuple(wish.fix for wish in wishes)
@@ -46,7 +48,9 @@ class TableArms(Arms):
             for fix in fixes
         ]
         folder = self.folder / "runs" / str(number)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.host is not None:
+            (folder / "run.json").write_bytes(msgspec.json.encode(Run(host=self.host)))
         losses = self.losses.get((*fixes, "parity") if parity else fixes, list(LOSSES))
         (folder / "trial.json").write_bytes(msgspec.json.encode(TrialFacts(applied=applied, losses=losses)))
         record = msgspec.structs.replace(
@@ -74,12 +78,13 @@ def make(tmp_path: Path) -> Make:
         fails: Any = None,
         idle: Any = (),
         interrupt_at: int | None = None,
+        host: HostFacts | None = None,
         state: Verification | None = None,
         **protocol: Any,
     ) -> Session:
         arms = TableArms(target=Target(script="train.py"), folder=tmp_path)
         arms.times, arms.losses, arms.fails, arms.idle = times, losses or {}, fails or {}, set(idle)
-        arms.interrupt_at = interrupt_at
+        arms.interrupt_at, arms.host = interrupt_at, host
         if state is None:
             candidates = tuple(Candidate(wishes=(Wish(fix=fix),), title=fix) for fix in fixes)
             state = Verification(
@@ -119,6 +124,22 @@ def test_a_fix_that_helps_and_one_that_does_not(make: Make) -> None:
     assert row.measured.ratio == pytest.approx(1.25, rel=0.01)
     assert row.memory_bytes == 0
     assert row.parity.verdict == "same"
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_times_of_another_machine_are_not_mixed_in(make: Make, tmp_path: Path, elsewhere: bool) -> None:
+    times = {(): 10.0, ("FX311",): 8.0}
+    stopped = make("FX311", times=times, interrupt_at=3).run()
+    assert len(stopped.runs) >= 2
+    here = HostFacts(torch="2.13.0", cpu="EPYC")
+    known = msgspec.structs.replace(here, cpu="Xeon") if elsewhere else here
+    resumed = make(times=times, state=msgspec.structs.replace(stopped, host=known), host=here)
+    if not elsewhere:
+        assert verdicts(resumed.run()) == {((), ("FX311",)): "faster"}
+        return
+    with pytest.raises(InputError, match=r"another machine or torch: 2\.13\.0, Xeon"):
+        resumed.run()
+    assert resumed.state.runs == stopped.runs
 
 
 def test_the_best_are_put_together_greedily_and_what_does_not_add_is_left_out(make: Make) -> None:
