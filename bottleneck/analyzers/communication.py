@@ -86,7 +86,8 @@ class Straggler(Analyzer):
 
     How it is measured
         The same collective's start on every rank, and its shortest duration over the ranks, which
-        is the transfer itself; what exceeds it is waiting.
+        is the transfer itself; what exceeds it is waiting. On the CPU: what a rank spends in
+        communication beyond the least that any rank does.
 
     What it costs you
         What the late rank's own cause costs: that rank is the one diagnosed here, and removing its

@@ -19,6 +19,7 @@ from ..errors import InputError, ScriptError, UsageError
 from ..harness.plan import Plan
 from ..model.codes import BottleneckClass
 from ..reporters.base import FORMATS
+from .main import SCRIPT_WORDS
 from .numbers import FiniteRange
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def command(
     from ..harness.place import choose_place
 
     target, arguments = split_words(module, script)
+    arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *arguments)
     if module is None:
         check_script(target)
     place = choose_place(out, target=target, is_module=module is not None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 import sys
 import traceback
 from importlib import import_module
@@ -27,10 +28,14 @@ from ..errors import BottleneckError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["cli", "main", "run"]
+__all__ = ["SCRIPT_WORDS", "cli", "main", "run"]
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """A disk that is full or read-only, wherever that is met, is no fault of ours."""
+LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
+"""What `deepspeed` and `torch.distributed.launch` add to the script's arguments, as the first."""
+SCRIPT_WORDS = "torch_bottleneck.script_words"
+"""Key in a context's `meta`: arguments for the script that stood before the verb."""
 ISSUES_HINT = (
     "This is a bug in bottleneck, not in your script. Please report it with the traceback above,\n"
     "the command you ran and the output of `bottleneck --version`."
@@ -74,6 +79,13 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep for the script what a launcher puts behind our name, where the script's would stand."""
+        if args[1:2] == ["diagnose"] and LOCAL_RANK.fullmatch(args[0]):
+            ctx.meta[SCRIPT_WORDS] = (args[0],)
+            args = args[1:]
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

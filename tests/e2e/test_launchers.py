@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -214,3 +215,55 @@ def test_ranks_that_torchrun_starts_anew_after_a_failure(tmp_path: Path) -> None
     )
     assert got.returncode == 0, got.stderr
     check_two_ranks(tmp_path / "run-restart1")
+
+
+@pytest.mark.parametrize("word", ["--local_rank=0", "--local-rank=0"])
+def test_what_a_launcher_puts_before_the_verb_is_for_the_script(tmp_path: Path, word: str) -> None:
+    """`deepspeed --module torch_bottleneck diagnose train.py`, and torch.distributed.launch."""
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv)")
+    words = ["-m", "torch_bottleneck", word, "diagnose", "--quiet", "--out", "run", "train.py", "--lr", "1"]
+    got = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert got.stdout.startswith(f"['train.py', '{word}', '--lr', '1']\n"), got.stderr
+
+
+def test_a_local_rank_before_another_verb_is_bad_usage() -> None:
+    words = ["-m", "torch_bottleneck", "--local_rank=0", "catalog"]
+    got = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert got.returncode == 2
+    assert "No such option" in got.stderr
+
+
+def test_the_rank_that_is_late_is_the_one_diagnosed(tmp_path: Path) -> None:
+    """On the CPU too, where no kernel tells how long a rank has waited in a collective."""
+    (tmp_path / "train.py").write_text(
+        LOOP.replace("def train():", "def model_and_ranks():").split("    optimizer =")[0]
+        + textwrap.dedent(
+            """
+                return model
+
+            class Data(torch.utils.data.Dataset):
+                def __len__(self):
+                    return 100_000
+                def __getitem__(self, index):
+                    time.sleep(0.004 if dist.get_rank() == 1 else 0.0)
+                    return torch.randn(16)
+
+            import time
+            model = model_and_ranks()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for batch in torch.utils.data.DataLoader(Data(), batch_size=8):
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+            """
+        )
+    )
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
+    got = diagnose(tmp_path, "--quiet", "--steps", "6", *words)
+    assert got.code == 0, got.err
+    found = json.loads((got.folder / "diagnosis.json").read_text())
+    assert found["verdict"]["class"] == "input-bound"
+    assert "rank 1, which decides the step" in got.out
+    waits = {row["rank"]: row["waits_for_others_ms"] for row in found["ranks"]}
+    assert waits[1] == 0.0
+    assert waits[0] > 0.5 * found["step"]["true_ms"]
