@@ -1,18 +1,22 @@
 """Compute-bound: the device (or, without one, the operators) is at work.
 
-In: facts. Out: findings BN301 and BN306; what limits the kernels is in kernels.py.
+In: facts. Out: findings BN301, BN306 and BN311; what limits the kernels is in kernels.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.codes import Part
+from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
+from ..model.run import SourceSite
 from .base import Analyzer, Facts, kernel_evidence, ms, percent
 from .compute_facts import compute_facts, dtype_text
 
-__all__ = ["WORK_PARTS", "DeviceBusy", "MemoryBoundKernels"]
+__all__ = ["WORK_PARTS", "DeviceBusy", "ForwardWithoutGradients", "MemoryBoundKernels"]
+
+_LEAST_UNGRADED = 0.05
+"""Of the step: less is not worth a word."""
 
 WORK_PARTS = (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER)
 """Budget parts in which the device, or an operator on the CPU, does the training's own work."""
@@ -133,8 +137,79 @@ class DeviceBusy(Analyzer):
                 f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
                 time_ms=work,
                 evidence=[*evidence, *kernel_evidence(facts)],
-                sites=facts.sites("forward"),
+                sites=_dearest_forward(facts),
                 not_this="Busy says nothing about efficiency.",
+            ),
+        )
+
+
+def _dearest_forward(facts: Facts) -> tuple[SourceSite, ...]:
+    """Return the lines of the forward that takes longer: the trained one, or one without gradients."""
+    ungraded = facts.sites("evaluation") if facts.ask(WhatIf.FORWARD_STORED) is not None else ()
+    trained = facts.sites("forward")
+    if facts.phases_ms.get("evaluation", 0.0) > facts.phases_ms.get("forward", 0.0):
+        return (*ungraded, *trained)
+    return (*trained, *ungraded)
+
+
+class ForwardWithoutGradients(Analyzer):
+    """A model runs without gradients in every step.
+
+    What it means
+        A teacher, a frozen encoder, a reference or target model, or a policy that acts: its forward is
+        part of each step, beside that of the model that is trained.
+
+    How it is measured
+        The time of module calls while gradients are off, in steps of the baseline window; steps with
+        many more such calls than usual hold an evaluation and do not count. Whether the model changes
+        is told by the versions of its parameters.
+
+    What it costs you
+        The step without those calls (GPU: without the kernels that they launch). A bound: what takes
+        their place, reading stored outputs, comes on top.
+
+    What it is not
+        Not an evaluation every N steps, which is other host work (BN901).
+
+    What to do
+        If it is frozen and sees the same samples again: store its outputs once. Else run it in
+        torch.inference_mode(), in lower precision, or compiled.
+
+    Source
+        Rombach et al., "High-resolution image synthesis with latent diffusion models", 2022.
+    """
+
+    code = "BN311"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price it."""
+        answer = facts.ask(WhatIf.FORWARD_STORED)
+        if answer is None or answer.saves_ms < _LEAST_UNGRADED * facts.true_ms:
+            return ()
+        spent = facts.phases_ms.get("evaluation")
+        frozen = facts.is_on("ungraded.frozen")
+        evidence = []
+        if spent:
+            evidence.append(
+                Evidence(
+                    text=f"{ms(spent)} of host time per step in module calls without gradients",
+                    value=spent,
+                    unit="ms/step",
+                    source="baseline window",
+                )
+            )
+        if frozen is not None:
+            text = "it did not change until the trace" if frozen else "it changes while training goes on"
+            evidence.append(Evidence(text=text, source="versions of its parameters"))
+        return (
+            self.finding(
+                facts,
+                f"A model without gradients takes up to {ms(answer.saves_ms)} of each step",
+                answer=answer,
+                time_ms=spent,
+                evidence=evidence,
+                sites=facts.sites("evaluation")[:1],
+                not_this="An evaluation every N steps is counted apart.",
             ),
         )
 

@@ -214,6 +214,9 @@ def build_context(
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline)
+    in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
+    if in_main is not None:
+        out["loader.in_main_ms"] = in_main.step_ms
     if timeline.kind == "cpu":
         out["device.kind"] = "cpu"
     if run is not None:

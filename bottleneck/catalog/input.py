@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Fix, Risk
-from .build import docs, given, paper, recipe, seen, source
+from .build import docs, given, if_known, paper, recipe, seen, source
 
 __all__ = ["FIXES"]
 
@@ -161,10 +161,7 @@ for images, labels in loader:
 from torch.utils.data import DataLoader
 
 loader = DataLoader(
-    dataset,
-    batch_size=batch_size,
-    num_workers=2,
-    persistent_workers=True,
+    dataset, batch_size=batch_size, num_workers=2, persistent_workers=True
 )""",
         fills={"num_workers=2": "num_workers={loader.num_workers}"},
         undo="Remove persistent_workers.",
@@ -299,14 +296,18 @@ class Bucketed(Sampler):
     Fix(
         id="FX110",
         family="input",
-        title="Compute the frozen encoder's features once",
-        addresses=(),
-        note=True,
-        what_to_change="If a frozen encoder runs under no_grad in every step, store its outputs (features, latents)"
-        " once and train on those.",
+        title="Compute the frozen model's outputs once",
+        addresses=("BN311",),
+        what_to_change="A model that does not change (a teacher, an encoder, a reference) runs under no_grad in every"
+        " step. Where it sees the same samples again, store its outputs (features, latents, logits) once and read those.",
+        when=seen(
+            "ungraded.frozen", "==", True, "a model runs without gradients in every step and does not change"
+        ),
+        what_if=WhatIf.FORWARD_STORED,
+        what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
-        may_break="Augmentation before the encoder is frozen with it.",
-        basis="the encoder's share of the step",
+        may_break="Augmentation before the model is frozen with it; a target that is updated now and then is not frozen.",
+        basis="the step without it; reading what was stored comes on top",
         code="""\
 import torch
 
@@ -387,6 +388,26 @@ loader = DataLoader(
 )""",
         undo="Remove __getitems__ and collate_fn.",
         verify="Production time per batch falls.",
+        sources=(_DATA,),
+    ),
+    Fix(
+        id="FX114",
+        family="input",
+        title="Make the batches without workers",
+        addresses=("BN101", "BN104"),
+        what_to_change="Making a batch takes less than it costs to get one from a worker: to start it, to wake it, to"
+        " pack the batch and hand it over. With num_workers=0 none of that is paid. If production grows later, take"
+        " one or two workers with large batches, never more than there are cores.",
+        when=(_HAS_WORKERS, if_known("loader.in_main_ms")),
+        what_if=WhatIf.INPUT_IN_MAIN,
+        basis="the wait replaced by making the batch in the training process",
+        may_break="Random numbers of the dataset are drawn in the main process then.",
+        code="""\
+from torch.utils.data import DataLoader
+
+loader = DataLoader(dataset, batch_size=batch_size, num_workers=0)""",
+        undo="Set num_workers again.",
+        verify=_WAIT_GONE,
         sources=(_DATA,),
     ),
     Fix(

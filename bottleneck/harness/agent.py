@@ -245,7 +245,7 @@ class Agent:
         else:
             label = "evaluation"
             if not self._meter.evaluations:
-                self._learned.sites.note("evaluation")
+                self._learned.without_gradients(module)
         self._tracker.enter_forward(perf_counter_ns(), label)
         return label
 

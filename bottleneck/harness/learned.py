@@ -64,6 +64,11 @@ class Learned:
         self.lines.forward()
         self._seen.root_forward(module)
 
+    def without_gradients(self, module: torch.nn.Module) -> None:
+        """The program calls a module while gradients are off: the first such call of a step."""
+        self.sites.note("evaluation")
+        self._seen.without_gradients(module)
+
     def backward(self, *, is_update: bool) -> None:
         """A backward begins; in a program without optimizers the update follows it."""
         self.look("backward")

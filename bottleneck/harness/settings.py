@@ -21,6 +21,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.module          "ddp" | "fsdp" | "dp" | "deepspeed" | "none"
     distributed.backend         "nccl", "gloo", ...
     distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
+    ungraded.frozen: bool       no module that ran without gradients has changed until now
     torchscript: bool           a ScriptModule ran as a root
     threads.intra_op, threads.inter_op: int
     threads.oversubscribed: bool
@@ -44,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import torch_private
 from .devices import usable_cores
 
 if TYPE_CHECKING:
@@ -116,6 +118,8 @@ class Seen:
         self.scaler: bool | None = None
         self.set_to_none: bool | None = None
         self._roots: dict[int, Any] = {}
+        self._ungraded: dict[int, tuple[Any, list[int]]] = {}
+        """Modules called without gradients, with the versions that their parameters had then."""
 
     def root_forward(self, module: Any) -> None:
         """Note autocast and the module. Called from inside a forward that no other surrounds."""
@@ -126,6 +130,21 @@ class Seen:
             for device in ("cuda", "cpu", "xpu", "mps"):
                 if device not in self.autocast and torch.is_autocast_enabled(device):
                     self.autocast[device] = _dtype_name(torch.get_autocast_dtype(device))
+
+    def without_gradients(self, module: Any) -> None:
+        """Note a module that is called while gradients are off."""
+        if id(module) in self._ungraded or len(self._ungraded) >= MAX_ROOTS:
+            return
+        with contextlib.suppress(Exception):
+            self._ungraded[id(module)] = (module, torch_private.versions(module))
+
+    @property
+    def frozen(self) -> bool | None:
+        """Whether none of these modules has changed since; None without a module that has parameters."""
+        kept = [(module, before) for module, before in self._ungraded.values() if before]
+        if not kept:
+            return None
+        return all(torch_private.versions(module) == before for module, before in kept)
 
     def zero_grad(self, set_to_none: bool) -> None:
         """Note how gradients were cleared."""
@@ -139,6 +158,7 @@ class Seen:
     def release(self) -> None:
         """Let go of the modules, once `read_settings` has looked at them."""
         self._roots.clear()
+        self._ungraded.clear()
 
     @property
     def roots(self) -> list[Any]:
@@ -263,6 +283,8 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
             settings["distributed.settings"] = options
         settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
+    if seen.frozen is not None:
+        settings["ungraded.frozen"] = seen.frozen
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
     if seen.set_to_none is not None:

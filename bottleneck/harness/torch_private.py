@@ -45,6 +45,7 @@ __all__ = [
     "set_recompile_limit",
     "skip_package",
     "undisabled",
+    "versions",
     "watch_out_of_memory",
     "world",
 ]
@@ -252,6 +253,11 @@ def world() -> tuple[int, int]:
 def is_traced_module(module: object) -> bool:
     """Return whether a root module is a compiled graph: it runs with grad off, yet is training."""
     return type(module).__name__ in {"GraphModule", "<lambda>", "GraphModuleImpl"}
+
+
+def versions(module: torch.nn.Module) -> list[int]:
+    """Return how often each parameter of a module was written in place (not through `.data`)."""
+    return [parameter._version for parameter in module.parameters()]
 
 
 def in_backward() -> bool:

@@ -57,6 +57,7 @@ class WhatIf(str, Enum):
 
     INPUT_READY = "input-ready"
     INPUT_WORKERS = "input-workers"
+    INPUT_IN_MAIN = "input-in-main"
     WORKERS_KEPT = "workers-kept"
     SYNCS_GONE = "syncs-gone"
     ALLOCATOR_FREE = "allocator-free"
@@ -69,6 +70,7 @@ class WhatIf(str, Enum):
     SEAMS_GONE = "seams-gone"
     NO_COMPILE = "no-compile"
     COMM_OVERLAPPED = "comm-overlapped"
+    COMM_ONCE = "comm-once"
     HOST_WORK_GONE = "host-work-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
     GC_FREE = "gc-free"
@@ -79,6 +81,7 @@ class WhatIf(str, Enum):
     CHANNELS_LAST = "channels-last"
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
+    FORWARD_STORED = "forward-stored"
 
 
 class CodeEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +132,7 @@ FINDING_CODES: dict[str, CodeEntry] = _rows(
     ("BN308", "cudnn-benchmark-off", _C.COMPUTE),
     ("BN309", "zero-grad-fills", _C.COMPUTE),
     ("BN310", "double-precision", _C.COMPUTE),
+    ("BN311", "forward-without-gradients", _C.COMPUTE),
     ("BN401", "graph-breaks", _C.GRAPH_BREAK),
     ("BN402", "recompiles-in-steady-state", _C.COMPILE),
     ("BN403", "cudagraphs-skipped", _C.LAUNCH),

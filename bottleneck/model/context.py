@@ -33,6 +33,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "loader.iterable": "bool",
     "loader.start_method": "str",
     "loader.production_ms": "float: mean cost of producing one batch",
+    "loader.in_main_ms": "float: the step with batches made in the training process, where that is shorter",
     "loader.needed_workers": "int: workers that keep up with the step without its input wait",
     "loader.epochs": "int: times the training loader was iterated",
     "loader.batches_per_iterator": "float: 1 where each step calls next(iter(loader))",
@@ -117,6 +118,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "memory.faults_per_step": "float: minor page faults per step (CPU runs)",
     "memory.system_share": "float: system CPU time over step time (CPU runs)",
     # host
+    "ungraded.frozen": "bool: a model runs without gradients in every step and does not change",
     "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",
     "loop.carried": "bool: its rounds build on one another",
     "gc.ms_per_step": "float",

@@ -198,7 +198,9 @@ def read_cpu(
         true_ms,
     )
     wait_ms = baseline.phases_ms.get("data", 0.0) if baseline is not None else 0.0
-    supply = input_supply(loaders, wait_ms=wait_ms, true_ms=true_ms)
+    supply = input_supply(
+        loaders, wait_ms=wait_ms, true_ms=true_ms, cores=run.host.cores if run is not None else None
+    )
     what_ifs = answer(
         budget,
         true_ms=true_ms,
@@ -361,4 +363,8 @@ def _context(
         if baseline.gc_ms is not None:
             out["gc.ms_per_step"] = baseline.gc_ms
         out["step.micro_steps"] = baseline.micro_steps
+        if segments is not None and (segments.op_class == OpClass.COMMUNICATION).any():
+            sent = int((segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)).sum())
+            per_step = sent / max(1, segments.steps)
+            out["comm.collectives_per_micro_step"] = per_step / max(1.0, baseline.micro_steps)
     return out

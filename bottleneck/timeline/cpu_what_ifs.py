@@ -17,7 +17,7 @@ from ..model.run import LoaderFacts, OptimizerFacts
 from .cpu_baseline import Baseline
 from .cpu_budget import CpuBudget
 
-__all__ = ["InputSupply", "answer", "input_supply", "remove_both"]
+__all__ = ["InputSupply", "answer", "in_main", "input_supply", "remove_both"]
 
 _FUSED_WORK_LEFT = {
     # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
@@ -57,9 +57,13 @@ class InputSupply:
     """Workers whose supply keeps up with the step without its wait."""
     startup_ms: float = 0.0
     """Of the wait, per step: workers being started anew for another epoch."""
+    alone_ms: float | None = None
+    """What producing would take in the training process; None where no worker was timed."""
 
 
-def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float) -> InputSupply | None:
+def input_supply(
+    loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float, cores: int | None = None
+) -> InputSupply | None:
     """Join the training loader's production cost with the step."""
     training = [loader for loader in loaders if loader.role == "train"] or [
         loader for loader in loaders if loader.role != "eval"
@@ -80,6 +84,11 @@ def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: flo
     else:
         return None
     rest = max(true_ms - wait_ms, 1e-6)
+    alone = None
+    if loader.num_workers and made is not None and made.fetch_ms:
+        # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
+        typical = statistics.median if cores is not None and loader.num_workers > cores else statistics.fmean
+        alone = per_step * (typical(made.fetch_ms) + (typical(made.collate_ms) if made.collate_ms else 0.0))
     return InputSupply(
         production_ms=production,
         batches_per_step=per_step,
@@ -88,6 +97,7 @@ def input_supply(loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: flo
         wait_ms=wait_ms,
         needed_workers=max(1, math.ceil(production / rest)),
         startup_ms=_startup_ms(loader, steps=steps),
+        alone_ms=alone,
     )
 
 
@@ -140,6 +150,28 @@ def _input_workers(
     )
 
 
+def in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
+    """Ask for no workers: where shipping a batch costs more than making it, or starting them does.
+
+    Args:
+        supply: the training loader.
+        rest_ms: the step when no batch is waited for.
+        true_ms: the step.
+    """
+    if supply.alone_ms is None:
+        return None
+    step = rest_ms + supply.alone_ms
+    if step >= true_ms:
+        return None
+    return WhatIfResult(
+        question=WhatIf.INPUT_IN_MAIN,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=f"{supply.alone_ms:.2f} ms to make the input of a step without workers, after "
+        f"{rest_ms:.2f} ms of everything else; with {supply.workers} it waits {supply.wait_ms:.2f} ms",
+    )
+
+
 def _optimizer_fused(budget: CpuBudget, optimizers: Sequence[OptimizerFacts]) -> tuple[float, str] | None:
     able = [o for o in optimizers if o.cls in _FUSED_WORK_LEFT and o.flavour != "fused" and not o.compiled]
     if not able or len(able) != len(optimizers):
@@ -188,6 +220,9 @@ def answer(
         workers = _input_workers(supply, true_ms=true_ms, baseline=baseline, cores=cores)
         if workers is not None and workers.saves_ms > 0:
             out[WhatIf.INPUT_WORKERS] = workers
+        without = in_main(supply, rest_ms=true_ms - supply.wait_ms, true_ms=true_ms)
+        if without is not None:
+            out[WhatIf.INPUT_IN_MAIN] = without
     ask(
         WhatIf.ALLOCATOR_FREE,
         budget.faults_ms,
@@ -228,12 +263,25 @@ def answer(
         parts[Part.COMPILE],
         "baseline: mean step less mean step without a compilation in it",
     )
+    if baseline is not None and baseline.micro_steps > 1:
+        ask(
+            WhatIf.COMM_ONCE,
+            parts[Part.COMMUNICATION] * (1.0 - 1.0 / baseline.micro_steps),
+            f"collectives of one of {baseline.micro_steps:.0f} backward passes left",
+        )
     ask(
         WhatIf.COMM_OVERLAPPED,
         parts[Part.COMMUNICATION],
         "time of the training thread inside collectives gone",
         bound=True,
     )
+    if baseline is not None and baseline.evaluates:
+        ask(
+            WhatIf.FORWARD_STORED,
+            baseline.phases_ms.get("evaluation", 0.0),
+            "the step without the model that runs without gradients; reading what was stored comes on top",
+            bound=True,
+        )
     host = parts[Part.HOST] - budget.collector_ms
     ask(WhatIf.HOST_WORK_GONE, host, "one lane: Python outside operators and phases gone")
     ask(

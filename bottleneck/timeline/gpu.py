@@ -113,7 +113,9 @@ def read_gpu(
     copies = np.where(program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1)
     known = Circumstances(
         true_ms=true_ms,
-        supply=input_supply(loaders, wait_ms=wait_ms, true_ms=true_ms),
+        supply=input_supply(
+            loaders, wait_ms=wait_ms, true_ms=true_ms, cores=run.host.cores if run is not None else None
+        ),
         cores=run.host.cores if run is not None else None,
         pinned_gbps=run.pinned_gbps if run is not None else None,
         copy_bytes=copies,
@@ -124,6 +126,10 @@ def read_gpu(
         capability=_capability(trace, run),
         compiled=compile_facts is not None and compile_facts.used,
         gc_ms=baseline.gc_ms if baseline is not None else None,
+        micro_steps=baseline.micro_steps if baseline is not None else 1.0,
+        ungraded=forward_work(trace, kinds, program, phase="evaluation")
+        if baseline is not None and baseline.evaluates
+        else None,
     )
     answers = ask_gpu(replay, calibration, work, known)
     parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}

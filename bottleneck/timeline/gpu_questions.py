@@ -47,6 +47,10 @@ class Circumstances:
     """torch.compile is in use."""
     gc_ms: float | None = None
     """Collector time per step in the baseline."""
+    micro_steps: float = 1.0
+    """Backward passes per update in the baseline."""
+    ungraded: NDArray[np.bool_] | None = None
+    """Activities of the model that every step runs without gradients, (m,); None where none does."""
 
 
 @dataclass(frozen=True, slots=True)

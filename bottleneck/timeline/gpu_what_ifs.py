@@ -20,6 +20,7 @@ import numpy as np
 
 from ..model.codes import WhatIf
 from ..model.diagnosis import WhatIfResult
+from .cpu_what_ifs import in_main
 from .gpu_what_ifs_device import device_questions
 from .gpu_what_ifs_dispatch import dispatch_questions
 from .gpu_what_ifs_host import copy_questions, host_questions
@@ -130,6 +131,11 @@ def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: C
     workers = _workers(results.get(WhatIf.INPUT_READY), known)
     if workers is not None:
         results[WhatIf.INPUT_WORKERS] = workers
+    ready = results.get(WhatIf.INPUT_READY)
+    if ready is not None and known.supply is not None:
+        without = in_main(known.supply, rest_ms=ready.step_ms, true_ms=true_ms)
+        if without is not None:
+            results[WhatIf.INPUT_IN_MAIN] = without
     return Answers(results=_relieved(results, edits, ms), edits=edits, after=_pairs(results, edits, ms))
 
 

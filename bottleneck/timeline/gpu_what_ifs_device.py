@@ -44,6 +44,12 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             "replay with all communication hidden behind other work",
             bound=True,
         )
+    if collective.any() and known.micro_steps > 1:
+        yield Question(
+            WhatIf.COMM_ONCE,
+            only(collective, 1.0 / known.micro_steps),
+            f"replay with the collectives of one of {known.micro_steps:.0f} backward passes",
+        )
     for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
         mask = work.fp32_math
         if target == "bf16":
@@ -78,6 +84,13 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             WhatIf.RECOMPUTE_GONE,
             without_recomputation(program, work.recomputed),
             "replay without the forward work that backward repeats",
+        )
+    if known.ungraded is not None and known.ungraded.any():
+        yield Question(
+            WhatIf.FORWARD_STORED,
+            without_recomputation(program, known.ungraded),
+            "replay without the model that runs without gradients in every step",
+            bound=True,
         )
     if work.layout.any():
         norms = bool((work.nhwc[~work.layout] < 1.0).any())

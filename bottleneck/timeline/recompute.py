@@ -76,10 +76,12 @@ def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) ->
     return list(found.values())
 
 
-def forward_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
-    """Return which activities the labelled forward launches, shape (m,): what checkpointing may repeat."""
+def forward_work(
+    trace: Trace, kinds: NDArray[np.int8], program: Program, *, phase: str = "forward"
+) -> NDArray[np.bool_]:
+    """Return which activities a labelled phase launches, shape (m,): those of the forward may be repeated."""
     out = np.zeros(len(program.event), dtype=bool)
-    label = np.fromiter((name == "forward" for name in trace.names), bool, len(trace.names))
+    label = np.fromiter((name == phase for name in trace.names), bool, len(trace.names))
     rows = np.flatnonzero((kinds == Kind.ANNOTATION) & label[trace.name])
     launched = program.row[program.event]
     when, thread = trace.ts_ns[launched], trace.tid[launched]

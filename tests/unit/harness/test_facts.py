@@ -190,6 +190,22 @@ def test_settings_say_what_was_seen_and_leave_out_what_was_not() -> None:
     assert seen.roots == []
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_model_without_gradients_is_frozen_as_long_as_nothing_writes_to_it(changes: bool) -> None:
+    seen = Seen()
+    assert "ungraded.frozen" not in read_settings(seen)
+    teacher, student = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
+    seen.without_gradients(torch.nn.ReLU())
+    assert seen.frozen is None
+    seen.without_gradients(teacher)
+    if changes:
+        teacher.load_state_dict(student.state_dict())
+    seen.without_gradients(teacher)
+    assert read_settings(seen)["ungraded.frozen"] is not changes
+    seen.release()
+    assert seen.frozen is None
+
+
 def test_flags_are_read_back_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     before = torch.get_float32_matmul_precision()

@@ -354,6 +354,30 @@ def test_workers_started_anew_are_priced_by_the_starts_that_the_baseline_holds()
     assert kept.startup_ms == 0
 
 
+@pytest.mark.parametrize(
+    ("workers", "cores", "fetch_ms", "step_ms"),
+    [
+        # 8 ms of the step's 10 are spent on waiting for batches that take 0.5 ms to make.
+        (2, 4, [0.5] * 20, 2.5),
+        # Workers beyond the cores keep each other waiting: the usual batch tells, not the mean one.
+        (8, 2, [0.5] * 15 + [20.0] * 5, 2.5),
+        (2, 4, [0.5] * 15 + [20.0] * 5, 2.0 + 5.375),
+        (2, 4, [9.0] * 20, None),
+        (0, 4, [0.5] * 20, None),
+    ],
+    ids=["cheap", "oversubscribed", "some samples are dear", "dear", "no workers"],
+)
+def test_batches_cheaper_to_make_than_to_hand_over_need_no_workers(workers, cores, fetch_ms, step_ms):
+    trace, steps = training(4, data=500.0)
+    run, kept = run_of(10.0, {"data": 8.0, "forward": 1.0, "backward": 1.0})
+    run = msgspec.structs.replace(run, host=HostFacts(cores=cores))
+    made = Production(where="workers" if workers else "main", batches=20, fetch_ms=fetch_ms)
+    loaders = [loader(num_workers=workers, production=made, wait_ms=[8.0] * 10)]
+    timeline = read_cpu(trace, steps, true_ms=10.0, run=run, kept=kept, loaders=loaders)
+    answer = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
+    assert (answer.step_ms if answer is not None else None) == pytest.approx(step_ms)
+
+
 def test_workers_cannot_give_more_than_the_cores_have():
     trace, steps = training(4, data=500.0)
     phases = {"data": 40.0, "forward": 5.0, "backward": 5.0}
@@ -424,6 +448,23 @@ def test_collectives_and_the_wait_for_the_last_bucket_are_communication():
     assert timeline.what_ifs[WhatIf.COMM_OVERLAPPED].bound
 
 
+def test_gradients_sent_after_each_of_four_backward_passes_could_be_sent_once():
+    rows = []
+    for at in range(0, 4000, 1000):
+        rows += [
+            ("forward", "label", at, 200.0),
+            ("aten::mm", "op", at, 200.0),
+            ("backward", "label", at + 200.0, 800.0),
+            ("aten::mm", "op", at + 200.0, 400.0),
+            ("c10d::allreduce_", "op", at + 600.0, 400.0),
+        ]
+    run, kept = run_of(4.0, {"forward": 0.8, "backward": 3.2}, micro_steps=[4])
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
+    assert timeline.context["comm.collectives_per_micro_step"] == 1
+    assert timeline.what_ifs[WhatIf.COMM_ONCE].saves_ms == pytest.approx(1.2, abs=0.01)
+    assert not timeline.what_ifs[WhatIf.COMM_ONCE].bound
+
+
 def test_the_wait_behind_a_receive_is_communication_and_later_python_is_not():
     rows = [
         ("forward", "label", 0.0, 1000.0),
@@ -470,3 +511,5 @@ def test_a_model_without_gradients_in_every_step_is_work_of_the_step_and_an_eval
     timeline = read_cpu(make_trace(rows), steps, true_ms=sum(wall) / 10, run=run, kept=kept)
     assert timeline.part_ms(Part.HOST) == pytest.approx(0.0 if always else 0.06, abs=0.01)
     assert (timeline.part_ms(Part.OTHER_MATH) > 0.7) is always
+    stored = timeline.what_ifs.get(WhatIf.FORWARD_STORED)
+    assert (stored is not None and stored.saves_ms == pytest.approx(0.6)) is always
