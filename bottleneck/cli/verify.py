@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ..errors import InputError, UsageError
 from ..model.verify import Protocol
@@ -194,7 +195,10 @@ def command(
     if patch is not None:
         expect_writable(patch)
     if resume:
-        folder, state, candidates = resume_from(source, out, protocol)
+        given = ctx.get_parameter_source("max_pairs") is not ParameterSource.DEFAULT
+        folder, state, candidates = resume_from(
+            source, out, budget_seconds=protocol.budget_seconds, max_pairs=max_pairs if given else None
+        )
     else:
         folder, state, candidates = begin(
             source, out, protocol, fixes=fixes, everything=everything, combine=combine, say=say

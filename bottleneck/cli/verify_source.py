@@ -227,9 +227,16 @@ def _predicted_pair(diagnosis: Diagnosis | None) -> dict[str, Any]:
 
 
 def resume_from(
-    source: Source, out: Path | None, protocol: Protocol
+    source: Source, out: Path | None, *, budget_seconds: float | None, max_pairs: int | None
 ) -> tuple[Path, Verification, tuple[Candidate, ...]]:
     """Find the verification to go on with.
+
+    Args:
+        source: the folder of the verification, or of its run.
+        out: the folder of the verification, where it was written elsewhere.
+        budget_seconds: time for what is left.
+        max_pairs: pairs of runs per fix at most; None: as many as it was begun with, so that there is
+            nothing left to do for what these have decided.
 
     Raises:
         InputError: there is none.
@@ -243,8 +250,8 @@ def resume_from(
     state = load_verification(place)
     kept = msgspec.structs.replace(
         state.protocol,
-        budget_seconds=protocol.budget_seconds,
-        max_pairs=max(state.protocol.max_pairs, protocol.max_pairs),
+        budget_seconds=budget_seconds,
+        max_pairs=state.protocol.max_pairs if max_pairs is None else max(state.protocol.pairs, max_pairs),
     )
     singles = [row for row in state.outcomes if not row.base and len(row.fixes) == 1]
     candidates = tuple(candidate_again(row, state.wishes) for row in singles)

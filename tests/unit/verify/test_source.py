@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torch_bottleneck.cli.verify_source import find_source, launcher_words
+from torch_bottleneck.cli.verify_source import Source, find_source, launcher_words, resume_from
 from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.model.run import Run
+from torch_bottleneck.model.verify import Protocol, Verification
+from torch_bottleneck.reporters.verify_json import VERIFY_FILE, render
+from torch_bottleneck.verify.arms import Target
 
 
 def run_folder(tmp_path: Path, *, world_size: int, launched: bool | None) -> Path:
@@ -47,3 +50,16 @@ def test_a_launcher_is_looked_for_before_anything_runs() -> None:
         launcher_words("nosuchprogram -x")
     with pytest.raises(UsageError, match="cannot be read"):
         launcher_words("env 'x")
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, 3), (8, 8), (2, 3)])
+def test_resuming_keeps_to_the_pairs_it_was_begun_with_unless_told(
+    tmp_path: Path, asked: int | None, expected: int
+) -> None:
+    """What three pairs have decided, though not narrowly, is not asked again by the default of six."""
+    protocol = Protocol(pairs=3, max_pairs=3, budget_seconds=60.0)
+    (tmp_path / VERIFY_FILE).write_text(render(Verification(script="t.py", protocol=protocol)))
+    source = Source(target=Target(script="t.py"), verification=tmp_path)
+    folder, state, _ = resume_from(source, None, budget_seconds=120.0, max_pairs=asked)
+    assert (folder, state.protocol.max_pairs, state.protocol.budget_seconds) == (tmp_path, expected, 120.0)
+    assert not state.complete
