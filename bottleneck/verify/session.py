@@ -192,7 +192,7 @@ class Session:
                 break
             if self._interrupted:
                 stopped = "stopped by the user"
-            elif self._out_of_time():
+            elif self._out_of_time(0.0 if base else self._kept_back(candidate)):
                 stopped = _OUT_OF_TIME
             else:
                 sides = {"with": (*base, *candidate.wishes), "without": base, "as it is": ()}
@@ -282,12 +282,31 @@ class Session:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def _out_of_time(self) -> bool:
+    def _out_of_time(self, kept_back: float) -> bool:
         budget = self.state.protocol.budget_seconds
         if budget is None:
             return False
         recent = self.state.runs[-1].seconds if self.state.runs else 0.0
-        return time.monotonic() - self._began + recent > budget
+        return time.monotonic() - self._began + recent + kept_back > budget
+
+    def _kept_back(self, candidate: Candidate) -> float:
+        """Return the seconds that what helped already will need at the end, together.
+
+        A single fix that nothing was predicted of goes without rather than that: `--all` tries many of
+        them, and the best ones together is what it is called for.
+        """
+        priced = any(other.predicted_ratio is not None for other in self.candidates)
+        if not self.state.combine or not priced or candidate.predicted_ratio is not None:
+            return 0.0
+        helped = [row.fixes for row in self.state.outcomes if row.verdict == "faster" and not row.base]
+        singles = [fixes for fixes in helped if len(fixes) == 1]
+        able = 0
+        for i, fixes in enumerate(singles):
+            able += not any(_conflict(before, fixes) for before in singles[:i])
+        ok = [run.seconds for run in self.state.runs if run.status == "ok"]
+        # Each beside those before it: in turns with them alone and with none.
+        runs = 3 * self.state.protocol.pairs * max(0, able - 1)
+        return runs * sum(ok) / len(ok) if ok else 0.0
 
     def _put(self, **fields: object) -> None:
         self.state = msgspec.structs.replace(self.state, **fields)

@@ -193,7 +193,9 @@ def report() -> str:
         "-chains, -tables and -adversarial and FX412 on example-transfer-bound had no part in it. What "
         "lies outside the model and that a graph keeps its memory was seen on example-launch-bound, "
         "-sync-bound and -empty-cache, which gave no constant. How seams are told and where the profiler's "
-        "cost lies was thought over again after a look at the `case-*`.\n"
+        "cost lies was thought over again after a look at the `case-*`. That FX310 speeds up the batch norms "
+        "on NCHW too was added after it had been missed on example-transfer-bound; compile-batch-norms had "
+        "no part in it.\n"
     )
     return HEAD + "\n".join(lines) + told + verify_table.section()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -231,6 +232,27 @@ def test_the_budget_stops_it_and_says_so(make: Make) -> None:
     state = make("FX311", times={(): 10.0, ("FX311",): 8.0}, budget_seconds=1.0).run()
     assert not state.complete
     assert "time budget" in state.outcomes[0].reason
+
+
+def test_what_helped_is_put_together_before_all_that_nothing_was_predicted_of_is_tried(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = ["FX505", "FX210", "FX507", "FX301", "FX204"]
+    times = {(): 10.0, ("FX101",): 6.0, ("FX311",): 8.0, ("FX101", "FX311"): 4.0}
+    session = make("FX101", "FX311", *rest, times=times | {(fix,): 10.0 for fix in rest}, budget_seconds=150)
+    session.candidates = tuple(
+        dataclasses.replace(c, predicted_ratio=2.0) if c.fixes[0] in ("FX101", "FX311") else c
+        for c in session.candidates
+    )
+    monkeypatch.setattr(
+        "torch_bottleneck.verify.session.time.monotonic",
+        lambda: sum(run.seconds for run in session.state.runs),
+    )
+    session._began = 0.0
+    found = verdicts(session.run())
+    assert found[("FX101",), ("FX311",)] == "faster"
+    assert found[(), ("FX101", "FX311")] == "faster"
+    assert found[(), ("FX204",)] == "not run", "there was time for it, but not beside the pair"
 
 
 def test_what_was_stopped_goes_on_where_it_was_left(make: Make, tmp_path: Path) -> None:
