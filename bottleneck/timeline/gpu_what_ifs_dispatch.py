@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..model.codes import WhatIf
+from ..model.codes import Part, WhatIf
 from .compiler_reach import host_left_ns
 from .gpu_edits import TENSORS_PER_LAUNCH, few_launches
 from .gpu_questions import Circumstances, Question
 from .hostwork import Work
-from .program import NO_WAIT, EventKind
+from .program import NO_WAIT, PARTS, EventKind
 from .replay import Edit
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ _MOSTLY = 0.5
 """Share of the allocator's calls that the model must make for a graph's pool to end them."""
 
 _EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
+
+_GATHERS = 2
+"""Collectives in forward, per call of a model, from which its parts are taken to wait for them. DDP sends its
+buffers around in one."""
 
 _GRAPH_SPACING_NS = 420.0
 """Pause between two kernels of one CUDA graph: the median in two compiled GPTs on an H200 (torch 2.11).
@@ -69,6 +73,14 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
     )
 
 
+def _gathers(program: Program, work: DeviceWork) -> bool:
+    """Tell whether forward launches collectives again and again, as where parameters are sharded."""
+    forward = work.reach.events & ~work.reach.backward
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    count = int((collective & forward[program.event]).sum()) / max(1, program.steps)
+    return count >= _GATHERS * work.reach.regions
+
+
 def _compiled(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
 ) -> Iterator[Question]:
@@ -91,6 +103,11 @@ def _compiled(
     # model that is not compiled yet may as well break the graph.
     waits = reach.events & (program.wait != NO_WAIT) & (program.kind != EventKind.ALLOCATOR)
     doubtful = bool(waits.any()) and not known.compiled
+    at_best = ""
+    if _gathers(program, work):
+        # Parameters that are gathered module by module: the hooks that do it break the graph, the copies
+        # around the collectives stay, and a graph holds neither.
+        doubtful, at_best = True, "; at best, as collectives are launched between the model's parts"
 
     def edit(*, graphs: bool) -> tuple[Edit, float]:
         left = host_left_ns(reach, kernels, graphs=graphs) / true_ns
@@ -112,7 +129,8 @@ def _compiled(
         ),
         f"replay with forward and backward of the model as graph launches ({fused}), for which the host "
         f"takes {left_ms:.2f} ms per step; loss, optimizer and what else lies outside the model stay"
-        + ("; its memory stays in the graphs' pool" if pooled else ""),
+        + ("; its memory stays in the graphs' pool" if pooled else "")
+        + at_best,
         bound=doubtful,
         may_lose=not known.compiled,
     )
@@ -122,7 +140,7 @@ def _compiled(
             WhatIf.COMPILED,
             launched,
             f"replay with forward and backward of the model launched by generated code ({fused}), for which "
-            f"the host takes {left_ms:.2f} ms per step; what lies outside the model stays",
+            f"the host takes {left_ms:.2f} ms per step; what lies outside the model stays{at_best}",
             bound=doubtful,
             may_lose=True,
         )
