@@ -21,7 +21,18 @@ from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, So
 from ..timeline.loop_lines import main_site
 from ..timeline.result import HostSpan, Timeline
 
-__all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "kernel_evidence", "ms", "percent"]
+__all__ = [
+    "HEADINGS",
+    "REGISTRY",
+    "Analyzer",
+    "Facts",
+    "explain",
+    "kernel_evidence",
+    "ms",
+    "percent",
+    "predicted_evidence",
+    "share_evidence",
+]
 
 HEADINGS = (
     "What it means",
@@ -117,6 +128,22 @@ class Facts:
         noise = (ci[1] - ci[0]) / 2 / self.true_ms * saves_ms
         noise += (self.timeline.replay_error or 0.0) * saves_ms
         return Interval(low_ms=max(0.0, saves_ms - noise), high_ms=saves_ms + noise)
+
+
+def share_evidence(share: float, what: str, *, source: str = "trace") -> Evidence:
+    """State which share of the step something takes."""
+    return Evidence(text=f"{percent(share)} of the step in {what}", value=share, unit="share", source=source)
+
+
+def predicted_evidence(answer: WhatIfResult, says: str) -> Evidence:
+    """State the step that the replay predicts; `says` is subject and verb, like "compiling predicts"."""
+    bound = "at best " if answer.bound else ""
+    return Evidence(
+        text=f"{says} {bound}{ms(answer.step_ms)} per step",
+        value=answer.step_ms,
+        unit="ms",
+        source="replay",
+    )
 
 
 def kernel_evidence(facts: Facts, *parts: Part, most: int = 3) -> list[Evidence]:

@@ -22,6 +22,9 @@ from .memory_context import memory_context
 __all__ = ["build_context"]
 
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
+"""Of torch.optim: their constructors have no such argument (torch 2.6 to 2.13)."""
+_SLOWEST_FIRST = ("for-loop", "foreach", "fused")
 
 
 def _compute_capability(text: str | None) -> float | None:
@@ -113,13 +116,15 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
         return {}
     main = max(run.optimizers, key=lambda item: item.parameter_bytes)
     flavours = {item.flavour for item in run.optimizers}
+    torchs = main.module.startswith("torch")
     out: dict[str, JsonValue] = {
         "optimizer.cls": main.cls,
         "optimizer.parameter_dtype": main.parameter_dtype or None,
-        "optimizer.can_fuse": main.cls in _FUSABLE and main.module.startswith("torch"),
+        "optimizer.can_fuse": main.cls in _FUSABLE and torchs,
+        "optimizer.can_foreach": main.cls not in _WITHOUT_FOREACH and torchs,
     }
     if main.flavour != "unknown":
-        out["optimizer.flavour"] = main.flavour if len(flavours) == 1 else "for-loop"
+        out["optimizer.flavour"] = next(flavour for flavour in _SLOWEST_FIRST if flavour in flavours)
     return out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.run import LoaderFacts
-from .base import Analyzer, Facts, ms, percent
+from .base import Analyzer, Facts, ms, percent, predicted_evidence
 
 __all__ = [
     "InputBursty",
@@ -127,15 +127,7 @@ class WaitingForInput(Analyzer):
             )
         with_workers = facts.ask(WhatIf.INPUT_WORKERS)
         if with_workers is not None:
-            bound = "at best " if with_workers.bound else ""
-            evidence.append(
-                Evidence(
-                    text=f"more workers predict {bound}{ms(with_workers.step_ms)} per step",
-                    value=with_workers.step_ms,
-                    unit="ms",
-                    source="replay",
-                )
-            )
+            evidence.append(predicted_evidence(with_workers, "more workers predict"))
         if loader is None:
             sites = [facts.sampled_site("sampled before"), *facts.sites("fetch")]
         else:

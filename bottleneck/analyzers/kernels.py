@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import WhatIfResult
 from ..model.finding import Evidence, Finding
-from .base import Analyzer, Facts, kernel_evidence, ms, percent
+from .base import Analyzer, Facts, kernel_evidence, ms, percent, share_evidence
 
 __all__ = [
     "AttentionMaterialises",
@@ -74,12 +74,7 @@ class MatmulWithoutTf32(Analyzer):
                 answer=answer,
                 time_ms=share * facts.true_ms,
                 evidence=[
-                    Evidence(
-                        text=f"{percent(share)} of the step in fp32 matmul kernels",
-                        value=share,
-                        unit="share",
-                        source="trace",
-                    ),
+                    share_evidence(share, "fp32 matmul kernels"),
                     Evidence(
                         text=f"float32 matmul precision is {precision or 'unknown'}",
                         source="settings in force",
@@ -181,14 +176,7 @@ class AttentionMaterialises(Analyzer):
                 f"Attention that writes its scores takes {percent(share)} of the step",
                 answer=answer,
                 time_ms=share * facts.true_ms,
-                evidence=[
-                    Evidence(
-                        text=f"{percent(share)} of the step in score products, softmax and mask",
-                        value=share,
-                        unit="share",
-                        source="trace",
-                    )
-                ],
+                evidence=[share_evidence(share, "score products, softmax and mask")],
                 sites=facts.sites("forward"),
                 not_this="The products of the projections are not counted.",
             ),
@@ -233,14 +221,7 @@ class OptimizerUnfused(Analyzer):
         name = facts.context.get("optimizer.cls", "it")
         evidence = []
         if share is not None:
-            evidence.append(
-                Evidence(
-                    text=f"{percent(share)} of the step in the optimizer",
-                    value=share,
-                    unit="share",
-                    source="step budget",
-                )
-            )
+            evidence.append(share_evidence(share, "the optimizer", source="step budget"))
         if launches is not None:
             what = "kernel launches" if facts.timeline.kind == "gpu" else "operators"
             evidence.append(
@@ -297,14 +278,7 @@ class LayoutConversions(Analyzer):
         if share < 0.01:
             return ()
         answer = _priced(facts, WhatIf.CHANNELS_LAST)
-        evidence = [
-            Evidence(
-                text=f"{percent(share)} of the step in layout kernels",
-                value=share,
-                unit="share",
-                source="trace",
-            )
-        ]
+        evidence = [share_evidence(share, "layout kernels")]
         if answer is not None:
             evidence.append(Evidence(text=answer.basis, source="replay"))
         return (

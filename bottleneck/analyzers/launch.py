@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
 from ..model.run import SourceSite
-from .base import Analyzer, Facts, ms, percent
+from .base import Analyzer, Facts, ms, percent, predicted_evidence
 
 __all__ = ["DispatchDecides", "OptimizerDispatch", "PythonLoop"]
 
@@ -98,15 +98,7 @@ class DispatchDecides(Analyzer):
             )
         compiled = facts.ask(WhatIf.COMPILED)
         if compiled is not None:
-            bound = "at best " if compiled.bound else ""
-            evidence.append(
-                Evidence(
-                    text=f"compiling predicts {bound}{ms(compiled.step_ms)} per step",
-                    value=compiled.step_ms,
-                    unit="ms",
-                    source="replay",
-                )
-            )
+            evidence.append(predicted_evidence(compiled, "compiling predicts"))
         return (
             self.finding(
                 facts,

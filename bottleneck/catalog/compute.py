@@ -180,6 +180,7 @@ images = images.to(memory_format=torch.channels_last)""",
 import torch
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
+        fills={"optim.AdamW": "optim.{optimizer.cls}"},
         undo="Remove fused=True.",
         verify="The optimizer's launches per step fall to a few.",
         can_try=True,
@@ -192,7 +193,10 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
         addresses=("BN305", "BN502"),
         what_to_change="Pass foreach=True: each operation runs once over the whole list of parameters instead of"
         " once per parameter. It is the default for CUDA parameters only.",
-        when=(given("optimizer.flavour", "==", "for-loop", "parameters are updated one by one"),),
+        when=(
+            given("optimizer.flavour", "==", "for-loop", "parameters are updated one by one"),
+            given("optimizer.can_foreach", "==", True, "the optimizer takes foreach"),
+        ),
         unless=(given("optimizer.can_fuse", "==", True, "there is a fused implementation"),),
         conflicts=("FX311",),
         what_if=WhatIf.OPTIMIZER_FUSED,
@@ -203,6 +207,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
 import torch
 
 optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
+        fills={"optim.RMSprop": "optim.{optimizer.cls}"},
         undo="Remove foreach=True.",
         verify="The optimizer's launches per step fall.",
         can_try=True,

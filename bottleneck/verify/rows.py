@@ -185,19 +185,15 @@ def make_outcome(
     """
     added = candidate.fixes
     measured, ratio = measure(runs, base=base, added=added)
-    outcome = Outcome(
-        fixes=added,
+    outcome = msgspec.structs.replace(
+        empty_row(candidate),
         base=base,
-        title=candidate.title,
-        predicted_ms=candidate.predicted_ms,
-        predicted_ratio=candidate.predicted_ratio,
-        bound=candidate.bound,
-        risk=candidate.risk,
         options={wish.fix: _plain(wish.options) for wish in candidate.wishes if wish.options},
     )
     tried = [run for run in runs if run.fixes == base + added]
     if not tried:
-        return msgspec.structs.replace(outcome, reason=stopped or "not tried yet")
+        return msgspec.structs.replace(outcome, reason=stopped) if stopped else outcome
+    outcome = msgspec.structs.replace(outcome, reason="")
     applied = {a.fix: a for a in tried[-1].applied if a.fix in added}
     outcome = msgspec.structs.replace(
         outcome, evidence="; ".join(a.evidence for a in applied.values() if a.evidence)

@@ -118,7 +118,9 @@ def test_fills_replace_text_that_is_there_with_facts_that_exist(fix: Fix) -> Non
         assert text in fix.code
         keys = re.findall(r"[a-z]+\.[a-z_]+", template)
         assert keys
-        filled = fill(fix.code, {text: template}, {key: 3 for key in keys if key in CONTEXT_KEYS})
+        known = {key: CONTEXT_KEYS[key] for key in keys if key in CONTEXT_KEYS}
+        facts = {key: "Name" if kind.startswith("str") else 3 for key, kind in known.items()}
+        filled = fill(fix.code, {text: template}, facts)
         assert filled != fix.code
         compile(filled, fix.id, "exec")
 

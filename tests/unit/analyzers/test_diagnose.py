@@ -135,7 +135,20 @@ def test_without_a_trace_nothing_else_is_guessed(tmp_path):
     run = make_run(windows=[Window(name="baseline", status="ok", steps=table(20, phases))])
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
     assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
-    assert diagnosis.verdict.remedy
+    assert "gone or cannot be read" in diagnosis.verdict.remedy
+    absent = {"trace": Artefact(status="absent", reason="the script ended before the trace window")}
+    run = msgspec.structs.replace(run, artefacts=absent, outcome=ScriptOutcome(how="finished"))
+    diagnosis = diagnose_paths([make_folder(tmp_path / "short", run, steps=0, loaders=[])])
+    assert "let it make more steps" in diagnosis.verdict.remedy
+
+
+def test_a_doubt_is_told_once_with_what_to_do(tmp_path):
+    phases = {"data": 0.1, "forward": 5.0, "backward": 4.0}
+    idle = msgspec.structs.replace(table(20, phases), user_cpu_ms=[1.0] * 20, system_cpu_ms=[0.0] * 20)
+    run = make_run(windows=[Window(name="baseline", status="ok", steps=idle)])
+    problems = diagnose_paths([make_folder(tmp_path / "run", run)]).capture.problems
+    (busy,) = [text for text in problems if text.startswith("The machine was busy")]
+    assert "quiet machine" in busy
 
 
 def test_the_warm_up_stands_in_for_a_baseline_that_was_never_reached(tmp_path):

@@ -1,0 +1,48 @@
+"""What the catalogue is told of a run's optimizers."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.analyzers.context import _optimizer
+from torch_bottleneck.catalog.conditions import evaluate, fill
+from torch_bottleneck.catalog.registry import by_id
+from torch_bottleneck.model.run import OptimizerFacts, Run
+
+
+def run(*optimizers: tuple[str, str]) -> Run:
+    made = [
+        OptimizerFacts(cls=cls, module="torch.optim", flavour=flavour, parameter_bytes=100 - i)  # type: ignore[arg-type]
+        for i, (cls, flavour) in enumerate(optimizers)
+    ]
+    return Run(optimizers=made)
+
+
+@pytest.mark.parametrize(
+    ("flavours", "told"),
+    [
+        (("fused",), "fused"),
+        (("fused", "foreach"), "foreach"),
+        (("foreach", "for-loop"), "for-loop"),
+        (("fused", "unknown"), "fused"),
+    ],
+)
+def test_of_several_optimizers_the_slowest_flavour_is_told(flavours: tuple[str, ...], told: str) -> None:
+    context = _optimizer(run(*(("AdamW", flavour) for flavour in flavours)))
+    assert context["optimizer.flavour"] == told
+
+
+@pytest.mark.parametrize(("cls", "takes"), [("RMSprop", True), ("LBFGS", False), ("SparseAdam", False)])
+def test_foreach_is_offered_to_what_takes_it(cls: str, takes: bool) -> None:
+    torch = pytest.importorskip("torch")
+    context = _optimizer(run((cls, "for-loop")))
+    fix = by_id("FX312")
+    assert all(evaluate(condition, context) for condition in fix.when) is takes
+    code = fill(fix.code, fix.fills, context)
+    assert f"torch.optim.{cls}(" in code
+    model = torch.nn.Linear(1, 1)
+    if takes:
+        exec(code, {"model": model})
+    else:
+        with pytest.raises(TypeError, match="foreach"):
+            exec(code, {"model": model})
