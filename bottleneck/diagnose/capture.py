@@ -21,6 +21,8 @@ __all__ = ["capture_of", "notes_of", "outcome_of"]
 def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Capture:
     """Judge the capture, and gather what it cost and which of its parts are there."""
     quality = judge(facts)
+    # Some reasons are the first sentence of a problem that goes on to say what to do.
+    reasons = [text for text in quality.reasons if not any(told.startswith(text) for told in problems)]
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     overhead: dict[str, float] = {}
     artefacts: dict[str, str] = {}
@@ -36,7 +38,7 @@ def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Captu
         inflation = step.profiled_ms / step.true_ms
     return Capture(
         quality=quality.grade,
-        problems=tuple(dict.fromkeys([*quality.reasons, *problems])),
+        problems=tuple(dict.fromkeys([*reasons, *problems])),
         replay_error=timeline.replay_error,
         dispatch_scale=timeline.dispatch_scale,
         inflation=inflation,
