@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..ingest.sources import open_source
+from ..model.memory_notes import NOTES_SUFFIX
 from .check import Check
 
 __all__ = ["available_memory", "check_files"]
@@ -21,7 +22,10 @@ _SEEN = re.compile(r"(?P<worker>.*?)(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?")
 """`WORKER_PATTERN` of torch-tb-profiler 0.4.3."""
 _TRACE = re.compile(r".+\.json(?:\.gz)?")
 _NODE = re.compile(r".*_\d+")
-_OURS = frozenset({"run.json", "loader.json", "compile.json", "diagnosis.json", "bottleneck-page.json"})
+_OURS = frozenset(
+    f"{name}.json"
+    for name in ("run", "loader", "compile", "diagnosis", "trial", "verify", "history", "bottleneck-page")
+)
 _DEEPEST = 4
 _MOST_SHOWN = 8
 _BLANK_BYTES = 500 * 10**6
@@ -70,7 +74,8 @@ def _traces(folder: Path) -> Iterator[Path]:
     for file in folder.rglob("*"):
         depth = len(file.relative_to(folder).parts)
         hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        is_trace = _TRACE.fullmatch(file.name) is not None and file.name not in _OURS
+        ours = file.name in _OURS or file.name.endswith(NOTES_SUFFIX)
+        is_trace = _TRACE.fullmatch(file.name) is not None and not ours
         if is_trace and depth <= _DEEPEST and not hidden and file.is_file():
             yield file
 

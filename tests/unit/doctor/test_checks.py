@@ -12,6 +12,7 @@ from torch_bottleneck.doctor.check import Check, try_apart
 from torch_bottleneck.doctor.machine import judge_profile
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.harness.self_test import Report
+from torch_bottleneck.model.memory_notes import NOTES_SUFFIX
 
 GOOD = {
     "torch": "2.13.0",
@@ -168,6 +169,9 @@ def test_names_that_the_profiler_tab_passes_over_are_named(tmp_path: Path) -> No
 def test_a_run_folder_with_its_copy_is_fine(tmp_path: Path) -> None:
     trace(tmp_path / "run" / "trace" / "host_1.123.trace.json")
     trace(tmp_path / "run" / "run.json")
+    trace(tmp_path / "run" / "memory" / f"host_1.123{NOTES_SUFFIX}")
+    trace(tmp_path / "run" / "verify" / "verify.json")
+    trace(tmp_path / "run" / "verify" / "runs" / "trial.json")
     (tmp_path / "run" / "tensorboard").mkdir()
     trace(tmp_path / "run" / "tensorboard" / "rank_0.pt.trace.json")
     trace(tmp_path / "run" / "tensorboard" / "bottleneck-page.json")
