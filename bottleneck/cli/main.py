@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SCRIPT_WORDS", "cli", "main", "run"]
 
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""A disk that is full or read-only, wherever that is met, is no fault of ours."""
+OUTSIDE_ERRORS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space, or write elsewhere."),
+    **dict.fromkeys((errno.EROFS, errno.ENAMETOOLONG), "Write elsewhere."),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or name another place."),
+    errno.ELOOP: "Name the place without the link.",
+}
+"""What is no fault of ours wherever it is met, and what to do about it."""
 LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 """What `deepspeed` and `torch.distributed.launch` add to the script's arguments, as the first."""
 SCRIPT_WORDS = "torch_bottleneck.script_words"
@@ -133,10 +138,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         _complain(f"Error: {error}")
         return error.exit_code
     except OSError as error:
-        if error.errno not in DISK_ERRORS:
+        if error.errno not in OUTSIDE_ERRORS:
             return _bug()
-        where = f" {error.filename}" if error.filename else ""
-        _complain(f"Error: Cannot write{where}: {error.strerror}. Free some space, or write elsewhere.")
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"Error: {where}{error.strerror}. {OUTSIDE_ERRORS[error.errno]}")
         return 2
     except (click.Abort, KeyboardInterrupt):
         _complain("Interrupted.")

@@ -44,7 +44,7 @@ def bare_files(place: Path, problems: list[str]) -> list[Path]:
     snapshots = [p for p in files if p.name.endswith(_SNAPSHOT_SUFFIXES)]
     traces = [p for p in files if p.name.endswith(_TRACE_SUFFIXES)]
     named = [p for p in traces if _TENSORBOARD_NAME.fullmatch(p.name)]
-    found = _last_spans(named, problems) if named else [p for p in traces if _is_trace(p)]
+    found = _last_spans(named, problems) if named else [p for p in traces if _is_trace(p, problems)]
     if not found and not snapshots:
         raise NotATraceError(
             f"{place} holds neither a run (run.json) nor a trace (*.json, *.json.gz).",
@@ -57,10 +57,13 @@ def _depth(path: Path, root: Path) -> int:
     return len(path.relative_to(root).parts)
 
 
-def _is_trace(path: Path) -> bool:
+def _is_trace(path: Path, problems: list[str]) -> bool:
     try:
         _peek(path)
-    except InputError:
+    except InputError as error:
+        if isinstance(error, NotATraceError) and path.stat().st_size:
+            return False  # some other JSON
+        problems.append(f"{path.name} is left out: {error.message}")
         return False
     return True
 

@@ -219,6 +219,7 @@ def test_a_bug_of_ours_shows_its_traceback_and_how_to_report_it(
     [
         (InputError("no", remedy="Do."), 2),
         (OSError(errno.ENOSPC, "No space left on device", "reports/x"), 2),
+        (PermissionError(errno.EACCES, "Permission denied", "reports/x"), 2),
         (KeyboardInterrupt(), 130),
         (click.Abort(), 130),
     ],

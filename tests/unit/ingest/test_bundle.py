@@ -12,7 +12,7 @@ import pytest
 from unit.ingest.layouts import document, kineto_from_2_13
 
 from torch_bottleneck.errors import InputError, NotATraceError, RunFolderError
-from torch_bottleneck.ingest import load
+from torch_bottleneck.ingest import bare, load
 from torch_bottleneck.model.run import RUN_FORMAT, Artefact, CompileFacts, LoaderFacts, Run
 
 if TYPE_CHECKING:
@@ -287,6 +287,28 @@ def test_a_snapshot_that_fits_no_trace_is_left_out_and_named(tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------------------------------ folders of runs
+
+
+def test_what_cannot_be_read_in_a_folder_of_traces_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace(tmp_path / "a.json")
+    trace(tmp_path / "locked.json")
+    (tmp_path / "killed.json").touch()
+    (tmp_path / "settings.json").write_text('{"lr": 0.1}')
+    original = bare.open_source
+
+    def locked(path: Path) -> object:
+        if path.name == "locked.json":
+            raise InputError(f"{path} cannot be read: Permission denied.")
+        return original(path)
+
+    monkeypatch.setattr(bare, "open_source", locked)
+    bundle = load(tmp_path)
+    assert [rank.trace_path.name for rank in bundle.ranks if rank.trace_path] == ["a.json"]
+    assert len(bundle.problems) == 2
+    assert any("locked.json is left out" in text and "Permission denied" in text for text in bundle.problems)
+    assert any("killed.json is left out" in text and "empty" in text for text in bundle.problems)
 
 
 def test_a_folder_with_one_run_in_it_stands_for_that_run(tmp_path: Path) -> None:
