@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["install", "observed", "started_by_launcher", "uninstall", "wait"]
+__all__ = ["install", "observed", "started_by_launcher", "uninstall", "unseen", "wait"]
 
 RANKS = ("LOCAL_RANK", "RANK")
 LAUNCHERS = (
@@ -47,6 +48,10 @@ LAUNCHERS = (
     "deepspeed.launcher.",
 )
 """Modules that start other people's training, each with a dot behind."""
+PROGRAMS = frozenset(
+    "accelerate deepspeed horovodrun mpiexec mpirun raylet srun torchrun".split()  # noqa: SIM905
+)
+"""Commands behind which training goes on in processes that this one does not start itself."""
 VALUED = ("-W", "-X", "--check-hash-based-pycs")
 """Options of the interpreter whose value is a word of its own."""
 SECONDS = 60.0
@@ -56,6 +61,8 @@ _originals: list[Callable[..., None]] = []
 """`Popen.__init__` as it was, while it is wrapped."""
 _started: list[Any] = []
 """Ranks of ours."""
+_unseen: list[str] = []
+"""Names of what was started and may train, but is not observed."""
 
 
 def observed(
@@ -116,6 +123,9 @@ def install(plan: Plan) -> None:
         with contextlib.suppress(Exception):
             launcher = started_by_launcher(sys._getframe(1))
             command = observed(plan, args, kwargs.get("env"), launcher=launcher)
+            name = _may_train(args) if command is None else None
+            if name is not None and name not in _unseen:
+                _unseen.append(name)
         original(self, args if command is None else command, *rest, **kwargs)
         if command is not None:
             _started.append(self)
@@ -129,11 +139,34 @@ def uninstall() -> None:
         subprocess.Popen.__init__ = _originals.pop()  # type: ignore[method-assign]
 
 
+def unseen() -> tuple[str, ...]:
+    """Return the programs that this process has started, that may train, and that nobody observes."""
+    return tuple(_unseen)
+
+
 def wait(seconds: float = SECONDS) -> None:
     """Let the other ranks finish their folders: they get SIGTERM when this process ends."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(rank.poll() is None for rank in _started):
         time.sleep(0.05)
+
+
+def _may_train(command: object) -> str | None:
+    """Return the name of a program behind which training may go on; None for any other."""
+    if isinstance(command, (str, bytes)):
+        words = shlex.split(os.fsdecode(command))
+    elif isinstance(command, (list, tuple)):
+        words = [os.fsdecode(word) for word in command]
+    else:
+        return None
+    name = Path(words[0]).name if words else ""
+    if name in PROGRAMS:
+        return name
+    place = _target_position(words) if name.startswith("python") else None
+    if place is None or words[place] == "-m":
+        return None
+    # Helpers of libraries (compile workers, resource trackers) lie with their libraries.
+    return Path(words[place]).name if "site-packages" not in Path(words[place]).parts else None
 
 
 def _target_position(words: Sequence[str]) -> int | None:

@@ -264,7 +264,7 @@ class Session:
             self.store.update(host=read_host(), devices=run.devices or read_devices())
 
     def _outcome(self, error: BaseException | None) -> ScriptOutcome:
-        notes = [*self._notes, *self.saves.notes]
+        notes = [*self._notes, *self.saves.notes, *self._elsewhere()]
         diverted = self.saves.diverted
         if self.stopper.under_way or isinstance(error, StopRun):
             how = "interrupted" if self.stopper.interrupted else "stopped"
@@ -290,6 +290,19 @@ class Session:
             out_of_memory=is_out_of_memory(error),
             notes=notes,
         )
+
+    def _elsewhere(self) -> list[str]:
+        """Say where the training may be when this process has seen none."""
+        from .relaunches import unseen
+
+        if self.stopper.safe_points or not unseen():
+            return []
+        names = ", ".join(unseen()[:4])
+        return [
+            f"Other programs that the script has started are not observed: {names}. If the training is in"
+            " them, start bottleneck there (`torchrun ... -m torch_bottleneck diagnose train.py`), or put"
+            " torch_bottleneck.Harness around its loop."
+        ]
 
 
 def exit_code(error: SystemExit) -> int:

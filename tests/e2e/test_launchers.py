@@ -267,3 +267,14 @@ def test_the_rank_that_is_late_is_the_one_diagnosed(tmp_path: Path) -> None:
     waits = {row["rank"]: row["waits_for_others_ms"] for row in found["ranks"]}
     assert waits[1] == 0.0
     assert waits[0] > 0.5 * found["step"]["true_ms"]
+
+
+def test_training_in_a_program_that_nobody_observes_is_pointed_at(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("print('trained elsewhere')")
+    (tmp_path / "train.py").write_text(
+        "import subprocess, sys\nimport torch\nsubprocess.run([sys.executable, 'job.py'], check=True)\n"
+    )
+    got = diagnose(tmp_path, "--quiet", "train.py")
+    assert got.code == 3, got.err
+    assert got.out.startswith("trained elsewhere\n")
+    assert "not observed: job.py" in got.out

@@ -125,3 +125,25 @@ def test_a_process_is_started_as_before_and_popen_is_put_back(plan: Plan) -> Non
         relaunches.uninstall()
     assert said.stdout == b"1\n"
     assert subprocess.Popen.__init__ is original
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", "torchrun"),
+        (["/opt/bin/mpirun", "-n", "2", "python", "t.py"], "mpirun"),
+        ([Path("/r/core/src/ray/raylet/raylet"), "--port=1"], "raylet"),
+        (["/other/bin/python3.12", "-u", "jobs/train.py"], "train.py"),
+        ([sys.executable, "-c", "pass"], None),
+        ([sys.executable, "-m", "pip", "list"], None),
+        (
+            [sys.executable, "/v/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"],
+            None,
+        ),
+        (["git", "rev-parse", "HEAD"], None),
+        ("", None),
+        ([], None),
+    ],
+)
+def test_programs_behind_which_training_may_go_on_unseen(command: object, name: str | None) -> None:
+    assert relaunches._may_train(command) == name
