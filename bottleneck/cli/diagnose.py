@@ -246,7 +246,7 @@ def check_script(target: str) -> None:
 
 def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int:
     """Put the run folder together, analyse it, report, and return the exit code."""
-    from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+    from ..harness.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
 
     outcome = record_end(place.working, place.process, plan, returncode)
     place = place.settled()
@@ -265,8 +265,7 @@ def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int
         _say(f"ranks {missing} left no whole folder within {RANKS_SECONDS:.0f} s; reported without.")
     if returncode:
         _say(_failure(outcome, returncode))
-        measured = has_steps(folder) or any(has_steps(path) for path in folder.glob("rank*"))
-        if not measured:
+        if not holds_steps(folder):
             _say(f"nothing was measured before that. What is known lies in {shown(folder)}")
             return ScriptError.exit_code
     diagnosis = _report(folder, format_=format_, verbose=plan.verbose)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 import shutil
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,7 +282,7 @@ def _diagnose(target: Target) -> Path:
     """
     from ..diagnose import diagnose_paths
     from ..harness.launch import launch
-    from ..harness.layout import collect, has_steps, record_end
+    from ..harness.layout import collect, holds_steps, record_end
     from ..harness.place import choose_place
     from ..harness.plan import Plan
     from ..reporters.output import save
@@ -296,9 +297,9 @@ def _diagnose(target: Target) -> Path:
     returncode = launch(plan)
     outcome = record_end(place.working, place.process, plan, returncode)
     folder = collect(place.working, place.folder)
-    if returncode < 0 or outcome.how == "interrupted":
+    if returncode == -signal.SIGINT or outcome.how == "interrupted":
         raise KeyboardInterrupt
-    if not has_steps(folder):
+    if not holds_steps(folder):
         raise ScriptError(
             f"{target.name} could not be diagnosed: {outcome.exception or f'exit code {returncode}'}."
         )

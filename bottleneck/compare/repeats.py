@@ -7,6 +7,7 @@ base head head base base head: whatever drifts on the machine meanwhile hits bot
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import msgspec
 
 from ..errors import InputError, ScriptError
 from ..harness.launch import launch, name_signal
-from ..harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+from ..harness.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
 from ..harness.leftovers import put_aside
 from ..harness.place import choose_place
 from ..harness.plan import Plan
@@ -99,14 +100,14 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
                 raise InputError(f"Ranks {missing} left no whole folder within {RANKS_SECONDS:.0f} s.")
         folder = collect(place.working, place.folder)
     if returncode:
-        if returncode == -2:
+        if returncode == -signal.SIGINT:
             raise KeyboardInterrupt
         how = f"was ended by {name_signal(returncode)}" if returncode < 0 else f"ended with code {returncode}"
         why = f": {outcome.exception}" if outcome.exception else ""
         raise ScriptError(f"{plan.target} {how} ({arm.name}){why}", remedy="Nothing was compared.")
     if not place.leads:
         return None
-    if not (has_steps(folder) or any(has_steps(path) for path in folder.glob("rank*"))):
+    if not holds_steps(folder):
         raise InputError(
             f"{plan.target} trained no step that could be measured ({arm.name}).",
             remedy="Let it run longer, or give --warmup 2 --baseline-steps 5 --steps 2.",

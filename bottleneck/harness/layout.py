@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["collect", "has_steps", "read_run", "record_end", "report_done", "wait_for_ranks"]
+__all__ = [
+    "collect",
+    "has_steps",
+    "holds_steps",
+    "read_run",
+    "record_end",
+    "report_done",
+    "wait_for_ranks",
+]
 
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
@@ -164,6 +172,11 @@ def has_steps(path: Path) -> bool:
     return run is not None and (
         any(window.steps.index for window in run.windows) or any(path.glob("trace/*"))
     )
+
+
+def holds_steps(folder: Path) -> bool:
+    """Say whether a run folder holds anything measured: by its one process, or by any of its ranks."""
+    return has_steps(folder) or any(has_steps(path) for path in folder.glob("rank*"))
 
 
 def _number_children(working: Path) -> None:

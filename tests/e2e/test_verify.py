@@ -171,6 +171,13 @@ def test_under_a_launcher_it_says_how_it_wants_to_be_started(tmp_path: Path) -> 
     assert '--launcher "torchrun' in got.stderr
 
 
+def test_a_script_that_is_killed_has_failed_and_was_not_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n")
+    got = verify(tmp_path, "--all", "train.py")
+    assert got.returncode == 4
+    assert "could not be diagnosed: ended by SIGKILL" in got.stderr
+
+
 def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
     process = subprocess.Popen(

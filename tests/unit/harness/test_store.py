@@ -13,7 +13,14 @@ import pytest
 
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.harness import store as store_module
-from torch_bottleneck.harness.layout import collect, has_steps, record_end, report_done, wait_for_ranks
+from torch_bottleneck.harness.layout import (
+    collect,
+    has_steps,
+    holds_steps,
+    record_end,
+    report_done,
+    wait_for_ranks,
+)
 from torch_bottleneck.harness.leftovers import put_aside
 from torch_bottleneck.harness.place import Place, choose_place
 from torch_bottleneck.harness.plan import Plan, decode_plan, encode_plan
@@ -162,6 +169,14 @@ def test_a_rank_drops_its_own_leftovers_only(tmp_path: Path) -> None:
     assert wait_for_ranks(working, (0, 1), seconds=0) == [1]
     assert (working / "rank0").is_dir()
     assert not (working / "rank1").exists()
+
+
+def test_steps_of_any_rank_are_steps_of_the_run(tmp_path: Path) -> None:
+    for rank, steps in ((0, 0), (1, 3)):
+        process(tmp_path, f"rank{rank}", steps=steps, rank=rank, world_size=2)
+    assert not has_steps(tmp_path)
+    assert holds_steps(tmp_path)
+    assert not holds_steps(tmp_path / "rank0")
 
 
 def test_a_record_that_is_gone_is_told(tmp_path: Path) -> None:
