@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..model.codes import WhatIf
+from ..model.codes import Part, WhatIf
 from ..model.context import CONTEXT_KEYS
 from ..model.diagnosis import StepSummary
 from ..model.memory import MemorySummary
@@ -21,6 +21,8 @@ from .memory_context import memory_context
 
 __all__ = ["build_context"]
 
+_IN_LOSS = ("Python after forward", "Python in backward")
+"""What `timeline.cpu_describe` calls host work between the model and its update, which is no side work."""
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Of torch.optim: their constructors have no such argument (torch 2.6 to 2.13)."""
@@ -156,6 +158,13 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
     return out
 
 
+def _host_share(timeline: Timeline, *what: str) -> float:
+    """Share of the other host work that goes by one of these names."""
+    spans = [span for span in timeline.spans if span.part is Part.HOST]
+    total = sum(span.exposed_ms for span in spans)
+    return sum(span.exposed_ms for span in spans if span.what in what) / total if total > 0 else 0.0
+
+
 def _loop(timeline: Timeline) -> dict[str, JsonValue]:
     """How much of the step runs in one Python loop; none where none was seen."""
     loop, answer = timeline.loop, timeline.what_ifs.get(WhatIf.LOOP_GONE)
@@ -219,6 +228,8 @@ def build_context(
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline)
+    out["host.before_update_share"] = _host_share(timeline, "Python in forward", *_IN_LOSS)
+    out["host.in_loss_share"] = _host_share(timeline, *_IN_LOSS)
     in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
     if in_main is not None:
         out["loader.in_main_ms"] = in_main.step_ms

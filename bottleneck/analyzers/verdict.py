@@ -50,6 +50,9 @@ _KERNEL_QUESTIONS = {
 }
 """Findings about kernels whose price is an estimate, not a bound: they can outweigh a host cause."""
 
+_WHERE_IT_HAPPENS = frozenset({"BN503"})
+"""Findings that say where other causes' time is spent: no price beside theirs."""
+
 _QUESTIONS: dict[BottleneckClass, tuple[WhatIf, ...]] = {
     BottleneckClass.INPUT: (WhatIf.INPUT_READY,),
     BottleneckClass.ALLOCATOR: (WhatIf.ALLOCATOR_FREE,),
@@ -87,6 +90,8 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
     for finding in findings:
         group = finding.bottleneck_class
         if finding.note or finding.cost_ms is None or group is None or finding.cost_ms <= 0:
+            continue
+        if finding.code in _WHERE_IT_HAPPENS:
             continue
         answer = facts.ask(*_QUESTIONS.get(group, ()))
         same = answer is not None and abs(answer.saves_ms - finding.cost_ms) < 1e-9

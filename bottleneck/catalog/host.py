@@ -106,7 +106,10 @@ class Later:
         addresses=("BN901",),
         what_to_change="Do them less often, or elsewhere: copy the state to the host and write it in a thread; log"
         " from a queue; validate every N steps or in another process.",
-        unless=(given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),),
+        unless=(
+            given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),
+            given("host.before_update_share", ">=", 0.5, "most of it makes what the update needs"),
+        ),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.HOST_WORK_GONE,
         basis="the named host work gone",
@@ -362,6 +365,29 @@ outputs, state = rnn(inputs)""",
         sources=(docs("generated/torch.nn.GRU.html", "torch.nn.GRU"),),
     ),
     Fix(
+        id="FX514",
+        family="host",
+        title="Replace the Python between forward and update",
+        addresses=("BN901",),
+        what_to_change="Between the model's forward and the update, plain Python works on values of the batch: NumPy on"
+        " single rows, lists, dictionaries, a solver. Write it as operators over the whole batch; what cannot be (an"
+        " assignment, a simulator) runs in a pool of processes for all samples at once.",
+        when=seen("host.in_loss_share", ">=", 0.5, "most of the host work stands between forward and update"),
+        what_if=WhatIf.HOST_WORK_GONE,
+        what_if_bound=True,
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Sums in another order differ in the last bits.",
+        basis="the step without it; operators in its place come on top",
+        code="""\
+import torch
+
+# was: weights = torch.tensor([1 - p[i, int(y[i])] for i in range(len(p))])
+weights = 1 - p.gather(1, y[:, None])[:, 0]""",
+        undo="Write it in Python again.",
+        verify="'other host work' falls below 2 % of the step; the loss is the same.",
+        sources=(docs("generated/torch.gather.html", "torch.gather"),),
+    ),
+    Fix(
         id="FX512",
         family="host",
         title="Turn anomaly detection off",
@@ -370,9 +396,8 @@ outputs, state = rnn(inputs)""",
         " forward and looks for NaN in every gradient of the backward. It is for hunting one NaN, not for training.",
         when=seen("debug.anomaly", "==", True, "anomaly detection is on"),
         may_break="A NaN is no longer traced to the operator that made it: switch it on again to hunt one.",
-        what_if=WhatIf.DISPATCH_FREE,
-        what_if_bound=True,
-        basis="the step with all dispatch free: more than can be gained, as what the operators cost without it stays",
+        what_if=WhatIf.ANOMALIES_IGNORED,
+        basis="what it adds to each operator and to the backward gone",
         code="""\
 import torch
 

@@ -234,6 +234,7 @@ class Capture:
         if torch_private.profiler_running() or self._foreign_profiler:
             self._waited += 1
             if self._waited > PROFILER_PATIENCE_STEPS or self._times.late():
+                self._store.warn("The script's own profiler recorded all the time.")
                 self._trace.lack("absent", "the script profiles itself all the time")
                 self._after_trace()
             else:
@@ -326,12 +327,17 @@ class Capture:
         stage = self.stage
         if stage == "warm-up":
             self._book.close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
-            self._trace.lack("absent", f"{reason} before the trace window")
+            if self._foreign_profiler:
+                self._store.warn("The script's own profiler recorded all steps, whose times it inflates.")
+                self._trace.lack("absent", "the script profiles itself all the time")
+            else:
+                self._trace.lack("absent", f"{reason} before the trace window")
         elif stage == "baseline":
             if self._book.rows:
                 self._book.close("baseline", planned=self._times.planned("baseline"), reason=reason)
             self._trace.lack("absent", f"{reason} before the trace window")
         elif stage == "waiting":
+            self._store.warn("The script's own profiler recorded until the end.")
             self._trace.lack("absent", "the script profiles itself until its end")
         elif stage == "trace" and self._trace.running:
             self._times.cancel("memory", "after")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .store import Store
 
-__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure"]
+__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure", "plain_dispatch_ns"]
 
 ROUNDS = 15
 CALLS = 60
@@ -35,7 +35,7 @@ def measure(store: Store) -> None:
     if torch_private.profiler_running():
         return
     if torch_private.device_kind() == "cpu":
-        store.update(dispatch_ns=dispatch_ns())
+        store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
         return
     pinned, pageable = copy_gbps()
     store.update(pinned_gbps=pinned, pageable_gbps=pageable)
@@ -59,6 +59,18 @@ def dispatch_ns() -> float:
     ]
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         return median(_per_call_ns(kind) for kind in kinds)
+
+
+def plain_dispatch_ns() -> float | None:
+    """Return `dispatch_ns` with anomaly detection off for the moment; None where it is off anyway."""
+    if not torch.is_anomaly_enabled():
+        return None
+    checks = torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        return dispatch_ns()
+    finally:
+        torch.set_anomaly_enabled(True, checks)
 
 
 def _per_call_ns(call: Callable[[], object]) -> float:

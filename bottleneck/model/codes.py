@@ -81,6 +81,7 @@ class WhatIf(str, Enum):
     CHANNELS_LAST = "channels-last"
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
+    ANOMALIES_IGNORED = "anomalies-ignored"
     FORWARD_STORED = "forward-stored"
 
 
@@ -138,7 +139,7 @@ FINDING_CODES: dict[str, CodeEntry] = _rows(
     ("BN403", "cudagraphs-skipped", _C.LAUNCH),
     ("BN501", "dispatch-decides", _C.LAUNCH),
     ("BN502", "optimizer-dispatch", _C.LAUNCH),
-    ("BN503", "python-loop-in-step", None),
+    ("BN503", "python-loop-in-step", _C.LAUNCH),
     ("BN601", "synchronisation-stalls", _C.SYNC),
     ("BN701", "blocking-copy", _C.TRANSFER),
     ("BN702", "exposed-copies", _C.TRANSFER),

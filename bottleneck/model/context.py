@@ -120,6 +120,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "memory.system_share": "float: system CPU time over step time (CPU runs)",
     # host
     "ungraded.frozen": "bool: a model runs without gradients in every step and does not change",
+    "host.before_update_share": "float: of other host work, needed by the update that follows (CPU runs)",
+    "host.in_loss_share": "float: of other host work, between the forward and the update (CPU runs)",
     "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",
     "loop.carried": "bool: its rounds build on one another",
     "gc.ms_per_step": "float",

@@ -270,6 +270,8 @@ class Run(_Record, frozen=True, kw_only=True):
     """Python loops inside a step, from samples of the warm-up; the most frequent first."""
     dispatch_ns: float | None = None
     """CPU runs: fixed host cost of one small eager operator, timed on the spot (median)."""
+    plain_dispatch_ns: float | None = None
+    """The same with anomaly detection off, where the script has it on; None where it has not."""
     pinned_gbps: float | None = None
     """GPU runs: measured bandwidth of a pinned host-to-device copy, GB/s (1e9)."""
     pageable_gbps: float | None = None

@@ -17,6 +17,7 @@ from ..model.run import CompileFacts, JsonValue, LoaderFacts, LoopTime, Run
 from ..model.trace import NONE, Trace
 from ..model.view import StepTimeline
 from ..model.work import ComputeFacts
+from .anomalies import anomaly_ms
 from .cpu_baseline import Baseline, read_baseline
 from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
@@ -211,6 +212,9 @@ def read_cpu(
         or bool(segments is not None and segments.regions_per_step > 0),
         cores=run.host.cores if run is not None else None,
     )
+    if trace is not None and segments is not None and run is not None and run.plain_dispatch_ns:
+        saves = anomaly_ms(trace, segments, pools, plain_ns=run.plain_dispatch_ns)
+        what_ifs |= _without_anomalies(what_ifs, min(saves, true_ms), true_ms=true_ms)
     loop = _loop(run, pools, true_ms=true_ms) if segments is not None else None
     if loop is not None:
         what_ifs[WhatIf.LOOP_GONE] = loop[1]
@@ -246,6 +250,28 @@ def read_cpu(
         compiled=_compiled(segments),
         compute=_compute(trace, budget, true_ms) if traced else None,
     )
+
+
+def _without_anomalies(
+    what_ifs: dict[WhatIf, WhatIfResult], saves_ms: float, *, true_ms: float
+) -> dict[WhatIf, WhatIfResult]:
+    """Price anomaly detection; what it costs is none of the dispatch that compiling takes away."""
+
+    def answer(question: WhatIf, saves: float, basis: str, *, bound: bool) -> WhatIfResult:
+        return WhatIfResult(
+            question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
+        )
+
+    basis = "the stack that each operator of the forward notes, and the backward's checks for NaN, gone"
+    out = {
+        WhatIf.ANOMALIES_IGNORED: answer(WhatIf.ANOMALIES_IGNORED, saves_ms, basis, bound=False),
+    }
+    compiled = what_ifs.get(WhatIf.COMPILED)
+    if compiled is not None:
+        left = max(0.0, compiled.saves_ms - saves_ms)
+        basis = f"{compiled.basis}; beside what anomaly detection costs"
+        out[WhatIf.COMPILED] = answer(WhatIf.COMPILED, left, basis, bound=True)
+    return out
 
 
 def _loop(run: Run | None, pools: Pools, *, true_ms: float) -> tuple[LoopTime, WhatIfResult] | None:

@@ -45,7 +45,7 @@ class CpuBudget:
     seams_per_step: float = 0.0
     optimizer_dispatch_ms: float = 0.0
     training_dispatch_ms: float = 0.0
-    """Dispatch outside the optimizer."""
+    """Dispatch in forward and backward; where no forward was labelled, all outside the optimizer."""
     zero_grad_ms: float = 0.0
     details: dict[Part, str] = field(default_factory=dict)
 
@@ -189,7 +189,11 @@ def compose(
     others = [i for i in range(ms.shape[0]) if i not in optimizer]
     dispatching = [Pool.OPS, Pool.PYTHON, Pool.SEAM]
     optimizer_dispatch = float(ms[np.ix_(optimizer, dispatching)].sum())
-    training_dispatch = float(ms[np.ix_(others, dispatching)].sum())
+    other_dispatch = float(ms[np.ix_(others, dispatching)].sum())
+    passes = [code[name] for name in ("forward", "backward") if name in code and ms[code[name]].sum() > 0]
+    training_dispatch = other_dispatch
+    if "forward" in code and code["forward"] in passes:
+        training_dispatch = float(ms[np.ix_(passes, dispatching)].sum())
     zero_grad = [code[name] for name in ("zero_grad",) if name in code]
     host = float(ms[:, Pool.HOST].sum())
     parts = {
@@ -201,7 +205,7 @@ def compose(
         Part.ALLOCATOR: faults,
         Part.COMPILE: float(ms[:, Pool.COMPILING].sum()),
         Part.GRAPH_BREAK: seams_ms,
-        Part.DISPATCH: optimizer_dispatch + training_dispatch,
+        Part.DISPATCH: optimizer_dispatch + other_dispatch,
         Part.HOST: host + collector,
         Part.UNEXPLAINED: float(ms[:, Pool.UNKNOWN].sum()),
     }

@@ -18,7 +18,7 @@ from .cpu_ops import OpClass, base_name
 from .cpu_pools import WORK, Pool, Pools
 from .cpu_segments import Segments
 from .dialect import kinds
-from .loop_lines import main_site
+from .loop_lines import before_update, main_site
 from .result import HostSpan
 from .stacks import UserFrames
 
@@ -200,6 +200,18 @@ def describe_spans(
     if trace is not None and segments is not None and pools.segment_pool is not None:
         steps = max(1, segments.steps)
         host_left = budget.parts[Part.HOST] - budget.collector_ms
+        # What the timed steps have outside the phases and the traced ones lack is in no stretch of the trace.
+        lacked = min(host_left, pools.lacked_ms)
+        host_left -= lacked
+        in_loss = run is not None and before_update(run.sites)
+        add(
+            Part.HOST,
+            "Python after forward" if in_loss else "Python outside the phases",
+            lacked,
+            count=0.0,
+            phase="",
+            site=main_site(run, "sampled between" if in_loss else "sampled after"),
+        )
         chunks = _host_chunks(trace, segments, pools)
         seen = sum(ms for _, _, ms, _ in chunks)
         for text, count, ms, line in chunks:

@@ -22,7 +22,7 @@ from .cpu_gaps import aside, preparation
 from .cpu_ops import OpClass
 from .cpu_segments import Segments
 
-__all__ = ["INFLATED", "WORK", "Pool", "Pools", "calibrate", "split", "undivided"]
+__all__ = ["INFLATED", "PROFILED_FACTOR", "WORK", "Pool", "Pools", "calibrate", "split", "undivided"]
 
 
 class Pool(IntEnum):
@@ -55,7 +55,7 @@ _LONG_PYTHON_NS = 500_000
 of magnitude above the Python between two operators of an eager model (5 to 20 us)."""
 _DEFAULT_DISPATCH_NS = 2_000.0
 """Fixed cost per operator where the run did not measure it (bare traces)."""
-_PROFILED_FACTOR = 2.0
+PROFILED_FACTOR = 2.0
 """An operator's fixed cost while profiled over the same unprofiled: the step of 13 k operators
 that research/hooks.md measured went from 11.5 ms to 1.5 to 1.7 times that, of which the Python
 around the operators, which is less inflated, is about half."""
@@ -96,6 +96,8 @@ class Pools:
     """The part of each segment that is not fixed cost."""
     scale: float | None = None
     """Mean factor on the inflated pools that brings them to the true step."""
+    lacked_ms: float = 0.0
+    """Host work outside the phases that the timed steps have and the traced ones lack."""
     misfit: float = 0.0
     """Share of the step that the trace puts into other phases than the baseline does."""
 
@@ -123,7 +125,7 @@ def split(
             `loop_lines.after_share`.
         evaluates: every step runs a model without gradients: that is work of the step as any other.
     """
-    fixed_ns = _PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
+    fixed_ns = PROFILED_FACTOR * (dispatch_ns or _DEFAULT_DISPATCH_NS)
     table = np.zeros(max(OpClass) + 1, dtype=np.int8)
     for op_class, default in _POOL_OF_CLASS.items():
         table[op_class] = default
@@ -229,6 +231,7 @@ def calibrate(
     """
     ms = np.zeros_like(profiled.ms)
     scales: list[tuple[float, float]] = []
+    lacked = 0.0
     fits: list[tuple[float, float]] = []
     for i, name in enumerate(profiled.phases):
         target = outside_ms if i == 0 else phases_ms.get(name, 0.0)
@@ -239,6 +242,7 @@ def calibrate(
             # In the baseline but not in the traced steps, as work done every so many steps is.
             pool = {"data": Pool.INPUT, "": Pool.HOST, "evaluation": Pool.HOST}.get(name)
             ms[i, pool if pool is not None else Pool.UNKNOWN] += target
+            lacked += target if i == 0 else 0.0
             continue
         fitted, scale, stretch = _fit(row, target)
         surplus = target - target / stretch if stretch > _FAR_LONGER else 0.0
@@ -248,6 +252,7 @@ def calibrate(
             fitted *= 1.0 / stretch
             if surplus > noise_ms:
                 fitted[Pool.HOST] += surplus
+                lacked = surplus
         else:
             fits.append((target, target / stretch))
         ms[i] = fitted
@@ -262,6 +267,7 @@ def calibrate(
         segment_pool=profiled.segment_pool,
         segment_work_ns=profiled.segment_work_ns,
         scale=sum(s * w for s, w in scales) / weight if weight > 0 else None,
+        lacked_ms=lacked,
         misfit=_misfit(fits),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from ..model.codes import Part, WhatIf
@@ -132,6 +133,12 @@ def read_gpu(
         else None,
     )
     answers = ask_gpu(replay, calibration, work, known)
+    if run is not None and run.settings.get("anomaly_mode") is True:
+        free = answers.results.get(WhatIf.DISPATCH_FREE)
+        if free is not None:
+            question = WhatIf.ANOMALIES_IGNORED
+            basis = f"{free.basis}; more than can be gained, as what operators cost without it stays"
+            answers.results[question] = msgspec.structs.replace(free, question=question, basis=basis)
     parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
     context = gpu_context(
         trace,

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from ..model.run import SAMPLED, LoopTime, Run, SiteTime, SourceSite
 
-__all__ = ["LoopShares", "after_share", "loop_shares", "main_site"]
+__all__ = ["LoopShares", "after_share", "before_update", "loop_shares", "main_site"]
 
 _FEWEST_SAMPLES = 8
 """Samples, a millisecond apart, of which a quarter more or less is chance."""
+_MOST_OF_A_PART = 0.5
 _FEWEST_IN_LOOP = 5
 """A loop is seen through many lines at once: five samples are no accident of one of them."""
 _MAIN_SHARE = 0.25
@@ -23,12 +24,21 @@ _MAIN_SHARE = 0.25
 
 
 def main_site(run: Run | None, *parts: str) -> SourceSite | None:
-    """Return the line that most samples of some parts of the loop fell on; None if they scatter."""
+    """Return the line that most samples of some parts of the loop fell on; None if they scatter.
+
+    Where they scatter over the lines of one Python loop it is that loop's first line.
+    """
     found = [item for item in run.sites if item.phase in parts] if run is not None else []
     most = max(found, key=lambda item: item.count, default=None)
-    if most is None or most.count < _MAIN_SHARE * sum(item.count for item in found):
+    if run is None or most is None:
         return None
-    return most.site
+    if most.count >= _MAIN_SHARE * sum(item.count for item in found):
+        return most.site
+    for loop in run.loops:
+        taken = sum(loop.of.get(part, 0) for part in parts)
+        if sum(loop.seen.get(part, 0) for part in parts) > _MOST_OF_A_PART * taken:
+            return loop.site
+    return None
 
 
 def after_share(sites: Sequence[SiteTime]) -> float | None:
@@ -39,6 +49,12 @@ def after_share(sites: Sequence[SiteTime]) -> float | None:
     count = {part: sum(item.count for item in sites if item.phase == part) for part in SAMPLED}
     after, before = count["sampled after"], count["sampled before"]
     return after / (after + before) if after + before >= _FEWEST_SAMPLES else None
+
+
+def before_update(sites: Sequence[SiteTime]) -> bool:
+    """Return whether most samples outside phases fell between forward and update, and not behind it."""
+    between, after = (sum(item.count for item in sites if item.phase == part) for part in SAMPLED[1:3])
+    return between > after and between >= _FEWEST_SAMPLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_bottleneck.harness import children, settings
+from torch_bottleneck.harness import children, probes, settings
 from torch_bottleneck.harness.compiler import CompileWatch
 from torch_bottleneck.harness.devices import read_devices, read_host, usable_cores
 from torch_bottleneck.harness.imports import ImportWatch
@@ -204,6 +204,19 @@ def test_a_model_without_gradients_is_frozen_as_long_as_nothing_writes_to_it(cha
     assert read_settings(seen)["ungraded.frozen"] is not changes
     seen.release()
     assert seen.frozen is None
+
+
+def test_an_operator_is_timed_without_anomaly_detection_where_that_is_on() -> None:
+    assert probes.plain_dispatch_ns() is None
+    try:
+        torch.set_anomaly_enabled(True, False)
+        noted, plain = probes.dispatch_ns(), probes.plain_dispatch_ns()
+        assert plain is not None
+        assert 0 < plain < noted
+        assert torch.is_anomaly_enabled()
+        assert not torch.is_anomaly_check_nan_enabled()
+    finally:
+        torch.set_anomaly_enabled(False)
 
 
 def test_flags_are_read_back_as_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -143,6 +145,21 @@ def test_work_between_the_steps_that_the_trace_lacks_is_host_work():
     assert timeline.part_ms(Part.HOST) == pytest.approx(7.9, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [("sampled between", "Python after forward"), ("sampled after", "Python outside the phases")],
+)
+def test_host_work_that_the_trace_lacks_has_the_place_that_the_samples_tell(part: str, what: str):
+    trace, steps = training(4, data=500.0)
+    run, kept = run_of(50.0, {"data": 0.5, "forward": 1.0, "backward": 1.0, "optimizer": 0.1})
+    place = SiteTime(site=SourceSite(file="loss.py", line=7, function="loss"), phase=part, count=30)
+    run = msgspec.structs.replace(run, sites=[place])
+    timeline = read_cpu(trace, steps, true_ms=50.0, run=run, kept=kept)
+    (span,) = (span for span in timeline.spans if span.what == what)
+    assert span.exposed_ms == pytest.approx(47.4, abs=0.5)
+    assert span.site == place.site
+
+
 def test_a_moment_lost_to_another_process_does_not_become_a_cause():
     trace, steps = training(5)
     quiet = read_cpu(trace, steps, true_ms=2.1)
@@ -258,6 +275,19 @@ def test_operators_after_the_update_are_no_dispatch_of_the_training():
     assert timeline.part_ms(Part.DISPATCH) == pytest.approx(0.5, abs=0.1)
     compiled = timeline.what_ifs[WhatIf.COMPILED]
     assert compiled.saves_ms <= timeline.part_ms(Part.DISPATCH)
+
+
+def test_compiling_the_model_takes_no_dispatch_out_of_a_loss_or_an_update_by_hand():
+    rows = [
+        ("forward", "label", 0.0, 500.0),
+        *(("aten::add", "op", 10.0 * i, 4.0) for i in range(50)),
+        ("backward", "label", 500.0, 100.0),
+        ("aten::mm", "op", 500.0, 100.0),
+        *(("aten::lerp_", "op", 600.0 + 10.0 * i, 4.0) for i in range(140)),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 2000)]), true_ms=2.0)
+    assert timeline.part_ms(Part.DISPATCH) == pytest.approx(1.9, abs=0.05)
+    assert timeline.what_ifs[WhatIf.COMPILED].saves_ms == pytest.approx(0.5, abs=0.02)
 
 
 def test_an_update_by_hand_leaves_no_mark_behind_which_work_stands_aside():
@@ -513,3 +543,28 @@ def test_a_model_without_gradients_in_every_step_is_work_of_the_step_and_an_eval
     assert (timeline.part_ms(Part.OTHER_MATH) > 0.7) is always
     stored = timeline.what_ifs.get(WhatIf.FORWARD_STORED)
     assert (stored is not None and stored.saves_ms == pytest.approx(0.6)) is always
+
+
+def test_anomaly_detection_costs_the_stacks_of_the_forward_and_the_checks_of_the_backward():
+    rows = [("forward", "label", 0.0, 1000.0)]
+    rows += [("aten::relu", "op", 50.0 * i, 40.0) for i in range(20)]
+    rows += [("backward", "label", 1000.0, 1000.0)]
+    for i in range(20):
+        at = 1000.0 + 50.0 * i
+        node = "autograd::engine::evaluate_function: ReluBackward0"
+        rows += [
+            (node, "op", at, 30.0),
+            ("aten::isnan", "op", at + 32.0, 10.0),
+            ("aten::ne", "op", at + 33.0, 8.0),
+        ]
+    trace = make_trace(rows)
+    trace = replace(trace, sequence=np.arange(len(trace.sequence), dtype=np.int64))
+    run, kept = run_of(2.0, {"forward": 1.0, "backward": 1.0})
+    on = msgspec.structs.replace(run, plain_dispatch_ns=2000.0)
+    found = read_cpu(trace, make_steps([(0, 2000)]), true_ms=2.0, run=on, kept=kept)
+    # 20 operators of 40 us, of which 4 (profiled) are their own, and 20 checks of 10 us.
+    assert found.what_ifs[WhatIf.ANOMALIES_IGNORED].saves_ms == pytest.approx(0.92, rel=0.05)
+    off = read_cpu(trace, make_steps([(0, 2000)]), true_ms=2.0, run=run, kept=kept)
+    assert WhatIf.ANOMALIES_IGNORED not in off.what_ifs
+    compiled = off.what_ifs[WhatIf.COMPILED].saves_ms - found.what_ifs[WhatIf.COMPILED].saves_ms
+    assert compiled == pytest.approx(min(0.92, off.what_ifs[WhatIf.COMPILED].saves_ms), rel=0.05)
