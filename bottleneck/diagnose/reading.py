@@ -93,8 +93,9 @@ def _read_timeline(
     true_ms = basis.ordinary_ms
     gpu = _on_gpu(basis.run)
     if true_ms is None:
-        # Of a snapshot alone no step is looked for, and those of its own history are told with the memory.
-        looked = rank.run is not None or rank.trace_path is not None
+        # Of a snapshot alone no step is looked for, and those of its own history are told with the memory;
+        # of a run the verdict says which steps were seen.
+        looked = rank.run is None and rank.trace_path is not None
         problem = "No training step was found." if looked else ""
         return _nothing_known("gpu" if gpu else "cpu", None, problem)
     trace = rank.trace

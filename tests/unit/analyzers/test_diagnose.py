@@ -185,6 +185,7 @@ def test_what_was_seen_is_told_where_no_step_can_be_judged_by(tmp_path, steps, c
     assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     assert said.lower() in diagnosis.verdict.headline.lower()
     assert "more steps" in diagnosis.verdict.remedy
+    assert not any("no training step" in text.lower() for text in diagnosis.capture.problems)
 
 
 def test_a_run_that_never_made_a_step_is_undetermined_with_a_remedy(tmp_path):
