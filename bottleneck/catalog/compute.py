@@ -47,11 +47,11 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
     Fix(
         id="FX307",
         family="compute",
-        title="Find out why attention is not fused",
+        title="Find out why neither flash nor cuDNN attention runs",
         addresses=("BN304", "BN301"),
         note=True,
-        what_to_change="scaled_dot_product_attention falls back to plain math when no fused backend accepts the"
-        " inputs: flash needs fp16 or bf16, no arbitrary attn_mask, and a head size it supports. Ask for the fused ones"
+        what_to_change="scaled_dot_product_attention takes the memory-efficient kernel, or plain math, where no"
+        " faster backend accepts the inputs: flash needs fp16 or bf16, no arbitrary attn_mask, and a head size it supports. Ask for the fused ones"
         " only: the warnings then say what is in the way. Flash first, then cuDNN, then memory-efficient. Outside torch,"
         " FlashAttention-3 (Hopper), xFormers (odd masks) and Transformer Engine bring kernels of their own.",
         when=(
