@@ -47,7 +47,7 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
     Fix(
         id="FX307",
         family="compute",
-        title="Find out why neither flash nor cuDNN attention runs",
+        title="Find out why flash or cuDNN attention is not used",
         addresses=("BN304", "BN301"),
         note=True,
         what_to_change="scaled_dot_product_attention takes the memory-efficient kernel, or plain math, where no"
