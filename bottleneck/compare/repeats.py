@@ -97,7 +97,10 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
         if place.world_size > 1:
             missing = wait_for_ranks(place.working, place.ranks, seconds=RANKS_SECONDS)
             if missing:
-                raise InputError(f"Ranks {missing} left no whole folder within {RANKS_SECONDS:.0f} s.")
+                raise InputError(
+                    f"Ranks {missing} left no whole folder within {RANKS_SECONDS:.0f} s.",
+                    remedy="Give --out DIR, a folder that all of them see.",
+                )
         folder = collect(place.working, place.folder)
     if returncode:
         if returncode == -signal.SIGINT:

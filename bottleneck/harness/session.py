@@ -83,7 +83,9 @@ class Session:
             ),
         )
         self.stopper = Stopper()
-        self.progress = Progress(quiet=plan.quiet, rank=task.rank if not child else 1)
+        # A child of the script's own shows its rank only later; until then its parent speaks.
+        speaks = task.rank if not child or plan.launched else 1
+        self.progress = Progress(quiet=plan.quiet, rank=speaks)
         self.saves = SaveGuard(self.store)
         self.agent: Agent | None = None
         self._trial = TrialRun(plan.trial, self.store) if plan.trial is not None else None

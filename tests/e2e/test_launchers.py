@@ -121,6 +121,19 @@ def test_a_launcher_behind_the_command_instead_of_before_it(
     assert read_run(got.folder / "rank1").launched, "to run it again takes the launcher"
 
 
+def test_what_a_launcher_starts_without_a_process_group_tells_how_far_it_is(tmp_path: Path) -> None:
+    """One rank on the CPU never asks torch.distributed who it is."""
+    alone = LOOP.replace('    dist.init_process_group("gloo")\n', "").replace(
+        "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))", "torch.nn.Linear(16, 16)"
+    )
+    (tmp_path / "train.py").write_text(alone + "train()\n")
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py")
+    got = diagnose(tmp_path, "--steps", "2", *words)
+    assert got.code in (0, 3), got.err
+    assert "trace window" in got.err
+    assert (got.folder / "run.json").is_file(), "a single process lies at the top"
+
+
 def test_a_launcher_whose_script_fails_fails_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise RuntimeError('no data')")
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py")
