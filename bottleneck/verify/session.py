@@ -292,11 +292,12 @@ class Session:
     def _kept_back(self, candidate: Candidate) -> float:
         """Return the seconds that what helped already will need at the end, together.
 
-        A single fix that nothing was predicted of goes without rather than that: `--all` tries many of
-        them, and the best ones together is what it is called for.
+        A single fix that nothing was predicted of, or no gain, goes without rather than that: `--all` tries
+        many of them, and the best ones together is what it is called for.
         """
         priced = any(other.predicted_ratio is not None for other in self.candidates)
-        if not self.state.combine or not priced or candidate.predicted_ratio is not None:
+        promised = (candidate.predicted_ratio or 0.0) > 1.0 + self.state.protocol.threshold
+        if not self.state.combine or not priced or promised:
             return 0.0
         helped = [row.fixes for row in self.state.outcomes if row.verdict == "faster" and not row.base]
         singles = [fixes for fixes in helped if len(fixes) == 1]

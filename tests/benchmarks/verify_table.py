@@ -10,6 +10,7 @@ same machine. What the present version makes of recordings stands in the first p
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from dataclasses import dataclass
@@ -54,15 +55,12 @@ class Row:
         return found["ratio"] if found else None
 
     @property
-    def pairs(self) -> int:
-        """Pairs of runs behind the figure."""
+    def width(self) -> float:
+        """Upper over lower end of the interval; infinite where there is none."""
         found = self.outcome["measured"]
-        return int(found["pairs"]) if found else 0
-
-    @property
-    def decided(self) -> bool:
-        """Neither time nor noise was in the way."""
-        return self.outcome["verdict"] not in ("undecided", "not run")
+        if not found or found["low"] is None or found["high"] is None:
+            return math.inf
+        return float(found["high"] / found["low"])
 
     @property
     def beforehand(self) -> float | None:
@@ -108,13 +106,22 @@ def read_rows(folder: Path, *, unseen: bool = False) -> list[Row]:
         example = file.name.split(".")[0]
         torch = state["host"]["torch"]
         rows += [(state["created"], Row(device, torch, example, o)) for o in state["outcomes"]]
-    # The newest that was decided: a later call may lack the time that an earlier one had.
+    return [row for _, row in sorted(rows, key=lambda item: (item[1].device, item[1].example, item[0]))]
+
+
+def told_apart(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the row of each fix that is known best, and what else was measured of it.
+
+    Best known: with the narrowest interval, whatever was predicted; of those without one the newest.
+    """
     best: dict[tuple[str, str, str], Row] = {}
-    for _, row in sorted(rows, key=lambda item: item[0]):
+    for row in rows:
         known = best.get((row.device, row.example, row.fix))
-        if known is None or (row.decided, row.pairs >= 2) >= (known.decided, known.pairs >= 2):
+        if known is None or (row.measured is None, row.width) <= (known.measured is None, known.width):
             best[row.device, row.example, row.fix] = row
-    return sorted(best.values(), key=lambda row: (row.device, row.example))
+    chosen = set(map(id, best.values()))
+    again = [row for row in rows if id(row) not in chosen and row.measured is not None]
+    return list(best.values()), again
 
 
 def per_fix(rows: list[Row]) -> list[str]:
@@ -209,7 +216,8 @@ def section() -> str:
     rows = read_rows(STORED)
     for device in sorted({row.device for row in rows}):
         its = [row for row in rows if row.device == device]
-        lines += ["", f"{device}: {summary(its)}", "", *per_fix(its)]
+        best, _ = told_apart(its)
+        lines += ["", f"{device}: {summary(best)} All measurements: {summary(its)}", "", *per_fix(best)]
     return "\n".join(lines) + "\n"
 
 
@@ -229,8 +237,14 @@ def write_table(rows: list[Row]) -> None:
         its = [row for row in rows if row.device == device]
         versions = ", ".join(sorted({row.torch for row in its}))
         lines += ["", f"## {device}, torch {versions}", ""]
-        lines.append(summary(its))
-        lines += ["", *by_example(its), "", "By fix:", "", *per_fix(its)]
+        best, again = told_apart(its)
+        lines.append(
+            f"{summary(best)} All measurements, those of the same fix again among them: {summary(its)}"
+        )
+        lines += ["", *by_example(best), "", "By fix:", "", *per_fix(best)]
+        if again:
+            lines += ["", "The same fixes in the other sessions, where the interval was wider:", ""]
+            lines += by_example(again)
         notes = STORED / slug(device) / "notes.md"
         if notes.is_file():
             lines += ["", notes.read_text().rstrip()]

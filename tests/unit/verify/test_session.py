@@ -240,9 +240,9 @@ def test_what_helped_is_put_together_before_all_that_nothing_was_predicted_of_is
     rest = ["FX505", "FX210", "FX507", "FX301", "FX204"]
     times = {(): 10.0, ("FX101",): 6.0, ("FX311",): 8.0, ("FX101", "FX311"): 4.0}
     session = make("FX101", "FX311", *rest, times=times | {(fix,): 10.0 for fix in rest}, budget_seconds=150)
+    predicted = {"FX101": 2.0, "FX311": 2.0, "FX204": 0.95}
     session.candidates = tuple(
-        dataclasses.replace(c, predicted_ratio=2.0) if c.fixes[0] in ("FX101", "FX311") else c
-        for c in session.candidates
+        dataclasses.replace(c, predicted_ratio=predicted.get(c.fixes[0])) for c in session.candidates
     )
     monkeypatch.setattr(
         "torch_bottleneck.verify.session.time.monotonic",

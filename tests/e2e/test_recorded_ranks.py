@@ -1,0 +1,38 @@
+"""Recorded runs of two ranks over NCCL: sharded parameters, and gradients that are averaged."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from recorded.cases import CASES
+
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.fix import Suggestion
+
+
+@cache
+def diagnosis_of(name: str) -> Diagnosis:
+    return diagnose_paths([CASES[name].folder])
+
+
+def compiling(name: str) -> list[Suggestion]:
+    found = diagnosis_of(name)
+    return [s for s in (*found.suggestions, *found.applicable) if s.fix in ("FX412", "FX414")]
+
+
+def test_a_sharded_model_is_read_as_one_run_of_two_ranks() -> None:
+    found, facts = diagnosis_of("fsdp-h200"), CASES["fsdp-h200"].facts
+    assert len(found.ranks) == int(facts["ranks"])
+    assert found.step.true_ms == pytest.approx(float(facts["measured_slow_ms"]), rel=0.02)
+    assert found.verdict.bottleneck_class.value == facts["expected_class"]
+    assert "BN801" in {finding.code for finding in found.findings}
+
+
+def test_what_compiling_brings_is_a_bound_where_forward_gathers_parameters_part_by_part() -> None:
+    sharded, averaged = compiling("fsdp-h200"), compiling("ddp-h200")
+    assert sharded
+    assert all(s.bound and "collectives are launched between" in s.basis for s in sharded)
+    assert averaged
+    assert not any(s.bound for s in averaged)
