@@ -71,6 +71,8 @@ class Capture:
         self._waited = 0
         self._trace = TraceWindow(plan, store, self._book)
         self._foreign_profiler = False
+        self._held_up = False
+        """The warm-up went on because of the script's own profiler."""
         self._changed = False
         self._memory = MemoryWindow(store, self._book, notes=notes, found_sync=found_sync)
         self._flops = FlopStep()
@@ -187,6 +189,7 @@ class Capture:
     def _warmup_cut(self) -> None:
         if self._foreign_profiler and len(self._book.rows) < PROFILER_PATIENCE_STEPS:
             # Step times under the script's own profiler are not the true ones.
+            self._held_up = True
             return
         over, settled = self._times.warmup_is_over(self._book.rows)
         if over:
@@ -327,15 +330,11 @@ class Capture:
         stage = self.stage
         if stage == "warm-up":
             self._book.close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
-            if self._foreign_profiler:
-                self._store.warn("The script's own profiler recorded all steps, whose times it inflates.")
-                self._trace.lack("absent", "the script profiles itself all the time")
-            else:
-                self._trace.lack("absent", f"{reason} before the trace window")
+            self._came_too_late(reason)
         elif stage == "baseline":
             if self._book.rows:
                 self._book.close("baseline", planned=self._times.planned("baseline"), reason=reason)
-            self._trace.lack("absent", f"{reason} before the trace window")
+            self._came_too_late(reason)
         elif stage == "waiting":
             self._store.warn("The script's own profiler recorded until the end.")
             self._trace.lack("absent", "the script profiles itself until its end")
@@ -352,6 +351,13 @@ class Capture:
             self._flops.abandon(self._store, reason=reason)
         self.stage = "done"
         self._book.write()
+
+    def _came_too_late(self, reason: str) -> None:
+        """The script has ended before the trace: by itself, or since its own profiler kept us waiting."""
+        if self._held_up and not self._book.baseline_rows:
+            self._store.warn("The script's own profiler recorded all steps, whose times it inflates.")
+            reason = "the script profiles itself, and ended"
+        self._trace.lack("absent", f"{reason} before the trace window")
 
     @property
     def spent_ms(self) -> float:
