@@ -28,6 +28,7 @@ from .gpu_questions import Circumstances
 from .gpu_spans import read_spans
 from .gpu_what_ifs import Answers, ask_gpu, workers_needed
 from .hostwork import Work
+from .loop_price import loop_of_dispatch
 from .program import PARTS, Program, build_program
 from .recompute import checkpoint_ms, forward_work
 from .replay import Replay
@@ -139,6 +140,12 @@ def read_gpu(
             question = WhatIf.ANOMALIES_IGNORED
             basis = f"{free.basis}; more than can be gained, as what operators cost without it stays"
             answers.results[question] = msgspec.structs.replace(free, question=question, basis=basis)
+    loop = None
+    if run is not None and baseline is not None:
+        free = answers.results.get(WhatIf.DISPATCH_FREE)
+        loop = loop_of_dispatch(run.loops, baseline=baseline, dispatch=free, true_ms=true_ms)
+    if loop is not None:
+        answers.results[WhatIf.LOOP_GONE] = loop[1]
     parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
     context = gpu_context(
         trace,
@@ -216,6 +223,7 @@ def read_gpu(
         compiled=compiled_work(trace, kinds, program),
         compute=compute,
         after=answers.after if usable else {},
+        loop=loop[0] if loop is not None else None,
         view=gpu_view(trace, kinds, program, main_tid=steps.thread[1], numbers=steps.numbers),
     )
 

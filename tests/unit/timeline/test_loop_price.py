@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.run import LoopTime, SourceSite
-from torch_bottleneck.timeline.loop_price import HostTimes, dearest_loop
+from torch_bottleneck.timeline.cpu_baseline import Baseline
+from torch_bottleneck.timeline.loop_price import HostTimes, dearest_loop, loop_of_dispatch
 
 WHOLE = HostTimes(forward=40.0, outside=20.0, backward=30.0)
 SMALL_OPERATORS = HostTimes(forward=36.0, outside=18.0, backward=20.0)
@@ -52,3 +55,16 @@ def test_the_dearest_loop_is_named():
     found = dearest_loop(loops, whole=WHOLE, dispatch=SMALL_OPERATORS, true_ms=100.0)
     assert found is not None
     assert found[0].site.line == 9
+
+
+def test_on_a_gpu_a_loop_has_its_share_of_what_dispatch_costs():
+    free = WhatIfResult(question=WhatIf.DISPATCH_FREE, step_ms=20.0, saves_ms=80.0, basis="", bound=True)
+    baseline = Baseline(step_ms=100.0, phases_ms={"forward": 40.0, "backward": 30.0, "optimizer": 10.0})
+    found = loop_of_dispatch([_loop(forward=40)], baseline=baseline, dispatch=free, true_ms=100.0)
+    assert found is not None
+    # All of the forward and 4 fifths of the backward (the rest is the loss's): 64 of 100 ms of the host.
+    assert found[1].saves_ms == pytest.approx(80.0 * 0.64)
+    behind = [_loop(after=10)]
+    assert loop_of_dispatch(behind, baseline=baseline, dispatch=free, true_ms=100.0) is None
+    busy = WhatIfResult(question=WhatIf.DISPATCH_FREE, step_ms=90.0, saves_ms=10.0, basis="", bound=True)
+    assert loop_of_dispatch([_loop(forward=40)], baseline=baseline, dispatch=busy, true_ms=100.0) is None
