@@ -95,10 +95,17 @@ def render_for(
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the whole new one.
 
+    A device, a pipe or a link (/dev/null, /dev/stdout) is written into: what takes its place would
+    break it for everyone.
+
     Raises:
         InputError: the place cannot be written to.
     """
     try:
+        if _is_written_into(path):
+            with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                file.write(text)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -125,11 +132,19 @@ def expect_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise InputError(f"Cannot write {path}: it is a folder.", remedy="Name a file.")
+    if _is_written_into(path):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise InputError(f"Cannot write {path}: no permission.", remedy="Name another file.")
+        return
     nearest = next(place for place in path.absolute().parents if place.exists())
     if not nearest.is_dir():
         raise InputError(f"Cannot write {path}: {nearest} is not a folder.", remedy="Name another file.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"Cannot write {path}: no permission in {nearest}.", remedy="Name another file.")
+
+
+def _is_written_into(path: Path) -> bool:
+    return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 def fits_terminal(name: str, stream: TextIO | None) -> bool:

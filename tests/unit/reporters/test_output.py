@@ -95,6 +95,31 @@ def test_an_impossible_place_is_the_users_error(tmp_path: Path) -> None:
         output.write_text(tmp_path / "file" / "report.md", "text")
 
 
+def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path) -> None:
+    """/dev/null and /dev/stdout too: put in their place, a report would take them from the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    output.expect_writable(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        output.write_text(pipe, "whole")
+        assert os.read(reader, 100) == b"whole"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path) -> None:
+    file, link = tmp_path / "report.md", tmp_path / "latest"
+    file.write_text("an older, longer report")
+    link.symlink_to(file)
+    output.expect_writable(link)
+    output.write_text(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+
+
 def test_emit_to_a_file_says_so_on_stderr_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output.emit("text\n", out=tmp_path / "report.txt")
     told = capsys.readouterr()
