@@ -135,14 +135,14 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
         return {}
     out: dict[str, JsonValue] = {"compile.used": facts.used}
     if not facts.used:
-        return out
+        # Known, not unknown: what is for recompilations does not apply.
+        return out | {"compile.recompiles": 0, "compile.dynamic_sizes": False}
     out["compile.mode"] = facts.mode
     out["compile.breaks"] = len(facts.breaks)
     out["compile.recompiles"] = sum(item.count for item in facts.recompiles)
     out["compile.cudagraph_skips"] = len(facts.cudagraph_skips)
     guards = " ".join(item.guard.lower() for item in facts.recompiles)
-    if facts.recompiles:
-        out["compile.dynamic_sizes"] = "size" in guards or "shape" in guards or "stride" in guards
+    out["compile.dynamic_sizes"] = "size" in guards or "shape" in guards or "stride" in guards
     reasons = [event.recompile_reason for event in facts.compiles if event.recompile_reason]
     sizes = [size for size in changed_sizes(reasons) if size.dim is not None and len(size.values) > 1]
     if sizes:

@@ -97,7 +97,10 @@ loader = DataLoader(
         addresses=("BN701", "BN702"),
         what_to_change="Let the loader hand over pinned batches and copy them with non_blocking=True: a copy from"
         " pageable memory stops the host until it is done.",
-        when=(given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),),
+        when=(
+            given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
+            given("copies.h2d_ms", ">", 0.0, "batches are copied to the device"),
+        ),
         unless=(given("loader.pin_memory", "==", True, "pin_memory is on"),),
         what_if=WhatIf.COPIES_ASYNC,
         basis="copies at pinned bandwidth that do not stop the host",

@@ -83,3 +83,12 @@ def test_what_holds_less_memory_is_only_bounded_where_the_allocator_runs_short(
     assert diagnosis.step.true_ms / suggestion.predicted_ms > measured
     assert diagnosis.combination is not None
     assert not diagnosis.combination.bound, "beside segments that grow nothing of it is open"
+
+
+def test_what_the_run_shows_not_to_apply_is_not_tried() -> None:
+    """Nothing is copied to the device there, and nothing compiled: `verify --all` would only lose time."""
+    offered = {s.fix for s in diagnosis_of("example-allocator-thrashing").applicable}
+    assert offered
+    assert not offered & {"FX103", "FX407", "FX410"}
+    copied = {s.fix for s in diagnosis_of("example-input-bound").suggestions}
+    assert "FX103" in copied
