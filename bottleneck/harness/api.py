@@ -17,6 +17,7 @@ The program is never stopped; once all windows are captured every call here is a
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from datetime import datetime, timezone
@@ -88,10 +89,17 @@ class Harness:
             quiet: no progress lines on stderr.
 
         Raises:
-            ValueError: no step would be traced.
+            ValueError: a window would have no step, or no time.
         """
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, not {steps}")
+        for name, value, least in (
+            ("steps", steps, 1),
+            ("warmup", warmup, 0),
+            ("baseline_steps", baseline_steps, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        if not (max_seconds > 0 and math.isfinite(max_seconds)):
+            raise ValueError(f"max_seconds must be a time, not {max_seconds}")
         self._plan = Plan(
             script=sys.argv[0] if sys.argv else "",
             args=tuple(sys.argv[1:]),
@@ -107,13 +115,14 @@ class Harness:
         )
         self._agent: Agent | None = None
         self._store: Store | None = None
-        self._owner = False
+        self._owner = self._entered = False
         self.folder: Path | None = None
         """The run folder, once the `with` block has ended."""
 
     # -- life ----------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._entered = True
         self._agent = active()
         if self._agent is not None:
             return self
@@ -179,7 +188,13 @@ class Harness:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Mark one training step; the step ends here, and what follows belongs to the next one."""
+        """Mark one training step; the step ends here, and what follows belongs to the next one.
+
+        Raises:
+            RuntimeError: outside of the `with` block nothing is captured; behind it steps go unmarked.
+        """
+        if not self._entered:
+            raise RuntimeError("Harness is a context manager: mark steps inside `with Harness(...) as h:`")
         agent = self._agent if self._owner else None
         if agent is not None:
             agent.begin_step()

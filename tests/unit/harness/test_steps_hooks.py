@@ -334,6 +334,33 @@ def test_a_large_step_is_probed_and_fewer_are_traced(tmp_path: Path) -> None:
     assert not list(store.working.rglob(".*"))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": 0},
+        {"warmup": -1},
+        {"baseline_steps": 0},
+        {"max_seconds": 0.0},
+        {"max_seconds": float("nan")},
+    ],
+    ids=str,
+)
+def test_the_api_refuses_what_makes_no_sense(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Harness(tmp_path / "run", **wrong)
+
+
+def test_steps_marked_without_the_with_block_are_refused_and_behind_it_unmarked(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "run", quiet=True)
+    with pytest.raises(RuntimeError, match="context manager"), harness.step():
+        pass
+    with harness:
+        pass
+    with harness.step():
+        pass
+    assert active() is None
+
+
 def test_the_api_captures_marked_steps_and_never_stops(tmp_path: Path) -> None:
     before = snapshot()
     model, optimizer, loader = parts()
