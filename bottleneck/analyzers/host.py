@@ -160,8 +160,7 @@ class ThreadSettings(Analyzer):
         torch.set_num_threads (or OMP_NUM_THREADS) at the cores, less the loader workers.
 
     Source
-        PyTorch documentation, "CPU threading and TorchScript inference"; research notes of this
-        tool on bimodal steps.
+        PyTorch documentation, "CPU threading and TorchScript inference".
     """
 
     code = "BN903"

@@ -1,6 +1,6 @@
 """The context: a flat mapping of facts and settings in force that fix conditions are checked against.
 
-In: nothing. Out: the table of keys. `diagnose.py` fills it from run.json, loader.json,
+In: nothing. Out: the table of keys. `analyzers.context` fills it from run.json, loader.json,
 compile.json and the timeline; a key that could not be measured is absent, never a default value.
 Conditions in the catalogue may use only keys listed here (a test holds this).
 """
