@@ -119,9 +119,10 @@ def _compiled(
         told.append(f"{percent(kernels)} of their {'kernels' if gpu else 'operators'}")
     if breaks:
         told.append(f"{breaks:.0f} graph break{'s' if breaks != 1 else ''}")
-    if compiled is not None and compiled.limit_hit:
-        told.append(f"{len(compiled.limit_hit)} given up at the recompile limit")
-    whole = not breaks and (share is None or share >= _NEARLY_ALL)
+    given_up = compiled is not None and bool(compiled.limit_hit)
+    if compiled is not None and given_up:
+        told[:0] = ["recompile limit reached", f"{len(compiled.limit_hit)} given up"]
+    whole = not breaks and not given_up and (share is None or share >= _NEARLY_ALL)
     rows = [
         _row(name, "on" if whole else "partly", ", ".join(told), "trace" if share is not None else "dynamo")
     ]

@@ -37,7 +37,8 @@ class RecompilesInSteadyState(Analyzer):
         which dimension of which tensor took which sizes, from all guards that failed.
 
     What it costs you
-        Mean step less mean step without a compilation in it.
+        Mean step less mean step without a compilation in it. Where the limit was reached and nothing
+        compiled is left, the dispatch of forward and backward: a bound.
 
     What it is not
         Not the compilation of the first steps, which warm-up leaves out.
@@ -62,6 +63,9 @@ class RecompilesInSteadyState(Analyzer):
         if cost <= 0 and not recompiles and not limit:
             return ()
         steady = with_compile > 0 or cost > 0
+        if cost <= 0 and limit:
+            # What was given up is dispatched operator by operator: compiled once, it would not be.
+            answer = facts.ask(WhatIf.COMPILED)
         evidence = []
         if steps:
             evidence.append(

@@ -93,6 +93,8 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
             continue
         if finding.code in _WHERE_IT_HAPPENS:
             continue
+        if finding.code == "BN402" and facts.ask(WhatIf.NO_COMPILE) is None:
+            continue  # given up long ago: what the step pays now is dispatch
         answer = facts.ask(*_QUESTIONS.get(group, ()))
         same = answer is not None and abs(answer.saves_ms - finding.cost_ms) < 1e-9
         broken = group is BottleneckClass.LAUNCH and _breaks_cost(facts)

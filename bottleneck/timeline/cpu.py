@@ -208,7 +208,8 @@ def read_cpu(
         baseline=baseline,
         supply=supply,
         optimizers=run.optimizers if run is not None else (),
-        compiled=bool(compile_facts and compile_facts.used)
+        # What dynamo gave up at its limit runs eagerly, as if it had never been compiled.
+        compiled=bool(compile_facts and compile_facts.used and not compile_facts.limit_hit)
         or bool(segments is not None and segments.regions_per_step > 0),
         cores=run.host.cores if run is not None else None,
     )

@@ -9,7 +9,7 @@ from torch_bottleneck.analyzers.capture import judge
 from torch_bottleneck.analyzers.verdict import decide, order_causes
 from torch_bottleneck.model.codes import BottleneckClass as C
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import CompileFacts, GraphBreak
+from torch_bottleneck.model.run import CompileFacts, GraphBreak, LoopTime, SourceSite
 from torch_bottleneck.timeline.result import HostSpan
 
 from .facts import STEP_MS, facts
@@ -181,3 +181,37 @@ def test_on_one_lane_a_tenth_beside_long_work_does_not_decide(share, expected):
     known = facts("cpu", parts={Part.INPUT: share}, saves={WhatIf.INPUT_READY: share})
     assert verdict_of(known).bottleneck_class is expected
     assert any(c.bottleneck_class is C.INPUT and c.cost_ms == share for c in causes_of(known))
+
+
+def test_code_given_up_at_the_recompile_limit_is_dispatch_and_its_price_a_reason_to_mend_the_guard():
+    known = facts(
+        "cpu",
+        parts={Part.DISPATCH: 70.0},
+        saves={WhatIf.DISPATCH_FREE: 70.0, WhatIf.COMPILED: 40.0},
+        bounds=(WhatIf.DISPATCH_FREE, WhatIf.COMPILED),
+        compile_facts=CompileFacts(used=True, limit_hit=["forward (net.py:7)"]),
+    )
+    findings = find_all(known)
+    (given_up,) = (finding for finding in findings if finding.code == "BN402")
+    assert given_up.cost_ms == 40.0
+    verdict = decide(known, findings, judge(known))
+    assert verdict.bottleneck_class is C.LAUNCH
+    assert C.COMPILE not in verdict.also
+
+
+def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it():
+    site = SourceSite(file="net.py", line=12, function="forward")
+    loop = LoopTime(site=site, last_line=15, seen={"sampled forward": 30}, of={"sampled forward": 40})
+    known = facts(
+        "cpu",
+        parts={Part.DISPATCH: 70.0},
+        saves={WhatIf.DISPATCH_FREE: 70.0, WhatIf.LOOP_GONE: 75.0},
+        bounds=(WhatIf.DISPATCH_FREE, WhatIf.LOOP_GONE),
+        context={"loop.share": 0.75},
+        loop=loop,
+    )
+    findings = find_all(known)
+    causes = order_causes(known, findings, decide(known, findings, judge(known)))
+    assert [(cause.code, cause.cost_ms) for cause in causes[:1]] == [("BN501", 70.0)]
+    assert causes[0].sites[0] == site
+    assert any(finding.code == "BN503" and finding.cost_ms == 75.0 for finding in findings)
