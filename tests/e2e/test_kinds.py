@@ -28,6 +28,7 @@ KINDS = Path(__file__).parent / "kinds"
 EXPECTED = {
     "plain": ("optimizer+fetch", 1, 1),
     "accumulation": ("optimizer+fetch", 1, 4),
+    "engine": ("optimizer+fetch", 1, 2),
     "gan": ("optimizer+fetch", 1, 2),
     "gan_without_loader": ("optimizer", 2, 2),
     "wgan": ("optimizer+fetch", 1, None),

@@ -33,6 +33,9 @@ def train():
         optimizer.step()
     dist.destroy_process_group()
 """
+ALONE = LOOP.replace('    dist.init_process_group("gloo")\n', "").replace(
+    "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))", "torch.nn.Linear(16, 16)"
+)
 
 
 def check_two_ranks(run_folder: Path) -> None:
@@ -123,10 +126,7 @@ def test_a_launcher_behind_the_command_instead_of_before_it(
 
 def test_what_a_launcher_starts_without_a_process_group_tells_how_far_it_is(tmp_path: Path) -> None:
     """One rank on the CPU never asks torch.distributed who it is."""
-    alone = LOOP.replace('    dist.init_process_group("gloo")\n', "").replace(
-        "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))", "torch.nn.Linear(16, 16)"
-    )
-    (tmp_path / "train.py").write_text(alone + "train()\n")
+    (tmp_path / "train.py").write_text(ALONE + "train()\n")
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py")
     got = diagnose(tmp_path, "--steps", "2", *words)
     assert got.code in (0, 3), got.err
@@ -170,7 +170,11 @@ def srun(cwd: Path, *words: str) -> list[subprocess.CompletedProcess[str]]:
         )
         for number in (0, 1)
     ]
-    said = [task.communicate(timeout=150) for task in tasks]
+    try:
+        said = [task.communicate(timeout=150) for task in tasks]
+    finally:
+        for task in tasks:
+            task.kill()  # one that waits for the other for ever; nothing where it has ended
     return [
         subprocess.CompletedProcess(task.args, task.returncode, *words)
         for task, words in zip(tasks, said, strict=True)
@@ -192,10 +196,7 @@ def test_tasks_of_srun_that_are_one_job_give_one_report(tmp_path: Path, out: tup
 
 
 def test_tasks_of_srun_that_train_alone_have_a_report_each(tmp_path: Path) -> None:
-    alone = LOOP.replace('    dist.init_process_group("gloo")\n', "").replace(
-        "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))", "torch.nn.Linear(16, 16)"
-    )
-    (tmp_path / "train.py").write_text(alone + "train()\n")
+    (tmp_path / "train.py").write_text(ALONE + "train()\n")
     done = srun(tmp_path, "--quiet", "--steps", "2", "train.py")
     assert all(task.returncode in (0, 3) for task in done), [task.stderr for task in done]
     folders = sorted((tmp_path / "reports").iterdir())

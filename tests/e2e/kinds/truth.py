@@ -15,8 +15,9 @@ def iteration():
     """Note the moment; written at once, so that a stop loses nothing."""
     global _FILE
     if _FILE is None:
-        name = os.environ.get("TRUTH_FILE", os.devnull)
-        _FILE = Path(name + os.environ.get("RANK", "")).open("a", buffering=1)  # noqa: SIM115 - open as long as the script runs
+        name = os.environ.get("TRUTH_FILE")
+        path = name + os.environ.get("RANK", "") if name else os.devnull
+        _FILE = Path(path).open("a", buffering=1)  # noqa: SIM115 - open as long as the script runs
     _FILE.write(f"{time.perf_counter_ns()}\n")
 
 
