@@ -100,6 +100,7 @@ def _of_mpi(given: Mapping[str, str]) -> Task | None:
             local_size=count,
             node=rank // max(count, 1),
             certain=False,
+            launch=re.sub(r"[^\w.-]+", "-", given.get("PMIX_NAMESPACE", "")),
         )
     return None
 

@@ -36,8 +36,17 @@ def test_torchrun_inside_a_job_of_slurm_or_mpi_is_what_counts() -> None:
                 "OMPI_COMM_WORLD_SIZE": "8",
                 "OMPI_COMM_WORLD_LOCAL_RANK": "1",
                 "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+                "PMIX_NAMESPACE": "prterun-host-32186@1",
             },
-            Task(rank=5, size=8, local_rank=1, local_size=4, node=1, certain=False),
+            Task(
+                rank=5,
+                size=8,
+                local_rank=1,
+                local_size=4,
+                node=1,
+                certain=False,
+                launch="prterun-host-32186-1",
+            ),
         ),
         (
             {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
