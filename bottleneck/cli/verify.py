@@ -179,6 +179,7 @@ def command(
             "verify starts every run itself, so it cannot itself run under torchrun.",
             remedy='bottleneck verify --launcher "torchrun --nproc-per-node 2" --fix FX... train.py',
         )
+    _check_together(ctx, resume=resume)
     say = _silent if quiet else _say
     protocol = Protocol(
         pairs=pairs,
@@ -195,7 +196,7 @@ def command(
     if patch is not None:
         expect_writable(patch)
     if resume:
-        given = ctx.get_parameter_source("max_pairs") is not ParameterSource.DEFAULT
+        given = _is_given(ctx, "max_pairs")
         folder, state, candidates = resume_from(
             source, out, budget_seconds=protocol.budget_seconds, max_pairs=max_pairs if given else None
         )
@@ -233,6 +234,30 @@ def command(
     if patch is not None or write:
         _apply(state, patch=patch, write=write)
     ctx.exit(130 if interrupted or session.interrupted else 0)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _check_together(ctx: click.Context, *, resume: bool) -> None:
+    """Refuse options of which one would be passed over in silence.
+
+    Raises:
+        UsageError: two options contradict each other.
+    """
+    if resume:
+        settled = {"fixes": "--fix", "everything": "--all", "pairs": "--pairs", "steps": "--steps"}
+        settled |= {"seed": "--seed", "combine": "--combine"}
+        for name, option in settled.items():
+            if _is_given(ctx, name):
+                raise UsageError(
+                    f"{option} was settled when the verification began, so --resume does not take it.",
+                    remedy="Begin a new verification, or leave it out.",
+                )
+    pairs, most = ctx.params["pairs"], ctx.params["max_pairs"]
+    if pairs > most and _is_given(ctx, "max_pairs") and not resume:
+        raise UsageError(f"--pairs {pairs} is more than --max-pairs {most}.", remedy="Leave one of them out.")
 
 
 def _save(state: Verification, folder: Path, *, report: bool = False) -> None:

@@ -117,6 +117,8 @@ def test_version(bottleneck: Run) -> None:
         (["analyze", "x", "--true-step-ms", "inf"], "not a finite number"),
         (["compare", "a", "b", "--time-tolerance", "nan"], "not a finite number"),
         (["verify", "--budget", "inf", "train.py"], "not a finite number"),
+        (["verify", "--resume", "--fix", "FX101", "v"], "--fix was settled"),
+        (["verify", "--pairs", "5", "--max-pairs", "2", "--fix", "FX101", "t.py"], "more than --max-pairs 2"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
