@@ -17,6 +17,8 @@ from ..timeline.result import Timeline
 __all__ = ["best_pair", "verdicts_own_first"]
 
 _EQUAL = 1.01
+_WORTH_FIRST = 0.02
+"""Share of the step, the verdict's own threshold."""
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 
@@ -34,6 +36,7 @@ def verdicts_own_first(
         for s in suggestions
         if s.predicted_ms is not None
         and FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class
+        and _is_worth_it(s, s.predicted_ms)
     ]
     if not able:
         return tuple(suggestions)
@@ -44,6 +47,12 @@ def verdicts_own_first(
     if able[0] in equals:
         able[0] = max(equals, key=lambda s: (not s.bound, _made_for(s, codes)))
     return (able[0], *(s for s in suggestions if s is not able[0]))
+
+
+def _is_worth_it(suggestion: Suggestion, predicted_ms: float) -> bool:
+    """Tell whether a fix saves what is worth speaking of; one that saves nothing answers no headline."""
+    saves = suggestion.saves_ms
+    return saves is None or saves >= _WORTH_FIRST * (predicted_ms + saves)
 
 
 def _made_for(suggestion: Suggestion, codes: set[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..analyzers.step_summary import step_times
 from ..ingest import bundle as ingest
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
@@ -18,6 +19,10 @@ from .reading import Reading
 
 __all__ = ["critical", "rank_rows", "skew_of"]
 
+_AHEAD = 0.05
+"""Share of the step by which a host must be faster than its device to be called ahead of it."""
+_AS_LONG = 0.005
+"""Step times of ranks within this share are the same: they make their steps together."""
 NOTICED_ON_HOSTS = 0.05
 """Of the step: ranks on the cores of one machine take turns in being late by less than that."""
 
@@ -32,7 +37,41 @@ def skew_of(readings: Sequence[Reading]) -> Skew | None:
     durations = [collective_ns(trace, kinds(trace)) for trace in traces if trace is not None]
     if len(durations) < len(readings):
         return None
-    return rank_skew(durations, min(reading.timeline.steps for reading in readings))
+    skew = rank_skew(durations, min(reading.timeline.steps for reading in readings))
+    return None if skew is None or _of_the_profiler(readings, skew) else skew
+
+
+def _of_the_profiler(readings: Sequence[Reading], skew: Skew) -> bool:
+    """Tell whether the late rank is late in the trace alone, where each rank pays the profiler differently.
+
+    In the baseline its host ran ahead of its device, so that nothing waited for that host, and its device
+    has no more work of its own than that of the rank which waits longest.
+    """
+    late, patient = readings[skew.critical], readings[int(skew.waits_ms.argmax())]
+    return _runs_ahead(late) and _own_work_ms(late) - _own_work_ms(patient) < 0.5 * skew.skew_ms
+
+
+def _runs_ahead(reading: Reading) -> bool:
+    """Tell whether the host made its steps faster than the device while nothing was attached."""
+    window = reading.basis.run.window("baseline") if reading.basis.run is not None else None
+    if window is None or reading.basis.kept is None:
+        return False
+    times, clock = step_times(window.steps)
+    pairs = [
+        (host, device)
+        for host, device, kept in zip(window.steps.wall_ms, times, reading.basis.kept, strict=False)
+        if kept and device is not None
+    ]
+    if clock != "device" or not pairs:
+        return False
+    # Medians: once in a while a host that is ahead waits for room.
+    host, device = (float(np.median(column)) for column in zip(*pairs, strict=True))
+    return host < (1.0 - _AHEAD) * device
+
+
+def _own_work_ms(reading: Reading) -> float:
+    """Return the time of a rank's kernels beside its collectives, in ms per step."""
+    return sum(row.ms for row in reading.timeline.kernels if row.part is not Part.COMMUNICATION)
 
 
 def _skew_on_hosts(readings: Sequence[Reading]) -> Skew | None:
@@ -57,9 +96,11 @@ def critical(readings: Sequence[Reading], skew: Skew | None) -> Reading:
         readings,
         key=lambda r: (r.timeline.true_ms, max((m.peak_bytes for m in r.memory), default=0)),
     )
-    if skew is None or skew.skew_ms < 0.02 * slowest.timeline.true_ms:
-        return slowest
-    return readings[skew.critical]
+    if skew is not None and skew.skew_ms >= 0.02 * slowest.timeline.true_ms:
+        return readings[skew.critical]
+    # Of ranks that take as long, the one with the most work of its own.
+    as_slow = [r for r in readings if r.timeline.true_ms > (1.0 - _AS_LONG) * slowest.timeline.true_ms]
+    return max(as_slow, key=_own_work_ms) if _own_work_ms(slowest) > 0 else slowest
 
 
 def rank_rows(readings: Sequence[Reading], skew: Skew | None) -> tuple[RankRow, ...]:

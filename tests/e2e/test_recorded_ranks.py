@@ -30,6 +30,23 @@ def test_a_sharded_model_is_read_as_one_run_of_two_ranks() -> None:
     assert "BN801" in {finding.code for finding in found.findings}
 
 
+def test_a_rank_that_only_the_profiler_made_late_does_not_decide() -> None:
+    """Both hosts ran ahead of their devices (44 ms a step, 50); traced, rank 1 was late all the same."""
+    found = diagnosis_of("fsdp-h200")
+    assert "BN802" not in {finding.code for finding in found.findings}
+    assert found.step.true_ms is not None
+    classes = {cause.bottleneck_class.value: cause for cause in found.causes}
+    assert "launch-bound" not in classes, "the host is no reason to wait"
+    assert 0.1 < classes["communication-bound"].share < 0.2
+    assert found.suggestions[0].fix in ("FX604", "FX605"), "gathering ahead, not compiling"
+
+
+def test_a_rank_that_comes_late_by_itself_does() -> None:
+    found = diagnosis_of("ddp-straggler-h200")
+    assert "BN802" in {finding.code for finding in found.findings}
+    assert found.causes[0].bottleneck_class.value == "host-bound"
+
+
 def test_what_compiling_brings_is_a_bound_where_forward_gathers_parameters_part_by_part() -> None:
     sharded, averaged = compiling("fsdp-h200"), compiling("ddp-h200")
     assert sharded

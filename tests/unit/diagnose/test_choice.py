@@ -38,6 +38,12 @@ def test_a_fix_of_another_class_never_answers_the_verdict() -> None:
     assert first(COMPILE, WORKERS) == "FX101"
 
 
+def test_a_fix_of_the_class_that_saves_next_to_nothing_does_not_stand_first() -> None:
+    idle = msgspec.structs.replace(WORKERS, predicted_ms=99.0, saves_ms=1.0)
+    assert first(COMPILE, idle) == "FX414"
+    assert first(COMPILE, msgspec.structs.replace(idle, predicted_ms=97.0, saves_ms=3.0)) == "FX101"
+
+
 def test_without_a_price_in_the_class_the_order_stays() -> None:
     assert first(COMPILE, msgspec.structs.replace(WORKERS, predicted_ms=None)) == "FX414"
 
