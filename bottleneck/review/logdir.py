@@ -61,15 +61,16 @@ def prepare_run(
     Args:
         diagnosis: what was found.
         paths: what it was made from, as `diagnose_paths` takes it; none when only the diagnosis is left.
-        folder: the log folder of this run; replaced when it exists.
+        folder: the log folder of this run; an earlier one of ours is replaced, anything else is not.
         run: the run's name beside others; the folder's by default.
         report: write report.html as well, for a folder that is not in its run's.
         most_bytes: larger trace files are left out, with a note.
 
     Raises:
-        InputError: the folder cannot be written to, a path holds nothing to read, or TensorBoard is not
-            installed.
+        InputError: the folder cannot be written to or holds something else, a path holds nothing to
+            read, or TensorBoard is not installed.
     """
+    _must_be_ours(folder)
     ranks = ingest.load(*paths).ranks if paths else ()
     traces: list[TraceFile] = []
     problems: list[str] = []
@@ -148,6 +149,21 @@ def _described(copied: Copied, rank: int) -> TraceFile:
         bytes=copied.bytes,
         note=" ".join(notes),
     )
+
+
+def _must_be_ours(folder: Path) -> None:
+    """Refuse to replace what was not prepared here: `--out reports` names the run's own folder.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / PAGE_FILE).is_file() or (folder / "run.json").is_file():
+        raise InputError(
+            f"{folder} exists and was not prepared for TensorBoard: it would be replaced.",
+            remedy="Name another folder with --out.",
+        )
 
 
 def _publish(made: Path, folder: Path) -> None:

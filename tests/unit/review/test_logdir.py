@@ -58,6 +58,18 @@ def test_made_again_it_replaces_what_is_there(tmp_path: Path, input_bound: Diagn
     assert len(list((tmp_path / "run").glob("events.out*"))) == 1
 
 
+@pytest.mark.parametrize("name", ["run.json", "thesis.txt"])
+def test_what_was_not_prepared_here_is_never_replaced(
+    input_bound: Diagnosis, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("precious")
+    with pytest.raises(InputError, match="would be replaced"):
+        prepare_run(input_bound, [], tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "run" / name).read_text() == "precious"
+
+
 def test_every_rank_is_a_worker_of_one_run(tmp_path: Path) -> None:
     folder = CASES["ddp-h200"].folder
     prepared = prepare_run(diagnose_paths([folder]), [folder], tmp_path / "run")
