@@ -126,6 +126,7 @@ class Agent:
         """This process is a fork of the one that is watched: hear nothing any more."""
         self._live = False
         self._hooks.observer = self
+        self._hooks.widen()
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""

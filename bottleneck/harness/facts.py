@@ -71,7 +71,7 @@ class FactWriter:
     def _probe_ourselves(self, tracker: Tracker, capture: Capture, deck: TapeDeck, hooks: Hooks) -> None:
         self._learned.stop_looking()
         phases = tracker.clock.entered / max(1, tracker.steps)
-        with deck.as_when_timed(), torch.enable_grad():
+        with deck.as_when_timed({self._own_cost.MODULE}), torch.enable_grad():
             cost = self._own_cost.per_step_us(phases=phases, original=hooks.module_call)
         capture.note_hook_cost(cost)
 

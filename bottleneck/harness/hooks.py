@@ -13,6 +13,7 @@ timed, where nothing is compiled), any other about 3 us in a real step.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,16 +21,24 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim import optimizer as optim_module
 from torch.utils.data import dataloader as loader_module
 
-from . import torch_private
+from . import quick, torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .observer import Observer
+    from .tape import Tape
 
 __all__ = ["Hooks"]
 
 _is_compiling = torch.compiler.is_compiling
+
+
+_QUICK: dict[str, Callable[..., Callable[..., Any]]] = {
+    "_engine_run_backward": quick.run_backward,
+    "__next__": quick.fetch,
+    "zero_grad": quick.zero_grad,
+}
 
 
 class _Local(threading.local):
@@ -44,6 +53,7 @@ class Hooks:
         """May change between any two events."""
         self._replaced: list[tuple[Any, str, Any, Any, bool]] = []
         self._handles: list[Any] = []
+        self._step_hooks: list[Callable[..., None]] = []
         self._copies: list[tuple[Any, str, Any, Any, bool]] = []
         self._narrowed: list[tuple[Any, str, Any, Any, bool]] = []
         self._wide: Any = None
@@ -69,9 +79,10 @@ class Hooks:
         if hasattr(session, "_prepare_trace"):
             self._replace(session, "_prepare_trace", self._prepare_trace)
             self._replace(session, "__exit__", self._profile_exit)
+        self._step_hooks = [self._step_hook(begin=True), self._step_hook(begin=False)]
         self._handles = [
-            optim_module.register_optimizer_step_pre_hook(self._step_hook(begin=True)),
-            optim_module.register_optimizer_step_post_hook(self._step_hook(begin=False)),
+            optim_module.register_optimizer_step_pre_hook(self._step_hooks[0]),
+            optim_module.register_optimizer_step_post_hook(self._step_hooks[1]),
         ]
 
     @property
@@ -88,15 +99,32 @@ class Hooks:
         self.unlabel_copies()
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._step_hooks = [], []
         _restore(self._replaced)
 
-    def narrow(self, roots: Iterable[type]) -> bool:
-        """Report calls of modules of these classes only, so that the others cost nothing.
+    def quicken(self, tape: Tape, roots: Iterable[type]) -> bool:
+        """Have events noted on the tape right where they happen, until `widen`.
 
-        Not for programs that compile: what dynamo saw of `nn.Module.__call__` must not change. Returns
-        whether it was done.
+        Not for programs that compile: what dynamo saw of these functions must not change.
+
+        Args:
+            tape: is the observer already.
+            roots: classes of the modules that the program calls itself: calls of others cost nothing.
+
+        Returns:
+            Whether only these classes are watched.
         """
+        for owner, name, original, wide, _own in list(self._replaced):
+            make = _QUICK.get(name)
+            if make is not None and vars(owner).get(name) is wide:
+                self._replace(owner, name, partial(make, tape, original), into=self._narrowed)
+        for handle, wide_hook, make_hook in zip(
+            self._handles, self._step_hooks, (quick.before_step, quick.after_step), strict=True
+        ):
+            torch_private.exchange_hook(handle, make_hook(tape, wide_hook))
+        return self._narrow(tape, roots)
+
+    def _narrow(self, tape: Tape, roots: Iterable[type]) -> bool:
         ours = vars(torch.nn.Module).get("__call__")
         plain = self.module_call
         chosen = set(roots)
@@ -104,18 +132,20 @@ class Hooks:
         if not chosen or ours is plain or any(kind.__call__ is not ours for kind in chosen):
             return False
         torch.nn.Module.__call__ = plain
-
+        wide = self._root_call()
         for kind in chosen:
-            self._replace(kind, "__call__", lambda _plain: self._root_call(), into=self._narrowed)
+            self._replace(kind, "__call__", lambda _plain: quick.root_call(tape, wide), into=self._narrowed)
         self._wide = ours
         return True
 
     def widen(self) -> None:
-        """Report calls of all modules again."""
+        """Tell the observer of everything again, calls of all modules among it."""
         wide, self._wide = self._wide, None
         _restore(self._narrowed)
         if wide is not None and vars(torch.nn.Module).get("__call__") is self.module_call:
             torch.nn.Module.__call__ = wide
+        for handle, hook in zip(self._handles, self._step_hooks, strict=True):
+            torch_private.exchange_hook(handle, hook)
 
     def label_copies(self) -> None:
         """Report host-to-device copies from now on: for the trace window of GPU runs only.

@@ -41,10 +41,12 @@ class LineSampler:
         self._enough = enough
         self._producer: int | None = None
         self._running = False
+        self.wants = enough > 0
+        """More samples are to be taken; an attribute, as it is asked for in every batch."""
 
     def begin(self) -> None:
         """The calling thread begins to produce a batch."""
-        if self.taken < self._enough:
+        if self.wants:
             self._producer = threading.get_ident()
             if not self._running:
                 self._running = True
@@ -56,13 +58,13 @@ class LineSampler:
 
     def stop(self) -> None:
         """Take no more samples."""
-        self._enough = 0
+        self.wants = False
 
     def _sample(self) -> None:
         idle_since = time.monotonic()
         try:
             with short_switches():
-                while self.taken < self._enough and time.monotonic() - idle_since < IDLE_SECONDS:
+                while self.wants and time.monotonic() - idle_since < IDLE_SECONDS:
                     time.sleep(INTERVAL_SECONDS)
                     producer = self._producer
                     frame = sys._current_frames().get(producer) if producer is not None else None
@@ -71,6 +73,8 @@ class LineSampler:
                     idle_since = time.monotonic()
                     line = _user_line(frame)
                     self.taken += 1
+                    if self.taken >= self._enough:
+                        self.wants = False
                     if line is not None:
                         self.counts[line] = self.counts.get(line, 0) + 1
         finally:

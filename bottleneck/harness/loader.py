@@ -263,7 +263,7 @@ class LoaderWatch:
         self._iterations[iterator] = _Iteration(iterator, known, begun_ns)
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
-            time_fetcher(fetcher, known.produced, self._sampler_for(known))
+            time_fetcher(fetcher, known.made.append, self._sampler_for(known))
 
     def _sampler_for(self, known: LoaderRecord) -> LineSampler | None:
         """Return the loader's sampler while nothing is being timed: in the warm-up only."""

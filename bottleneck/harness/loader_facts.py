@@ -17,11 +17,11 @@ from torch.utils.data import IterableDataset
 from ..model.run import LoaderFacts, Production
 from .batch_facts import BatchBook
 from .line_sampler import as_sites
+from .loader_worker import Batch
 
 if TYPE_CHECKING:
     from ..model.run import SourceSite
     from .line_sampler import Line, LineSampler
-    from .loader_worker import Batch
 
 __all__ = ["LoaderRecord", "are_twins", "arguments_of", "facts_of", "told_by_iterator"]
 
@@ -40,8 +40,8 @@ class LoaderRecord:
         self.startup_ms: list[float] = []
         self.wait_ms: list[float] = []
         self.wait_step: list[int] = []
-        self.made: deque[Batch] = deque(maxlen=BATCHES_KEPT)
-        self.made_count = 0
+        self.made: deque[tuple[int, int, int]] = deque(maxlen=BATCHES_KEPT)
+        """The last batches that were made in this process, as tuples of what a `Batch` has."""
         self.batches = BatchBook()
         self.sampler: LineSampler | None = None
         self.advances = 0
@@ -49,11 +49,6 @@ class LoaderRecord:
         self.no_grad = 0
         self.eval_votes = 0
         self.train_votes = 0
-
-    def produced(self, batch: Batch) -> None:
-        """Note a batch made in this process."""
-        self.made.append(batch)
-        self.made_count += 1
 
 
 def are_twins(old: LoaderFacts, new: LoaderFacts) -> bool:
@@ -106,7 +101,8 @@ def _production(
         busy = sum(b.samples_ns + b.collate_ns for b in every)
         return _as_production("workers", every, len(every), busy / max(1, sum(spans)), lines)
     if loader.made:
-        return _as_production("main", list(loader.made), loader.made_count, None, lines)
+        made = [Batch._make(batch) for batch in loader.made]
+        return _as_production("main", made, max(len(made), loader.fetches), None, lines)
     return None
 
 

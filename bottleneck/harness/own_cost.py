@@ -43,6 +43,9 @@ class _Outer(torch.nn.Module):
 class OwnCost:
     """Adds up what we spend inside the steps of the script."""
 
+    MODULE = _Outer
+    """The class of modules that is called to time the hooks."""
+
     def __init__(self) -> None:
         self._spent_ns = 0
         self._steps_ns: list[float] = []

@@ -29,14 +29,32 @@ __all__ = ["Tape"]
 
 Answer = TypeVar("Answer")
 
-PATIENCE = 4
-"""Updates, in bursts, without the event at which they should have been told."""
+PATIENCE = 40
+"""Updates without the event at which the step should have been cut."""
 MANY = 2000
 """Events: a long evaluation has no updates at all."""
 
 
 class Tape:
-    """An observer that takes notes; see `observer.Observer` for when its methods are called."""
+    """An observer that takes notes; see `observer.Observer` for when its methods are called.
+
+    Attributes:
+        events: what was noted since the tracker was told last; always the same list.
+        thread: the training thread, whose events alone are noted.
+        armed: an update has ended, and the step has not yet been cut.
+        goes_on: and it may be told of later, if a fetch comes next.
+        look: the next event that begins is not everyday: it must come by way of the observer.
+        deep: inside a root's forward or a backward, as `quick` sees it.
+        steps: steps that will be told of together, so far.
+        updates: since the last cut.
+    """
+
+    __slots__ = (
+        "_agent", "_ask_burst", "_burst", "_evaluated", "_found", "_looks_at_batch", "_stop", "_stopper",
+        "armed", "at_fetch", "deep", "events", "goes_on", "in_backward", "in_optimizer", "look",
+        "mark", "stepped_in_backward", "steps", "thread", "tracker",
+        "updates",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,7 +63,7 @@ class Tape:
         stopper: Stopper,
         *,
         burst: Callable[[], int],
-        mark: Callable[[], None],
+        mark: Callable[[], None] | None,
         stop: Callable[[], None],
         found: Callable[[str], None],
     ) -> None:
@@ -56,46 +74,48 @@ class Tape:
             tracker: is told of all the rest.
             stopper: a stop that is wanted ends the burst.
             burst: returns how many steps may be told of together, from now on.
-            mark: called at the cuts in between: the device's time is taken there and then.
+            mark: called at the cuts in between: the device's time is taken there and then. None where
+                there is no device.
             stop: called when the tape cannot go on; it must `play`, and the agent observes from now on.
             found: called with "evaluation" while the user's line that evaluates can be seen.
         """
         self._agent = agent
-        self._tracker = tracker
+        self.tracker = tracker
         self._stopper = stopper
         self._ask_burst = burst
         self._burst = burst()
-        self._mark = mark
+        self.mark = mark
         self._stop = stop
-        self._thread = get_ident()
-        self._events: list[Told] = []
-        self._fetch_begins, self._forward_begins = tracker.fetch_begins, tracker.forward_begins
-        self._phase_ends = tracker.phase_ends
-        self._at_fetch = tracker.rule.next_cut == "fetch"
-        self._armed = tracker.rule.pending
-        self._steps = self._updates = 0
-        self._in_backward = self._in_optimizer = 0
-        self._stepped_in_backward = False
+        self.thread = get_ident()
+        self.events: list[Told] = []
+        self.at_fetch = tracker.rule.next_cut == "fetch"
+        self.armed = tracker.rule.pending
+        self.steps = self.updates = 0
+        self.in_backward = self.in_optimizer = self.deep = 0
+        self.stepped_in_backward = False
         self._found = found
         self._looks_at_batch = True
         self._evaluated = False
+        self.goes_on = False
+        self.look = True
 
     # -- bursts --------------------------------------------------------------------------------
 
     def play(self) -> None:
         """Tell the tracker of everything noted."""
-        events, self._events = self._events, []
-        self._steps = self._updates = 0
-        self._evaluated = False
+        events = self.events[:]
+        self.events.clear()
+        self.steps = self.updates = 0
+        self._evaluated = self.goes_on = self.look = False
         if events:
-            self._tracker.tell(events)
+            self.tracker.tell(events)
 
     @property
     def innermost(self) -> str:
         """The phase that was entered last, as far as it was noted; empty after the end of one."""
-        if not self._events:
-            return self._tracker.clock.innermost or ""
-        event, _now, what = self._events[-1]
+        if not self.events:
+            return self.tracker.clock.innermost or ""
+        event, _now, what = self.events[-1]
         name = event.__name__
         if name.endswith("_ends"):
             return ""
@@ -103,16 +123,19 @@ class Tape:
 
     def _is_due(self, *, fetch: bool = False) -> bool:
         """At a safe point: whether the agent is to take this event, having heard of the rest."""
+        self.look = self.goes_on = False
         if self._stopper.reason is not None:
             self._stop()
             return True
-        if self._armed and (fetch or not self._at_fetch):
-            self._armed = False
-            self._steps += 1
-            if self._steps < self._burst:
-                self._mark()
+        if self.armed and (fetch or not self.at_fetch):
+            self.armed = False
+            self.updates = 0
+            self.steps += 1
+            if self.steps < self._burst:
+                if self.mark is not None:
+                    self.mark()
                 return False
-        elif self._updates < PATIENCE * self._burst and len(self._events) < MANY:
+        elif self.updates < PATIENCE and len(self.events) < MANY:
             return False
         self.play()
         self._looks_at_batch = True
@@ -123,22 +146,31 @@ class Tape:
         self._burst = self._ask_burst()
         return answer
 
+    def updated(self) -> None:
+        """An update has ended: this step will be cut."""
+        self.armed = True
+        self.updates += 1
+        if not self.at_fetch or self._stopper.reason is not None or self.updates >= PATIENCE:
+            self.look = True
+        elif self.steps + 1 < self._burst and not self._looks_at_batch:
+            self.goes_on = True
+
     # -- events --------------------------------------------------------------------------------
 
     def mine(self) -> bool:
         """See `Observer`."""
-        return self._thread == get_ident()
+        return self.thread == get_ident()
 
     def begin_fetch(self, at: int | None = None) -> bool:  # noqa: ARG002 - for the agent
         """See `Observer`."""
-        if self._thread != get_ident():
+        if self.thread != get_ident():
             return False
         now = perf_counter_ns()
-        if self._in_optimizer or self._in_backward:
+        if self.in_optimizer or self.in_backward:
             # An exception has left an optimizer; or a backward hook fetches.
             self._stop()
         elif not self._is_due(fetch=True):
-            self._events.append((self._fetch_begins, now, None))
+            self.events.append((self.tracker.fetch_begins, now, None))
             return True
         return self._ask(self._agent.begin_fetch(now))
 
@@ -151,106 +183,106 @@ class Tape:
             return
         now = perf_counter_ns()
         fetched = (weakref.ref(iterator), torch.is_grad_enabled()) if batch is not None else None
-        self._events.append((self._tracker.fetch_ends, now, fetched))
+        self.events.append((self.tracker.fetch_ends, now, fetched))
         if batch is None:
             # The end of an epoch: what is told of this iterator must be told while it lives.
             self.play()
 
     def begin_forward(self, module: torch.nn.Module, at: int | None = None) -> str | None:  # noqa: ARG002
         """See `Observer`."""
-        if self._in_backward or self._thread != get_ident():
+        if self.in_backward or self.thread != get_ident():
             return None
         now = perf_counter_ns()
-        if not self._in_optimizer and self._is_due():
+        if not self.in_optimizer and self._is_due():
             return self._ask(self._agent.begin_forward(module, now))
         training = torch.is_grad_enabled() or torch_private.is_traced_module(module)
         label = "forward" if training else "evaluation"
         if not training and not self._evaluated:
             self._evaluated = True
             self._found(label)
-        self._events.append((self._forward_begins, now, label))
+        self.events.append((self.tracker.forward_begins, now, label))
         return label
 
     def begin_backward(self, accumulates: bool, at: int | None = None) -> bool:  # noqa: ARG002
         """See `Observer`."""
-        if self._thread != get_ident():
+        if self.thread != get_ident():
             return False
         now = perf_counter_ns()
-        if not (self._in_backward or self._in_optimizer) and self._is_due():
+        if not (self.in_backward or self.in_optimizer) and self._is_due():
             begun = self._ask(self._agent.begin_backward(accumulates, now))
         else:
-            self._events.append((self._tracker.backward_begins, now, accumulates))
+            self.events.append((self.tracker.backward_begins, now, accumulates))
             begun = True
-        self._in_backward += 1
+        self.in_backward += 1
         return begun
 
     def end_backward(self) -> None:
         """See `Observer`."""
-        self._in_backward -= 1
-        if self._stepped_in_backward and not self._in_backward:
-            self._stepped_in_backward = False
-            self._updated()
-        self._events.append((self._tracker.backward_ends, perf_counter_ns(), None))
+        self.in_backward -= 1
+        if self.stepped_in_backward and not self.in_backward:
+            self.updated_in_backward()
+        self.events.append((self.tracker.backward_ends, perf_counter_ns(), None))
+
+    def updated_in_backward(self) -> None:
+        """The backward that ends now has held an optimizer's step."""
+        self.stepped_in_backward = False
+        self.updated()
 
     def begin_optimizer(self, optimizer: object) -> None:  # noqa: ARG002 - the agent knows them by now
         """See `Observer`."""
-        if self._thread != get_ident():
-            self._stepped_in_backward = True
-            self._events.append((self._tracker.foreign_update, perf_counter_ns(), None))
+        if self.thread != get_ident():
+            self.stepped_in_backward = True
+            self.events.append((self.tracker.foreign_update, perf_counter_ns(), None))
             return
-        self._in_optimizer += 1
-        self._events.append((self._tracker.optimizer_begins, perf_counter_ns(), None))
+        self.in_optimizer += 1
+        self.events.append((self.tracker.optimizer_begins, perf_counter_ns(), None))
 
     def end_optimizer(self, optimizer: object) -> None:
         """See `Observer`."""
-        if self._thread != get_ident():
+        if self.thread != get_ident():
             return
-        self._in_optimizer -= 1
-        self._events.append((self._tracker.optimizer_ends, perf_counter_ns(), id(optimizer)))
-        if self._in_backward:
-            self._stepped_in_backward = True
-        elif not self._in_optimizer:
-            self._updated()
-
-    def _updated(self) -> None:
-        self._armed = True
-        self._updates += 1
+        self.in_optimizer -= 1
+        self.events.append((self.tracker.optimizer_ends, perf_counter_ns(), id(optimizer)))
+        if self.in_backward:
+            self.stepped_in_backward = True
+        elif not self.in_optimizer:
+            self.updated()
 
     def begin_scaler(self, scaler: object) -> None:  # noqa: ARG002 - as above
         """See `Observer`."""
-        self._in_optimizer += 1
-        self._events.append((self._tracker.scaler_begins, perf_counter_ns(), None))
+        self.in_optimizer += 1
+        self.events.append((self.tracker.scaler_begins, perf_counter_ns(), None))
 
     def end_scaler(self, optimizer: object) -> None:
         """See `Observer`."""
-        self._in_optimizer -= 1
-        self._events.append((self._tracker.scaler_ends, perf_counter_ns(), id(optimizer)))
-        if not self._in_optimizer and not self._in_backward:
-            self._updated()
+        self.in_optimizer -= 1
+        self.events.append((self.tracker.scaler_ends, perf_counter_ns(), id(optimizer)))
+        if not self.in_optimizer and not self.in_backward:
+            self.updated()
 
     def begin_zero_grad(self, set_to_none: object, at: int | None = None) -> bool:  # noqa: ARG002
         """See `Observer`."""
-        if self._thread != get_ident():
+        if self.thread != get_ident():
             return False
         now = perf_counter_ns()
-        if self._in_optimizer:
+        if self.in_optimizer:
             self._stop()
-        elif self._in_backward or not self._is_due():
-            self._events.append((self._tracker.zero_grad_begins, now, None))
+        elif self.in_backward or not self._is_due():
+            self.events.append((self.tracker.zero_grad_begins, now, None))
             return True
         return self._ask(self._agent.begin_zero_grad(set_to_none, now))
 
     def begin_label(self, name: str) -> None:
         """See `Observer`."""
-        self._events.append((self._tracker.label_begins, perf_counter_ns(), name))
+        self.events.append((self.tracker.label_begins, perf_counter_ns(), name))
 
     def end_phase(self) -> None:
         """See `Observer`."""
-        self._events.append((self._phase_ends, perf_counter_ns(), None))
+        self.events.append((self.tracker.phase_ends, perf_counter_ns(), None))
 
     def collected(self, took_ns: int) -> None:
         """Python's garbage collector ran for so long."""
-        self._events.append((self._tracker.collected, perf_counter_ns(), took_ns))
+        self.events.append((self.tracker.collected, perf_counter_ns(), took_ns))
 
     # -- what is not everyday ------------------------------------------------------------------
 

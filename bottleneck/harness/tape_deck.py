@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from . import torch_private
 from .tape import Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from .capture import Capture
     from .compiler import CompileWatch
@@ -50,7 +51,7 @@ class TapeDeck:
             tracker: is told of what a tape holds.
             stopper: a stop that is wanted ends a burst.
             capture: says how many steps may be told of together.
-            compiles: nested modules are left alone where nothing is compiled.
+            compiles: where nothing is compiled, events are noted where they happen, and of roots only.
             learned: the root modules, and the lines that evaluate.
             own_cost: is told that nested modules were left alone.
         """
@@ -65,7 +66,7 @@ class TapeDeck:
         self._compiles = compiles
         self._learned = learned
         self._own_cost = own_cost
-        self._used = False
+        self._used = self._quick = False
 
     def start(self) -> None:
         """An update has ended in a window that is timed: from now on events are noted, not looked at."""
@@ -77,10 +78,11 @@ class TapeDeck:
             return
         self._used = True
         self.tape = self._make()
-        if not self._compiles.asked_for and self._hooks.narrow(self._learned.roots):
-            self._own_cost.nested_are_free = True
         self._tracker.meter.garbage.sink = self.tape.collected
         self._hooks.observer = self.tape
+        self._quick = not self._compiles.asked_for
+        if self._quick and self._hooks.quicken(self.tape, self._learned.roots):
+            self._own_cost.nested_are_free = True
 
     def leave(self) -> None:
         """Hear of what was noted, and of everything as it happens from now on."""
@@ -93,12 +95,21 @@ class TapeDeck:
             tape.play()
 
     @contextlib.contextmanager
-    def as_when_timed(self) -> Iterator[None]:
-        """Have the hooks as they were while steps were timed; what a tape holds is told to nobody."""
-        self._hooks.observer = self._make() if self._used else self._agent
+    def as_when_timed(self, roots: Iterable[type]) -> Iterator[None]:
+        """Have the hooks as they were while steps were timed; what a tape holds is told to nobody.
+
+        Args:
+            roots: classes of modules that are called meanwhile.
+        """
+        tape = self._make() if self._used else None
+        self._hooks.observer = self._agent if tape is None else tape
+        if tape is not None and self._quick:
+            tape.look = False
+            self._hooks.quicken(tape, roots)
         try:
             yield
         finally:
+            self._hooks.widen()
             self._hooks.observer = self._agent
 
     def _make(self) -> Tape:
@@ -107,7 +118,7 @@ class TapeDeck:
             self._tracker,
             self._stopper,
             burst=self._capture.burst,
-            mark=self._capture.mark,
+            mark=self._capture.mark if torch_private.device_kind() != "cpu" else None,
             stop=self.leave,
             found=self._learned.sites.note,
         )

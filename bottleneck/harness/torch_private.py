@@ -159,7 +159,8 @@ def engine_owner() -> tuple[Any, str] | None:
     return None
 
 
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+"""Classes of which an output is a real one."""
 
 
 def is_real_loss(outputs: object) -> bool:
@@ -170,7 +171,7 @@ def is_real_loss(outputs: object) -> bool:
     """
     first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
     kind = type(first)
-    if kind in _PLAIN_TENSORS:
+    if kind in PLAIN_TENSORS:
         return True
     return isinstance(first, torch.Tensor) and not kind.__module__.startswith(
         ("torch._subclasses", "torch._functorch", "torch.fx")
@@ -180,6 +181,21 @@ def is_real_loss(outputs: object) -> bool:
 def undisabled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what `torch._disable_dynamo` wrapped, so that wrapping again costs one layer only."""
     return getattr(function, "__wrapped__", function)
+
+
+def exchange_hook(handle: Any, hook: Any) -> bool:
+    """Put another hook in the place of one that was registered, keeping its turn among the others.
+
+    Returns:
+        Whether it was done: not where the handle does not tell its table, or the hook is gone.
+    """
+    table = getattr(handle, "hooks_dict_ref", lambda: None)()
+    key = getattr(handle, "id", None)
+    if table is None or key not in table:
+        return False
+    if table[key] is not hook:
+        table[key] = hook
+    return True
 
 
 def disable_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -60,10 +60,13 @@ AWAITED_SHARE = 0.02
 """An evaluation that takes less than this of all the steps until then is not waited for."""
 LOOK_EVERY = 5
 """Steps between two looks at whether the window is long enough."""
+MOST_TOGETHER = 64
 BURST = 10
 """Steps that are told of together while they are timed."""
 BURST_MS = 50.0
 """Steps longer than this are looked at one by one: what the hooks cost does not matter in them."""
+WHOLE_MS = 500.0
+"""A window that is over so soon is looked at only when it is."""
 MEMORY_STEPS = 5
 """So many that what two steps later is still alive can be told from what the next step replaces."""
 
@@ -208,6 +211,9 @@ def steps_to_tell(count: int, *, shortest: int, longest: int, step_ms: float) ->
     """
     if step_ms > BURST_MS:
         return 1
+    rest = longest - count
+    if 0 < rest <= MOST_TOGETHER and rest * step_ms <= WHOLE_MS:
+        return rest
     look = max(shortest, count + 1 + LOOK_EVERY)
     look += -look % LOOK_EVERY
     if count < longest:

@@ -270,14 +270,14 @@ def test_a_real_loop_is_noted_and_loses_no_step(agent: Agent) -> None:
     assert len(waits.wait_ms) == len(waits.wait_step) > 20
 
 
-def test_a_wish_to_stop_is_met_at_the_next_event(agent: Agent) -> None:
+def test_a_wish_to_stop_is_met_within_a_step(agent: Agent) -> None:
     steps = 0
     with pytest.raises(StopRun):  # noqa: PT012 - the loop is what is stopped
         for steps in train(100):
             if steps == 25:
                 assert agent._deck.tape is not None
                 agent._stopper.reason = "interrupted"
-    assert steps == 25
+    assert steps in (25, 26)
     assert agent._deck.tape is None
 
 
