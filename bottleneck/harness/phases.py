@@ -50,6 +50,18 @@ class PhaseClock:
             self.log.append((name, start, now))
         return whole
 
+    def spend(self, name: str, begin: int, end: int) -> int:
+        """Open a phase at one time and close it at another, with nothing in between; return its ns."""
+        self.entered += 1
+        whole = end - begin
+        totals = self._totals
+        totals[name] = totals.get(name, 0) + whole
+        if self._open:
+            self._open[-1][2] += whole
+        if self.log is not None:
+            self.log.append((name, begin, end))
+        return whole
+
     @property
     def innermost(self) -> str | None:
         """The name of the phase that is open now."""

@@ -30,9 +30,9 @@ __all__ = ["after_step", "before_step", "fetch", "root_call", "run_backward", "z
 
 def root_call(tape: Tape, wide: Callable[..., Any]) -> Callable[..., Any]:
     """Return `__call__` for one class of modules that the program calls itself."""
-    note, thread = tape.events.append, tape.thread
-    begins, ends = tape.tracker.forward_begins, tape.tracker.phase_ends
-    grad_enabled = torch.is_grad_enabled
+    events, opened, thread, tracker = tape.events, tape.opened, tape.thread, tape.tracker
+    begins, ends, done = tracker.forward_begins, tracker.phase_ends, tracker.forward_done
+    grad_enabled, clock = torch.is_grad_enabled, perf_counter_ns
     # Its `__call__` is looked up at each call: torch.fx and others replace it for a while.
     module_class = torch.nn.Module
 
@@ -41,46 +41,62 @@ def root_call(tape: Tape, wide: Callable[..., Any]) -> Callable[..., Any]:
             return module_class.__call__(self, *args, **kwargs)
         if tape.look or not grad_enabled():
             return wide(self, *args, **kwargs)
-        tape.deep = 1
-        note((begins, perf_counter_ns(), "forward"))
+        tape.deep = True
+        mine = (begins, clock(), "forward", len(events))
+        opened.append(mine)
         try:
             return module_class.__call__(self, *args, **kwargs)
         finally:
-            tape.deep = 0
-            note((ends, perf_counter_ns(), None))
+            now = clock()
+            tape.deep = False
+            if opened and opened[-1] is mine and mine[3] == len(events):
+                opened.pop()
+                events.append((done, mine[1], now))
+            elif tape.closes(mine):
+                events.append((ends, now, None))
+            else:
+                tape.agent.end_phase()
 
     return call
 
 
 def run_backward(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) -> Callable[..., Any]:
     """Return the way into the autograd engine."""
-    note, thread = tape.events.append, tape.thread
-    begins, ends = tape.tracker.backward_begins, tape.tracker.backward_ends
-    plain = torch_private.PLAIN_TENSORS
+    events, opened, thread, tracker = tape.events, tape.opened, tape.thread, tape.tracker
+    begins, ends, done = tracker.backward_begins, tracker.backward_ends, tracker.backward_done
+    plain, clock = torch_private.PLAIN_TENSORS, perf_counter_ns
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         everyday = type(t_outputs) is tuple and t_outputs and type(t_outputs[0]) in plain
         if not everyday or tape.look or tape.deep or get_ident() != thread:
             return wide(t_outputs, *args, **kwargs)
         # No module is watched inside: checkpointing runs them there again.
-        tape.deep = tape.in_backward = 1
-        note((begins, perf_counter_ns(), kwargs.get("accumulate_grad", False)))
+        tape.deep, tape.in_backward = True, 1
+        mine = (begins, clock(), kwargs.get("accumulate_grad", False), len(events))
+        opened.append(mine)
         try:
             return original(t_outputs, *args, **kwargs)
         finally:
-            tape.deep = tape.in_backward = 0
+            now = clock()
+            tape.deep, tape.in_backward = False, 0
             if tape.stepped_in_backward:
                 tape.updated_in_backward()
-            note((ends, perf_counter_ns(), None))
+            if opened and opened[-1] is mine and mine[3] == len(events):
+                opened.pop()
+                events.append((done, mine[1], (now, mine[2])))
+            elif tape.closes(mine):
+                events.append((ends, now, None))
+            else:
+                tape.agent.end_backward()
 
     return _engine_run_backward
 
 
 def fetch(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) -> Callable[..., Any]:
     """Return `__next__` of the iterators of data loaders."""
-    note, thread, mark = tape.events.append, tape.thread, tape.mark
-    begins, ends = tape.tracker.fetch_begins, tape.tracker.fetch_ends
-    grad_enabled, ref = torch.is_grad_enabled, weakref.ref
+    events, opened, thread, tracker, mark = tape.events, tape.opened, tape.thread, tape.tracker, tape.mark
+    begins, done = tracker.fetch_begins, tracker.fetch_done
+    grad_enabled, ref, clock = torch.is_grad_enabled, weakref.ref, perf_counter_ns
 
     def fetch(self: Any) -> Any:
         if not tape.goes_on or tape.in_optimizer or tape.deep or get_ident() != thread:
@@ -91,13 +107,19 @@ def fetch(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) ->
         tape.updates = 0
         if mark is not None:
             mark()
-        note((begins, perf_counter_ns(), None))
+        mine = (begins, clock(), None, len(events))
+        opened.append(mine)
+        batch = None
         try:
             batch = original(self)
-        except BaseException:
-            tape.end_fetch(self, None)
-            raise
-        note((ends, perf_counter_ns(), (ref(self), grad_enabled())))
+        finally:
+            if batch is not None and opened and opened[-1] is mine and mine[3] == len(events):
+                opened.pop()
+                events.append((done, mine[1], (clock(), ref(self), grad_enabled())))
+            elif tape.closes(mine):
+                tape.end_fetch(self, batch)
+            else:
+                tape.agent.end_fetch(self, batch)
         return batch
 
     return fetch
@@ -105,46 +127,63 @@ def fetch(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) ->
 
 def zero_grad(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) -> Callable[..., Any]:
     """Return `Optimizer.zero_grad`."""
-    note, thread = tape.events.append, tape.thread
-    begins, ends = tape.tracker.zero_grad_begins, tape.tracker.phase_ends
-    inner = torch_private.undisabled(original)
+    events, opened, thread, tracker = tape.events, tape.opened, tape.thread, tape.tracker
+    begins, ends, done = tracker.zero_grad_begins, tracker.phase_ends, tracker.zero_grad_done
+    inner, clock = torch_private.undisabled(original), perf_counter_ns
 
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         if tape.look or tape.deep or tape.in_optimizer or get_ident() != thread:
             return wide(self, *args, **kwargs)
-        note((begins, perf_counter_ns(), None))
+        mine = (begins, clock(), None, len(events))
+        opened.append(mine)
         try:
             return inner(self, *args, **kwargs)
         finally:
-            note((ends, perf_counter_ns(), None))
+            now = clock()
+            if opened and opened[-1] is mine and mine[3] == len(events):
+                opened.pop()
+                events.append((done, mine[1], now))
+            elif tape.closes(mine):
+                events.append((ends, now, None))
+            else:
+                tape.agent.end_phase()
 
     return zero_grad
 
 
 def before_step(tape: Tape, wide: Callable[..., None]) -> Callable[..., None]:
     """Return the hook before each optimizer's step."""
-    note, thread = tape.events.append, tape.thread
-    begins = tape.tracker.optimizer_begins
+    events, opened, thread, begins = tape.events, tape.opened, tape.thread, tape.tracker.optimizer_begins
+    clock = perf_counter_ns
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if tape.deep or get_ident() != thread:
+        if tape.deep or tape.in_optimizer or get_ident() != thread:
             return wide(optimizer, args, kwargs)
-        tape.in_optimizer += 1
-        note((begins, perf_counter_ns(), None))
+        tape.in_optimizer = 1
+        tape.update = mine = (begins, clock(), None, len(events))
+        opened.append(mine)
         return None
 
     return before
 
 
 def after_step(tape: Tape, wide: Callable[..., None]) -> Callable[..., None]:
-    """Return the hook after each optimizer's step."""
-    note, thread = tape.events.append, tape.thread
-    ends = tape.tracker.optimizer_ends
+    """Return the hook after each optimizer's step; a tape that was left has the wide one back by then."""
+    events, opened, thread, tracker = tape.events, tape.opened, tape.thread, tape.tracker
+    ends, done, clock = tracker.optimizer_ends, tracker.optimizer_done, perf_counter_ns
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if tape.deep or tape.in_optimizer != 1 or get_ident() != thread:
+        mine = tape.update
+        if mine is None or tape.deep or tape.in_optimizer != 1 or get_ident() != thread:
             return wide(optimizer, args, kwargs)
-        note((ends, perf_counter_ns(), id(optimizer)))
+        now = clock()
+        if opened and opened[-1] is mine and mine[3] == len(events):
+            opened.pop()
+            events.append((done, mine[1], (now, id(optimizer))))
+        else:
+            tape.closes(mine)
+            events.append((ends, now, id(optimizer)))
+        tape.update = None
         tape.in_optimizer = 0
         tape.updated()
         return None

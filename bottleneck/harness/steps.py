@@ -168,11 +168,11 @@ class StepRule:
         """The autograd engine runs now; backwards nest (reentrant checkpointing)."""
         self._in_backward += 1
 
-    def backward_end(self) -> None:
-        """The autograd engine has returned."""
+    def backward_end(self) -> bool:
+        """The autograd engine has returned; return whether from the outermost backward."""
         self._in_backward -= 1
         if self._in_backward:
-            return
+            return False
         self._backward_since_update = True
         self._backwards += 1
         if self._updated_in_backward:
@@ -184,6 +184,7 @@ class StepRule:
                 self.signal = "backward"
         if self.signal == "backward":
             self._new_update(0)
+        return True
 
     def optimizer_begin(self) -> None:
         """`Optimizer.step` begins; steps nest (LBFGS, closures, subclasses calling super)."""

@@ -20,10 +20,13 @@ from . import torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from .observer import Observer
     from .stopping import Stopper
     from .tracker import Told, Tracker
+
+    Opened = tuple[Callable[[int, Any], None], int, Any, int]
 
 __all__ = ["Tape"]
 
@@ -45,15 +48,18 @@ class Tape:
         goes_on: and it may be told of later, if a fetch comes next.
         look: the next event that begins is not everyday: it must come by way of the observer.
         deep: inside a root's forward or a backward, as `quick` sees it.
+        opened: beginnings that `quick` will note when their end is known, outermost first: each an
+            event, and its place in `events`.
+        update: the one of an optimizer's step, while that is open.
+        left: the agent observes again.
         steps: steps that will be told of together, so far.
         updates: since the last cut.
     """
 
     __slots__ = (
-        "_agent", "_ask_burst", "_burst", "_evaluated", "_found", "_looks_at_batch", "_stop", "_stopper",
-        "armed", "at_fetch", "deep", "events", "goes_on", "in_backward", "in_optimizer", "look",
-        "mark", "stepped_in_backward", "steps", "thread", "tracker",
-        "updates",
+        "_ask_burst", "_burst", "_evaluated", "_found", "_looks_at_batch", "_stop", "_stopper", "agent",
+        "armed", "at_fetch", "deep", "events", "goes_on", "in_backward", "in_optimizer", "left", "look",
+        "mark", "opened", "stepped_in_backward", "steps", "thread", "tracker", "update", "updates",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +85,7 @@ class Tape:
             stop: called when the tape cannot go on; it must `play`, and the agent observes from now on.
             found: called with "evaluation" while the user's line that evaluates can be seen.
         """
-        self._agent = agent
+        self.agent = agent
         self.tracker = tracker
         self._stopper = stopper
         self._ask_burst = burst
@@ -91,7 +97,10 @@ class Tape:
         self.at_fetch = tracker.rule.next_cut == "fetch"
         self.armed = tracker.rule.pending
         self.steps = self.updates = 0
-        self.in_backward = self.in_optimizer = self.deep = 0
+        self.in_backward = self.in_optimizer = 0
+        self.deep = self.left = False
+        self.opened: list[Opened] = []
+        self.update: Opened | None = None
         self.stepped_in_backward = False
         self._found = found
         self._looks_at_batch = True
@@ -103,6 +112,8 @@ class Tape:
 
     def play(self) -> None:
         """Tell the tracker of everything noted."""
+        while self.opened:
+            self._note_beginning(self.opened.pop())
         events = self.events[:]
         self.events.clear()
         self.steps = self.updates = 0
@@ -113,13 +124,33 @@ class Tape:
     @property
     def innermost(self) -> str:
         """The phase that was entered last, as far as it was noted; empty after the end of one."""
-        if not self.events:
+        if self.opened and self.opened[-1][3] == len(self.events):
+            event, _now, what = self.opened[-1][:3]
+        elif self.events:
+            event, _now, what = self.events[-1]
+        else:
             return self.tracker.clock.innermost or ""
-        event, _now, what = self.events[-1]
         name = event.__name__
-        if name.endswith("_ends"):
+        if name.endswith(("_ends", "_done")):
             return ""
+        if name == "fetch_begins":
+            return "data"
         return str(what) if name in ("forward_begins", "label_begins") else name.removesuffix("_begins")
+
+    def leave(self) -> None:
+        """Play for the last time: the agent observes from now on, the ends of what is open among it."""
+        self.left = True
+        self.play()
+
+    def closes(self, beginning: Opened) -> bool:
+        """Note a beginning whose end is known now, if it was not told of; return whether to note the end."""
+        if self.opened and self.opened[-1] is beginning:
+            self._note_beginning(self.opened.pop())
+        return not self.left
+
+    def _note_beginning(self, beginning: Opened) -> None:
+        event, now, what, place = beginning
+        self.events.insert(place, (event, now, what))
 
     def _is_due(self, *, fetch: bool = False) -> bool:
         """At a safe point: whether the agent is to take this event, having heard of the rest."""
@@ -172,14 +203,14 @@ class Tape:
         elif not self._is_due(fetch=True):
             self.events.append((self.tracker.fetch_begins, now, None))
             return True
-        return self._ask(self._agent.begin_fetch(now))
+        return self._ask(self.agent.begin_fetch(now))
 
     def end_fetch(self, iterator: object, batch: object) -> None:
         """See `Observer`."""
         if self._looks_at_batch and batch is not None:
             self._looks_at_batch = False
             self.play()
-            self._agent.end_fetch(iterator, batch)
+            self.agent.end_fetch(iterator, batch)
             return
         now = perf_counter_ns()
         fetched = (weakref.ref(iterator), torch.is_grad_enabled()) if batch is not None else None
@@ -194,7 +225,7 @@ class Tape:
             return None
         now = perf_counter_ns()
         if not self.in_optimizer and self._is_due():
-            return self._ask(self._agent.begin_forward(module, now))
+            return self._ask(self.agent.begin_forward(module, now))
         training = torch.is_grad_enabled() or torch_private.is_traced_module(module)
         label = "forward" if training else "evaluation"
         if not training and not self._evaluated:
@@ -209,7 +240,7 @@ class Tape:
             return False
         now = perf_counter_ns()
         if not (self.in_backward or self.in_optimizer) and self._is_due():
-            begun = self._ask(self._agent.begin_backward(accumulates, now))
+            begun = self._ask(self.agent.begin_backward(accumulates, now))
         else:
             self.events.append((self.tracker.backward_begins, now, accumulates))
             begun = True
@@ -270,7 +301,7 @@ class Tape:
         elif self.in_backward or not self._is_due():
             self.events.append((self.tracker.zero_grad_begins, now, None))
             return True
-        return self._ask(self._agent.begin_zero_grad(set_to_none, now))
+        return self._ask(self.agent.begin_zero_grad(set_to_none, now))
 
     def begin_label(self, name: str) -> None:
         """See `Observer`."""
@@ -289,18 +320,18 @@ class Tape:
     def begin_copy(self) -> None:
         """See `Observer`."""
         self._stop()
-        self._agent.begin_copy()
+        self.agent.begin_copy()
 
     def built_optimizer(self, optimizer: object) -> None:
         """See `Observer`."""
         self._stop()
-        self._agent.built_optimizer(optimizer)
+        self.agent.built_optimizer(optimizer)
 
     def foreign_profiler(self, *, active: bool) -> None:
         """See `Observer`."""
         self._stop()
-        self._agent.foreign_profiler(active=active)
+        self.agent.foreign_profiler(active=active)
 
     def own_profiler_busy(self) -> bool:
         """See `Observer`."""
-        return self._agent.own_profiler_busy()
+        return self.agent.own_profiler_busy()

@@ -92,7 +92,7 @@ class TapeDeck:
             self._hooks.observer = self._agent
             self._hooks.widen()
             self._tracker.meter.garbage.sink = None
-            tape.play()
+            tape.leave()
 
     @contextlib.contextmanager
     def as_when_timed(self, roots: Iterable[type]) -> Iterator[None]:

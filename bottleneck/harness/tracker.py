@@ -130,14 +130,25 @@ class Tracker:
     def fetch_ends(self, now: int, fetched: tuple[weakref.ref[Any], bool] | None) -> None:
         """It is here: from this iterator, with or without gradients enabled; None when none came."""
         wait = self.clock.leave(now)
-        iterator = fetched[0]() if fetched is not None else None
-        if fetched is None or iterator is None or self.capture.done:
+        if fetched is not None:
+            self._handed_over(*fetched, now, wait)
+
+    def fetch_done(self, began: int, done: tuple[int, weakref.ref[Any], bool]) -> None:
+        """Both at once, for a fetch in which nothing happened: its end in ns, then as above."""
+        if self.rule.fetch():
+            self.cut(began)
+        now, iterator, grad = done
+        self._handed_over(iterator, grad, now, self.clock.spend("data", began, now))
+
+    def _handed_over(self, source: weakref.ref[Any], grad: bool, now: int, wait: int) -> None:
+        iterator = source()
+        if iterator is None or self.capture.done:
             return
         self.came_from(iterator)
         self._loaders.handed_over(
             iterator,
             at_ns=now,
-            grad=fetched[1],
+            grad=grad,
             wait_ms=wait / 1e6,
             step_index=self.steps,
             window=self.capture.window_name,
@@ -150,8 +161,10 @@ class Tracker:
 
     def _vote(self, iterator: object) -> None:
         """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
+        if self._votes >= VOTES:
+            return
         before = self._iterator() if self._iterator is not None else None
-        if before is not None and self._votes < VOTES:
+        if before is not None:
             self._votes += 1
             if self._trained:
                 self._loaders.train_fetch(before)
@@ -163,7 +176,7 @@ class Tracker:
 
     def forward_begins(self, now: int, label: str) -> None:
         """A root module is about to be called: as "forward" or as "evaluation"."""
-        if not self.rule.inside and self.rule.forward():
+        if self.rule.forward():
             self.cut(now)
         self.enter_forward(now, label)
 
@@ -174,9 +187,15 @@ class Tracker:
             self._evaluated = True
         self.clock.enter(label, now)
 
+    def forward_done(self, began: int, now: int) -> None:
+        """Beginning and end of a forward with gradients in which nothing happened."""
+        if self.rule.forward():
+            self.cut(began)
+        self.clock.spend("forward", began, now)
+
     def backward_begins(self, now: int, accumulates: bool) -> None:
         """The autograd engine is about to run."""
-        if not self.rule.inside and self.rule.backward():
+        if self.rule.backward():
             self.cut(now)
         self.enter_backward(now, accumulates)
 
@@ -190,9 +209,23 @@ class Tracker:
     def backward_ends(self, now: int, _: None = None) -> None:
         """It has returned or raised."""
         self.clock.leave(now)
-        self.rule.backward_end()
-        if not self.rule.in_backward:
-            self.notes.after_backward()
+        self._backward_ended(now)
+
+    def backward_done(self, began: int, done: tuple[int, bool]) -> None:
+        """Beginning and end, in ns, of a backward in which nothing happened, and whether it accumulates."""
+        if self.rule.backward():
+            self.cut(began)
+        self.rule.backward_begin()
+        now, accumulates = done
+        if accumulates:
+            self.meter.accumulations += 1
+        self.clock.spend("backward", began, now)
+        self._backward_ended(now)
+
+    def _backward_ended(self, now: int) -> None:
+        if self.rule.backward_end():
+            if not self.meter.late:
+                self.notes.after_backward()
             self.meter.backwards += 1
             self._trained = True
             if self.rule.pending:
@@ -206,6 +239,14 @@ class Tracker:
     def optimizer_ends(self, now: int, key: int) -> None:
         """The step of the optimizer with this identity has ended."""
         self.clock.leave(now)
+        self.rule.optimizer_end(key)
+        self.last_update_ns = now
+
+    def optimizer_done(self, began: int, done: tuple[int, int]) -> None:
+        """Beginning and end of an optimizer step in which nothing happened, and of which optimizer."""
+        self.rule.optimizer_begin()
+        now, key = done
+        self.clock.spend("optimizer", began, now)
         self.rule.optimizer_end(key)
         self.last_update_ns = now
 
@@ -229,6 +270,12 @@ class Tracker:
         if self.rule.zero_grad():
             self.cut(now)
         self.clock.enter("zero_grad", now)
+
+    def zero_grad_done(self, began: int, now: int) -> None:
+        """Beginning and end of a zero_grad."""
+        if self.rule.zero_grad():
+            self.cut(began)
+        self.clock.spend("zero_grad", began, now)
 
     def phase_ends(self, now: int, _: None = None) -> None:
         """The phase that was entered last has ended."""

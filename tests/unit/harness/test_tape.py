@@ -311,9 +311,16 @@ def test_where_the_program_is_can_be_told_from_the_tape(agent: Agent) -> None:
 def test_bursts_end_where_the_window_is_looked_at(shortest: int, longest: int) -> None:
     count = 0
     while count < longest:
-        burst = steps_to_tell(count, shortest=shortest, longest=longest, step_ms=1.0)
-        assert 1 <= burst <= 10
+        burst = steps_to_tell(count, shortest=shortest, longest=longest, step_ms=40.0)
+        assert 1 <= burst <= max(10, min(longest - count, 12))
         count += burst
         assert count <= shortest or count % 5 == 0 or count == longest
     assert count == longest
     assert steps_to_tell(0, shortest=shortest, longest=longest, step_ms=500.0) == 1
+
+
+def test_a_window_that_is_over_at_once_is_looked_at_when_it_is() -> None:
+    assert steps_to_tell(0, shortest=10, longest=40, step_ms=1.0) == 40
+    assert steps_to_tell(7, shortest=10, longest=40, step_ms=1.0) == 33
+    assert steps_to_tell(0, shortest=10, longest=40, step_ms=20.0) <= 15
+    assert steps_to_tell(0, shortest=10**6, longest=10**6, step_ms=0.1) <= 10

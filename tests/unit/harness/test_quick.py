@@ -1,0 +1,375 @@
+"""What is noted right where it happens is what the observer would have been told."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as optim_module
+from torch.utils.data import DataLoader, TensorDataset
+
+from torch_bottleneck.harness.agent import Agent
+from torch_bottleneck.harness.hooks import Hooks
+from torch_bottleneck.harness.plan import Plan
+from torch_bottleneck.harness.progress import Progress
+from torch_bottleneck.harness.stopping import Stopper
+from torch_bottleneck.harness.store import Store
+from torch_bottleneck.harness.tape import Tape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch_bottleneck.harness.table import Row
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+STEPS = 60
+
+
+def loader(batches: int = STEPS) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.randn(4 * batches, 4)), batch_size=4)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
+def plain() -> None:
+    model, loss = nn.Linear(4, 4), nn.MSELoss()
+    optimizer = optimizer_of(model)
+    for (x,) in loader():
+        optimizer.zero_grad()
+        loss(model(x), x).backward()
+        optimizer.step()
+
+
+def without_a_loader() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+    for _ in range(STEPS):
+        model(torch.randn(4, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+def accumulating() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+    for i, (x,) in enumerate(loader(4 * STEPS)):
+        model(x).sum().backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def two_players() -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizers = optimizer_of(first), optimizer_of(second)
+    for (x,) in loader():
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+            second(first(x)).sum().backward()
+            optimizer.step()
+
+
+def evaluating() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+    for i, (x,) in enumerate(loader()):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if i % 7 == 6:
+            with torch.no_grad():
+                for (y,) in loader(3):
+                    model(y)
+
+
+def epochs() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+    few = loader(9)
+    for _ in range(8):
+        for (x,) in few:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def cycling() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+    batches = itertools.cycle(loader(40))
+    for _ in range(180):
+        model(next(batches)[0]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def with_a_closure() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=3)
+    for (x,) in loader():
+
+        def closure(x: torch.Tensor = x) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)  # type: ignore[arg-type]
+
+
+class Penalised(nn.Module):
+    """Asks the engine for gradients, and calls a root of its own kind, inside its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.requires_grad_()
+        out = self.inner(x)
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return out + slope
+
+
+def with_a_gradient_inside() -> None:
+    model = Penalised()
+    optimizer = optimizer_of(model)
+    model.inner(torch.zeros(1, 4))
+    for (x,) in loader():
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Failing(nn.Linear):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls % 11 == 0:
+            message = "a batch that is too large"
+            raise RuntimeError(message)
+        return super().forward(x)
+
+
+def failing_at_times() -> None:
+    model = Failing(4, 4)
+    optimizer = optimizer_of(model)
+    for (x,) in loader():
+        optimizer.zero_grad()
+        try:
+            model(x).sum().backward()
+        except RuntimeError:
+            continue
+        optimizer.step()
+
+
+def updating_in_backward() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+
+    def update(parameter: torch.Tensor) -> None:
+        del parameter
+        optimizer.step()
+
+    model.weight.register_post_accumulate_grad_hook(update)
+    for (x,) in loader():
+        model(x).sum().backward()
+
+
+PROGRAMS = (
+    plain, without_a_loader, accumulating, two_players, evaluating, epochs, cycling, with_a_closure,
+    with_a_gradient_inside, failing_at_times, updating_in_backward,
+)  # fmt: skip
+
+
+def make_agent(folder: Path) -> Agent:
+    torch.set_num_threads(1)
+    plan = Plan(script="train.py", quiet=True, out=str(folder), baseline_steps=10**6, warmup=4, memory=False)
+    agent = Agent(plan, Store(folder / "run"), Stopper(), Progress(quiet=True))
+    agent.install()
+    return agent
+
+
+def account(program: Callable[[], None], folder: Path) -> tuple[list[tuple[Any, ...]], Agent]:
+    """Return what is known of each step, and the agent."""
+    torch.manual_seed(0)
+    agent = make_agent(folder)
+    try:
+        program()
+        agent._deck.leave()
+    finally:
+        agent.uninstall()
+    assert agent.clock.depth == 0
+    return [told(row) for row in agent.capture._book.rows], agent
+
+
+def told(row: Row) -> tuple[Any, ...]:
+    assert sum(row.phases_ns.values()) <= row.wall_ms * 1e6 + 1
+    assert min(row.phases_ns.values(), default=0) >= 0
+    phases = sorted(name for name, ns in row.phases_ns.items() if ns)
+    return row.index, phases, row.micro_steps, row.validation
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_the_account_is_the_same(
+    program: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, agent = account(program, tmp_path / "noted")
+    entered = agent.clock.entered
+    monkeypatch.setattr(Hooks, "quicken", lambda *_args: False)
+    observed, other = account(program, tmp_path / "observed")
+    assert noted == observed
+    assert len(noted) > 20
+    assert entered == other.clock.entered
+    mine, theirs = (who._loader_watch.facts() for who in (agent, other))
+    assert [(facts.fetches, len(facts.wait_ms), facts.role) for facts in mine] == [
+        (facts.fetches, len(facts.wait_ms), facts.role) for facts in theirs
+    ]
+
+
+def test_an_everyday_step_takes_no_way_through_the_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("begin_forward", "begin_backward", "begin_zero_grad", "begin_fetch", "begin_optimizer"):
+
+        whole = getattr(Tape, name)
+
+        def method(self: Tape, *args: Any, name: str = name, whole: Any = whole) -> Any:
+            asked.append(name)
+            return whole(self, *args)
+
+        monkeypatch.setattr(Tape, name, method)
+    rows, _agent = account(plain, tmp_path)
+    # Once in ten steps a fetch looks at what was noted; the first step after a change asks for more.
+    assert len(asked) <= len(rows) / 4
+    assert asked.count("begin_optimizer") <= 1
+
+
+class Building(nn.Linear):
+    """Its forward builds an optimizer, or is interrupted, when it is told to."""
+
+    do: Callable[[], None] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        do, self.do = self.do, None
+        if do is not None:
+            do()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "data", "optimizer"])
+def test_what_is_open_when_the_tape_is_left_is_closed(where: str, tmp_path: Path) -> None:
+    agent = make_agent(tmp_path)
+    model = Building(4, 4)
+    optimizer = optimizer_of(model)
+    spare = nn.Linear(1, 1)
+    others: list[torch.optim.Optimizer] = []
+
+    def surprise() -> None:
+        assert agent._deck.tape is not None
+        assert agent._whereabouts()[0] == where
+        others.append(optimizer_of(spare))
+        assert agent._deck.tape is None
+        assert agent.clock.innermost == where
+
+    class Surprising(TensorDataset):
+        def __getitem__(self, index: int) -> Any:
+            if index == 4 * 30 and where == "data":
+                surprise()
+            return super().__getitem__(index)
+
+    data = Surprising(torch.randn(4 * STEPS, 4))
+
+    class Surprised(torch.optim.SGD):
+        armed = False
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            if self.armed:
+                self.armed = False
+                surprise()
+            return super().step(closure)
+
+    if where == "optimizer":
+        optimizer = Surprised(model.parameters(), lr=1e-3)
+    try:
+        for i, (x,) in enumerate(DataLoader(data, batch_size=4)):
+            if i == 30 and where == "forward":
+                model.do = surprise
+            optimizer.zero_grad()
+            loss = model(x).sum()
+            if i == 30 and where == "backward":
+                loss.register_hook(lambda _grad: surprise())
+            loss.backward()
+            if i == 30 and where == "optimizer":
+                optimizer.armed = True  # type: ignore[attr-defined]
+            optimizer.step()
+        agent._deck.leave()
+    finally:
+        agent.uninstall()
+    assert others
+    assert agent.clock.depth == 0
+    indices = [row.index for row in agent.capture._book.rows]
+    assert indices == list(range(indices[0], indices[0] + len(indices)))
+
+
+def test_every_hook_is_put_back(tmp_path: Path) -> None:
+    tables = optim_module._global_optimizer_pre_hooks, optim_module._global_optimizer_post_hooks
+    before = [dict(table) for table in tables]
+    places = [
+        (nn.Module, "__call__"), (nn.Linear, "__call__"), (torch.autograd, "_engine_run_backward"),
+        (torch.optim.Optimizer, "zero_grad"),
+    ]  # fmt: skip
+    originals = [getattr(owner, name) for owner, name in places]
+    agent = make_agent(tmp_path)
+    wide = [dict(table) for table in tables]
+    observed = [getattr(owner, name) for owner, name in places]
+    seen = False
+    model = nn.Linear(4, 4)
+    optimizer = optimizer_of(model)
+    for (x,) in loader():
+        model(x).sum().backward()
+        optimizer.step()
+        if agent._deck.tape is not None:
+            seen = True
+            assert [dict(table) for table in tables] != wide
+            assert all(
+                getattr(owner, name) is not was for (owner, name), was in zip(places, observed, strict=True)
+            )
+    assert seen
+    agent._deck.leave()
+    assert [dict(table) for table in tables] == wide
+    assert [getattr(owner, name) for owner, name in places] == observed
+    agent.uninstall()
+    assert [dict(table) for table in tables] == before
+    assert [getattr(owner, name) for owner, name in places] == originals
+
+
+def test_a_forked_child_notes_nothing(tmp_path: Path) -> None:
+    agent = make_agent(tmp_path)
+    try:
+        model = nn.Linear(4, 4)
+        optimizer = optimizer_of(model)
+        for i, (x,) in enumerate(loader()):
+            model(x).sum().backward()
+            optimizer.step()
+            if i == 40:
+                tape = agent._deck.tape
+                assert tape is not None
+                agent.deafen()  # what os.register_at_fork calls in the child
+                count = len(tape.events)
+                model(x).sum().backward()
+                optimizer.step()
+                assert len(tape.events) == count
+                break
+    finally:
+        agent.uninstall()
