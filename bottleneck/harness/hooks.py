@@ -7,7 +7,7 @@ Neutral to torch.compile (graphs, breaks, recompiles are those of a run without 
 wrapper asks `is_compiling()` first, which dynamo folds to a constant, and is marked as code that
 dynamo skips. Global module hooks, torch-function modes or a wrapped `profile_hook_step` are not
 neutral and are not used. Costs without a profiler, per call: nested module 0.4 us (none while steps are
-timed, where nothing is compiled), any other about 3 us in a real step, and 2 us where `quick` stands in for it.
+timed, where nothing is compiled), any other about 3 us in a real step, 2 us where `quick` stands in.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ class Tape:
             self._note_beginning(self.opened.pop())
         events = self.events[:]
         self.events.clear()
+        # Those that were told of count: a short epoch's end is no new beginning of the burst.
+        self._burst = max(1, self._burst - self.steps)
         self.steps = self.updates = 0
         self._evaluated = self.goes_on = self.look = False
         if events:

@@ -240,7 +240,6 @@ def test_an_everyday_step_takes_no_way_through_the_observer(
 ) -> None:
     asked: list[str] = []
     for name in ("begin_forward", "begin_backward", "begin_zero_grad", "begin_fetch", "begin_optimizer"):
-
         whole = getattr(Tape, name)
 
         def method(self: Tape, *args: Any, name: str = name, whole: Any = whole) -> Any:
@@ -320,6 +319,23 @@ def test_what_is_open_when_the_tape_is_left_is_closed(where: str, tmp_path: Path
     assert agent.clock.depth == 0
     indices = [row.index for row in agent.capture._book.rows]
     assert indices == list(range(indices[0], indices[0] + len(indices)))
+
+
+def test_epochs_shorter_than_a_burst_do_not_put_off_the_next_look(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    plan = Plan(
+        script="train.py", quiet=True, out=str(tmp_path), baseline_steps=25, warmup=4, memory=False,
+        run_to_end=True,
+    )  # fmt: skip
+    store = Store(tmp_path / "run")
+    agent = Agent(plan, store, Stopper(), Progress(quiet=True))
+    agent.install()
+    try:
+        epochs()
+    finally:
+        agent.uninstall()
+    baseline = next(window for window in store.run.windows if window.name == "baseline")
+    assert len(baseline.steps.wall_ms) == 25
 
 
 def test_every_hook_is_put_back(tmp_path: Path) -> None:
