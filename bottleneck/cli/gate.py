@@ -102,6 +102,7 @@ def command(
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable,
     4 the script itself failed.
     """
+    from ..compare.history import read_history
     from ..reporters.output import expect_writable
 
     target, arguments = split_words(module, script)
@@ -113,6 +114,8 @@ def command(
     for file in (*wishes, *([baseline] if update_baseline and baseline is not None else [])):
         expect_writable(file)
     settings = settings_for(Path.cwd(), options)
+    if settings.history is not None:
+        read_history(Path(settings.history), series="")
     stored = _stored(baseline, update=update_baseline)
     windows = _windows(settings, stored, options, update=update_baseline)
     plan = Plan(

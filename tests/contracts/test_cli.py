@@ -182,6 +182,18 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_history_that_holds_something_else_is_told_before_anything_runs(
+    bottleneck: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / "settings.json").write_text("{}")
+    done = bottleneck("gate", "--baseline", "b.json", "--update-baseline", "--history", "history", "train.py")
+    assert done.returncode == 2
+    assert "no entry of a history" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_help_fits_a_terminal_of_80_columns() -> None:
     def pages(command: click.Command, words: list[str]) -> list[tuple[str, str]]:
         context = click.Context(command, info_name=" ".join(words), max_content_width=80, terminal_width=80)
