@@ -162,6 +162,33 @@ images = images.to(memory_format=torch.channels_last)""",
         ),
     ),
     Fix(
+        id="FX321",
+        family="compute",
+        title="Keep the gradient of large embedding tables sparse",
+        addresses=("BN305", "BN203", "BN502"),
+        what_to_change="A batch looks up few rows of the table, and yet its gradient, the optimizer's state and the"
+        " update go over all rows. With sparse=True only the rows that were looked up are touched; torch.optim.SparseAdam,"
+        " SGD and Adagrad take such gradients.",
+        when=seen("embedding.dense_share", ">=", 0.3, "large embedding tables hold much of the parameters"),
+        what_if=WhatIf.SPARSE_ROWS,
+        basis="the tables' share of the update gone",
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="SparseAdam leaves the moments of untouched rows as they are; weight decay and clipping of sparse"
+        " gradients are not supported.",
+        code="""\
+import torch
+
+table = torch.nn.Embedding(400_000, 32, sparse=True)
+# Beside the optimizer of the other parameters.
+tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)""",
+        undo="Remove sparse=True.",
+        verify="The optimizer's share of the step falls; loss follows the old curve.",
+        sources=(
+            docs("generated/torch.nn.Embedding.html", "torch.nn.Embedding, sparse"),
+            docs("generated/torch.optim.SparseAdam.html", "torch.optim.SparseAdam"),
+        ),
+    ),
+    Fix(
         id="FX311",
         family="compute",
         title="Use the fused optimizer",

@@ -22,6 +22,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.backend         "nccl", "gloo", ...
     distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
     ungraded.frozen: bool       no module that ran without gradients has changed until now
+    embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
     threads.intra_op, threads.inter_op: int
     threads.oversubscribed: bool
@@ -104,6 +105,8 @@ ENVIRONMENT = (
 )
 """Variables that change how fast a training runs. Values are recorded, so no secrets here."""
 
+MANY_ROWS = 20_000
+"""Rows of an embedding table from which a batch touches few of them."""
 MAX_ROOTS = 16
 """Root modules remembered: models and loss functions, not thousands of throw-away ones."""
 
@@ -303,8 +306,27 @@ def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
             images += 1
             last += parameter.is_contiguous(memory_format=torch.channels_last)
     settings["parameters.dtype"] = dtypes
+    total = sum(dtypes.values())
+    if total:
+        settings["embedding.dense_share"] = round(_dense_embeddings(roots) / total, 4)
     if images:
         settings["memory_format"] = "channels_last" if last * 2 > images else "contiguous"
+
+
+def _dense_embeddings(roots: list[Any]) -> int:
+    """Return the elements of large embedding tables whose gradient is dense and that nothing else shares."""
+    owners: dict[int, set[int]] = {}
+    tables: dict[int, Any] = {}
+    for module in (inner for root in roots for inner in root.modules()):
+        for parameter in module._parameters.values():
+            if parameter is None:
+                continue
+            owners.setdefault(id(parameter), set()).add(id(module))
+            table = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and not module.sparse
+            if table and parameter.requires_grad and parameter.shape[0] >= MANY_ROWS:
+                tables[id(parameter)] = parameter
+    # The table of a language model is its output layer as well, whose gradient is dense by nature.
+    return sum(table.numel() for key, table in tables.items() if len(owners[key]) == 1)
 
 
 def _wrapper(roots: list[Any]) -> tuple[str, dict[str, JsonValue]]:

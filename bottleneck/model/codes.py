@@ -82,6 +82,7 @@ class WhatIf(str, Enum):
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
     ANOMALIES_IGNORED = "anomalies-ignored"
+    SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
 
 

@@ -119,6 +119,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "memory.faults_per_step": "float: minor page faults per step (CPU runs)",
     "memory.system_share": "float: system CPU time over step time (CPU runs)",
     # host
+    "embedding.dense_share": "float: of the parameters, in large embedding tables with dense gradients",
     "ungraded.frozen": "bool: a model runs without gradients in every step and does not change",
     "host.before_update_share": "float: of other host work, needed by the update that follows (CPU runs)",
     "host.in_loss_share": "float: of other host work, between the forward and the update (CPU runs)",

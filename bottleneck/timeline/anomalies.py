@@ -12,12 +12,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.codes import WhatIf
+from ..model.diagnosis import WhatIfResult
 from ..model.trace import Trace
 from .cpu_pools import PROFILED_FACTOR, Pools
 from .cpu_segments import Segments
 from .dialect import Kind, kinds
 
-__all__ = ["anomaly_ms"]
+__all__ = ["anomaly_ms", "without_anomalies"]
 
 _NODE = "autograd::engine::evaluate_function"
 _NO_STACK = "torch::autograd::AccumulateGrad"
@@ -69,3 +71,25 @@ def _outermost(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     reach = np.maximum.accumulate(trace.end_ns[rows]) if len(rows) else np.zeros(0, dtype=np.int64)
     before = np.concatenate([[np.iinfo(np.int64).min], reach[:-1]]) if len(rows) else reach
     return np.asarray(trace.ts_ns[rows] >= before)
+
+
+def without_anomalies(
+    what_ifs: dict[WhatIf, WhatIfResult], saves_ms: float, *, true_ms: float
+) -> dict[WhatIf, WhatIfResult]:
+    """Price anomaly detection; what it costs is none of the dispatch that compiling takes away."""
+
+    def answer(question: WhatIf, saves: float, basis: str, *, bound: bool) -> WhatIfResult:
+        return WhatIfResult(
+            question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
+        )
+
+    basis = "the stack that each operator of the forward notes, and the backward's checks for NaN, gone"
+    out = {
+        WhatIf.ANOMALIES_IGNORED: answer(WhatIf.ANOMALIES_IGNORED, saves_ms, basis, bound=False),
+    }
+    compiled = what_ifs.get(WhatIf.COMPILED)
+    if compiled is not None:
+        left = max(0.0, compiled.saves_ms - saves_ms)
+        basis = f"{compiled.basis}; beside what anomaly detection costs"
+        out[WhatIf.COMPILED] = answer(WhatIf.COMPILED, left, basis, bound=True)
+    return out

@@ -17,15 +17,15 @@ from ..model.run import CompileFacts, JsonValue, LoaderFacts, LoopTime, Run
 from ..model.trace import NONE, Trace
 from ..model.view import StepTimeline
 from ..model.work import ComputeFacts
-from .anomalies import anomaly_ms
+from .anomalies import anomaly_ms, without_anomalies
 from .cpu_baseline import Baseline, read_baseline
 from .cpu_budget import CpuBudget, compose, count_seams
 from .cpu_describe import describe_context, describe_kernels, describe_spans
 from .cpu_ops import OpClass
 from .cpu_pools import WORK, Pool, Pools, calibrate, split, undivided
-from .cpu_segments import PHASES, Segments, read_segments
+from .cpu_segments import PHASES, Segments, operator_ms, read_segments
 from .cpu_steady import steady_ns
-from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both
+from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both, table_share
 from .dialect import kinds
 from .loop_lines import after_share
 from .loop_price import HostTimes, dearest_loop
@@ -212,10 +212,12 @@ def read_cpu(
         compiled=bool(compile_facts and compile_facts.used and not compile_facts.limit_hit)
         or bool(segments is not None and segments.regions_per_step > 0),
         cores=run.host.cores if run is not None else None,
+        table_share=table_share(run),
+        table_ms=operator_ms(trace, segments, "aten::embedding_dense_backward"),
     )
     if trace is not None and segments is not None and run is not None and run.plain_dispatch_ns:
         saves = anomaly_ms(trace, segments, pools, plain_ns=run.plain_dispatch_ns)
-        what_ifs |= _without_anomalies(what_ifs, min(saves, true_ms), true_ms=true_ms)
+        what_ifs |= without_anomalies(what_ifs, min(saves, true_ms), true_ms=true_ms)
     loop = _loop(run, pools, true_ms=true_ms) if segments is not None else None
     if loop is not None:
         what_ifs[WhatIf.LOOP_GONE] = loop[1]
@@ -251,28 +253,6 @@ def read_cpu(
         compiled=_compiled(segments),
         compute=_compute(trace, budget, true_ms) if traced else None,
     )
-
-
-def _without_anomalies(
-    what_ifs: dict[WhatIf, WhatIfResult], saves_ms: float, *, true_ms: float
-) -> dict[WhatIf, WhatIfResult]:
-    """Price anomaly detection; what it costs is none of the dispatch that compiling takes away."""
-
-    def answer(question: WhatIf, saves: float, basis: str, *, bound: bool) -> WhatIfResult:
-        return WhatIfResult(
-            question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
-        )
-
-    basis = "the stack that each operator of the forward notes, and the backward's checks for NaN, gone"
-    out = {
-        WhatIf.ANOMALIES_IGNORED: answer(WhatIf.ANOMALIES_IGNORED, saves_ms, basis, bound=False),
-    }
-    compiled = what_ifs.get(WhatIf.COMPILED)
-    if compiled is not None:
-        left = max(0.0, compiled.saves_ms - saves_ms)
-        basis = f"{compiled.basis}; beside what anomaly detection costs"
-        out[WhatIf.COMPILED] = answer(WhatIf.COMPILED, left, basis, bound=True)
-    return out
 
 
 def _loop(run: Run | None, pools: Pools, *, true_ms: float) -> tuple[LoopTime, WhatIfResult] | None:

@@ -16,7 +16,7 @@ from ..model.trace import NONE, Trace
 from .cpu_ops import OpClass, is_region, op_classes, updates_in_place
 from .dialect import Kind, kinds
 
-__all__ = ["PHASES", "Segments", "phase_of_annotation", "read_segments"]
+__all__ = ["PHASES", "Segments", "operator_ms", "phase_of_annotation", "read_segments"]
 
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
 """Labels that the harness writes; user labels are phases too when the baseline window has them."""
@@ -232,3 +232,13 @@ def read_segments(
         nested_regions_per_step=sweep.nested_regions / steps,
         region_phases_per_step=len(sweep.region_owners) / steps,
     )
+
+
+def operator_ms(trace: Trace | None, segments: Segments | None, name: str) -> float:
+    """Return the profiled time of an operator and all that it calls, ms per step; 0 without a trace."""
+    if trace is None or segments is None or name not in trace.names or not len(segments.row):
+        return 0.0
+    first, last = segments.start_ns[0], segments.start_ns[-1] + segments.dur_ns[-1]
+    mine = (trace.tid == segments.tid) & (trace.ts_ns >= first) & (trace.ts_ns < last)
+    mine &= trace.name == trace.names.index(name)
+    return float(trace.dur_ns[mine].sum()) / max(1, segments.steps) / 1e6

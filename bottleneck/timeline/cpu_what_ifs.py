@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import WhatIfResult
-from ..model.run import LoaderFacts, OptimizerFacts
+from ..model.run import LoaderFacts, OptimizerFacts, Run
 from .cpu_baseline import Baseline
 from .cpu_budget import CpuBudget
 
-__all__ = ["InputSupply", "answer", "in_main", "input_supply", "remove_both"]
+__all__ = ["InputSupply", "answer", "in_main", "input_supply", "remove_both", "table_share"]
 
 _FUSED_WORK_LEFT = {
     # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
@@ -172,6 +172,12 @@ def in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfRes
     )
 
 
+def table_share(run: Run | None) -> float:
+    """Return the share of the parameters in embedding tables whose gradient could be sparse."""
+    value = run.settings.get("embedding.dense_share") if run is not None else None
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
 def _optimizer_fused(budget: CpuBudget, optimizers: Sequence[OptimizerFacts]) -> tuple[float, str] | None:
     able = [o for o in optimizers if o.cls in _FUSED_WORK_LEFT and o.flavour != "fused" and not o.compiled]
     if not able or len(able) != len(optimizers):
@@ -194,8 +200,22 @@ def answer(
     optimizers: Sequence[OptimizerFacts],
     compiled: bool,
     cores: int | None,
+    table_share: float = 0.0,
+    table_ms: float = 0.0,
 ) -> dict[WhatIf, WhatIfResult]:
-    """Answer every question that the budget can answer."""
+    """Answer every question that the budget can answer.
+
+    Args:
+        budget: the step's parts.
+        true_ms: the step.
+        baseline: unprofiled means.
+        supply: the training loader.
+        optimizers: as constructed.
+        compiled: compiled code runs.
+        cores: that workers may use.
+        table_share: of the parameters, in embedding tables whose gradient could be sparse.
+        table_ms: what making their gradient takes.
+    """
     out: dict[WhatIf, WhatIfResult] = {}
 
     def ask(question: WhatIf, saves: float, basis: str, *, bound: bool = False) -> None:
@@ -252,6 +272,15 @@ def answer(
     fused = _optimizer_fused(budget, optimizers)
     if fused is not None:
         ask(WhatIf.OPTIMIZER_FUSED, fused[0], fused[1])
+    if table_share > 0:
+        ask(
+            WhatIf.SPARSE_ROWS,
+            # The profiled time of making the gradient holds its page faults, which are counted already.
+            table_share * (parts[Part.OPTIMIZER] + budget.faults_ms)
+            + min(table_ms, parts[Part.MEMORY_BOUND]),
+            f"the embedding tables' {table_share:.0%} of the update and of the page faults gone, and their "
+            f"gradient ({table_ms:.2f} ms), as few rows are touched",
+        )
     ask(
         WhatIf.SEAMS_GONE,
         budget.seams_ms,

@@ -17,7 +17,7 @@ from ..model.diagnosis import BudgetLine
 from .budget import PART_OF_WORK, gpu_budget
 from .calibrate import MAX_REPLAY_ERROR, calibrate
 from .cpu_baseline import Baseline, read_baseline
-from .cpu_what_ifs import input_supply
+from .cpu_what_ifs import input_supply, table_share
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .dialect import Kind
 from .dialect import kinds as kinds_of
@@ -129,6 +129,7 @@ def read_gpu(
         compiled=compile_facts is not None and compile_facts.used,
         gc_ms=baseline.gc_ms if baseline is not None else None,
         micro_steps=baseline.micro_steps if baseline is not None else 1.0,
+        table_share=table_share(run),
         ungraded=forward_work(trace, kinds, program, phase="evaluation")
         if baseline is not None and baseline.evaluates
         else None,

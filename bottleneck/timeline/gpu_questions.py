@@ -49,6 +49,8 @@ class Circumstances:
     """Collector time per step in the baseline."""
     micro_steps: float = 1.0
     """Backward passes per update in the baseline."""
+    table_share: float = 0.0
+    """Of the parameters, in embedding tables whose gradient could be sparse."""
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
 

@@ -85,6 +85,12 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             without_recomputation(program, work.recomputed),
             "replay without the forward work that backward repeats",
         )
+    if known.table_share > 0 and work.optimizer.any():
+        yield Question(
+            WhatIf.SPARSE_ROWS,
+            only(work.optimizer, 1.0 - known.table_share),
+            f"replay without the embedding tables' {known.table_share:.0%} of the update, few rows left",
+        )
     if known.ungraded is not None and known.ungraded.any():
         yield Question(
             WhatIf.FORWARD_STORED,

@@ -206,6 +206,26 @@ def test_a_model_without_gradients_is_frozen_as_long_as_nothing_writes_to_it(cha
     assert seen.frozen is None
 
 
+def test_large_tables_with_dense_gradients_are_told_unless_they_are_the_output_layer_too() -> None:
+    def share(model: torch.nn.Module) -> object:
+        seen = Seen()
+        seen.root_forward(model)
+        return read_settings(seen)["embedding.dense_share"]
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(30_000, 2)
+            self.out = torch.nn.Linear(2, 30_000, bias=False)
+            self.out.weight = self.table.weight
+
+    other = torch.nn.Linear(300, 100, bias=False)
+    assert share(torch.nn.Sequential(torch.nn.Embedding(45_000, 2), other)) == 0.75
+    assert share(torch.nn.Sequential(torch.nn.Embedding(45_000, 2, sparse=True), other)) == 0
+    assert share(torch.nn.Sequential(torch.nn.Embedding(45, 2), other)) == 0
+    assert share(Tied()) == 0
+
+
 def test_an_operator_is_timed_without_anomaly_detection_where_that_is_on() -> None:
     assert probes.plain_dispatch_ns() is None
     try:
