@@ -115,9 +115,13 @@ class DispatchDecides(Analyzer):
 def _places(facts: Facts) -> list[SourceSite | None]:
     """Return where dispatch happens, the narrowest first: loop, sampled line, the call of the model."""
     loop = facts.timeline.loop
-    in_loop = loop is not None and (facts.number("loop.share") or 0.0) >= _MAIN_SHARE
+    if loop is not None:
+        # What is dispatched behind the update (averages of the weights) is host work of its own.
+        aside = 2 * loop.seen.get("sampled after", 0) > sum(loop.seen.values())
+        if aside or (facts.number("loop.share") or 0.0) < _MAIN_SHARE:
+            loop = None
     return [
-        loop.site if loop is not None and in_loop else None,
+        loop.site if loop is not None else None,
         facts.sampled_site("sampled between", "sampled forward"),
         *facts.sites("forward")[:1],
     ]
