@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import UsageError
+from ..errors import InputError, UsageError
 from ..model.codes import BottleneckClass
 from ..reporters.base import FORMATS
 from .numbers import FiniteRange
@@ -60,6 +60,8 @@ def command(
                 "An HTML page is not for a terminal.", remedy="Add --out FOLDER, or redirect: > report.html"
             )
         format_ = "text"
+    if out is not None:
+        _spare(out)
     diagnosis = diagnose_paths(list(paths), true_step_ms=true_step_ms)
     if len(paths) == 1 and paths[0].is_dir():
         diagnosis = with_tried(diagnosis, tried_in(paths[0]))
@@ -68,3 +70,19 @@ def command(
     emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))
     if diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED:
         ctx.exit(3)
+
+
+def _spare(out: Path) -> None:
+    """Refuse to write over a report.md that is somebody else's: ours lies beside its diagnosis.json.
+
+    Raises:
+        InputError: there is one.
+    """
+    from ..reporters.output import DIAGNOSIS_FILE, PAGE_FILE, REPORT_FILE
+
+    for name in (REPORT_FILE, PAGE_FILE):
+        if (out / name).exists() and not (out / DIAGNOSIS_FILE).exists():
+            raise InputError(
+                f"{out / name} exists, and no diagnosis lies beside it: it would be written over.",
+                remedy="Name another folder with --out.",
+            )

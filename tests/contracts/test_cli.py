@@ -194,6 +194,17 @@ def test_a_history_that_holds_something_else_is_told_before_anything_runs(
     assert not (tmp_path / "ran").exists()
 
 
+def test_analyze_writes_over_its_own_reports_only(bottleneck: Run, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    (tmp_path / "report.md").write_text("my thesis")
+    done = bottleneck("analyze", "trace.json", "--out", ".")
+    assert done.returncode == 2
+    assert "report.md exists" in done.stderr
+    assert (tmp_path / "report.md").read_text() == "my thesis"
+    for _ in range(2):
+        assert bottleneck("analyze", "trace.json", "--out", "out").returncode == 3
+
+
 def test_help_fits_a_terminal_of_80_columns() -> None:
     def pages(command: click.Command, words: list[str]) -> list[tuple[str, str]]:
         context = click.Context(command, info_name=" ".join(words), max_content_width=80, terminal_width=80)
