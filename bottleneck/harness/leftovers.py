@@ -48,7 +48,7 @@ def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
         _lock(working)
         if not any(working.iterdir()):
             return None
-        kept = _free(working.with_name(f"{working.name.removeprefix('.').removesuffix('.partial')}.left"))
+        kept = _free(working.with_name(f"{_final_name(working)}.left"))
         working.rename(kept)
         working.mkdir()
         _lock(working)
@@ -68,12 +68,17 @@ def _lock(folder: Path) -> None:
     except BlockingIOError:
         os.close(descriptor)
         raise InputError(
-            f"Another run is writing {folder}.", remedy="Name another folder with --out, or wait for its end."
+            f"Another run is writing {folder.with_name(_final_name(folder))}.",
+            remedy="Name another folder with --out, or wait for its end.",
         ) from None
     except OSError:
         os.close(descriptor)  # a file system without locks
     else:
         _held.append(descriptor)
+
+
+def _final_name(working: Path) -> str:
+    return working.name.removeprefix(".").removesuffix(".partial")
 
 
 def _free(name: Path) -> Path:
