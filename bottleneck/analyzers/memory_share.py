@@ -291,7 +291,8 @@ class Recomputation(Analyzer):
 
     How it is measured
         Operators of the forward inside nodes of backward, and the kernels launched with them; how full
-        the device is at the peak, from the memory history or the allocator's counters.
+        the device is at the peak, from the memory history or the allocator's counters. Without a device:
+        the largest resident set over the machine's memory.
 
     What it costs you
         The step is replayed without the repeated forward work.
@@ -317,7 +318,8 @@ class Recomputation(Analyzer):
         full = facts.number("memory.peak_share")
         if full is None:
             free = facts.number("allocator.headroom_share")
-            full = 1.0 - free if free is not None else None
+            full = 1.0 - free if free is not None else _resident_share(facts)
+        whose = "machine" if facts.timeline.kind == "cpu" else "device"
         evidence = [
             Evidence(
                 text=f"forward work inside backward takes {ms(answer.saves_ms)} of the step",
@@ -329,7 +331,7 @@ class Recomputation(Analyzer):
         if full is not None:
             evidence.append(
                 Evidence(
-                    text=f"{percent(full)} of the device's memory is taken at the peak",
+                    text=f"{percent(full)} of the {whose}'s memory is taken at the peak",
                     value=full,
                     unit="share",
                     source=_HISTORY,
@@ -345,6 +347,15 @@ class Recomputation(Analyzer):
                 note=full is None or full >= _PLENTIFUL,
             ),
         )
+
+
+def _resident_share(facts: Facts) -> float | None:
+    """Return the largest resident set so far over the machine's memory; None where either is not known."""
+    window = facts.run.window("baseline") if facts.run is not None else None
+    if facts.run is None or window is None or window.after is None or not facts.run.host.memory_bytes:
+        return None
+    peak = window.after.rusage.get("ru_maxrss")
+    return peak * 1024 / facts.run.host.memory_bytes if peak is not None else None
 
 
 class FragmentedMemory(Analyzer):

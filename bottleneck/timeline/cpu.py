@@ -29,6 +29,7 @@ from .cpu_what_ifs import InputSupply, answer, input_supply, remove_both, table_
 from .dialect import kinds
 from .loop_lines import after_share
 from .loop_price import HostTimes, dearest_loop
+from .recompute import recomputed_ms
 from .result import CompiledWork, SeamPrice, Timeline
 from .seams import Seam, find_seams
 from .steps import Steps
@@ -213,6 +214,7 @@ def read_cpu(
         or bool(segments is not None and segments.regions_per_step > 0),
         cores=run.host.cores if run is not None else None,
         table_share=table_share(run),
+        recomputed_ms=recomputed_ms(trace, segments) * min(1.0, pools.scale or 1.0),
         table_ms=operator_ms(trace, segments, "aten::embedding_dense_backward"),
     )
     if trace is not None and segments is not None and run is not None and run.plain_dispatch_ns:

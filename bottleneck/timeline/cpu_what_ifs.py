@@ -202,6 +202,7 @@ def answer(
     cores: int | None,
     table_share: float = 0.0,
     table_ms: float = 0.0,
+    recomputed_ms: float = 0.0,
 ) -> dict[WhatIf, WhatIfResult]:
     """Answer every question that the budget can answer.
 
@@ -215,6 +216,7 @@ def answer(
         cores: that workers may use.
         table_share: of the parameters, in embedding tables whose gradient could be sparse.
         table_ms: what making their gradient takes.
+        recomputed_ms: forward work that backward repeats.
     """
     out: dict[WhatIf, WhatIfResult] = {}
 
@@ -272,6 +274,12 @@ def answer(
     fused = _optimizer_fused(budget, optimizers)
     if fused is not None:
         ask(WhatIf.OPTIMIZER_FUSED, fused[0], fused[1])
+    ask(
+        WhatIf.RECOMPUTE_GONE,
+        recomputed_ms,
+        f"{recomputed_ms:.2f} ms of forward operators inside nodes of backward gone; what saving them "
+        "costs goes, too",
+    )
     if table_share > 0:
         ask(
             WhatIf.SPARSE_ROWS,

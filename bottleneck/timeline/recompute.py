@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 
 from ..model.trace import Trace
 from .dialect import Kind
+from .dialect import kinds as kinds_of
 from .program import Program
 from .replay import Edit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .calibrate import Calibration
+    from .cpu_segments import Segments
     from .replay import Replay
 
-__all__ = ["checkpoint_ms", "forward_work", "recomputed", "without_recomputation"]
+__all__ = ["checkpoint_ms", "forward_work", "recomputed", "recomputed_ms", "without_recomputation"]
 
 _NODE = "autograd::engine::evaluate_function"
 _FORWARD_ONLY = re.compile(
@@ -38,21 +42,43 @@ _FORWARD_ONLY = re.compile(
 def recomputed(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
     """Return which activities recompute what forward had computed, shape (m,)."""
     out = np.zeros(len(program.event), dtype=bool)
-    is_node = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
-    marks = np.fromiter((bool(_FORWARD_ONLY.match(name)) for name in trace.names), bool, len(trace.names))
-    ops = (kinds == Kind.OP) & (is_node | marks)[trace.name]
     launched = program.row[program.event]
     when, thread = trace.ts_ns[launched], trace.tid[launched]
-    for tid in np.unique(trace.tid[ops & is_node[trace.name]]).tolist():
-        mine = np.flatnonzero(ops & (trace.tid == tid))
-        spans = _spans(trace, mine, is_node)
-        if not spans:
-            continue
-        begin, end = np.array(sorted(spans)).T
+    for tid, begin, end in _stretches(trace, kinds):
         on = np.flatnonzero((thread == tid) & (launched >= 0))
         at = np.searchsorted(begin, when[on], side="right") - 1
         out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
     return out
+
+
+def recomputed_ms(trace: Trace | None, segments: Segments | None) -> float:
+    """Return the profiled time in which backward recomputes, without a device, ms per step."""
+    if trace is None or segments is None or not len(segments.row):
+        return 0.0
+    first, last = segments.start_ns[0], segments.start_ns[-1] + segments.dur_ns[-1]
+    spent = 0.0
+    for tid, begin, end in _stretches(trace, kinds_of(trace)):
+        inside = (begin >= first) & (end <= last)
+        if tid == segments.tid and inside.any():
+            # Checkpoints within checkpoints: the outer stretch holds the inner one.
+            reach = np.maximum.accumulate(end[inside])
+            before = np.concatenate([[first], reach[:-1]])
+            spent += float(np.maximum(0, reach - np.maximum(before, begin[inside])).sum())
+    return spent / max(1, segments.steps) / 1e6
+
+
+def _stretches(
+    trace: Trace, kinds: NDArray[np.int8]
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield (thread, begins, ends) of recomputation, in order of time."""
+    is_node = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
+    marks = np.fromiter((bool(_FORWARD_ONLY.match(name)) for name in trace.names), bool, len(trace.names))
+    ops = (kinds == Kind.OP) & (is_node | marks)[trace.name]
+    for tid in np.unique(trace.tid[ops & is_node[trace.name]]).tolist():
+        spans = _spans(trace, np.flatnonzero(ops & (trace.tid == tid)), is_node)
+        if spans:
+            begin, end = np.array(sorted(spans), dtype=np.int64).T
+            yield tid, begin, end
 
 
 def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) -> list[tuple[int, int]]:

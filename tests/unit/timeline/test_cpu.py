@@ -584,3 +584,20 @@ def test_a_sparse_gradient_saves_the_tables_share_of_the_update_and_making_it():
     run = msgspec.structs.replace(run, settings={"embedding.dense_share": 0.8})
     timeline = read_cpu(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
     assert timeline.what_ifs[WhatIf.SPARSE_ROWS].saves_ms == pytest.approx(0.8 * 0.5 + 0.3, abs=0.02)
+
+
+def test_forward_work_that_backward_repeats_has_its_price_without_a_device_too():
+    node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    rows = [
+        ("forward", "label", 0.0, 300.0),
+        ("aten::linear", "op", 0.0, 300.0),
+        ("backward", "label", 300.0, 700.0),
+        (node, "op", 300.0, 690.0),
+        ("aten::linear", "op", 310.0, 200.0),
+        ("aten::gelu", "op", 520.0, 100.0),
+        ("aten::mm", "op", 630.0, 350.0),
+    ]
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0)
+    assert timeline.what_ifs[WhatIf.RECOMPUTE_GONE].saves_ms == pytest.approx(0.31, abs=0.005)
+    plain = read_cpu(make_trace(rows[:3]), make_steps([(0, 1000)]), true_ms=1.0)
+    assert WhatIf.RECOMPUTE_GONE not in plain.what_ifs
