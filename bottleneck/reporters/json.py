@@ -65,10 +65,14 @@ def load(path: str | Path) -> Diagnosis:
                 f"{folder} holds no diagnosis.json.",
                 remedy=f"Make one with: bottleneck analyze {folder} --out {folder}",
             )
-    return read_document(path, Diagnosis, newest=SCHEMA, name="diagnosis.json")
+    folder = path.parent
+    again = ""
+    if (folder / "run.json").is_file() or any(folder.glob("rank*/run.json")):
+        again = f"Make it again with: bottleneck analyze {folder} --out {folder}"
+    return read_document(path, Diagnosis, newest=SCHEMA, name="diagnosis.json", again=again)
 
 
-def read_document(path: Path, kind: type[Document], *, newest: int, name: str) -> Document:
+def read_document(path: Path, kind: type[Document], *, newest: int, name: str, again: str = "") -> Document:
     """Read a document of ours that bears a schema number.
 
     Args:
@@ -76,6 +80,7 @@ def read_document(path: Path, kind: type[Document], *, newest: int, name: str) -
         kind: what it holds.
         newest: the highest schema number that this version reads.
         name: what such a file is called.
+        again: what to do about a damaged one.
 
     Raises:
         InputError: it cannot be read, is not one, or a newer version of the tool wrote it.
@@ -89,7 +94,7 @@ def read_document(path: Path, kind: type[Document], *, newest: int, name: str) -
         if schema <= newest:
             return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a {name}: {error}.") from None
+        raise InputError(f"{path} is not a {name}: {error}.", remedy=again) from None
     raise InputError(
         f"{path} has schema {schema}; this version reads up to {newest}.",
         remedy="Upgrade torch-bottleneck to the version that wrote it.",

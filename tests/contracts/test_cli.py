@@ -266,6 +266,16 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def test_a_damaged_diagnosis_of_a_run_says_how_to_make_it_again(bottleneck: Run, run_folder: Path) -> None:
+    file = run_folder / "diagnosis.json"
+    file.write_bytes(file.read_bytes()[:100])
+    assert "analyze" not in bottleneck("report", run_folder).stderr
+    (run_folder / "run.json").write_text("{}")
+    done = bottleneck("report", run_folder)
+    assert done.returncode == 2
+    assert f"bottleneck analyze {run_folder} --out {run_folder}" in done.stderr
+
+
 def test_report_in_all_formats(bottleneck: Run, run_folder: Path) -> None:
     text = bottleneck("report", run_folder)
     assert text.returncode == 0
