@@ -228,7 +228,8 @@ def build_context(
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline)
-    out["host.before_update_share"] = _host_share(timeline, "Python in forward", *_IN_LOSS)
+    before = ("Python after evaluation", "Python in forward", *_IN_LOSS)
+    out["host.before_update_share"] = _host_share(timeline, *before)
     out["host.in_loss_share"] = _host_share(timeline, *_IN_LOSS)
     in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
     if in_main is not None:

@@ -102,7 +102,7 @@ _PART_OF_LOOP = {"backward": "sampled between", "optimizer": "sampled after", "z
 
 
 def _host_chunks(
-    trace: Trace, segments: Segments, pools: Pools
+    trace: Trace, segments: Segments, pools: Pools, *, evaluates: bool
 ) -> list[tuple[str, float, float, SourceSite | None]]:
     """Long Python by where it stands: (where, count per step, profiled ms per step, user line)."""
     if pools.segment_pool is None:
@@ -119,7 +119,7 @@ def _host_chunks(
         mask = host & (where == value)
         phase = segments.phases[value] if value > 0 else segments.phases[-value - 1]
         text = f"Python in {phase}" if value > 0 else f"Python after {phase or 'the step began'}"
-        if phase == "evaluation":
+        if phase == "evaluation" and not evaluates:
             text = "evaluation"
         ms = float(segments.dur_ns[mask].sum()) / steps / 1e6
         longest = int(np.argmax(np.where(mask, segments.dur_ns, 0)))
@@ -212,7 +212,8 @@ def describe_spans(
             phase="",
             site=main_site(run, "sampled between" if in_loss else "sampled after"),
         )
-        chunks = _host_chunks(trace, segments, pools)
+        evaluates = baseline is not None and baseline.evaluates
+        chunks = _host_chunks(trace, segments, pools, evaluates=evaluates)
         seen = sum(ms for _, _, ms, _ in chunks)
         for text, count, ms, line in chunks:
             # Without recorded stacks the line of the phase that it follows is the nearest known.
@@ -221,6 +222,9 @@ def describe_spans(
             part = "sampled forward" if text == "Python in forward" else _PART_OF_LOOP.get(near, "")
             if text == "Python after forward":
                 part = "sampled between"
+            elif text == "Python after evaluation":
+                # A model that acts or labels stands in front of the forward that is trained.
+                part = "sampled before"
             site = line or main_site(run, part) or _site(run, near)
             add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms, site=site)
         if not chunks:

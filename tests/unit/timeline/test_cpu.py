@@ -601,3 +601,30 @@ def test_forward_work_that_backward_repeats_has_its_price_without_a_device_too()
     assert timeline.what_ifs[WhatIf.RECOMPUTE_GONE].saves_ms == pytest.approx(0.31, abs=0.005)
     plain = read_cpu(make_trace(rows[:3]), make_steps([(0, 1000)]), true_ms=1.0)
     assert WhatIf.RECOMPUTE_GONE not in plain.what_ifs
+
+
+def test_python_behind_a_model_that_acts_in_every_step_has_its_own_place():
+    rows = [
+        ("evaluation", "label", 0.0, 100.0),
+        ("aten::mm", "op", 0.0, 100.0),
+        # A millisecond of Python: samples are drawn from the replay memory.
+        ("evaluation", "label", 1100.0, 100.0),
+        ("aten::mm", "op", 1100.0, 100.0),
+        ("forward", "label", 1200.0, 200.0),
+        ("aten::mm", "op", 1200.0, 200.0),
+        ("backward", "label", 1400.0, 300.0),
+        ("aten::mm", "op", 1400.0, 300.0),
+        ("optimizer", "label", 1700.0, 300.0),
+        ("aten::add_", "op", 1700.0, 300.0),
+    ]
+    phases = {"evaluation": 0.2, "forward": 0.2, "backward": 0.3, "optimizer": 0.3}
+    run, kept = run_of(2.0, phases)
+    acts = SiteTime(site=SourceSite(file="dqn.py", line=58, function="act"), phase="evaluation", count=20)
+    draws = SiteTime(
+        site=SourceSite(file="dqn.py", line=49, function="draw"), phase="sampled before", count=20
+    )
+    run = msgspec.structs.replace(run, sites=[acts, draws])
+    timeline = read_cpu(make_trace(rows), make_steps([(0, 2000)]), true_ms=2.0, run=run, kept=kept)
+    (span,) = (span for span in timeline.spans if span.part is Part.HOST and span.exposed_ms > 0)
+    assert span.what == "Python after evaluation"
+    assert span.site == draws.site
