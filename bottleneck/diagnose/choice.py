@@ -19,6 +19,8 @@ __all__ = ["best_pair", "verdicts_own_first"]
 _EQUAL = 1.01
 _WORTH_FIRST = 0.02
 """Share of the step, the verdict's own threshold."""
+_WORTH_LIFTING = 0.1
+"""Of what the best fix saves: one of the verdict's class that brings less is no answer to the headline."""
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 
@@ -38,7 +40,8 @@ def verdicts_own_first(
         and FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class
         and _is_worth_it(s, s.predicted_ms)
     ]
-    if not able:
+    most = max((s.saves_ms or 0.0 for s in suggestions if not s.note), default=0.0)
+    if not able or max(s.saves_ms or 0.0 for s in able) < _WORTH_LIFTING * most:
         return tuple(suggestions)
     best = min(s.predicted_ms for s in able if s.predicted_ms is not None)
     # Of equals an estimate before a bound, then the one made for the most specific finding: a family of

@@ -44,6 +44,12 @@ def test_a_fix_of_the_class_that_saves_next_to_nothing_does_not_stand_first() ->
     assert first(COMPILE, msgspec.structs.replace(idle, predicted_ms=97.0, saves_ms=3.0)) == "FX101"
 
 
+def test_a_fix_of_the_class_that_saves_a_fraction_of_the_best_does_not_stand_first() -> None:
+    little = msgspec.structs.replace(WORKERS, predicted_ms=97.0, saves_ms=3.0)
+    assert first(msgspec.structs.replace(COMPILE, saves_ms=80.0), little) == "FX414"
+    assert first(msgspec.structs.replace(COMPILE, predicted_ms=80.0, saves_ms=20.0), little) == "FX101"
+
+
 def test_without_a_price_in_the_class_the_order_stays() -> None:
     assert first(COMPILE, msgspec.structs.replace(WORKERS, predicted_ms=None)) == "FX414"
 
