@@ -31,6 +31,8 @@ _WORTH_SHARE = 0.02
 
 _EMPTIED = "allocator.empty_cache_per_step"
 
+_WEIGHTS: dict[WhatIf | None, float] = {WhatIf.LOOP_GONE: 0.7}
+"""Bounds that are known to be near: loops that were rewritten gave 0.7 of theirs and more (reports/trials.md)."""
 _BOUND_WEIGHT = 0.5
 """In the order only: "at most 50 ms" is a weaker reason to begin there than "40 ms"."""
 
@@ -78,7 +80,12 @@ def match(
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
-    ranked = sorted(chosen.values(), key=lambda entry: _rank(entry[1], entry[2], true_ms, priced))
+    ranked = sorted(
+        chosen.values(),
+        key=lambda entry: _rank(
+            entry[1], entry[2], true_ms, priced, bound_weight=_WEIGHTS.get(entry[0].what_if, _BOUND_WEIGHT)
+        ),
+    )
     return _without_conflicts(ranked)
 
 
@@ -205,7 +212,12 @@ def _of_its_breaks(
 
 
 def _rank(
-    suggestion: Suggestion, finding_ms: float, true_ms: float | None, priced: set[str]
+    suggestion: Suggestion,
+    finding_ms: float,
+    true_ms: float | None,
+    priced: set[str],
+    *,
+    bound_weight: float = _BOUND_WEIGHT,
 ) -> tuple[int, float, str]:
     saves, bound = suggestion.saves_ms, suggestion.bound
     if suggestion.note:
@@ -216,7 +228,7 @@ def _rank(
         # Nothing else answers this finding: at best the fix saves all that it costs.
         saves, bound = finding_ms, True
     worth = true_ms is None or saves >= _WORTH_SHARE * true_ms
-    return (0 if worth else 2, -saves * (_BOUND_WEIGHT if bound else 1.0), suggestion.fix)
+    return (0 if worth else 2, -saves * (bound_weight if bound else 1.0), suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

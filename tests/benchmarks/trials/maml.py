@@ -38,7 +38,7 @@ def adapt(params, xs, ys, xq, yq):
 def adapt_by_hand(params, xs, ys, xq, yq):
     for _ in range(3):
         loss = inner_loss(params, xs, ys)
-        grads = torch.autograd.grad(loss, list(params.values()), create_graph=True)  # planted
+        grads = torch.autograd.grad(loss, list(params.values()), create_graph=True)
         params = {k: p - 0.01 * g for (k, p), g in zip(params.items(), grads)}
     return inner_loss(params, xq, yq)
 
@@ -52,7 +52,7 @@ for it in range(N):
     if FIXED:
         loss = vmap(adapt, in_dims=(None, 0, 0, 0, 0))(params, *batch).mean()
     else:
-        loss = torch.stack([adapt_by_hand(params, *task) for task in zip(*batch)]).mean()
+        loss = torch.stack([adapt_by_hand(params, *task) for task in zip(*batch)]).mean()  # planted
     meta.zero_grad()
     loss.backward()
     meta.step()

@@ -319,3 +319,20 @@ def test_a_fix_for_the_only_kind_of_break_takes_them_all() -> None:
 def test_breaks_without_a_price_of_their_own_leave_the_price_of_all() -> None:
     found = suggested_for([broken("disabled", None, 7), broken("print", None, 12)])
     assert found["FX403"].predicted_ms == 60.0
+
+
+def test_the_bound_of_a_loop_weighs_more_than_other_bounds() -> None:
+    def order(saves: float) -> list[str]:
+        loop = WhatIfResult(
+            question=WhatIf.LOOP_GONE, step_ms=100.0 - saves, saves_ms=saves, basis="", bound=True
+        )
+        fused = WhatIfResult(question=WhatIf.OPTIMIZER_FUSED, step_ms=76.0, saves_ms=24.0, basis="")
+        findings = [
+            Finding(code="BN503", title="loop", cost_ms=saves),
+            Finding(code="BN502", title="", cost_ms=24.0),
+        ]
+        known = {"loop.carried": False, "optimizer.can_fuse": True, "optimizer.flavour": "for-loop"}
+        return ids(match(findings, known, {WhatIf.LOOP_GONE: loop, WhatIf.OPTIMIZER_FUSED: fused}, 100.0))
+
+    assert [fix for fix in order(43.0) if fix in ("FX510", "FX311")] == ["FX510", "FX311"]
+    assert [fix for fix in order(30.0) if fix in ("FX510", "FX311")] == ["FX311", "FX510"]
