@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
+from unit.harness.samplers import wait_for_samplers
 
 from torch_bottleneck.harness.batch_facts import BatchBook, tensors_of
 from torch_bottleneck.harness.loader import LoaderWatch
@@ -218,6 +219,7 @@ class TwoLines(Dataset[torch.Tensor]):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int) -> None:
+    wait_for_samplers()
     switch = sys.getswitchinterval()
     drain(watch, DataLoader(TwoLines(), 4, num_workers=workers), window="warm-up")
     production = only(watch).production
@@ -234,5 +236,7 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
         sum(production.fetch_ms) + sum(production.collate_ms), rel=0.01
     )
     watch.fetched(object(), None, [], wait_ms=0.0, step_index=99, window="baseline")
-    time.sleep(0.05)
+    until = time.monotonic() + 10
+    while sys.getswitchinterval() != switch and time.monotonic() < until:
+        time.sleep(0.01)
     assert sys.getswitchinterval() == switch

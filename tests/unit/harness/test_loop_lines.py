@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 
+from unit.harness.samplers import wait_for_samplers
+
 from torch_bottleneck.harness.loop_lines import LoopLines
 from torch_bottleneck.harness.phases import PhaseClock
 from torch_bottleneck.harness.switching import SWITCH_SECONDS, short_switches
@@ -93,6 +95,7 @@ def test_nothing_is_sampled_after_the_end():
 
 
 def test_the_switch_interval_is_the_programs_own_again_after_the_last_sampler():
+    wait_for_samplers()
     before = sys.getswitchinterval()
     with short_switches():
         with short_switches():
@@ -102,6 +105,7 @@ def test_the_switch_interval_is_the_programs_own_again_after_the_last_sampler():
 
 
 def test_a_forked_child_has_the_programs_own_switch_interval():
+    wait_for_samplers()
     before = sys.getswitchinterval()
     with short_switches():
         child = os.fork()
