@@ -16,7 +16,7 @@ from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.review.logdir import prepare_run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import FrameLocator, Page
+    from playwright.sync_api import FrameLocator, Page, Route
 
 GPU, RANKS, CPU = "example-input-bound", "ddp-h200", "example-graph-breaks-cpu"
 Open = Callable[..., Any]
@@ -94,6 +94,24 @@ def test_a_click_on_a_cause_zooms_the_trace_to_it(
     assert bounds[0] < low < high < bounds[1] < high + (high - low), "what was asked for fills the view"
     if run == GPU:
         assert high - low == pytest.approx(89, abs=5), "the step's one fetch"
+
+
+def test_an_answer_that_comes_late_does_not_take_the_place_of_the_run_chosen_since(
+    review: tuple[Served, dict[str, Diagnosis]], open_page: Open
+) -> None:
+    tensorboard, diagnoses = review
+    page = open_page(f"{tensorboard.address}#bottleneck").page
+    frame = diagnosis_tab(page, GPU)
+    held: list[Route] = []
+    page.route("**/page?run=*", lambda route: route.fallback() if held else held.append(route))
+    frame.locator("#run").select_option(RANKS)
+    frame.locator("main:not([data-run])").wait_for()
+    diagnosis_tab(page, CPU)
+    with page.expect_response("**/page?run=*", timeout=SLOW_MS):
+        held[0].fallback()
+    page.wait_for_timeout(500)
+    assert frame.locator("main").get_attribute("data-run") == CPU
+    assert frame.locator("#verdict").inner_text().startswith(diagnoses[CPU].verdict.bottleneck_class.value)
 
 
 def test_the_ranks_of_a_run_can_be_changed(

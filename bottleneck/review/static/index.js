@@ -209,7 +209,10 @@ const trace = (run, page, viewer) => {
 };
 
 let stop = null;
+let asked = 0;
 const draw = async (root, run, viewer) => {
+  asked += 1;
+  const turn = asked;
   if (stop) stop();
   stop = null;
   delete root.dataset.run;
@@ -218,9 +221,12 @@ const draw = async (root, run, viewer) => {
   try {
     page = await ask(`./page?${new URLSearchParams({ run })}`);
   } catch (error) {
+    if (turn !== asked) return;
     root.replaceChildren(make('p', { role: 'alert', textContent: `${run} cannot be shown: ${error.message}` }));
     return;
   }
+  // Another run was chosen meanwhile: an answer that comes late must not take its place.
+  if (turn !== asked) return;
   const shown = trace(run, page, viewer);
   stop = shown.stop;
   root.replaceChildren(
