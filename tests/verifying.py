@@ -10,13 +10,13 @@ from pathlib import Path
 SECONDS = 200
 
 
-def verify(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def verify(cwd: Path, *words: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "torch_bottleneck", "verify", *words],
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )

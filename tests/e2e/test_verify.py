@@ -222,6 +222,7 @@ def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # four commands one after the other, each with a limit of its own
 def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) -> None:
     write(tmp_path, SLOW_INPUT)
     tool = [sys.executable, "-m", "torch_bottleneck"]
@@ -277,13 +278,13 @@ for step in range(400):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # some thirty runs of the script
 def test_fixes_of_every_kind_take_effect_without_a_gpu_and_keep_the_loss(tmp_path: Path) -> None:
     write(tmp_path, IMAGES)
     fixes = ("FX310", "FX506:threads=2", "FX414:backend=aot_eager", "FX313", "FX205", "FX505")
     chosen = [word for fix in fixes for word in ("--fix", fix)]
-    got = verify(
-        tmp_path, "--out", "v", "--pairs", "2", "--max-pairs", "2", "--steps", "8", *chosen, "train.py"
-    )
+    words = ("--out", "v", "--pairs", "2", "--max-pairs", "2", "--steps", "8", *chosen, "train.py")
+    got = verify(tmp_path, *words, seconds=800)
     assert got.returncode == 0, got.stderr
     rows = {row["fixes"][0]: row for row in result(tmp_path / "v")["outcomes"]}
     assert rows["FX310"]["evidence"].startswith("channels_last on 1 module and")
@@ -302,15 +303,15 @@ def test_fixes_of_every_kind_take_effect_without_a_gpu_and_keep_the_loss(tmp_pat
 @pytest.mark.slow
 def test_all_diagnoses_first_and_keeps_to_its_budget(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
-    began = time.monotonic()
     got = verify(tmp_path, "--budget", "0.3", "--pairs", "2", "train.py", "--all")
     assert got.returncode == 0, got.stderr
-    assert time.monotonic() - began < 120
     assert "diagnosing first" in got.stderr
     (file,) = (tmp_path / "reports").glob("*/verify/verify.json")
     state = json.loads(file.read_text())
     assert len(state["outcomes"]) > 4
     assert not state["complete"]
+    # However slow the machine: a run is only begun while there is room for another one.
+    assert sum(run["seconds"] for run in state["runs"][:-1]) < 0.3 * 60
     assert {"not run"} & {row["verdict"] for row in state["outcomes"]}
     assert any("time budget" in row["reason"] for row in state["outcomes"])
 
