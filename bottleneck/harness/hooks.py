@@ -22,6 +22,7 @@ from torch.optim import optimizer as optim_module
 from torch.utils.data import dataloader as loader_module
 
 from . import quick, torch_private
+from .replacing import Replaced, put_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,11 +52,11 @@ class Hooks:
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         """May change between any two events."""
-        self._replaced: list[tuple[Any, str, Any, Any, bool]] = []
+        self._replaced: list[Replaced] = []
         self._handles: list[Any] = []
         self._step_hooks: list[Callable[..., None]] = []
-        self._copies: list[tuple[Any, str, Any, Any, bool]] = []
-        self._narrowed: list[tuple[Any, str, Any, Any, bool]] = []
+        self._copies: list[Replaced] = []
+        self._narrowed: list[Replaced] = []
         self._wide: Any = None
         """Our `nn.Module.__call__` while it is not in place."""
         self._local = _Local()
@@ -88,9 +89,9 @@ class Hooks:
     @property
     def module_call(self) -> Callable[..., Any]:
         """`nn.Module.__call__` as torch has it."""
-        for owner, name, original, _ours, _own in self._replaced:
-            if owner is torch.nn.Module and name == "__call__":
-                return original  # type: ignore[no-any-return]
+        for entry in self._replaced:
+            if entry.owner is torch.nn.Module and entry.name == "__call__":
+                return entry.original  # type: ignore[no-any-return]
         return torch.nn.Module.__call__  # type: ignore[no-any-return]
 
     def uninstall(self) -> None:
@@ -100,7 +101,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles, self._step_hooks = [], []
-        _restore(self._replaced)
+        put_back(self._replaced)
 
     def quicken(self, tape: Tape, roots: Iterable[type]) -> bool:
         """Have events noted on the tape right where they happen, until `widen`.
@@ -141,7 +142,7 @@ class Hooks:
     def widen(self) -> None:
         """Tell the observer of everything again, calls of all modules among it."""
         wide, self._wide = self._wide, None
-        _restore(self._narrowed)
+        put_back(self._narrowed)
         if wide is not None and vars(torch.nn.Module).get("__call__") is self.module_call:
             torch.nn.Module.__call__ = wide
         for handle, hook in zip(self._handles, self._step_hooks, strict=True):
@@ -160,7 +161,7 @@ class Hooks:
 
     def unlabel_copies(self) -> None:
         """Stop reporting copies."""
-        _restore(self._copies)
+        put_back(self._copies)
 
     def _replace(
         self,
@@ -168,7 +169,7 @@ class Hooks:
         name: str,
         make: Callable[[Callable[..., Any]], Callable[..., Any]],
         *,
-        into: list[tuple[Any, str, Any, Any, bool]] | None = None,
+        into: list[Replaced] | None = None,
     ) -> None:
         own = name in vars(owner)
         original = vars(owner)[name] if own else getattr(owner, name)
@@ -182,7 +183,7 @@ class Hooks:
         if hasattr(ours, "__code__"):
             torch_private.mark_skip(ours.__code__)
         setattr(owner, name, ours)
-        (self._replaced if into is None else into).append((owner, name, original, ours, own))
+        (self._replaced if into is None else into).append(Replaced(owner, name, original, ours, own))
 
     # -- the wrappers --------------------------------------------------------------------------
 
@@ -406,14 +407,3 @@ def _to_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if isinstance(target, torch.device):
         return bool(target.type != "cpu")
     return isinstance(target, int) or (isinstance(target, str) and not target.startswith("cpu"))
-
-
-def _restore(replaced: list[tuple[Any, str, Any, Any, bool]]) -> None:
-    while replaced:
-        owner, name, original, ours, own = replaced.pop()
-        if vars(owner).get(name) is not ours:
-            continue
-        if own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)

@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
+from ..replacing import Replaced, put_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ class Replacements:
     """A set of replaced attributes."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Any, str, Any, Any, bool]] = []
+        self._entries: list[Replaced] = []
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
         """Replace `owner.name` by `make(original)`; a name that this torch lacks is left out.
@@ -54,16 +55,9 @@ class Replacements:
     def set(self, owner: Any, name: str, ours: Any, *, original: Any, own: bool) -> bool:
         """Set the attribute and remember how to undo it."""
         setattr(owner, name, ours)
-        self._entries.append((owner, name, original, ours, own))
+        self._entries.append(Replaced(owner, name, original, ours, own))
         return True
 
     def undo(self) -> None:
         """Put everything back that is still ours, in reverse order."""
-        while self._entries:
-            owner, name, original, ours, own = self._entries.pop()
-            if vars(owner).get(name) is not ours:
-                continue
-            if own:
-                setattr(owner, name, original)
-            else:
-                delattr(owner, name)
+        put_back(self._entries)
