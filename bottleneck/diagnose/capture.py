@@ -6,13 +6,14 @@ In: the reading that decides the step. Out: `Capture`, and sentences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from ..analyzers import Facts
 from ..analyzers.capture import judge
 from ..model.diagnosis import Capture
-from ..model.run import Run
+from ..model.run import BUSY_THREAD, Run
 from .reading import Reading
 
 __all__ = ["capture_of", "notes_of", "outcome_of"]
@@ -76,6 +77,13 @@ def notes_of(reading: Reading, several: int) -> tuple[str, ...]:
         )
     run = reading.basis.run
     if run is not None:
+        notes += [
+            f"Another thread is at work all the time at {Path(item.site.file).name}:{item.site.line} "
+            f"({item.site.function}): while it runs Python, the training loop waits for the interpreter "
+            "lock. In a process of its own it would not hold it."
+            for item in run.sites
+            if item.phase == BUSY_THREAD
+        ]
         notes += run.outcome.notes
         if run.outcome.diverted_saves:
             notes.append(

@@ -20,6 +20,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..model.run import SAMPLED, LoopTime, SiteTime, SourceSite
+from .busy_threads import BusyThreads
 from .sites import is_library
 from .step_loops import Chain, find_loops
 from .switching import short_switches
@@ -55,6 +56,7 @@ class LoopLines:
         self._counts: dict[tuple[str, Chain], int] = {}
         self._updates: set[tuple[str, int]] = set()
         """Lines of the frames that led to an update."""
+        self._others = BusyThreads()
         self._taken = 0
         self._wanted = False
         self._over = False
@@ -102,7 +104,7 @@ class LoopLines:
             SiteTime(site=SourceSite(file=file, line=line, function=function), phase=part, count=count)
             for part, found in lines.items()
             for (file, line, function), count in found.most_common(LINES_KEPT)
-        ]
+        ] + self._others.entries()
 
     def loops(self) -> list[LoopTime]:
         """Return the loops inside a step; none where no update was seen, which tells the training loop."""
@@ -111,16 +113,19 @@ class LoopLines:
     # -- the other thread ------------------------------------------------------------------------
 
     def _sample(self, thread: int) -> None:
-        until = time.monotonic() + PATIENCE_SECONDS
+        until, own = time.monotonic() + PATIENCE_SECONDS, threading.get_ident()
         with short_switches():
             while self._wanted and self._taken < ENOUGH and time.monotonic() < until:
                 time.sleep(INTERVAL_SECONDS)
                 phase = self._clock.innermost
                 if phase not in (None, "forward"):
                     continue
-                frame = sys._current_frames().get(thread)
+                frames = sys._current_frames()
+                frame = frames.get(thread)
                 if frame is None:
                     break
+                self._others.look(frames, but=(thread, own))
+                del frames
                 self._taken += 1
                 chain = _user_lines(frame)
                 part = "sampled forward" if phase else self._part(frame)

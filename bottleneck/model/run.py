@@ -187,6 +187,10 @@ step's first forward, between forward and update, after the update (or building 
 stands); and inside a forward."""
 
 
+BUSY_THREAD = "busy thread"
+"""Phase of `SiteTime`: another thread of the program that was at work in most samples of the warm-up."""
+
+
 class SiteTime(_Record, frozen=True, kw_only=True):
     """A user line and how often it was seen, for phases or host samples."""
 
