@@ -1,4 +1,4 @@
-"""How long each window lasts: what was planned when the warm-up was over, and when a window has enough.
+"""The windows of this process: what is planned for each, and whether one has enough.
 
 In: the steps of the open window, what the data loader tells of the steps left, the wishes. Out:
 answers for the capture, which moves from window to window by them. The rules are functions in
