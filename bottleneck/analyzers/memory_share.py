@@ -291,8 +291,8 @@ class Recomputation(Analyzer):
 
     How it is measured
         Operators of the forward inside nodes of backward, and the kernels launched with them; how full
-        the device is at the peak, from the memory history or the allocator's counters. Without a device:
-        the largest resident set over the machine's memory.
+        the device is at the peak, from the memory history or the allocator's counters. Without a
+        device: the largest resident set over the machine's memory.
 
     What it costs you
         The step is replayed without the repeated forward work.
