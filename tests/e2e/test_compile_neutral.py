@@ -38,14 +38,10 @@ def counted(command: list[str]) -> dict[str, Any]:
     return counts
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_dynamo_counts_the_same(case: str, tmp_path: Path) -> None:
-    alone = counted([str(SCRIPT), case])
-    plan = Plan(script=str(SCRIPT), out=str(tmp_path / "run"), quiet=True, run_to_end=True)
-    watched = counted(["-m", "torch_bottleneck.harness", encode_plan(plan), case])
-    frames = [counts.pop("frames") for counts in (alone, watched)]
-    allowed = 1 if case in ("step", "optimizer") else 0
+def check_counts(alone: dict[str, Any], watched: dict[str, Any], case: str, *, frames: int) -> None:
+    """Hold a run with us to one without; `frames`: how many more or fewer a compiled update may have."""
+    totals = [counts.pop("frames").get("total", 0) for counts in (alone, watched)]
+    allowed = frames if case in ("step", "optimizer") else 0
     if sys.version_info >= (3, 13) and allowed:
         # Seen with 3.13.0: torch's own wrapper of a step that has hooks breaks once instead of twice,
         # and its resumed frames count for themselves. Graphs, calls and recompiles are the same.
@@ -53,6 +49,15 @@ def test_dynamo_counts_the_same(case: str, tmp_path: Path) -> None:
         allowed = 20
     assert watched == alone
     assert alone["stats"]["unique_graphs"] >= 1
-    assert abs(frames[0].get("total", 0) - frames[1].get("total", 0)) <= allowed
+    assert abs(totals[0] - totals[1]) <= allowed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_dynamo_counts_the_same(case: str, tmp_path: Path) -> None:
+    alone = counted([str(SCRIPT), case])
+    plan = Plan(script=str(SCRIPT), out=str(tmp_path / "run"), quiet=True, run_to_end=True)
+    watched = counted(["-m", "torch_bottleneck.harness", encode_plan(plan), case])
+    check_counts(alone, watched, case, frames=1)
     run = msgspec.json.decode((tmp_path / "run" / "main" / "run.json").read_bytes(), type=Run)
     assert run.artefacts["trace"].status == "ok"
