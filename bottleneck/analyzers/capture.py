@@ -175,7 +175,7 @@ def judge(facts: Facts) -> Quality:
     spread = facts.step.spread_ms
     if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:
         fair.append(f"step times scatter by {percent(spread / facts.step.true_ms)}")
-    doubts = ("The traced steps differ", "The machine was busy")
+    doubts = ("The traced steps differ", "The machine was busy", "Threads wait for one another")
     fair += [text.partition(". ")[0] for text in timeline.problems if text.startswith(doubts)]
     if poor:
         return Quality(grade="poor", reasons=tuple([p[0] for p in poor] + fair), remedy=poor[0][1])

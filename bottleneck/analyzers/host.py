@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
+from ..timeline.cpu import WAIT_FOR_EACH_OTHER
 from ..timeline.rare import RARE
 from .base import Analyzer, Facts, ms, percent
 
@@ -147,7 +148,8 @@ class ThreadSettings(Analyzer):
 
     How it is measured
         Thread settings against the cores that this process may use (affinity and cgroup limits),
-        the load average, loader workers.
+        the load average, loader workers; after the windows, one operator that the threads share is
+        timed on all of them and on one.
 
     What it costs you
         Unknown until tried: hence a note. A step of a small network was measured at 1.7 ms on a
@@ -157,7 +159,8 @@ class ThreadSettings(Analyzer):
         Not a reason by itself: threads that wait cost little.
 
     What to do
-        torch.set_num_threads (or OMP_NUM_THREADS) at the cores, less the loader workers.
+        torch.set_num_threads (or OMP_NUM_THREADS) at the cores, less the loader workers; beside busy
+        neighbours fewer, down to one.
 
     Source
         PyTorch documentation, "CPU threading and TorchScript inference".
@@ -181,6 +184,12 @@ class ThreadSettings(Analyzer):
             problems.append(f"{workers:.0f} loader workers on {cores:.0f} cores")
         if load and load[0] > 1.5 * cores + workers and not (facts.timeline.kind == "gpu" and not busy_input):
             problems.append(f"load average {load[0]:.1f} on {cores:.0f} cores: others use this machine")
+        if facts.run is not None and facts.run.parallel_us is not None:
+            together, alone = facts.run.parallel_us
+            if together > WAIT_FOR_EACH_OTHER * alone:
+                problems.append(
+                    f"an operator took {together:.0f} us on {threads:.0f} threads, {alone:.0f} us on one"
+                )
         if not problems:
             return ()
         return (

@@ -221,6 +221,7 @@ import os
 import torch
 
 # And OMP_NUM_THREADS, for libraries with threads of their own.
+# Beside busy neighbours fewer: try 1.
 torch.set_num_threads(len(os.sched_getaffinity(0)))""",
         undo="Remove the line.",
         verify="Step time falls and its spread too.",

@@ -409,7 +409,8 @@ class Agent:
 
     def _all_captured(self) -> None:
         if self._plan.trial is None:
-            self._facts.probe(self._tracker, self.capture, deck=self._deck, hooks=self._hooks)
+            over = not self._plan.run_to_end
+            self._facts.probe(self._tracker, self.capture, deck=self._deck, hooks=self._hooks, over=over)
         self._facts.write_summary(self._tracker, self.capture)
         if self._plan.run_to_end:
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would

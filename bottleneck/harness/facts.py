@@ -63,9 +63,17 @@ class FactWriter:
         self._learned.write_settings(self._store)
         self._own_cost.submodules = self._learned.submodules
 
-    def probe(self, tracker: Tracker, capture: Capture, *, deck: TapeDeck, hooks: Hooks) -> None:
-        """Measure this machine, and the hooks through themselves; no event counts any more."""
-        self.guarded("probes", lambda: probes.measure(self._store))
+    def probe(self, tracker: Tracker, capture: Capture, *, deck: TapeDeck, hooks: Hooks, over: bool) -> None:
+        """Measure this machine, and the hooks through themselves; no event counts any more.
+
+        Args:
+            tracker: tells how many phases a step had.
+            capture: is told what the hooks cost.
+            deck: has the hooks as they were while steps were timed.
+            hooks: know the plain call of a module.
+            over: the script is stopped after this.
+        """
+        self.guarded("probes", lambda: probes.measure(self._store, over=over))
         self.guarded("probes", lambda: self._probe_ourselves(tracker, capture, deck, hooks))
 
     def _probe_ourselves(self, tracker: Tracker, capture: Capture, deck: TapeDeck, hooks: Hooks) -> None:

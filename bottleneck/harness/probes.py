@@ -20,22 +20,33 @@ if TYPE_CHECKING:
 
     from .store import Store
 
-__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure", "plain_dispatch_ns"]
+__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure", "parallel_us", "plain_dispatch_ns"]
 
 ROUNDS = 15
 CALLS = 60
 COPY_BYTES = 32 << 20
 MATMUL_SIZE = 4096
+SHARED_ELEMENTS = 1 << 16
+"""Of an elementwise operator: torch divides from 32768 elements on (at::internal::GRAIN_SIZE)."""
+SHARED_SECONDS = 0.1
+"""For each number of threads: an interruption of 4 ms is 4 % of it."""
 NEEDED_FREE_BYTES = 2 << 30
 """Below this much free device memory nothing is allocated for a probe."""
 
 
-def measure(store: Store) -> None:
-    """Time a small operator, or the copies and matmuls, on this machine; nothing while a profiler runs."""
+def measure(store: Store, *, over: bool) -> None:
+    """Time a small operator, or the copies and matmuls, on this machine; nothing while a profiler runs.
+
+    Args:
+        store: receives the figures.
+        over: the script is stopped after this; one that goes on keeps its threads untouched.
+    """
     if torch_private.profiler_running():
         return
     if torch_private.device_kind() == "cpu":
         store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
+        if over:
+            store.update(parallel_us=parallel_us())
         return
     pinned, pageable = copy_gbps()
     store.update(pinned_gbps=pinned, pageable_gbps=pageable)
@@ -71,6 +82,38 @@ def plain_dispatch_ns() -> float | None:
         return dispatch_ns()
     finally:
         torch.set_anomaly_enabled(True, checks)
+
+
+def parallel_us() -> tuple[float, float] | None:
+    """Return the microseconds of an operator that is shared out, on all of the threads and on one.
+
+    Threads that wait for one another at the end of each operator (among busy neighbours, or with more
+    of them than cores) show here. None where there is one thread. Sets the number of threads twice,
+    which takes MKL's own choice of it away.
+    """
+    threads = torch.get_num_threads()
+    if threads <= 1:
+        return None
+    x = torch.ones(SHARED_ELEMENTS, device="cpu", dtype=torch.float32)
+    together = _shared_us(x)
+    torch.set_num_threads(1)
+    try:
+        return together, _shared_us(x)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _shared_us(x: torch.Tensor) -> float:
+    """Return the mean: a call that waits for a thread which was not scheduled is what is looked for."""
+    calls = 0
+    with torch.no_grad():
+        x.add_(1)
+        began = now = perf_counter_ns()
+        while now - began < SHARED_SECONDS * 1e9:
+            x.add_(1)
+            calls += 1
+            now = perf_counter_ns()
+    return (now - began) / calls / 1e3
 
 
 def _per_call_ns(call: Callable[[], object]) -> float:

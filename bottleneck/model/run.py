@@ -276,6 +276,9 @@ class Run(_Record, frozen=True, kw_only=True):
     """CPU runs: fixed host cost of one small eager operator, timed on the spot (median)."""
     plain_dispatch_ns: float | None = None
     """The same with anomaly detection off, where the script has it on; None where it has not."""
+    parallel_us: tuple[float, float] | None = None
+    """CPU runs: one operator just large enough for several threads, on the script's threads and on one of
+    them (means, in microseconds). None with one thread, or where the script goes on after the capture."""
     pinned_gbps: float | None = None
     """GPU runs: measured bandwidth of a pinned host-to-device copy, GB/s (1e9)."""
     pageable_gbps: float | None = None

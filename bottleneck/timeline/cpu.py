@@ -35,8 +35,11 @@ from .seams import Seam, find_seams
 from .steps import Steps
 from .view_cpu import cpu_view
 
-__all__ = ["read_cpu"]
+__all__ = ["WAIT_FOR_EACH_OTHER", "read_cpu"]
 
+WAIT_FOR_EACH_OTHER = 4.0
+"""Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us
+between threads that are all scheduled."""
 _HAD_LITTLE = 0.7
 """Processor time over the working part of the step below which others must have had the rest."""
 _LOST_SLICES = 2.5
@@ -131,9 +134,17 @@ def _processor_share(budget: CpuBudget, baseline: Baseline | None) -> float | No
 
 
 def _problems(
-    pools: Pools, *, budget: CpuBudget, divided: bool, baseline: Baseline | None, steps: int
+    pools: Pools, *, budget: CpuBudget, divided: bool, baseline: Baseline | None, steps: int, run: Run | None
 ) -> tuple[str, ...]:
     out: list[str] = []
+    if run is not None and run.parallel_us is not None:
+        together, alone = run.parallel_us
+        if together > WAIT_FOR_EACH_OTHER * alone:
+            out.append(
+                f"Threads wait for one another: an operator that {_threads(run)} threads share took"
+                f" {together:.0f} us, and {alone:.0f} us on one. With torch.set_num_threads(1), or once"
+                " nothing else runs on this machine, operators may take a fraction of their time."
+            )
     if not divided:
         out.append(
             "No trace: only the phases of the baseline window are known, so computing and dispatch "
@@ -236,7 +247,7 @@ def read_cpu(
         spans=describe_spans(trace, segments, pools, budget, baseline=baseline, run=run),
         dispatch_scale=pools.scale,
         problems=_problems(
-            pools, budget=budget, divided=profile is not None, baseline=baseline, steps=traced
+            pools, budget=budget, divided=profile is not None, baseline=baseline, steps=traced, run=run
         ),
         context=_context(
             trace=trace,

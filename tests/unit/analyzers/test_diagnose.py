@@ -151,6 +151,14 @@ def test_a_doubt_is_told_once_with_what_to_do(tmp_path):
     assert "quiet machine" in busy
 
 
+@pytest.mark.parametrize(("together", "doubted"), [(9000.0, True), (25.0, False)])
+def test_threads_that_wait_for_one_another_are_a_doubt(tmp_path, together, doubted):
+    run = msgspec.structs.replace(make_run(), parallel_us=(together, 15.0))
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
+    assert any("torch.set_num_threads(1)" in text for text in diagnosis.capture.problems) is doubted
+    assert any(finding.code == "BN903" for finding in diagnosis.findings) is doubted
+
+
 def test_the_warm_up_stands_in_for_a_baseline_that_was_never_reached(tmp_path):
     run = make_run(windows=[Window(name="warm-up", status="ok", steps=table(10))])
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])

@@ -239,6 +239,38 @@ def test_an_operator_is_timed_without_anomaly_detection_where_that_is_on() -> No
         torch.set_anomaly_enabled(False)
 
 
+def test_a_shared_operator_is_timed_on_all_threads_and_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SHARED_SECONDS", 0.01)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert probes.parallel_us() is None
+        torch.set_num_threads(2)
+        asked: list[int] = []
+        monkeypatch.setattr(probes, "_shared_us", lambda _x: asked.append(torch.get_num_threads()) or 7.0)
+        assert probes.parallel_us() == (7.0, 7.0)
+        assert asked == [2, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_operator_that_waits_takes_long_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SHARED_SECONDS", 0.02)
+    x = torch.ones(4)
+    alone = probes._shared_us(x)
+
+    class Waiting:
+        calls = 0
+
+        def add_(self, _other: int) -> None:
+            self.calls += 1
+            if self.calls % 4 == 0:
+                time.sleep(0.002)
+
+    assert probes._shared_us(Waiting()) > 100 * alone  # type: ignore[arg-type]
+
+
 def test_flags_are_read_back_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     before = torch.get_float32_matmul_precision()
