@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..model.codes import Part, WhatIf
 from ..model.finding import Evidence, Finding
-from ..timeline.cpu import WAIT_FOR_EACH_OTHER
+from ..timeline.cpu import waiting_threads
 from ..timeline.rare import RARE
 from .base import Analyzer, Facts, ms, percent
 
@@ -184,12 +184,12 @@ class ThreadSettings(Analyzer):
             problems.append(f"{workers:.0f} loader workers on {cores:.0f} cores")
         if load and load[0] > 1.5 * cores + workers and not (facts.timeline.kind == "gpu" and not busy_input):
             problems.append(f"load average {load[0]:.1f} on {cores:.0f} cores: others use this machine")
-        if facts.run is not None and facts.run.parallel_us is not None:
-            together, alone = facts.run.parallel_us
-            if together > WAIT_FOR_EACH_OTHER * alone:
-                problems.append(
-                    f"an operator took {together:.0f} us on {threads:.0f} threads, {alone:.0f} us on one"
-                )
+        waiting = waiting_threads(facts.run)
+        if waiting is not None:
+            together, alone = waiting
+            problems.append(
+                f"an operator took {together:.0f} us on {threads:.0f} threads, {alone:.0f} us on one"
+            )
         if not problems:
             return ()
         return (

@@ -115,7 +115,7 @@ class Hooks:
         Returns:
             Whether only these classes are watched.
         """
-        for owner, name, original, wide, _own in list(self._replaced):
+        for owner, name, original, wide, _own in self._replaced:
             make = _QUICK.get(name)
             if make is not None and vars(owner).get(name) is wide:
                 self._replace(owner, name, partial(make, tape, original), into=self._narrowed)

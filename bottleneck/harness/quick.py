@@ -31,7 +31,7 @@ __all__ = ["after_step", "before_step", "fetch", "root_call", "run_backward", "z
 def root_call(tape: Tape, wide: Callable[..., Any]) -> Callable[..., Any]:
     """Return `__call__` for one class of modules that the program calls itself."""
     events, opened, thread, tracker = tape.events, tape.opened, tape.thread, tape.tracker
-    begins, ends, done = tracker.forward_begins, tracker.phase_ends, tracker.forward_done
+    begins, done = tracker.forward_begins, tracker.forward_done
     grad_enabled, clock = torch.is_grad_enabled, perf_counter_ns
     # Its `__call__` is looked up at each call: torch.fx and others replace it for a while.
     module_class = torch.nn.Module
@@ -52,10 +52,8 @@ def root_call(tape: Tape, wide: Callable[..., Any]) -> Callable[..., Any]:
             if opened and opened[-1] is mine and mine[3] == len(events):
                 opened.pop()
                 events.append((done, mine[1], now))
-            elif tape.closes(mine):
-                events.append((ends, now, None))
             else:
-                tape.agent.end_phase()
+                tape.end_opened(mine, now)
 
     return call
 
@@ -128,7 +126,7 @@ def fetch(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) ->
 def zero_grad(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]) -> Callable[..., Any]:
     """Return `Optimizer.zero_grad`."""
     events, opened, thread, tracker = tape.events, tape.opened, tape.thread, tape.tracker
-    begins, ends, done = tracker.zero_grad_begins, tracker.phase_ends, tracker.zero_grad_done
+    begins, done = tracker.zero_grad_begins, tracker.zero_grad_done
     inner, clock = torch_private.undisabled(original), perf_counter_ns
 
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -143,10 +141,8 @@ def zero_grad(tape: Tape, original: Callable[..., Any], wide: Callable[..., Any]
             if opened and opened[-1] is mine and mine[3] == len(events):
                 opened.pop()
                 events.append((done, mine[1], now))
-            elif tape.closes(mine):
-                events.append((ends, now, None))
             else:
-                tape.agent.end_phase()
+                tape.end_opened(mine, now)
 
     return zero_grad
 

@@ -66,7 +66,8 @@ class Session:
         self.pid = os.getpid()
         self._child = child
         # Where it is not certain, the process group will tell.
-        task = this_task() if this_task().certain else Task()
+        task = this_task()
+        task = task if task.certain else Task()
         name = f"rank{task.rank}" if task.size > 1 else "main"
         self.store = Store(
             Path(plan.out) / (f"child-{self.pid}" if child else name),
@@ -297,9 +298,10 @@ class Session:
         """Say where the training may be when this process has seen none."""
         from .relaunches import unseen
 
-        if self.stopper.safe_points or not unseen():
+        programs = unseen()
+        if self.stopper.safe_points or not programs:
             return []
-        names = ", ".join(unseen()[:4])
+        names = ", ".join(programs[:4])
         return [
             f"Other programs that the script has started are not observed: {names}. If the training is in"
             " them, start bottleneck there (`torchrun ... -m torch_bottleneck diagnose train.py`), or put"

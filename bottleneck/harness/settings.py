@@ -286,8 +286,9 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
             settings["distributed.settings"] = options
         settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
-    if seen.frozen is not None:
-        settings["ungraded.frozen"] = seen.frozen
+    frozen = seen.frozen
+    if frozen is not None:
+        settings["ungraded.frozen"] = frozen
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
     if seen.set_to_none is not None:

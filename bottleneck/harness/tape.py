@@ -82,7 +82,7 @@ class Tape:
             burst: returns how many steps may be told of together, from now on.
             mark: called at the cuts in between: the device's time is taken there and then. None where
                 there is no device.
-            stop: called when the tape cannot go on; it must `play`, and the agent observes from now on.
+            stop: called when the tape cannot go on; it must make it `leave`.
             found: called with "evaluation" while the user's line that evaluates can be seen.
         """
         self.agent = agent
@@ -149,6 +149,13 @@ class Tape:
         if self.opened and self.opened[-1] is beginning:
             self._note_beginning(self.opened.pop())
         return not self.left
+
+    def end_opened(self, beginning: Opened, now: int) -> None:
+        """A phase that `quick` opened has ended, and something happened meanwhile."""
+        if self.closes(beginning):
+            self.events.append((self.tracker.phase_ends, now, None))
+        else:
+            self.agent.end_phase()
 
     def _note_beginning(self, beginning: Opened) -> None:
         event, now, what, place = beginning

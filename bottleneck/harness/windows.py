@@ -61,6 +61,7 @@ AWAITED_SHARE = 0.02
 LOOK_EVERY = 5
 """Steps between two looks at whether the window is long enough."""
 MOST_TOGETHER = 64
+"""And which has no more steps left than these: more would be kept for long before they are looked at."""
 BURST = 10
 """Steps that are told of together while they are timed."""
 BURST_MS = 50.0

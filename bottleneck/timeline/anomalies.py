@@ -41,8 +41,7 @@ def anomaly_ms(trace: Trace, segments: Segments, pools: Pools, *, plain_ns: floa
     """
     if not len(segments.row):
         return 0.0
-    first, last = int(segments.start_ns[0]), int(segments.start_ns[-1] + segments.dur_ns[-1])
-    mine = (trace.tid == segments.tid) & (trace.ts_ns >= first) & (trace.ts_ns < last)
+    mine = segments.holds(trace)
     kind = kinds(trace)
     ops = mine & (kind == Kind.OP)
 

@@ -35,9 +35,9 @@ from .seams import Seam, find_seams
 from .steps import Steps
 from .view_cpu import cpu_view
 
-__all__ = ["WAIT_FOR_EACH_OTHER", "read_cpu"]
+__all__ = ["read_cpu", "waiting_threads"]
 
-WAIT_FOR_EACH_OTHER = 4.0
+_WAIT_FOR_EACH_OTHER = 4.0
 """Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us
 between threads that are all scheduled."""
 _HAD_LITTLE = 0.7
@@ -133,18 +133,25 @@ def _processor_share(budget: CpuBudget, baseline: Baseline | None) -> float | No
     return min(1.0, (baseline.user_ms + baseline.system_ms) / working)
 
 
+def waiting_threads(run: Run | None) -> tuple[float, float] | None:
+    """Return what an operator took on all threads and on one, us, where threads wait for one another."""
+    if run is None or run.parallel_us is None:
+        return None
+    together, alone = run.parallel_us
+    return run.parallel_us if together > _WAIT_FOR_EACH_OTHER * alone else None
+
+
 def _problems(
     pools: Pools, *, budget: CpuBudget, divided: bool, baseline: Baseline | None, steps: int, run: Run | None
 ) -> tuple[str, ...]:
     out: list[str] = []
-    if run is not None and run.parallel_us is not None:
-        together, alone = run.parallel_us
-        if together > WAIT_FOR_EACH_OTHER * alone:
-            out.append(
-                f"Threads wait for one another: an operator that {_threads(run)} threads share took"
-                f" {together:.0f} us, and {alone:.0f} us on one. With torch.set_num_threads(1), or once"
-                " nothing else runs on this machine, operators may take a fraction of their time."
-            )
+    waiting = waiting_threads(run)
+    if waiting is not None:
+        out.append(
+            f"Threads wait for one another: an operator that {_threads(run)} threads share took"
+            f" {waiting[0]:.0f} us, and {waiting[1]:.0f} us on one. With torch.set_num_threads(1), or once"
+            " nothing else runs on this machine, operators may take a fraction of their time."
+        )
     if not divided:
         out.append(
             "No trace: only the phases of the baseline window are known, so computing and dispatch "
@@ -296,9 +303,7 @@ def _view(
 def _seams(trace: Trace | None, segments: Segments | None, compile_facts: CompileFacts | None) -> list[Seam]:
     if trace is None or segments is None or not len(segments.row):
         return []
-    last = segments.start_ns[-1] + segments.dur_ns[-1]
-    rows = (trace.tid == segments.tid) & (trace.ts_ns >= segments.start_ns[0]) & (trace.ts_ns < last)
-    return find_seams(trace, rows, compile_facts)
+    return find_seams(trace, segments.holds(trace), compile_facts)
 
 
 def _seam_prices(seams: list[Seam], budget: CpuBudget, steps: int) -> tuple[SeamPrice, ...]:

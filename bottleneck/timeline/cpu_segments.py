@@ -63,6 +63,16 @@ class Segments:
     region_phases_per_step: float = 0.0
     """Forward labels that contain at least one region."""
 
+    @property
+    def bounds_ns(self) -> tuple[int, int]:
+        """Begin of the first stretch and end of the last; there must be one."""
+        return int(self.start_ns[0]), int(self.start_ns[-1] + self.dur_ns[-1])
+
+    def holds(self, trace: Trace) -> NDArray[np.bool_]:
+        """Return which rows of the trace begin in these steps on the training thread, bool[n]."""
+        first, last = self.bounds_ns
+        return np.asarray((trace.tid == self.tid) & (trace.ts_ns >= first) & (trace.ts_ns < last))
+
 
 def phase_of_annotation(name: str, *, labels: Sequence[str]) -> str | None:
     """Return the phase that an annotation opens, or None when it opens none.
@@ -238,7 +248,5 @@ def operator_ms(trace: Trace | None, segments: Segments | None, name: str) -> fl
     """Return the profiled time of an operator and all that it calls, ms per step; 0 without a trace."""
     if trace is None or segments is None or name not in trace.names or not len(segments.row):
         return 0.0
-    first, last = segments.start_ns[0], segments.start_ns[-1] + segments.dur_ns[-1]
-    mine = (trace.tid == segments.tid) & (trace.ts_ns >= first) & (trace.ts_ns < last)
-    mine &= trace.name == trace.names.index(name)
+    mine = segments.holds(trace) & (trace.name == trace.names.index(name))
     return float(trace.dur_ns[mine].sum()) / max(1, segments.steps) / 1e6

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..model.trace import Trace
 from .dialect import Kind
 from .dialect import kinds as kinds_of
+from .intervals import measure
 from .program import Program
 from .replay import Edit
 
@@ -55,15 +56,13 @@ def recomputed_ms(trace: Trace | None, segments: Segments | None) -> float:
     """Return the profiled time in which backward recomputes, without a device, ms per step."""
     if trace is None or segments is None or not len(segments.row):
         return 0.0
-    first, last = segments.start_ns[0], segments.start_ns[-1] + segments.dur_ns[-1]
+    first, last = segments.bounds_ns
     spent = 0.0
     for tid, begin, end in _stretches(trace, kinds_of(trace)):
         inside = (begin >= first) & (end <= last)
         if tid == segments.tid and inside.any():
             # Checkpoints within checkpoints: the outer stretch holds the inner one.
-            reach = np.maximum.accumulate(end[inside])
-            before = np.concatenate([[first], reach[:-1]])
-            spent += float(np.maximum(0, reach - np.maximum(before, begin[inside])).sum())
+            spent += measure(begin[inside], end[inside])
     return spent / max(1, segments.steps) / 1e6
 
 
