@@ -13,12 +13,12 @@ __version__ = "0.1.0"
 __all__ = ["Harness", "__version__"]
 
 if TYPE_CHECKING:
-    from .harness.api import Harness
+    from .harness.process.api import Harness
 
 
 def __getattr__(name: str) -> object:
     if name == "Harness":
-        from .harness.api import Harness
+        from .harness.process.api import Harness
 
         return Harness
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,24 +7,7 @@ lists them.
 from __future__ import annotations
 
 from ..model.finding import Finding
-from . import (  # noqa: F401  (importing a module registers its analyzers)
-    allocator,
-    capture,
-    communication,
-    compile,  # noqa: A004  (named for its class; the builtin is not used here)
-    compute,
-    graph_breaks,
-    host,
-    input_bound,
-    kernels,
-    launch,
-    memory,
-    memory_failure,
-    memory_share,
-    precision,
-    sync,
-    transfer,
-)
+from . import capture, findings  # noqa: F401 - analyzers register when they are imported
 from .base import HEADINGS, REGISTRY, Analyzer, Facts, explain
 
 __all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "find_all"]

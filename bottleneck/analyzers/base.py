@@ -18,8 +18,10 @@ from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
-from ..timeline.loop_lines import main_site
+from ..model.words import ms
+from ..model.words import share_text as percent
 from ..timeline.result import HostSpan, Timeline
+from ..timeline.steps.loop_lines import main_site
 
 __all__ = [
     "HEADINGS",
@@ -28,8 +30,6 @@ __all__ = [
     "Facts",
     "explain",
     "kernel_evidence",
-    "ms",
-    "percent",
     "predicted_evidence",
     "share_evidence",
 ]
@@ -42,20 +42,6 @@ HEADINGS = (
     "What to do",
     "Source",
 )
-
-
-def ms(value: float) -> str:
-    """Write a time so that its size is readable at a glance: "0.042 ms", "3.1 ms", "412 ms"."""
-    if value >= 100:
-        return f"{value:,.0f} ms".replace(",", " ")
-    if value >= 1:
-        return f"{value:.1f} ms"
-    return f"{value:.3f} ms" if value < 0.1 else f"{value:.2f} ms"
-
-
-def percent(share: float) -> str:
-    """Write a share: "0.4 %", "37 %"."""
-    return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,9 @@ from typing import Literal
 
 from ..model.codes import Part
 from ..model.finding import Evidence, Finding
-from .base import Analyzer, Facts, ms, percent
+from ..model.words import ms
+from ..model.words import share_text as percent
+from .base import Analyzer, Facts
 
 __all__ = ["CaptureQuality", "Quality", "judge"]
 

@@ -12,10 +12,12 @@ from typing import Literal
 from ..model.codes import BottleneckClass, Part, WhatIf
 from ..model.diagnosis import Cause, Verdict
 from ..model.finding import Finding
+from ..model.words import ms
+from ..model.words import share_text as percent
 from ..stats import weigh_effect
-from .base import Facts, ms, percent
+from .base import Facts
 from .capture import Quality
-from .compute import WORK_PARTS
+from .findings.compute import WORK_PARTS
 
 __all__ = ["NEGLIGIBLE_SHARE", "decide", "order_causes"]
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError, ScriptError, UsageError
-from ..harness.plan import Plan
 from ..model.codes import BottleneckClass
 from ..reporters.base import FORMATS
+from ..runs.plan import Plan
 from .main import SCRIPT_WORDS
 from .numbers import FiniteRange
 
 if TYPE_CHECKING:
-    from ..harness.place import Place
     from ..model.diagnosis import Diagnosis
     from ..model.run import ScriptOutcome
+    from ..runs.place import Place
 
 __all__ = ["ScriptCommand", "check_script", "command", "shown", "split_words"]
 
@@ -151,9 +151,9 @@ def command(
 
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined, 4 the script itself failed.
     """
-    from ..harness.launch import launch
-    from ..harness.leftovers import put_aside
-    from ..harness.place import choose_place
+    from ..runs.launch import launch
+    from ..runs.leftovers import put_aside
+    from ..runs.place import choose_place
 
     target, arguments = split_words(module, script)
     arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *arguments)
@@ -246,7 +246,7 @@ def check_script(target: str) -> None:
 
 def _conclude(place: Place, plan: Plan, returncode: int, *, format_: str) -> int:
     """Put the run folder together, analyse it, report, and return the exit code."""
-    from ..harness.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
+    from ..runs.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
 
     outcome = record_end(place.working, place.process, plan, returncode)
     place = place.settled()
@@ -309,7 +309,7 @@ def _failure(outcome: ScriptOutcome, returncode: int) -> str:
     if outcome.out_of_memory:
         return f"the script ran out of memory ({outcome.exception})."
     if returncode < 0:
-        from ..harness.launch import name_signal
+        from ..runs.launch import name_signal
 
         text = f"the script was ended by {name_signal(returncode)}"
         if returncode == -signal.SIGKILL:

@@ -65,8 +65,8 @@ def _checks(paths: tuple[Path, ...], *, quick: bool) -> Iterator[Check]:
 
 
 def _show(check: Check) -> None:
+    from ..model.words import clean
     from ..reporters.output import emit
-    from ..reporters.wording import clean
 
     text = f"{_MARKS[check.level]}  {check.area}: {clean(check.text)}\n"
     if check.remedy:

@@ -7,9 +7,7 @@ Out: its page on stdout.
 from __future__ import annotations
 
 import difflib
-import pkgutil
 import sys
-from importlib import import_module
 
 import click
 
@@ -46,12 +44,8 @@ def _page(code: str) -> str:
 
 
 def _finding_page(entry: CodeEntry, *, width: int) -> str:
-    from .. import analyzers
-    from ..analyzers.base import explain
+    from ..analyzers import explain
 
-    # An analyzer registers itself when its module is imported.
-    for module in pkgutil.iter_modules(analyzers.__path__):
-        import_module(f"{analyzers.__name__}.{module.name}")
     fixes = by_code(entry.code)
     tail = f"\nFixes that answer it\n\n{fix_list(fixes, width=width)}" if fixes else ""
     return explain(entry.code) + tail

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError, UndeterminedError, UsageError
-from ..harness.plan import Plan
+from ..runs.plan import Plan
 from .compare import conclude, gate_options, settings_for, wished_reports
 from .diagnose import ScriptCommand, check_script, split_words
 

@@ -281,11 +281,11 @@ def _diagnose(target: Target) -> Path:
         ScriptError: nothing could be measured.
     """
     from ..diagnose import diagnose_paths
-    from ..harness.launch import launch
-    from ..harness.layout import collect, holds_steps, record_end
-    from ..harness.place import choose_place
-    from ..harness.plan import Plan
     from ..reporters.output import save
+    from ..runs.launch import launch
+    from ..runs.layout import collect, holds_steps, record_end
+    from ..runs.place import choose_place
+    from ..runs.plan import Plan
 
     if target.launcher:
         raise UsageError("--all with --launcher starts from a run folder: diagnose under the launcher first.")

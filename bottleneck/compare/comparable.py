@@ -12,7 +12,7 @@ from typing import Literal
 from ..model.baseline import Baseline
 from ..model.compare import Mismatch, SettingChange
 from ..model.run import JsonValue
-from ..model.workload import LoaderArguments, Workload
+from ..model.work import LoaderArguments, Workload
 
 __all__ = ["ALLOWABLE", "changed_settings", "mismatches", "same_machine"]
 

@@ -22,7 +22,7 @@ from ..model.compare import (
     TimeRow,
 )
 from ..model.gate import GateSettings
-from ..reporters.compare_words import (
+from ..reporters.rows.compare_words import (
     budget_words,
     counter_words,
     drift_words,

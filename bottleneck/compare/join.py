@@ -21,7 +21,7 @@ from ..model.codes import Part
 from ..model.counters import BreakSite, Counter, StepCounters, SyncSite
 from ..model.diagnosis import BudgetLine, Diagnosis
 from ..model.run import JsonValue, SourceSite
-from ..model.workload import LoaderArguments, OptimizerArguments, Workload
+from ..model.work import LoaderArguments, OptimizerArguments, Workload
 from ..stats import mean_interval
 
 __all__ = ["counters_only", "join_runs"]

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from ..errors import InputError, ScriptError
-from ..harness.launch import launch, name_signal
-from ..harness.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
-from ..harness.leftovers import put_aside
-from ..harness.place import choose_place
-from ..harness.plan import Plan
 from ..model.run import SourceSite
+from ..runs.launch import launch, name_signal
+from ..runs.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
+from ..runs.leftovers import put_aside
+from ..runs.place import choose_place
+from ..runs.plan import Plan
 
 __all__ = ["Arm", "foreign_files", "run_in_turns"]
 

@@ -14,21 +14,21 @@ import msgspec
 
 from .. import __version__
 from ..analyzers import Facts, find_all
-from ..analyzers.acceleration import acceleration_rows
 from ..analyzers.capture import judge
-from ..analyzers.compile_facts import compile_summary
-from ..analyzers.compute_facts import compute_facts
-from ..analyzers.context import build_context
+from ..analyzers.sections.acceleration import acceleration_rows
+from ..analyzers.sections.compile_facts import compile_summary
+from ..analyzers.sections.compute_facts import compute_facts
+from ..analyzers.sections.context import build_context
+from ..analyzers.sections.view_rows import loader_rows
 from ..analyzers.verdict import decide, order_causes
-from ..analyzers.view_rows import loader_rows
 from ..catalog.match import applicable, match
 from ..ingest import bundle as ingest
 from ..model.diagnosis import Diagnosis
 from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
-from ..timeline.collectives import Skew
 from ..timeline.result import Timeline
-from ..timeline.workload import read_workload
+from ..timeline.steps.workload import read_workload
+from ..timeline.trace.collectives import Skew
 from .capture import capture_of, notes_of, outcome_of
 from .choice import best_pair, verdicts_own_first
 from .counted import counters_of

@@ -12,7 +12,7 @@ import msgspec
 from ..ingest.source_text import line_text
 from ..model.counters import BreakSite, StepCounters, SyncSite
 from ..model.run import Run
-from ..timeline.counters import count_steps
+from ..timeline.counts.counters import count_steps
 from .reading import Reading
 
 __all__ = ["counters_of"]

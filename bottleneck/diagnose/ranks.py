@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analyzers.step_summary import step_times
 from ..ingest import bundle as ingest
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
-from ..timeline.collectives import Skew, collective_ns, rank_skew
-from ..timeline.dialect import kinds
+from ..timeline.steps.basis import step_times
+from ..timeline.trace.collectives import Skew, collective_ns, rank_skew
+from ..timeline.trace.dialect import kinds
 from .reading import Reading
 
 __all__ = ["critical", "rank_rows", "skew_of"]

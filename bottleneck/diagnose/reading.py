@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..analyzers.step_summary import StepBasis, find_basis
-from ..analyzers.view_rows import window_steps
+from ..analyzers.sections.view_rows import window_steps
 from ..ingest import bundle as ingest
 from ..ingest import flops_from_shapes
 from ..ingest.memory import read_memory
@@ -19,14 +18,15 @@ from ..model.diagnosis import BudgetLine
 from ..model.memory import MemorySummary
 from ..model.run import FlopCount, Run
 from ..model.view import WindowSteps
-from ..timeline.cpu import read_cpu
-from ..timeline.cpu_baseline import read_baseline
-from ..timeline.dialect import DEVICE_KINDS, kinds
-from ..timeline.gpu import read_gpu
-from ..timeline.rare import ordinary_steps, with_rare
-from ..timeline.recorded import recorded_ms
+from ..timeline.cpu.reading import read_cpu
+from ..timeline.gpu.reading import read_gpu
 from ..timeline.result import Timeline
-from ..timeline.steps import Steps, find_steps
+from ..timeline.steps.baseline import read_baseline
+from ..timeline.steps.basis import StepBasis, find_basis
+from ..timeline.steps.rare import ordinary_steps, with_rare
+from ..timeline.steps.recorded import recorded_ms
+from ..timeline.steps.traced import Steps, find_steps
+from ..timeline.trace.dialect import DEVICE_KINDS, kinds
 
 __all__ = ["Reading", "read_rank"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..ingest.sources import open_source
-from ..model.memory_notes import NOTES_SUFFIX
+from ..model.snapshot import NOTES_SUFFIX
 from .check import Check
 
 __all__ = ["available_memory", "check_files"]

@@ -16,6 +16,6 @@ if __name__ == "__main__":
     working_folder = None if getattr(sys.flags, "safe_path", False) else sys.path.pop(0)
 
     # By its full name: run by path, this file belongs to no package.
-    from torch_bottleneck.harness.runner import main
+    from torch_bottleneck.harness.process.runner import main
 
     main(working_folder)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError, SnapshotError
-from ..model.memory_notes import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
-from ..timeline.memory import join_failure, summarise_memory
+from ..model.snapshot import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
+from ..timeline.memory.summary import join_failure, summarise_memory
 from .snapshot import read_snapshot
 
 if TYPE_CHECKING:

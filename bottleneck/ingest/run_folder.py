@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from ..errors import RunFolderError
-from ..model.memory_notes import FAILURE_SUFFIX
 from ..model.run import RUN_FORMAT, CompileFacts, LoaderFacts, Run
+from ..model.snapshot import FAILURE_SUFFIX
 from .rank import Rank
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from .codes import BottleneckClass
 from .counters import StepCounters
 from .diagnosis import BudgetLine
 from .run import JsonValue, SourceSite
-from .workload import Workload
+from .work import Workload
 
 __all__ = ["BASELINE_FORMAT", "Baseline", "FindingKey", "Machine", "RunTime", "StateRow"]
 

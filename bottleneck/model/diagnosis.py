@@ -18,8 +18,7 @@ from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 from .verify import Outcome
 from .view import LoaderRow, StepTimeline, WindowSteps
-from .work import CompileSummary, ComputeFacts
-from .workload import Workload
+from .work import CompileSummary, ComputeFacts, Workload
 
 __all__ = [
     "SCHEMA",

@@ -266,7 +266,7 @@ class Run(_Record, frozen=True, kw_only=True):
     step_period: int = 1
     windows: list[Window] = []
     settings: dict[str, JsonValue] = {}
-    """Settings in force, read when the trace window ended; keys in harness/settings.py."""
+    """Settings in force, read when the trace window ended; keys in harness/facts/settings.py."""
     optimizers: list[OptimizerFacts] = []
     sites: list[SiteTime] = []
     """User lines of fetch, forward, backward, optimizer.step, zero_grad, as seen while learning."""

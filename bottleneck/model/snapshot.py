@@ -1,19 +1,37 @@
 """A memory snapshot as columns: what ingest makes of `torch.cuda.memory._dump_snapshot` pickles.
 
 In: nothing. Out: `Snapshot`, the allocator of one process: per device the state at the end and the
-history of events before it, oldest first.
+history of events before it, oldest first. `MemoryNotes`, which the harness writes beside it: when steps and
+phases were, and whose each address is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Action", "Annotation", "BlockState", "DeviceMemory", "Frame", "Snapshot"]
+from .run import SourceSite
+
+__all__ = [
+    "FAILURE_SUFFIX",
+    "NOTES_FORMAT",
+    "NOTES_SUFFIX",
+    "SNAPSHOT_SUFFIX",
+    "Action",
+    "Annotation",
+    "BlockState",
+    "DeviceMemory",
+    "Frame",
+    "MemoryNotes",
+    "NotedFailure",
+    "NotedOwners",
+    "Snapshot",
+]
 
 
 class Action(IntEnum):
@@ -110,3 +128,59 @@ class Snapshot:
     def stack_frames(self, stack: int) -> tuple[Frame, ...]:
         """Return the frames of a stack, innermost first; empty for -1."""
         return tuple(self.frames[i] for i in self.stacks[stack]) if stack >= 0 else ()
+
+
+NOTES_FORMAT = 1
+SNAPSHOT_SUFFIX = ".snapshot.pickle"
+FAILURE_SUFFIX = ".oom.snapshot.pickle"
+"""Of the snapshot taken where an allocation failed."""
+NOTES_SUFFIX = ".notes.json"
+
+Owner = Literal["parameters", "gradients", "optimizer state"]
+
+
+class NotedOwners(msgspec.Struct, frozen=True, kw_only=True):
+    """Storages of known use at one instant, as columns of equal length."""
+
+    owner: Owner
+    at_us: int
+    device: list[int] = []
+    address: list[int] = []
+    bytes: list[int] = []
+
+
+class NotedFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation that failed, as the allocator reported it."""
+
+    at_us: int
+    device: int
+    requested_bytes: int
+    limit_bytes: int | None = None
+    """What the process may use of the device."""
+    device_free_bytes: int | None = None
+    site: SourceSite | None = None
+    """The user's line that was running on the training thread."""
+    phase: str = ""
+    step: int | None = None
+    window: str = ""
+
+
+class MemoryNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """All notes of one snapshot."""
+
+    format: int = NOTES_FORMAT
+    device: int = 0
+    """The device of the training thread."""
+    capacity_bytes: int | None = None
+    """Of that device, the cap of this process considered."""
+    step_index: list[int] = []
+    step_begin_us: list[int] = []
+    step_end_us: list[int] = []
+    phase: list[str] = []
+    """Phases that were open while the history was recorded, inner ones after outer ones."""
+    phase_begin_us: list[int] = []
+    phase_end_us: list[int] = []
+    owners: list[NotedOwners] = []
+    ring_entries: int | None = None
+    """Events that the history could hold per device."""
+    failure: NotedFailure | None = None

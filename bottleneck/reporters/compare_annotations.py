@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .wording import clean
+from ..model.words import clean
 
 if TYPE_CHECKING:
     from ..model.compare import Annotation, Comparison

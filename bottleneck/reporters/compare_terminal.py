@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .compare_rows import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
+from ..model.words import clean, sentence, shorten
 from .page import Page
-from .wording import clean, sentence, shorten
+from .rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

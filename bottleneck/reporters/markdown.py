@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from . import details
-from .closing_rows import capture_line, settings_lines
-from .fix_rows import FixRow, combination_line, fix_rows
-from .memory_rows import memory_rows
-from .rows import bar_cells, budget_rows, cause_rows, device_line, headline, step_line
-from .wording import clean, milliseconds, percent
+from ..model.words import clean, milliseconds, percent
+from .rows import details
+from .rows.closing import capture_line, settings_lines
+from .rows.diagnosis import bar_cells, budget_rows, cause_rows, device_line, headline, step_line
+from .rows.fixes import FixRow, combination_line, fix_rows
+from .rows.memory import memory_rows
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..model.words import brief
 from .page import Page
-from .wording import brief
 
 __all__ = ["NARROW", "ROOMS", "SCREEN", "Room", "cut", "listed"]
 

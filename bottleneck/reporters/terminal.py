@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import details
-from .closing_rows import capture_line, setting_names
-from .memory_rows import memory_rows
+from ..model.words import brief, clean, milliseconds, percent, sentence, shorten
 from .page import Page
 from .room import NARROW, ROOMS, SCREEN, Room, cut, listed
-from .rows import BudgetRow, CauseRow, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
+from .rows import details
+from .rows.closing import capture_line, setting_names
+from .rows.diagnosis import (
+    BudgetRow,
+    CauseRow,
+    bar_cells,
+    budget_rows,
+    cause_rows,
+    device_line,
+    headline,
+    step_line,
+)
+from .rows.memory import memory_rows
 from .terminal_fixes import show_fixes, show_whole_fixes
-from .wording import brief, clean, milliseconds, percent, sentence, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .fix_rows import FixRow, combined, fix_rows, together_measured
+from ..model.words import brief, milliseconds
 from .page import Page
 from .room import NARROW, Room, cut, listed
-from .rows import cause_rows
-from .wording import brief, milliseconds
+from .rows.diagnosis import cause_rows
+from .rows.fixes import FixRow, combined, fix_rows, together_measured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

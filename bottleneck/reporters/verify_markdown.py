@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .markdown import escape
-from .verify_rows import (
+from .rows.verify import (
     COLUMNS,
     closing_lines,
     combination_line,

@@ -11,9 +11,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ..model.words import clean
 from .page import Page
 from .room import NARROW
-from .verify_rows import (
+from .rows.verify import (
     COLUMNS,
     Row,
     closing_lines,
@@ -24,7 +25,6 @@ from .verify_rows import (
     reason_lines,
     rows_of,
 )
-from .wording import clean
 
 if TYPE_CHECKING:
     from ..model.verify import Verification

@@ -22,10 +22,10 @@ import numpy as np
 
 from ..ingest.reader import each_event, read_trace
 from ..model.codes import Part
-from ..timeline.dialect import HOST_CALL_KINDS, Kind, kinds
-from ..timeline.kernels import classify
-from ..timeline.recorded import runs_ahead
-from ..timeline.steps import Steps, find_steps
+from ..timeline.steps.recorded import runs_ahead
+from ..timeline.steps.traced import Steps, find_steps
+from ..timeline.trace.dialect import HOST_CALL_KINDS, Kind, kinds
+from ..timeline.trace.kernels import classify
 from .dialect import Event, Notes, Translator
 
 if TYPE_CHECKING:

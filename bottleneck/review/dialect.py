@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..model.codes import Part
-from ..timeline.dialect import Kind, normalise
-from ..timeline.hostwork import Work, label_of
-from ..timeline.kernels import classify
+from ..timeline.lanes.host_work import Work, label_of
+from ..timeline.trace.dialect import Kind, normalise
+from ..timeline.trace.kernels import classify
 
 __all__ = ["LANE", "Event", "Notes", "Translator", "collective_name"]
 

@@ -12,8 +12,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..model.words import clean
 from ..reporters.base import reporter
-from ..reporters.wording import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,12 +17,12 @@ import numpy as np
 
 from ..model.codes import BottleneckClass, Part
 from ..model.view import NO_PART, PARTS_OF_CLASS
-from ..reporters.rows import headline
-from ..reporters.wording import milliseconds, percent, sentence
-from ..timeline.dialect import kinds
-from ..timeline.program import build_program
-from ..timeline.view import PARTS
-from ..timeline.view_gpu import WHAT_OF_PART, idle_pieces
+from ..model.words import milliseconds, percent, sentence
+from ..reporters.rows.diagnosis import headline
+from ..timeline.lanes.program import build_program
+from ..timeline.trace.dialect import kinds
+from ..timeline.views.gpu import WHAT_OF_PART, idle_pieces
+from ..timeline.views.thinned import PARTS
 from .dialect import LANE
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..model.run import CompileFacts
     from ..model.trace import Trace
     from ..model.view import StepTimeline
-    from ..timeline.steps import Steps
+    from ..timeline.steps.traced import Steps
     from .copy import Copied
     from .dialect import Event
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..reporters.closing_rows import capture_line, settings_lines
-from ..reporters.fix_rows import combination_line, fix_rows
+from ..model.words import clean, milliseconds, percent
 from ..reporters.html.palette import COLOURS
-from ..reporters.rows import budget_rows, cause_rows, device_line, headline, step_line
-from ..reporters.wording import clean, milliseconds, percent
+from ..reporters.rows.closing import capture_line, settings_lines
+from ..reporters.rows.diagnosis import budget_rows, cause_rows, device_line, headline, step_line
+from ..reporters.rows.fixes import combination_line, fix_rows
 from .lane import Place
 
 if TYPE_CHECKING:

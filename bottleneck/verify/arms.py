@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..harness.launch_apart import launch_apart
-from ..harness.layout import collect, record_end
-from ..harness.patch_environment import environment_of
-from ..harness.plan import Plan
 from ..model.run import LoaderFacts, Run, ScriptOutcome, Window
-from ..model.trial import Trial, TrialFacts, Wish
-from ..model.verify import RunRecord
+from ..model.verify import RunRecord, Trial, TrialFacts, Wish
+from ..runs.environment import environment_of
+from ..runs.launch_apart import launch_apart
+from ..runs.layout import collect, record_end
+from ..runs.plan import Plan
 from ..stats import typical_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..harness.launch_apart import Ended
     from ..model.run import Counters
+    from ..runs.launch_apart import Ended
 
 __all__ = ["Arms", "Target", "first_epoch", "read_facts", "read_run"]
 

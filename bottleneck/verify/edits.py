@@ -18,8 +18,7 @@ import msgspec
 from ..catalog.registry import by_id
 from ..errors import InputError
 from ..model.run import JsonValue, SourceSite
-from ..model.trial import Applied
-from ..model.verify import Edit, Verification
+from ..model.verify import Applied, Edit, Verification
 from .syntax import CannotEditError, add_after_imports, drop_statement, set_keywords
 
 __all__ = [

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from ..model.fix import Suggestion
     from ..model.run import JsonValue
-    from ..model.trial import TrialFacts, Wish
-    from ..model.verify import Protocol, RunRecord
+    from ..model.verify import Protocol, RunRecord, TrialFacts, Wish
     from .parity import Reproduction
 
 __all__ = ["Candidate", "Evidence", "candidate_again", "candidate_of", "empty_row", "make_outcome"]

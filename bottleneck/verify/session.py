@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..model.run import Run
-    from ..model.trial import Wish
-    from ..model.verify import Outcome, RunRecord
+    from ..model.verify import Outcome, RunRecord, Wish
     from .arms import Arms
 
 __all__ = ["Session"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog.registry import FIXES, by_id
 from ..errors import UsageError
-from ..model.trial import Wish
+from ..model.verify import Wish
 from .rows import Candidate, candidate_of
 
 if TYPE_CHECKING:

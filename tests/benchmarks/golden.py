@@ -1,13 +1,14 @@
 """Freeze what the tool says about every recorded run: one file per case in tests/golden/.
 
 In: tests/recorded/. Out: tests/golden/NAME.json with verdict, grade, causes and prices, ranking of fixes
-with predictions, and budget; `--full DIR` writes whole diagnoses instead, to compare two versions line by line.
+with predictions, and budget; `--full DIR` writes whole diagnoses, to compare two versions line by line.
 
     python tests/benchmarks/golden.py            # rewrite the golden files
     python tests/benchmarks/golden.py --check    # say what differs; exit status 1 if anything does
     python tests/benchmarks/golden.py --full DIR [NAME...]
 
-A change that alters a golden file says why in its commit, with the measurement that makes the new answer right.
+A change that alters a golden file says why in its commit, with the measurement that makes the new
+answer right.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def main() -> int:
         args.full.mkdir(parents=True, exist_ok=True)
         for name in names:
             found = msgspec.structs.replace(diagnose_paths([CASES[name].folder]), created="")
-            (args.full / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+            (args.full / f"{name}.json").write_bytes(
+                msgspec.json.format(msgspec.json.encode(found), indent=1)
+            )
         return 0
     changed = 0
     for name in names:

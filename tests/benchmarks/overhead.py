@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_bottleneck.harness.agent import Agent
-from torch_bottleneck.harness.plan import Plan
-from torch_bottleneck.harness.probes import dispatch_ns
-from torch_bottleneck.harness.progress import Progress
-from torch_bottleneck.harness.stopping import Stopper
-from torch_bottleneck.harness.store import Store
+from torch_bottleneck.harness.facts.probes import dispatch_ns
+from torch_bottleneck.harness.process.agent import Agent
+from torch_bottleneck.harness.process.progress import Progress
+from torch_bottleneck.harness.process.stopping import Stopper
 from torch_bottleneck.model.run import Run
+from torch_bottleneck.runs.plan import Plan
+from torch_bottleneck.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

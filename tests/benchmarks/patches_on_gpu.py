@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from torch_bottleneck.model.trial import Wish
+from torch_bottleneck.model.verify import Wish
 from torch_bottleneck.verify.arms import Arms, Target
 
 SCRIPT = """

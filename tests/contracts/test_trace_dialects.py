@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.timeline.dialect import Kind, is_launch, kinds, normalise
-from torch_bottleneck.timeline.steps import find_steps
+from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace.dialect import Kind, is_launch, kinds, normalise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from torch_bottleneck.harness.plan import Plan, encode_plan
 from torch_bottleneck.model.run import Run
+from torch_bottleneck.runs.plan import Plan, encode_plan
 
 SCRIPT = Path(__file__).parent / "kinds" / "neutral.py"
 CASES = ("model", "in_place", "blocks", "loss", "step", "optimizer", "breaks")

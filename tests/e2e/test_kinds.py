@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torch_bottleneck.harness.plan import Plan, encode_plan
 from torch_bottleneck.model.run import Run
+from torch_bottleneck.runs.plan import Plan, encode_plan
 
 KINDS = Path(__file__).parent / "kinds"
 

@@ -16,7 +16,7 @@ import pytest
 from torch.cuda import _memory_viz
 
 from torch_bottleneck.ingest.snapshot import read_snapshot
-from torch_bottleneck.timeline.memory import summarise_memory
+from torch_bottleneck.timeline.memory.summary import summarise_memory
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 SNAPSHOTS = sorted(RECORDED.rglob("*.snapshot.pickle.gz"))

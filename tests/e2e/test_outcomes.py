@@ -114,9 +114,9 @@ def test_a_script_that_ends_early_is_analysed_as_far_as_it_goes(tmp_path: Path, 
 def test_hooks_that_cannot_be_put_in_leave_the_script_alone(tmp_path: Path) -> None:
     write(tmp_path / "train.py", "print('done')")
     (tmp_path / "sitecustomize.py").write_text(
-        "import torch_bottleneck.harness.stopping as s\n"
+        "import torch_bottleneck.harness.process.stopping as s\n"
         "s.Stopper.at_first_safe_point = lambda self, call: None\n"
-        "import sys; sys.modules['torch_bottleneck.harness.hooks'] = None\n"
+        "import sys; sys.modules['torch_bottleneck.harness.events.hooks'] = None\n"
     )
     got = diagnose(tmp_path, "train.py", PYTHONPATH=str(tmp_path))
     assert got.out.startswith("done\n")

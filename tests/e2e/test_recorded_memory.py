@@ -22,7 +22,7 @@ from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.memory import MemoryCategory, MemorySummary
-from torch_bottleneck.timeline.memory import summarise_memory
+from torch_bottleneck.timeline.memory.summary import summarise_memory
 
 RECORDED = sorted(name for name in CASES if name.startswith("memory-"))
 SCRIPT = "tests/benchmarks/memory_cases.py"

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from e2e.test_compile_neutral import SCRIPT, check_counts, counted
 
-from torch_bottleneck.harness.plan import Plan, encode_plan
-from torch_bottleneck.model.trial import Trial, TrialFacts, Wish
+from torch_bottleneck.model.verify import Trial, TrialFacts, Wish
+from torch_bottleneck.runs.plan import Plan, encode_plan
 
 CASES = ("model", "in_place", "loss", "step", "optimizer", "breaks")
 

@@ -11,7 +11,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from torch_bottleneck.model.memory_notes import MemoryNotes, NotedOwners
+from torch_bottleneck.model.snapshot import MemoryNotes, NotedOwners
 
 __all__ = ["MB", "Allocator", "Training", "frame"]
 

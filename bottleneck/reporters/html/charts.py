@@ -11,7 +11,7 @@ import msgspec
 
 from ...model.codes import Part
 from ...model.view import PARTS_OF_CLASS
-from ..wording import clean
+from ...model.words import clean
 
 if TYPE_CHECKING:
     from ...model.codes import BottleneckClass

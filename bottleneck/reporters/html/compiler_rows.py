@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..rows import root_of
-from ..wording import clean, milliseconds, percent, sentence
+from ...model.words import clean, milliseconds, percent, sentence
+from ..rows.diagnosis import root_of
 from .facts import Facts, cut_text, facts, known, place_or, share
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...model.units import byte_size
-from ..wording import clean, percent, place
+from ...model.words import byte_size, clean, percent, place
 
 if TYPE_CHECKING:
     from ...model.run import SourceSite

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.codes import Part
-from ..fix_rows import fix_rows
-from ..rows import is_bound
-from ..wording import clean, milliseconds, percent, times
+from ...model.words import clean, milliseconds, percent, times
+from ..rows.diagnosis import is_bound
+from ..rows.fixes import fix_rows
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..rows import root_of
-from ..wording import clean, percent
+from ...model.words import clean, percent
+from ..rows.diagnosis import root_of
 from .facts import Facts, facts, place_or, size
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.codes import BottleneckClass
-from .. import details
-from ..closing_rows import capture_line
-from ..fix_rows import FixRow, combination_line, fix_rows
-from ..rows import CauseRow, cause_rows, device_line, headline
-from ..verify_rows import rows_of
-from ..wording import clean, milliseconds
+from ...model.words import clean, milliseconds
+from ..rows import details
+from ..rows.closing import capture_line
+from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
+from ..rows.fixes import FixRow, combination_line, fix_rows
+from ..rows.verify import rows_of
 from .charts import blocks_of
 from .compiler_rows import compile_section, compute_facts, math_rows
 from .head import budget_groups, figures

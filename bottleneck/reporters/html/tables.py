@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...model.codes import Part
 from ...model.counters import COUNTERS
-from ..rows import root_of
-from ..wording import clean, milliseconds, percent
+from ...model.words import clean, milliseconds, percent
+from ..rows.diagnosis import root_of
 from .facts import Facts, cut_text, facts, place_or, size
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..wording import clean, milliseconds
+from ...model.words import clean, milliseconds
 from .facts import Facts, facts
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from torch_bottleneck.harness.launch import ENTRY, ENVIRONMENT
-from torch_bottleneck.harness.plan import Plan, encode_plan
 from torch_bottleneck.model.run import Run
+from torch_bottleneck.runs.launch import ENTRY, ENVIRONMENT
+from torch_bottleneck.runs.plan import Plan, encode_plan
 
 __all__ = ["Result", "command_line", "diagnose", "harness", "harness_command", "plain", "read_run"]
 

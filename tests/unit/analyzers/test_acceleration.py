@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from torch_bottleneck.analyzers.acceleration import acceleration_rows
+from torch_bottleneck.analyzers.sections.acceleration import acceleration_rows
 from torch_bottleneck.model.diagnosis import SettingRow
 from torch_bottleneck.model.work import CompileSummary, ComputeFacts, MathRow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.analyzers.compile_facts import (
+from torch_bottleneck.analyzers.sections.compile_facts import (
     break_kind,
     changed_sizes,
     compile_summary,

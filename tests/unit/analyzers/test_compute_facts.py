@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_bottleneck.analyzers import find_all
-from torch_bottleneck.analyzers.compute_facts import compute_facts
+from torch_bottleneck.analyzers.sections.compute_facts import compute_facts
 from torch_bottleneck.model.run import Artefact, FlopCount, Run
 from torch_bottleneck.model.work import ComputeFacts, MathRow
 

@@ -12,16 +12,16 @@ from click.testing import CliRunner
 from unit.snapshots import MB, Training
 
 from torch_bottleneck.analyzers import find_all
-from torch_bottleneck.analyzers.memory_context import memory_context
-from torch_bottleneck.analyzers.memory_failure import ResidentGrowth
+from torch_bottleneck.analyzers.findings.memory_failure import ResidentGrowth
+from torch_bottleneck.analyzers.sections.memory_context import memory_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.cli.main import cli, run
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.finding import Finding
-from torch_bottleneck.model.memory_notes import NotedFailure
 from torch_bottleneck.model.run import Counters, HostFacts, Run, StepTable, Window
+from torch_bottleneck.model.snapshot import NotedFailure
 from torch_bottleneck.reporters.markdown import render as markdown
 from torch_bottleneck.reporters.terminal import render as terminal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.analyzers.context import _optimizer
+from torch_bottleneck.analyzers.sections.context import _optimizer
 from torch_bottleneck.catalog.conditions import evaluate, fill
 from torch_bottleneck.catalog.registry import by_id
 from torch_bottleneck.model.run import OptimizerFacts, Run

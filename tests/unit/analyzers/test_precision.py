@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.analyzers.precision import DoublePrecision
+from torch_bottleneck.analyzers.findings.precision import DoublePrecision
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import OptimizerFacts, Run, SourceSite
 

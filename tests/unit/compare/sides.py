@@ -13,7 +13,7 @@ from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.counters import BreakSite, Counter, StepCounters, SyncSite
 from torch_bottleneck.model.diagnosis import BudgetLine
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.model.workload import LoaderArguments, OptimizerArguments, Workload
+from torch_bottleneck.model.work import LoaderArguments, OptimizerArguments, Workload
 
 __all__ = ["baseline", "counters", "runs", "side", "site", "sync"]
 

@@ -96,7 +96,7 @@ def test_the_budgets_difference_is_told_line_by_line_with_what_belongs_to_it():
 def test_changed_loader_arguments_explain_the_input_line():
     from unit.compare.sides import workload
 
-    from torch_bottleneck.model.workload import LoaderArguments
+    from torch_bottleneck.model.work import LoaderArguments
 
     fewer = (LoaderArguments(cls="DataLoader", role="train", batch_size=16, num_workers=1),)
     one = baseline(budget=budget(OTHER_MATH=8.0, INPUT=1.0))

@@ -8,7 +8,7 @@ from unit.compare.sides import baseline, site, workload
 
 from torch_bottleneck.compare.comparable import changed_settings, mismatches
 from torch_bottleneck.model.baseline import Machine, StateRow
-from torch_bottleneck.model.workload import LoaderArguments, OptimizerArguments
+from torch_bottleneck.model.work import LoaderArguments, OptimizerArguments
 
 CPU = baseline().machine
 

@@ -13,7 +13,7 @@ from torch_bottleneck.compare.decide import compare_sides
 from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.model.compare import Comparison
 from torch_bottleneck.model.counters import SyncSite
-from torch_bottleneck.model.workload import LoaderArguments
+from torch_bottleneck.model.work import LoaderArguments
 from torch_bottleneck.reporters.compare_output import (
     COMPARE_FORMATS,
     load_comparison,

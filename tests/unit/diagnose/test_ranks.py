@@ -13,8 +13,8 @@ from torch_bottleneck.diagnose.ranks import critical, skew_of
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import BudgetLine, KernelRow
 from torch_bottleneck.model.run import StepTable, Window
-from torch_bottleneck.timeline.collectives import Skew
 from torch_bottleneck.timeline.result import Timeline
+from torch_bottleneck.timeline.trace.collectives import Skew
 
 
 def rank(true_ms: float, exchanged_ms: float) -> Any:

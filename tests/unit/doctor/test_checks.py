@@ -12,7 +12,7 @@ from torch_bottleneck.doctor.check import Check, try_apart
 from torch_bottleneck.doctor.machine import judge_profile
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.harness.self_test import Report
-from torch_bottleneck.model.memory_notes import NOTES_SUFFIX
+from torch_bottleneck.model.snapshot import NOTES_SUFFIX
 
 GOOD = {
     "torch": "2.13.0",

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from torch_bottleneck.harness.busy_threads import SHORTEST_SECONDS, BusyThreads
+from torch_bottleneck.harness.lines.busy_threads import SHORTEST_SECONDS, BusyThreads
 from torch_bottleneck.model.run import BUSY_THREAD
 
 

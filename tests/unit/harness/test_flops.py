@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from torch_bottleneck.harness.flops import FlopStep
+from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.model.run import FlopCount
 
 

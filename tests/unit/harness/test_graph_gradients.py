@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_bottleneck.harness.patches.graph_gradients import GraphGradients
+from torch_bottleneck.harness.trials.patches.graph_gradients import GraphGradients
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data._utils import worker as torch_worker
 from unit.harness.samplers import wait_for_samplers
 
-from torch_bottleneck.harness.batch_facts import BatchBook, tensors_of
-from torch_bottleneck.harness.loader import LoaderWatch
-from torch_bottleneck.harness.store import Store
+from torch_bottleneck.harness.facts.batch_facts import BatchBook, tensors_of
+from torch_bottleneck.harness.facts.loader import LoaderWatch
 from torch_bottleneck.model.run import LoaderFacts
+from torch_bottleneck.runs.store import Store
 
 SLEEP_MS = 4.0
 

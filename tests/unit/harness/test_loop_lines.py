@@ -9,9 +9,9 @@ import time
 
 from unit.harness.samplers import wait_for_samplers
 
-from torch_bottleneck.harness.loop_lines import LoopLines
-from torch_bottleneck.harness.phases import PhaseClock
-from torch_bottleneck.harness.switching import SWITCH_SECONDS, short_switches
+from torch_bottleneck.harness.lines.loop_lines import LoopLines
+from torch_bottleneck.harness.lines.switching import SWITCH_SECONDS, short_switches
+from torch_bottleneck.harness.windows.phases import PhaseClock
 
 
 def make_batch() -> None:

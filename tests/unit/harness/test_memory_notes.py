@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from torch_bottleneck.harness import torch_private
-from torch_bottleneck.harness.memory_notes import NoteBook, notes_path
-from torch_bottleneck.harness.out_of_memory import ARTEFACT, FailureWatch
-from torch_bottleneck.harness.phases import PhaseClock
-from torch_bottleneck.harness.store import Store
-from torch_bottleneck.harness.table import Row
-from torch_bottleneck.model.memory_notes import MemoryNotes
+from torch_bottleneck.harness.facts.memory_notes import NoteBook, notes_path
+from torch_bottleneck.harness.facts.out_of_memory import ARTEFACT, FailureWatch
+from torch_bottleneck.harness.windows.phases import PhaseClock
+from torch_bottleneck.harness.windows.table import Row
+from torch_bottleneck.model.snapshot import MemoryNotes
+from torch_bottleneck.runs.store import Store
 
 
 class FakeTensor:

@@ -14,12 +14,13 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from torch_bottleneck.catalog.registry import FIXES
-from torch_bottleneck.harness import patch_environment, torch_private
-from torch_bottleneck.harness.patches import PATCHES, make_patches
-from torch_bottleneck.harness.patches.base import Patch
-from torch_bottleneck.harness.patches.compilation import repeated_blocks
-from torch_bottleneck.harness.patches.copies import _without_blocking
-from torch_bottleneck.model.trial import Wish
+from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
+from torch_bottleneck.harness.trials.patches.base import Patch
+from torch_bottleneck.harness.trials.patches.compilation import repeated_blocks
+from torch_bottleneck.harness.trials.patches.copies import _without_blocking
+from torch_bottleneck.model.verify import Wish
+from torch_bottleneck.runs import environment as patch_environment
 
 REPLACED: tuple[tuple[Any, str], ...] = (
     (DataLoader, "__init__"),

@@ -11,19 +11,19 @@ from torch import nn
 from torch.optim import optimizer as optim_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from torch_bottleneck.harness.agent import Agent
-from torch_bottleneck.harness.hooks import Hooks
-from torch_bottleneck.harness.plan import Plan
-from torch_bottleneck.harness.progress import Progress
-from torch_bottleneck.harness.stopping import Stopper
-from torch_bottleneck.harness.store import Store
-from torch_bottleneck.harness.tape import Tape
+from torch_bottleneck.harness.events.hooks import Hooks
+from torch_bottleneck.harness.events.tape import Tape
+from torch_bottleneck.harness.process.agent import Agent
+from torch_bottleneck.harness.process.progress import Progress
+from torch_bottleneck.harness.process.stopping import Stopper
+from torch_bottleneck.runs.plan import Plan
+from torch_bottleneck.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from torch_bottleneck.harness.table import Row
+    from torch_bottleneck.harness.windows.table import Row
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

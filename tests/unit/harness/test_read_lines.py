@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import profiler
 
-from torch_bottleneck.harness.read_lines import READ_LABEL, ReadLines
+from torch_bottleneck.harness.lines.read_lines import READ_LABEL, ReadLines
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_stopping_leaves_the_class_as_it_was():
 COMPILED = """
     import torch
     from torch._dynamo.utils import counters
-    from torch_bottleneck.harness.read_lines import ReadLines
+    from torch_bottleneck.harness.lines.read_lines import ReadLines
 
     @torch.compile(backend="eager")
     def step(x):

@@ -11,9 +11,9 @@ from types import FrameType
 
 import pytest
 
-from torch_bottleneck.harness import relaunches
-from torch_bottleneck.harness.launch import ENTRY
-from torch_bottleneck.harness.plan import Plan, decode_plan
+from torch_bottleneck.harness.process import relaunches
+from torch_bottleneck.runs.launch import ENTRY
+from torch_bottleneck.runs.plan import Plan, decode_plan
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from torch_bottleneck.harness.step_loops import Chain, find_loops
+from torch_bottleneck.harness.lines.step_loops import Chain, find_loops
 
 TRAINING = """\
 for batch in loader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.harness.steps import ManualRule, StepRule, smallest_period
+from torch_bottleneck.harness.windows.steps import ManualRule, StepRule, smallest_period
 
 Stream = str
 """One letter per event: F fetch, f root forward, z zero_grad, B a whole backward, D and G whole

@@ -17,22 +17,22 @@ from torch.utils.data import dataloader as loader_module
 
 from torch_bottleneck import Harness
 from torch_bottleneck.harness import torch_private
-from torch_bottleneck.harness.agent import Agent
-from torch_bottleneck.harness.capture import Capture
-from torch_bottleneck.harness.flops import FlopStep
-from torch_bottleneck.harness.horizon import Horizon
-from torch_bottleneck.harness.memory import MemoryHistory, SyncSites
-from torch_bottleneck.harness.memory_notes import NoteBook
-from torch_bottleneck.harness.memory_window import MemoryWindow
-from torch_bottleneck.harness.phases import PhaseClock
-from torch_bottleneck.harness.plan import Plan
-from torch_bottleneck.harness.presence import active
-from torch_bottleneck.harness.progress import Progress
-from torch_bottleneck.harness.stopping import Stopper, StopRun
-from torch_bottleneck.harness.store import Store
-from torch_bottleneck.harness.table import Row
-from torch_bottleneck.harness.trace import TraceSession
-from torch_bottleneck.harness.window_book import WindowBook
+from torch_bottleneck.harness.facts.flops import FlopStep
+from torch_bottleneck.harness.facts.memory_notes import NoteBook
+from torch_bottleneck.harness.process.agent import Agent
+from torch_bottleneck.harness.process.presence import active
+from torch_bottleneck.harness.process.progress import Progress
+from torch_bottleneck.harness.process.stopping import Stopper, StopRun
+from torch_bottleneck.harness.windows.book import WindowBook
+from torch_bottleneck.harness.windows.capture import Capture
+from torch_bottleneck.harness.windows.horizon import Horizon
+from torch_bottleneck.harness.windows.memory import MemoryHistory, SyncSites
+from torch_bottleneck.harness.windows.memory_window import MemoryWindow
+from torch_bottleneck.harness.windows.phases import PhaseClock
+from torch_bottleneck.harness.windows.table import Row
+from torch_bottleneck.harness.windows.trace import TraceSession
+from torch_bottleneck.runs.plan import Plan
+from torch_bottleneck.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,7 @@ import random
 
 import pytest
 
-from torch_bottleneck.harness.phases import PhaseClock
-from torch_bottleneck.harness.plan import Plan
-from torch_bottleneck.harness.table import Row, as_table, counted_ms, join_tables, plain_ms
-from torch_bottleneck.harness.windows import (
+from torch_bottleneck.harness.windows.lengths import (
     AWAITED_MS,
     AWAITED_STEPS,
     awaits_evaluation,
@@ -18,7 +15,10 @@ from torch_bottleneck.harness.windows import (
     make_schedule,
     warmup_is_over,
 )
-from torch_bottleneck.model.trial import Trial
+from torch_bottleneck.harness.windows.phases import PhaseClock
+from torch_bottleneck.harness.windows.table import Row, as_table, counted_ms, join_tables, plain_ms
+from torch_bottleneck.model.verify import Trial
+from torch_bottleneck.runs.plan import Plan
 
 PLAN = Plan(script="train.py")
 
@@ -138,7 +138,7 @@ def test_phases_are_exclusive_and_split_at_a_cut(monkeypatch: pytest.MonkeyPatch
     def tick() -> int:
         return now
 
-    monkeypatch.setattr("torch_bottleneck.harness.phases.perf_counter_ns", tick)
+    monkeypatch.setattr("torch_bottleneck.harness.windows.phases.perf_counter_ns", tick)
     clock = PhaseClock()
     clock.enter("optimizer")
     now = 10

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from torch_bottleneck.harness.progress import Progress
-from torch_bottleneck.harness.runner import strip_frames
-from torch_bottleneck.harness.stopping import Stopper, StopRun
+from torch_bottleneck.harness.process.progress import Progress
+from torch_bottleneck.harness.process.runner import strip_frames
+from torch_bottleneck.harness.process.stopping import Stopper, StopRun
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def sleep_until_stopped(seconds: float) -> bool:
 def test_a_parent_that_waits_behind_its_stopped_children_is_stopped(
     stopper: Stopper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch_bottleneck.harness.stopping.CHILDREN_SECONDS", 0.3)
+    monkeypatch.setattr("torch_bottleneck.harness.process.stopping.CHILDREN_SECONDS", 0.3)
     stopper.install_signals()
     alive_until = time.monotonic() + 0.5
     stopper.follow_children(lambda: time.monotonic() < alive_until)
@@ -226,7 +226,7 @@ def test_a_parent_that_waits_behind_its_stopped_children_is_stopped(
 
 
 def test_a_parent_that_trains_as_well_goes_on(stopper: Stopper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_bottleneck.harness.stopping.CHILDREN_SECONDS", 0.2)
+    monkeypatch.setattr("torch_bottleneck.harness.process.stopping.CHILDREN_SECONDS", 0.2)
     stopper.install_signals()
     stopper.follow_children(lambda: False)
     stopper.safe_point()

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from torch_bottleneck.errors import InputError
-from torch_bottleneck.harness import store as store_module
-from torch_bottleneck.harness.layout import (
+from torch_bottleneck.model.run import Run, ScriptOutcome, StepTable, Window
+from torch_bottleneck.runs import store as store_module
+from torch_bottleneck.runs.layout import (
     collect,
     has_steps,
     holds_steps,
@@ -21,11 +22,10 @@ from torch_bottleneck.harness.layout import (
     report_done,
     wait_for_ranks,
 )
-from torch_bottleneck.harness.leftovers import put_aside
-from torch_bottleneck.harness.place import Place, choose_place
-from torch_bottleneck.harness.plan import Plan, decode_plan, encode_plan
-from torch_bottleneck.harness.store import Store, partial_name, write_atomically
-from torch_bottleneck.model.run import Run, ScriptOutcome, StepTable, Window
+from torch_bottleneck.runs.leftovers import put_aside
+from torch_bottleneck.runs.place import Place, choose_place
+from torch_bottleneck.runs.plan import Plan, decode_plan, encode_plan
+from torch_bottleneck.runs.store import Store, partial_name, write_atomically
 
 DONE = ScriptOutcome(how="stopped", exit_code=0)
 

@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from torch_bottleneck.harness.agent import Agent
-from torch_bottleneck.harness.plan import Plan
-from torch_bottleneck.harness.progress import Progress
-from torch_bottleneck.harness.steps import StepRule
-from torch_bottleneck.harness.stopping import Stopper, StopRun
-from torch_bottleneck.harness.store import Store
-from torch_bottleneck.harness.tape import Tape
-from torch_bottleneck.harness.tracker import Tracker
-from torch_bottleneck.harness.windows import steps_to_tell
+from torch_bottleneck.harness.events.tape import Tape
+from torch_bottleneck.harness.process.agent import Agent
+from torch_bottleneck.harness.process.progress import Progress
+from torch_bottleneck.harness.process.stopping import Stopper, StopRun
+from torch_bottleneck.harness.windows.lengths import steps_to_tell
+from torch_bottleneck.harness.windows.steps import StepRule
+from torch_bottleneck.harness.windows.tracker import Tracker
+from torch_bottleneck.runs.plan import Plan
+from torch_bottleneck.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from torch_bottleneck.harness.table import Row
+    from torch_bottleneck.harness.windows.table import Row
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -196,7 +196,7 @@ class Run:
     def go_on(self, events: list[tuple[str, int]]) -> None:
         """Let these things happen."""
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("tape", "tracker", "phases"):
+            for module in ("events.tape", "windows.tracker", "windows.phases"):
                 patch.setattr(f"torch_bottleneck.harness.{module}.perf_counter_ns", self.clock)
             for name, took in events:
                 self.clock.now += 3

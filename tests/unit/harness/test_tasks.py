@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.harness.tasks import Task, this_task
+from torch_bottleneck.runs.tasks import Task, this_task
 
 
 def test_a_process_of_which_nothing_is_said_is_alone() -> None:

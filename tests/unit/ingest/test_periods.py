@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_bottleneck.timeline.periods import find_period, identity_period
+from torch_bottleneck.timeline.steps.periods import find_period, identity_period
 
 
 def model(layers: int) -> list[int]:

@@ -11,8 +11,8 @@ import pytest
 from recorded.cases import CASES, Case
 
 from torch_bottleneck.ingest import load, read_trace
-from torch_bottleneck.timeline.dialect import DEVICE_KINDS, HOST_CALL_KINDS, kinds
-from torch_bottleneck.timeline.steps import find_steps
+from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, kinds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import flops_from_shapes, read_trace
 from torch_bottleneck.ingest.shapes import operator_calls
-from torch_bottleneck.timeline.steps import find_steps
+from torch_bottleneck.timeline.steps.traced import find_steps
 
 # One 3x3 convolution of 3 to 8 channels on 4 x 8 x 8, which needs no gradient of the data, and a layer
 # of 512 to 10 on 4 rows.

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from unit.reporters.sample import empty, sample
 
+from torch_bottleneck.model import words as wording
 from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import BudgetLine
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.reporters import wording
-from torch_bottleneck.reporters.closing_rows import capture_line, settings_lines
-from torch_bottleneck.reporters.fix_rows import combination_line, fix_rows
-from torch_bottleneck.reporters.rows import bar_cells, budget_rows, cause_rows, step_line
+from torch_bottleneck.reporters.rows.closing import capture_line, settings_lines
+from torch_bottleneck.reporters.rows.diagnosis import bar_cells, budget_rows, cause_rows, step_line
+from torch_bottleneck.reporters.rows.fixes import combination_line, fix_rows
 
 
 def test_budget_rows_lose_nothing_and_end_with_the_unexplained() -> None:

@@ -12,10 +12,10 @@ from unit.reporters.sample import sample
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.words import milliseconds
 from torch_bottleneck.reporters import markdown, terminal
-from torch_bottleneck.reporters.fix_rows import fix_rows
-from torch_bottleneck.reporters.rows import cause_rows
-from torch_bottleneck.reporters.wording import milliseconds
+from torch_bottleneck.reporters.rows.diagnosis import cause_rows
+from torch_bottleneck.reporters.rows.fixes import fix_rows
 
 SCREEN = 40
 LINE = re.compile(r"^\S .{8,}? +(?P<ms>\d[\d .]*) ms +(?P<share>[\d.]+) %", re.MULTILINE)

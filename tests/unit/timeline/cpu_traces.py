@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torch_bottleneck.model.trace import NONE, Trace, TraceMeta
-from torch_bottleneck.timeline.steps import Steps
+from torch_bottleneck.timeline.steps.traced import Steps
 
 Row = tuple[str, str, float, float]
 """(name, "op" or "label", start in us, duration in us)"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torch_bottleneck.timeline.hostwork import HostWork, Work
-from torch_bottleneck.timeline.program import NO_WAIT, PARTS, EventKind, Program
+from torch_bottleneck.timeline.lanes.host_work import HostWork, Work
+from torch_bottleneck.timeline.lanes.program import NO_WAIT, PARTS, EventKind, Program
 
 
 def make_program(

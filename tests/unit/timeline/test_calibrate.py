@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.timeline.calibrate import TYPICAL_SCALE, calibrate
-from torch_bottleneck.timeline.hostwork import Work
-from torch_bottleneck.timeline.program import EventKind, Program
-from torch_bottleneck.timeline.replay import Edit, Replay
+from torch_bottleneck.timeline.lanes.calibrate import TYPICAL_SCALE, calibrate
+from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.program import EventKind, Program
+from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 
 from .programs import make_program
 

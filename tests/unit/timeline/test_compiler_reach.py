@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.timeline.calibrate import calibrate
-from torch_bottleneck.timeline.compiler_reach import (
+from torch_bottleneck.timeline.gpu.compiler_reach import (
     ENTRY_NS,
     GRAPH_NS,
     PER_GRADIENT_NS,
@@ -21,14 +20,15 @@ from torch_bottleneck.timeline.compiler_reach import (
     host_left_ns,
     read_reach,
 )
-from torch_bottleneck.timeline.device_work import read_device_work
-from torch_bottleneck.timeline.dialect import kinds
-from torch_bottleneck.timeline.gpu_questions import Circumstances, Question
-from torch_bottleneck.timeline.gpu_what_ifs import Answers, ask_gpu
-from torch_bottleneck.timeline.gpu_what_ifs_dispatch import dispatch_questions
-from torch_bottleneck.timeline.hostwork import Work
-from torch_bottleneck.timeline.program import EventKind, Program, build_program
-from torch_bottleneck.timeline.replay import Replay
+from torch_bottleneck.timeline.gpu.device_work import read_device_work
+from torch_bottleneck.timeline.gpu.questions.ask import Answers, ask_gpu
+from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances, Question
+from torch_bottleneck.timeline.gpu.questions.dispatch import dispatch_questions
+from torch_bottleneck.timeline.lanes.calibrate import calibrate
+from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
+from torch_bottleneck.timeline.lanes.replay import Replay
+from torch_bottleneck.timeline.trace.dialect import kinds
 
 from .traces import BACKWARD, TraceWriter
 

@@ -21,8 +21,8 @@ from torch_bottleneck.model.run import (
     StepTable,
     Window,
 )
-from torch_bottleneck.timeline.counters import count_steps
-from torch_bottleneck.timeline.steps import find_steps
+from torch_bottleneck.timeline.counts.counters import count_steps
+from torch_bottleneck.timeline.steps.traced import find_steps
 
 
 def count(writer: TraceWriter, **facts):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.timeline.cpu_ops import OpClass, classify
-from torch_bottleneck.timeline.cpu_segments import read_segments
-from torch_bottleneck.timeline.cpu_steady import steady_ns
+from torch_bottleneck.timeline.cpu.segments import read_segments
+from torch_bottleneck.timeline.cpu.steady import steady_ns
+from torch_bottleneck.timeline.trace.operators import OpClass, classify
 
 from .cpu_traces import make_steps, make_trace
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.timeline.fusion import Fusion, fuse
-from torch_bottleneck.timeline.hostwork import Work
-from torch_bottleneck.timeline.kernels import classify
-from torch_bottleneck.timeline.program import EventKind
+from torch_bottleneck.timeline.gpu.fusion import Fusion, fuse
+from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.program import EventKind
+from torch_bottleneck.timeline.trace.kernels import classify
 
 from .programs import make_program
 

@@ -7,15 +7,15 @@ import pytest
 
 from torch_bottleneck.model.trace import Trace
 from torch_bottleneck.model.work import ComputeFacts
-from torch_bottleneck.timeline.device_work import read_device_work
-from torch_bottleneck.timeline.dialect import kinds
-from torch_bottleneck.timeline.gpu_compute import (
+from torch_bottleneck.timeline.gpu.compute import (
     attention_backends,
     compiled_work,
     slowest_backend,
     trace_compute,
 )
-from torch_bottleneck.timeline.program import Program, build_program
+from torch_bottleneck.timeline.gpu.device_work import read_device_work
+from torch_bottleneck.timeline.lanes.program import Program, build_program
+from torch_bottleneck.timeline.trace.dialect import kinds
 
 from .traces import TraceWriter
 

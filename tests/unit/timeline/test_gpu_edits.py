@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torch_bottleneck.timeline.calibrate import calibrate
-from torch_bottleneck.timeline.compiler_reach import Reach, host_left_ns
-from torch_bottleneck.timeline.device_masks import DeviceWork
-from torch_bottleneck.timeline.gpu_edits import few_launches, price_seams, seams_gone
-from torch_bottleneck.timeline.hostwork import HostWork, Work
-from torch_bottleneck.timeline.program import EventKind, Program
-from torch_bottleneck.timeline.replay import Edit, Replay
+from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
+from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
+from torch_bottleneck.timeline.gpu.edits import few_launches, price_seams, seams_gone
+from torch_bottleneck.timeline.lanes.calibrate import calibrate
+from torch_bottleneck.timeline.lanes.host_work import HostWork, Work
+from torch_bottleneck.timeline.lanes.program import EventKind, Program
+from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 
 from .programs import make_program
 

@@ -9,9 +9,9 @@ from recorded.cases import CASES, Case
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.timeline.gpu import read_gpu
+from torch_bottleneck.timeline.gpu.reading import read_gpu
 from torch_bottleneck.timeline.result import Timeline
-from torch_bottleneck.timeline.steps import find_steps
+from torch_bottleneck.timeline.steps.traced import find_steps
 
 BARE = {name: case for name, case in CASES.items() if case.true_step_ms and "H200" in case.facts["device"]}
 FIXED = sorted(name for name, case in BARE.items() if case.facts.get("fixed_step_ms"))

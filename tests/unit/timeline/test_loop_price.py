@@ -7,8 +7,8 @@ import pytest
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.run import LoopTime, SourceSite
-from torch_bottleneck.timeline.cpu_baseline import Baseline
-from torch_bottleneck.timeline.loop_price import HostTimes, dearest_loop, loop_of_dispatch
+from torch_bottleneck.timeline.steps.baseline import Baseline
+from torch_bottleneck.timeline.steps.loop_price import HostTimes, dearest_loop, loop_of_dispatch
 
 WHOLE = HostTimes(forward=40.0, outside=20.0, backward=30.0)
 SMALL_OPERATORS = HostTimes(forward=36.0, outside=18.0, backward=20.0)

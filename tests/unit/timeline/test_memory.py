@@ -14,11 +14,11 @@ from unit.snapshots import ACCUMULATE, ENGINE, MB, Allocator, Training, main_lin
 
 from torch_bottleneck.ingest.snapshot import read_snapshot
 from torch_bottleneck.model.memory import MAX_POINTS, MAX_ROWS, MemoryCategory, MemorySummary
-from torch_bottleneck.model.memory_notes import MemoryNotes, NotedFailure
-from torch_bottleneck.timeline.memory import join_failure, summarise_memory
-from torch_bottleneck.timeline.memory_curve import thin
-from torch_bottleneck.timeline.memory_lives import find_lives, reserved_after
-from torch_bottleneck.timeline.memory_segments import _segments_at
+from torch_bottleneck.model.snapshot import MemoryNotes, NotedFailure
+from torch_bottleneck.timeline.memory.curve import thin
+from torch_bottleneck.timeline.memory.lives import find_lives, reserved_after
+from torch_bottleneck.timeline.memory.segments import _segments_at
+from torch_bottleneck.timeline.memory.summary import join_failure, summarise_memory
 
 STATE = (6 + 7 + 8 + 9) * MB
 

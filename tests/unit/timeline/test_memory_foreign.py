@@ -13,7 +13,7 @@ from unit.timeline.test_memory import STATE, held, summary_of, trained
 
 from torch_bottleneck.ingest.snapshot import read_snapshot
 from torch_bottleneck.model.memory import MemoryCategory, MemorySummary
-from torch_bottleneck.timeline.memory import summarise_memory
+from torch_bottleneck.timeline.memory.summary import summarise_memory
 
 
 def summarised(content: dict[str, Any], folder: Path) -> MemorySummary:

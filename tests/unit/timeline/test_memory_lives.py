@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.snapshots import MB, START_US
 
 from torch_bottleneck.ingest.snapshot import read_snapshot
-from torch_bottleneck.timeline.memory_lives import find_lives, reserved_after
+from torch_bottleneck.timeline.memory.lives import find_lives, reserved_after
 
 SLOT = 64 * MB
 SLOTS = 6

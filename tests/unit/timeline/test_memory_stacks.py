@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_bottleneck.model.snapshot import Frame, Snapshot
-from torch_bottleneck.timeline.memory_stacks import StackFacts, read_stacks, user_site
+from torch_bottleneck.timeline.memory.stacks import StackFacts, read_stacks, user_site
 
 TORCH = "/v/lib/python3.12/site-packages/torch"
 CALL = Frame("_call_impl", f"{TORCH}/nn/modules/module.py", 1790)

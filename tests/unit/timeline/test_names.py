@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import Part
-from torch_bottleneck.timeline.collectives import rank_skew
-from torch_bottleneck.timeline.dialect import kinds
-from torch_bottleneck.timeline.hostwork import Work, label_of
-from torch_bottleneck.timeline.kernels import classify
-from torch_bottleneck.timeline.stacks import UserFrames, parse_frame
+from torch_bottleneck.timeline.lanes.host_work import Work, label_of
+from torch_bottleneck.timeline.trace.collectives import rank_skew
+from torch_bottleneck.timeline.trace.dialect import kinds
+from torch_bottleneck.timeline.trace.kernels import classify
+from torch_bottleneck.timeline.trace.stacks import UserFrames, parse_frame
 
 from .traces import TraceWriter
 

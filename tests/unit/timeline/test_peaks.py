@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.timeline.math_rates import PEAK_RATIO
-from torch_bottleneck.timeline.peaks import BANDWIDTH, PEAKS, peak_of
+from torch_bottleneck.timeline.gpu.math_rates import PEAK_RATIO
+from torch_bottleneck.timeline.gpu.peaks import BANDWIDTH, PEAKS, peak_of
 
 NAMES = {
     "NVIDIA H200": ("NVIDIA H200 data sheet", 989.5, 4800),

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from torch_bottleneck.analyzers.step_summary import find_basis
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Window
-from torch_bottleneck.timeline.cpu import read_cpu
-from torch_bottleneck.timeline.rare import RARE, ordinary_steps, with_rare
+from torch_bottleneck.timeline.cpu.reading import read_cpu
+from torch_bottleneck.timeline.steps.basis import find_basis
+from torch_bottleneck.timeline.steps.rare import RARE, ordinary_steps, with_rare
 
 from .cpu_traces import make_steps, training
 

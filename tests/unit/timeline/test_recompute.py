@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.trace import Trace
-from torch_bottleneck.timeline.calibrate import calibrate
-from torch_bottleneck.timeline.dialect import kinds
-from torch_bottleneck.timeline.program import Program, build_program
-from torch_bottleneck.timeline.recompute import (
+from torch_bottleneck.timeline.lanes.calibrate import calibrate
+from torch_bottleneck.timeline.lanes.program import Program, build_program
+from torch_bottleneck.timeline.lanes.recompute import (
     checkpoint_ms,
     forward_work,
     recomputed,
     without_recomputation,
 )
-from torch_bottleneck.timeline.replay import Replay
+from torch_bottleneck.timeline.lanes.replay import Replay
+from torch_bottleneck.timeline.trace.dialect import kinds
 
 from .traces import BACKWARD, TraceWriter
 

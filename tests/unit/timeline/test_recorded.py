@@ -8,9 +8,9 @@ from recorded.cases import CASES
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest.reader import read_trace
-from torch_bottleneck.timeline.dialect import kinds
-from torch_bottleneck.timeline.recorded import recorded_ms, runs_ahead
-from torch_bottleneck.timeline.steps import find_steps
+from torch_bottleneck.timeline.steps.recorded import recorded_ms, runs_ahead
+from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace.dialect import kinds
 
 
 @pytest.mark.parametrize("name", ["fp32-h200", "naive-attention-h200"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_bottleneck.timeline.budget import gpu_budget
-from torch_bottleneck.timeline.hostwork import Work
-from torch_bottleneck.timeline.program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, Program
-from torch_bottleneck.timeline.replay import Edit, Replay
+from torch_bottleneck.timeline.lanes.budget import gpu_budget
+from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, Program
+from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 
 from .programs import make_program
 

@@ -7,7 +7,7 @@ import pytest
 
 from torch_bottleneck.model.run import CompileEvent, CompileFacts, GraphBreak, SourceSite
 from torch_bottleneck.model.trace import Trace
-from torch_bottleneck.timeline.seams import Seam, find_seams, region_owners
+from torch_bottleneck.timeline.lanes.seams import Seam, find_seams, region_owners
 
 from .traces import TraceWriter
 

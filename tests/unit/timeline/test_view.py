@@ -15,13 +15,13 @@ from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.view import Lane, StepTimeline
-from torch_bottleneck.timeline import intervals
-from torch_bottleneck.timeline.dialect import DEVICE_KINDS, kinds
-from torch_bottleneck.timeline.gpu import _edges, read_gpu
-from torch_bottleneck.timeline.program import build_program
-from torch_bottleneck.timeline.steps import find_steps
-from torch_bottleneck.timeline.view import MOST_LANES, MOST_SPANS, PARTS, choose_step, nesting
-from torch_bottleneck.timeline.view_gpu import idle_pieces, observed_step_ends
+from torch_bottleneck.timeline.gpu.reading import _edges, read_gpu
+from torch_bottleneck.timeline.lanes.program import build_program
+from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace import intervals
+from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS, kinds
+from torch_bottleneck.timeline.views.gpu import idle_pieces, observed_step_ends
+from torch_bottleneck.timeline.views.thinned import MOST_LANES, MOST_SPANS, PARTS, choose_step, nesting
 
 GPU = ["example-launch-bound", "example-sync-bound", "example-transfer-bound", "input-h200", "ddp-h200"]
 CPU = ["input-bound-cpu/run", "example-graph-breaks-cpu"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torch_bottleneck.model.run import BatchFacts, LoaderFacts, OptimizerFacts, Run, StepTable, Window
-from torch_bottleneck.timeline.workload import read_workload
+from torch_bottleneck.timeline.steps.workload import read_workload
 
 TABLE = StepTable(
     index=[3, 4, 5, 6],

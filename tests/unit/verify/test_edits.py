@@ -11,8 +11,7 @@ import pytest
 
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.model.trial import Applied
-from torch_bottleneck.model.verify import RunRecord, Verification
+from torch_bottleneck.model.verify import Applied, RunRecord, Verification
 from torch_bottleneck.verify.edits import joined_diff, with_edits, write_edits
 
 SOURCE = """\

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from torch_bottleneck.model.trial import Applied
-from torch_bottleneck.model.verify import Measured, Protocol, RunRecord
+from torch_bottleneck.model.verify import Applied, Measured, Protocol, RunRecord
 from torch_bottleneck.verify.measure import measure, memory_change, noise_of, pays_after, startup_change
 from torch_bottleneck.verify.protocol import estimate_seconds, next_run
 

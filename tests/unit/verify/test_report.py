@@ -24,9 +24,9 @@ from torch_bottleneck.model.verify import (
     RunRecord,
     Verification,
 )
+from torch_bottleneck.model.words import clean
 from torch_bottleneck.reporters import verify_json, verify_markdown, verify_terminal
-from torch_bottleneck.reporters.verify_rows import headline, reason_lines, rows_of
-from torch_bottleneck.reporters.wording import clean
+from torch_bottleneck.reporters.rows.verify import headline, reason_lines, rows_of
 
 HOSTILE = "<script>|`x`\x1b[31m\nnew"
 

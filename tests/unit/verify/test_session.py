@@ -14,8 +14,7 @@ import pytest
 
 from torch_bottleneck.errors import InputError, ScriptError
 from torch_bottleneck.model.run import HostFacts, Run
-from torch_bottleneck.model.trial import Applied, TrialFacts, Wish
-from torch_bottleneck.model.verify import Protocol, RunRecord, Verification
+from torch_bottleneck.model.verify import Applied, Protocol, RunRecord, TrialFacts, Verification, Wish
 from torch_bottleneck.verify.arms import Arms, Target
 from torch_bottleneck.verify.rows import Candidate, candidate_again, empty_row
 from torch_bottleneck.verify.session import Session

@@ -98,10 +98,12 @@ def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
     import inspect
     import re
 
-    from torch_bottleneck.harness.patches import PATCHES
+    from torch_bottleneck.harness.trials.patches import PATCHES
 
     for fix, kind in PATCHES.items():
-        source = "".join(inspect.getsource(c) for c in kind.__mro__ if "harness.patches" in c.__module__)
+        source = "".join(
+            inspect.getsource(c) for c in kind.__mro__ if "harness.trials.patches" in c.__module__
+        )
         read = set(re.findall(r'self\.option\("(\w+)"', source))
         assert set(OPTIONS.get(fix, {})) <= read, fix
     every = "".join(inspect.getsource(inspect.getmodule(kind) or kind) for kind in PATCHES.values())

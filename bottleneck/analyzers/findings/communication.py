@@ -1,0 +1,131 @@
+"""Communication-bound: the step waits for other ranks.
+
+In: facts. Out: findings BN801 and BN802.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.words import ms
+from ...model.words import share_text as percent
+from ..base import Analyzer, Facts
+
+__all__ = ["ExposedCommunication", "Straggler"]
+
+
+class ExposedCommunication(Analyzer):
+    """Collectives run while nothing else does.
+
+    What it means
+        Gradients (or parameters) travel between ranks without computation beside them: buckets that
+        fill too late, units that are gathered whole, an all-reduce on every micro-step.
+
+    How it is measured
+        Time in which a communication kernel runs and no other kernel does, per rank.
+
+    What it costs you
+        Replayed with communication overlapped as far as the dependencies of the streams allow.
+
+    What it is not
+        Not the length of the NCCL kernels: while a rank waits for a slower one its kernel spins.
+        That wait is the straggler's (BN802), not the network's.
+
+    What to do
+        DDP: static_graph or gradient_as_bucket_view, bucket size; FSDP: smaller units, prefetch;
+        no_sync() under gradient accumulation.
+
+    Source
+        Li et al., "PyTorch Distributed", VLDB 2020.
+    """
+
+    code = "BN801"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price exposed collectives."""
+        exposed = facts.timeline.part_ms(Part.COMMUNICATION)
+        answer = facts.ask(WhatIf.COMM_OVERLAPPED)
+        if exposed < 0.005 * facts.true_ms and (answer is None or answer.saves_ms <= 0):
+            return ()
+        evidence = [
+            Evidence(
+                text=f"{ms(exposed)} of each step only communicates ({percent(exposed / facts.true_ms)})",
+                value=exposed,
+                unit="ms/step",
+                source="step budget",
+            )
+        ]
+        per_micro = facts.number("comm.collectives_per_micro_step")
+        if per_micro is not None:
+            evidence.append(
+                Evidence(
+                    text=f"{per_micro:.1f} collectives per micro-step",
+                    value=per_micro,
+                    unit="1/micro-step",
+                    source="trace",
+                )
+            )
+        return (
+            self.finding(
+                facts,
+                f"Communication that nothing hides takes {ms(exposed)} per step",
+                answer=answer,
+                time_ms=exposed,
+                evidence=evidence,
+                not_this="Includes waiting for slower ranks, which BN802 tells apart.",
+            ),
+        )
+
+
+class Straggler(Analyzer):
+    """One rank is late, and the others wait for it in their collectives.
+
+    What it means
+        A collective ends when the last rank arrives. What looks like communication on the others is
+        the late rank's input, host work or slower device.
+
+    How it is measured
+        The same collective's start on every rank, and its shortest duration over the ranks, which
+        is the transfer itself; what exceeds it is waiting. On the CPU: what a rank spends in
+        communication beyond the least that any rank does.
+
+    What it costs you
+        What the late rank's own cause costs: that rank is the one diagnosed here, and removing its
+        cause is what the others would gain. The wait itself has no price of its own.
+
+    What it is not
+        Not a slow network: that lengthens the shortest duration too.
+
+    What to do
+        Diagnose the late rank (its own cause is listed); even out batches by size.
+
+    Source
+        TraceLens (NcclAnalyser): latency is the minimum over ranks, skew the difference of starts.
+    """
+
+    code = "BN802"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report the skew between ranks."""
+        skew = facts.number("comm.rank_skew_ms")
+        if skew is None or skew < 0.02 * facts.true_ms:
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"Other ranks wait for rank {facts.rank}: {ms(skew)} per traced step",
+                time_ms=skew,
+                evidence=[
+                    Evidence(
+                        text=f"{ms(skew)} per traced step inside collectives on the most patient rank",
+                        value=skew,
+                        unit="ms/step",
+                        source="traces of all ranks",
+                    )
+                ],
+                not_this="Not a matter of bandwidth; the late rank's own cause is the price.",
+                note=True,
+            ),
+        )

@@ -1,0 +1,165 @@
+"""Compile-bound: the program is still compiling when it should be training.
+
+In: facts. Out: findings BN402 and BN403.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.run import SourceSite
+from ...model.words import ms
+from ..base import Analyzer, Facts
+from ..sections.compile_facts import compile_summary, skip_cause, skip_site, skip_words
+
+__all__ = ["CudagraphsSkipped", "RecompilesInSteadyState"]
+
+
+def _steps_compiled(facts: Facts) -> tuple[int, int]:
+    """(baseline steps with a compilation, baseline steps)."""
+    window = facts.run.window("baseline") if facts.run is not None else None
+    if window is None:
+        return 0, 0
+    return sum(window.steps.compiled), len(window.steps.wall_ms)
+
+
+class RecompilesInSteadyState(Analyzer):
+    """Code is compiled again while the training runs.
+
+    What it means
+        A guard failed (a size, a flag or an object that dynamo had taken as fixed changed), so the
+        frame is compiled once more. After the recompile limit it runs eagerly for good.
+
+    How it is measured
+        Steps of the baseline window that contain a compilation, told by dynamo's own records, and
+        how much longer they are than the others; the guard that failed, from the same records, and
+        which dimension of which tensor took which sizes, from all guards that failed.
+
+    What it costs you
+        Mean step less mean step without a compilation in it. Where the limit was reached and nothing
+        compiled is left, the dispatch of forward and backward: a bound.
+
+    What it is not
+        Not the compilation of the first steps, which warm-up leaves out.
+
+    What to do
+        mark_dynamic or dynamic=True for the size that changes, buckets or padding, plain ints kept
+        out of the compiled code, compile only the sub-modules with stable shapes.
+
+    Source
+        PyTorch documentation, torch.compile, "Recompilation" and "Dynamic shapes".
+    """
+
+    code = "BN402"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price steady-state compilation and name the guards."""
+        answer = facts.ask(WhatIf.NO_COMPILE)
+        with_compile, steps = _steps_compiled(facts)
+        recompiles = facts.compile.recompiles if facts.compile is not None else []
+        limit = facts.compile.limit_hit if facts.compile is not None else []
+        cost = answer.saves_ms if answer is not None else facts.timeline.part_ms(Part.COMPILE)
+        if cost <= 0 and not recompiles and not limit:
+            return ()
+        steady = with_compile > 0 or cost > 0
+        if cost <= 0 and limit:
+            # What was given up is dispatched operator by operator: compiled once, it would not be.
+            answer = facts.ask(WhatIf.COMPILED)
+        evidence = []
+        if steps:
+            evidence.append(
+                Evidence(
+                    text=f"{with_compile} of {steps} baseline steps contain a compilation",
+                    value=float(with_compile),
+                    unit="steps",
+                    source="baseline window",
+                )
+            )
+        summary = compile_summary(facts)
+        rows = summary.recompiles if summary is not None else ()
+        for row in rows[:4]:
+            evidence.append(
+                Evidence(
+                    text=f"{row.function} compiled again {row.count} time{'s' if row.count != 1 else ''}"
+                    + (f", {row.seconds:.1f} s in all" if row.seconds else "")
+                    + f": {(row.guard.strip() or 'guard unknown').splitlines()[0][:140]}",
+                    value=float(row.count),
+                    unit="recompiles",
+                    source="dynamo",
+                    site=row.site,
+                )
+            )
+            if row.advice:
+                evidence.append(Evidence(text=f"to compile once: {row.advice}", source="failed guards"))
+        evidence += [Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]]
+        sites: list[SourceSite | None] = [row.site for row in rows]
+        if cost > 0:
+            title = f"Compiling costs {ms(cost)} per step, in steady state"
+        elif limit:
+            title = "The recompile limit was reached: some code runs eagerly for good"
+        else:
+            count = sum(item.count for item in recompiles)
+            title = f"{count} recompilation{'s' if count != 1 else ''} before the step settled"
+        return (
+            self.finding(
+                facts,
+                title,
+                answer=answer,
+                cost_ms=cost if cost > 0 else None,
+                evidence=evidence,
+                sites=sites,
+                not_this="The first compilation of each graph is not counted.",
+                note=not steady and not limit,
+            ),
+        )
+
+
+class CudagraphsSkipped(Analyzer):
+    """mode="reduce-overhead" was asked for, but CUDA graphs are not used.
+
+    What it means
+        Inductor refused to capture a graph (inputs mutated, work on the CPU, dynamic shapes...), so
+        every kernel is launched one by one after all.
+
+    How it is measured
+        Inductor's own skip reasons, counted in the process.
+
+    What it costs you
+        Replayed with the launches of the compiled regions replaced by one.
+
+    What it is not
+        Not a problem where the GPU is busy anyway: launches then hide behind kernels.
+
+    What to do
+        Remove the reason given: no mutation of inputs, everything on the device, fixed shapes.
+
+    Source
+        PyTorch documentation, "CUDAGraph Trees".
+    """
+
+    code = "BN403"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report skips, priced by one launch per region."""
+        skips = facts.compile.cudagraph_skips if facts.compile is not None else []
+        if not skips:
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"CUDA graphs were skipped: {skip_words(skips[0])[:100]}",
+                answer=facts.ask(WhatIf.ONE_LAUNCH),
+                evidence=[
+                    Evidence(
+                        text=skip_words(text)[:160] + (f": {skip_cause(text)}" if skip_cause(text) else ""),
+                        source="inductor",
+                        site=skip_site(text),
+                    )
+                    for text in skips[:4]
+                ],
+                sites=[skip_site(text) for text in skips],
+                not_this="Costs only where launching decides.",
+            ),
+        )

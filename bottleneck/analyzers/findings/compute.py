@@ -1,0 +1,276 @@
+"""Compute-bound: the device (or, without one, the operators) is at work.
+
+In: facts. Out: findings BN301, BN306 and BN311; what limits the kernels is in kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.run import SourceSite
+from ...model.words import ms
+from ...model.words import share_text as percent
+from ..base import Analyzer, Facts, kernel_evidence
+from ..sections.compute_facts import compute_facts, dtype_text
+
+__all__ = ["WORK_PARTS", "DeviceBusy", "ForwardWithoutGradients", "MemoryBoundKernels"]
+
+_LEAST_UNGRADED = 0.05
+"""Of the step: less is not worth a word."""
+
+WORK_PARTS = (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER)
+"""Budget parts in which the device, or an operator on the CPU, does the training's own work."""
+
+
+def _second_question(facts: Facts) -> list[Evidence]:
+    """What the math ran as, how fast it was against the peak, and how much of it was padding."""
+    known = compute_facts(facts)
+    if known is None:
+        return []
+    out: list[Evidence] = []
+    if known.math:
+        shares = ", ".join(
+            f"{dtype_text(row.dtype)} {percent(row.share)}"
+            + ("" if row.tensor_cores else " outside the tensor cores")
+            for row in known.math[:4]
+        )
+        out.append(
+            Evidence(
+                text=f"products, convolutions and attention by type: {shares}",
+                value=known.tensor_core_share,
+                unit="share on tensor cores",
+                source="trace",
+            )
+        )
+    if known.achieved_tflops is not None:
+        text = f"{rate(known.achieved_tflops)} achieved over the step"
+        if known.math_tflops is not None:
+            text += f", {rate(known.math_tflops)} while the math runs"
+        if known.utilisation is not None and known.peak_tflops is not None:
+            which, mix = f"{known.peak_dtype} peak", ""
+            if "%" in known.peak_dtype:
+                which, mix = "peak", f"for {known.peak_dtype}; "
+            text += (
+                f": {percent(known.utilisation)} of the {which} of {rate(known.peak_tflops)} "
+                f"({mix}{known.peak_source})"
+            )
+        out.append(Evidence(text=text, value=known.achieved_tflops, unit="TFLOP/s", source=known.flops_from))
+    if known.padding_share:
+        out.append(
+            Evidence(
+                text=f"{percent(known.padding_share)} of the batch is padding, computed for nothing",
+                value=known.padding_share,
+                unit="share",
+                source="batches",
+            )
+        )
+    return out
+
+
+def rate(tflops: float) -> str:
+    """Write a rate: "412 TFLOP/s", "3.1 GFLOP/s"."""
+    value, unit = (tflops, "TFLOP/s") if tflops >= 1 else (tflops * 1e3, "GFLOP/s")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
+
+
+class DeviceBusy(Analyzer):
+    """The device is at work nearly all the time.
+
+    What it means
+        Nothing on the host keeps the step waiting for long: its length is that of the kernels (on a
+        CPU, of the operators). This is where the next question starts: which of them, and whether
+        they could be cheaper.
+
+    How it is measured
+        The step budget: the true step time divided exclusively into work by kind and idle time by
+        cause. On a CPU the fixed cost of every operator, timed on the spot, is dispatch; what
+        remains of its time is work. The type of the math is told by the kernels that ran, its FLOPs
+        from the shapes of one step that is recorded for that alone; peaks are published ones.
+
+    What it costs you
+        Work has no price: taking it away is not an offer. What cheaper work would give (another
+        dtype, a fused kernel) is priced in BN302 to BN309 where the trace supports it.
+
+    What it is not
+        Not efficiency. A device can be busy all the time and run at a tenth of its peak: look at
+        the kinds of kernels, at padding, at fp32.
+
+    What to do
+        Lower precision where the device has units for it, fused attention and optimizer,
+        torch.compile for element-wise chains; then less work per useful token (padding, packing).
+
+    Source
+        Williams et al., "Roofline", CACM 2009; PyTorch performance tuning guide.
+    """
+
+    code = "BN301"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """State how the work divides, when it fills most of the step."""
+        work = facts.timeline.part_ms(*WORK_PARTS)
+        share = work / facts.true_ms if facts.true_ms > 0 else 0.0
+        if share < 0.3:
+            return ()
+        lines = [line for line in facts.timeline.budget if line.part in WORK_PARTS and line.ms > 0]
+        who = "The device" if facts.timeline.kind == "gpu" else "Operators"
+        are = "is" if facts.timeline.kind == "gpu" else "are"
+        evidence = [
+            Evidence(
+                text=f"{line.part.value}: {ms(line.ms)} ({percent(line.share)})",
+                value=line.ms,
+                unit="ms/step",
+                source="step budget",
+            )
+            for line in lines
+        ]
+        evidence += _second_question(facts)
+        if facts.run is not None and facts.run.matmul_tflops:
+            rates = ", ".join(f"{k} {v:.0f}" for k, v in facts.run.matmul_tflops.items())
+            evidence.append(
+                Evidence(
+                    text=f"dense matmul measured on this device, TFLOP/s: {rates}", source="device probe"
+                )
+            )
+        return (
+            self.finding(
+                facts,
+                f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
+                time_ms=work,
+                evidence=[*evidence, *kernel_evidence(facts)],
+                sites=_dearest_forward(facts),
+                not_this="Busy says nothing about efficiency.",
+            ),
+        )
+
+
+def _dearest_forward(facts: Facts) -> tuple[SourceSite, ...]:
+    """Return the lines of the forward that takes longer: the trained one, or one without gradients."""
+    ungraded = facts.sites("evaluation") if facts.ask(WhatIf.FORWARD_STORED) is not None else ()
+    trained = facts.sites("forward")
+    if facts.phases_ms.get("evaluation", 0.0) > facts.phases_ms.get("forward", 0.0):
+        return (*ungraded, *trained)
+    return (*trained, *ungraded)
+
+
+class ForwardWithoutGradients(Analyzer):
+    """A model runs without gradients in every step.
+
+    What it means
+        A teacher, a frozen encoder, a reference or target model, or a policy that acts: its forward is
+        part of each step, beside that of the model that is trained.
+
+    How it is measured
+        The time of module calls while gradients are off, in steps of the baseline window; steps with
+        many more such calls than usual hold an evaluation and do not count. Whether the model changes
+        is told by the versions of its parameters.
+
+    What it costs you
+        The step without those calls (GPU: without the kernels that they launch). A bound: what takes
+        their place, reading stored outputs, comes on top.
+
+    What it is not
+        Not an evaluation every N steps, which is other host work (BN901).
+
+    What to do
+        If it is frozen and sees the same samples again: store its outputs once. Else run it in
+        torch.inference_mode(), in lower precision, or compiled.
+
+    Source
+        Rombach et al., "High-resolution image synthesis with latent diffusion models", 2022.
+    """
+
+    code = "BN311"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price it."""
+        answer = facts.ask(WhatIf.FORWARD_STORED)
+        if answer is None or answer.saves_ms < _LEAST_UNGRADED * facts.true_ms:
+            return ()
+        spent = facts.phases_ms.get("evaluation")
+        frozen = facts.is_on("ungraded.frozen")
+        evidence = []
+        if spent:
+            evidence.append(
+                Evidence(
+                    text=f"{ms(spent)} of host time per step in module calls without gradients",
+                    value=spent,
+                    unit="ms/step",
+                    source="baseline window",
+                )
+            )
+        if frozen is not None:
+            text = "it did not change until the trace" if frozen else "it changes while training goes on"
+            evidence.append(Evidence(text=text, source="versions of its parameters"))
+        return (
+            self.finding(
+                facts,
+                f"A model without gradients takes up to {ms(answer.saves_ms)} of each step",
+                answer=answer,
+                time_ms=spent,
+                evidence=evidence,
+                sites=facts.sites("evaluation")[:1],
+                not_this="An evaluation every N steps is counted apart.",
+            ),
+        )
+
+
+def _fusable(facts: Facts) -> list[Evidence]:
+    known = facts.timeline.compute
+    if known is None or not known.fusable_ms or facts.true_ms <= 0:
+        return []
+    return [
+        Evidence(
+            text=f"at most {ms(known.fusable_ms)} of it ({percent(known.fusable_ms / facts.true_ms)} of the "
+            "step) are kernels that fusing with a neighbour would take away",
+            value=known.fusable_ms,
+            unit="ms/step",
+            source="trace",
+        )
+    ]
+
+
+class MemoryBoundKernels(Analyzer):
+    """Element-wise, normalisation and copy kernels take a large part of the work.
+
+    What it means
+        These kernels do little arithmetic per byte: their time is memory traffic. Each one of a
+        chain reads and writes the whole tensor again.
+
+    How it is measured
+        Names of kernels (CPU: operators) by kind, over the true step.
+
+    What it costs you
+        The step replayed with every run of neighbouring element-wise kernels reduced to its longest:
+        a fused kernel still reads the input and writes the result. Shown, not claimed: shapes and
+        reductions end a fusion too. torch.compile is the way to try it.
+
+    What it is not
+        Not a defect where the tensors are small: then launching decides (BN501).
+
+    What to do
+        torch.compile, fused kernels for normalisation, rotary embedding and loss, bf16 activations.
+
+    Source
+        Ivanov et al., "Data Movement Is All You Need", MLSys 2021.
+    """
+
+    code = "BN306"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report a large memory-bound share."""
+        share = facts.number("kernels.memory_bound_share")
+        if share is None:
+            share = facts.timeline.part_ms(Part.MEMORY_BOUND) / max(facts.true_ms, 1e-9)
+        if share < 0.2:
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"Memory-bound work takes {percent(share)} of the step",
+                time_ms=share * facts.true_ms,
+                evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
+                not_this="What fusing gives depends on the chains: the figure shown is a bound.",
+            ),
+        )

@@ -1,0 +1,206 @@
+"""Host-bound: other work on the training thread stands in the step's way.
+
+In: facts. Out: findings BN901 to BN903.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.words import ms
+from ...model.words import share_text as percent
+from ...timeline.cpu.reading import waiting_threads
+from ...timeline.steps.rare import RARE
+from ..base import Analyzer, Facts
+
+__all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
+
+
+_MAIN_SHARE = 0.25
+"""A span with less of the cost than this does not say where it arises."""
+
+
+class OtherHostWork(Analyzer):
+    """Python that neither feeds the model nor dispatches it takes part of every step.
+
+    What it means
+        Checkpoints, logging, metrics, progress bars, validation or other Python run on the training
+        thread between (or inside) the steps, and nothing is computed meanwhile.
+
+    How it is measured
+        CPU: stretches of more than half a millisecond without any operator, evaluation, and step time
+        outside every labelled phase that the traced steps lack. GPU: device idle time during such
+        work. Means over the window, so work done every N steps counts with its share. Steps that
+        recurrently take at least twice as long as the others, outside every phase or in an evaluation,
+        are priced against the others.
+
+    What it costs you
+        The step without that work.
+
+    What it is not
+        Not Python between two operators: that is dispatch (BN501). Not input: time between the
+        fetch and the forward counts there.
+
+    What to do
+        Do it every N steps, or in another thread or process: asynchronous checkpoints, buffered
+        logging, metrics kept on the device.
+
+    Source
+        PyTorch documentation, torch.distributed.checkpoint.async_save; hook measurements of this
+        tool.
+    """
+
+    code = "BN901"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price host work and say where it stands."""
+        answer = facts.ask(WhatIf.HOST_WORK_GONE)
+        if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
+            return ()
+        spans = [span for span in facts.spans(Part.HOST) if span.what != "garbage collector"]
+        evidence = [
+            Evidence(
+                text=f"{span.what}: {ms(span.exposed_ms)} per step",
+                value=span.exposed_ms,
+                unit="ms/step",
+                source="trace" if facts.timeline.steps else "baseline window",
+                site=span.site,
+            )
+            for span in spans[:5]
+            if span.exposed_ms > 0
+        ]
+        title = f"Other host work costs {ms(answer.saves_ms)} per step"
+        rare = next((span for span in spans[:1] if span.label == RARE), None)
+        if rare is not None:
+            title = f"{rare.what[0].upper()}{rare.what[1:]}: {ms(rare.exposed_ms)} per step"
+        return (
+            self.finding(
+                facts,
+                title,
+                answer=answer,
+                time_ms=sum(span.called_ms for span in spans) or None,
+                evidence=evidence,
+                # A small part's line would stand for the whole where the main part has none.
+                sites=[span.site for span in spans if span.exposed_ms >= _MAIN_SHARE * answer.saves_ms],
+                not_this="Dispatch of operators and input are counted apart.",
+            ),
+        )
+
+
+class GarbageCollector(Analyzer):
+    """Python's garbage collector pauses the training thread.
+
+    What it means
+        A full collection walks every object the process holds: with a large program, or gc.collect()
+        in the loop, that is milliseconds in which nothing is launched.
+
+    How it is measured
+        gc.callbacks over the baseline window: time per step, measured, not sampled.
+
+    What it costs you
+        On a CPU that time; on a GPU what of it the queue of kernels did not hide.
+
+    What it is not
+        Not the freeing of tensors, which reference counting does at once.
+
+    What to do
+        gc.freeze() after set-up, gc.disable() with a gc.collect() every few hundred steps; no
+        gc.collect() in the loop.
+
+    Source
+        Python documentation, module gc.
+    """
+
+    code = "BN902"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price the collector."""
+        spent = facts.number("gc.ms_per_step")
+        answer = facts.ask(WhatIf.GC_FREE)
+        cost = answer.saves_ms if answer is not None else None
+        if not spent or max(spent, cost or 0.0) < 0.005 * facts.true_ms:
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"Garbage collection takes {ms(spent)} per step",
+                answer=answer,
+                time_ms=spent,
+                evidence=[
+                    Evidence(
+                        text=f"{ms(spent)} per step in Python's collector ({percent(spent / facts.true_ms)})",
+                        value=spent,
+                        unit="ms/step",
+                        source="gc.callbacks, baseline window",
+                    )
+                ],
+                not_this="Tensors are freed without it.",
+            ),
+        )
+
+
+class ThreadSettings(Analyzer):
+    """More threads than cores compete, or cores stand idle.
+
+    What it means
+        Intra-op threads, loader workers and other processes share the cores. With more runnable
+        threads than cores, every parallel operator waits for the thread that was not scheduled.
+
+    How it is measured
+        Thread settings against the cores that this process may use (affinity and cgroup limits),
+        the load average, loader workers; after the windows, one operator that the threads share is
+        timed on all of them and on one.
+
+    What it costs you
+        Unknown until tried: hence a note. A step of a small network was measured at 1.7 ms on a
+        quiet machine and at 6 or 280 ms with two busy neighbours.
+
+    What it is not
+        Not a reason by itself: threads that wait cost little.
+
+    What to do
+        torch.set_num_threads (or OMP_NUM_THREADS) at the cores, less the loader workers; beside busy
+        neighbours fewer, down to one.
+
+    Source
+        PyTorch documentation, "CPU threading and TorchScript inference".
+    """
+
+    code = "BN903"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Note oversubscription on this host."""
+        cores = facts.number("host.cores")
+        threads = facts.number("threads.intra_op")
+        if not cores or not threads:
+            return ()
+        workers = facts.number("loader.num_workers") or 0.0
+        load = facts.run.host.load_average if facts.run is not None else []
+        busy_input = facts.timeline.part_ms(Part.INPUT) >= 0.02 * facts.true_ms
+        problems = []
+        if threads > cores:
+            problems.append(f"{threads:.0f} intra-op threads on {cores:.0f} cores")
+        if workers > cores:
+            problems.append(f"{workers:.0f} loader workers on {cores:.0f} cores")
+        if load and load[0] > 1.5 * cores + workers and not (facts.timeline.kind == "gpu" and not busy_input):
+            problems.append(f"load average {load[0]:.1f} on {cores:.0f} cores: others use this machine")
+        waiting = waiting_threads(facts.run)
+        if waiting is not None:
+            together, alone = waiting
+            problems.append(
+                f"an operator took {together:.0f} us on {threads:.0f} threads, {alone:.0f} us on one"
+            )
+        if not problems:
+            return ()
+        return (
+            self.finding(
+                facts,
+                "Threads compete for the cores: " + "; ".join(problems),
+                evidence=[Evidence(text=text, source="settings in force") for text in problems],
+                sites=facts.sites("threads"),
+                not_this="A risk, not a measured cost.",
+                note=True,
+            ),
+        )

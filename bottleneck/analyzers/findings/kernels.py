@@ -1,0 +1,384 @@
+"""Compute-bound, one level down: what would make the kernels themselves cheaper.
+
+In: facts. Out: findings BN302 to BN305 and BN307 to BN309.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.diagnosis import WhatIfResult
+from ...model.finding import Evidence, Finding
+from ...model.words import ms
+from ...model.words import share_text as percent
+from ..base import Analyzer, Facts, kernel_evidence, share_evidence
+
+__all__ = [
+    "AttentionMaterialises",
+    "CudnnBenchmarkOff",
+    "Fp32WithoutAutocast",
+    "LayoutConversions",
+    "MatmulWithoutTf32",
+    "OptimizerUnfused",
+    "ZeroGradFills",
+]
+
+
+def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
+    """The replay's answer when it is worth a line: half a percent of the step."""
+    answer = facts.ask(*questions)
+    return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
+
+
+class MatmulWithoutTf32(Analyzer):
+    """Matrix products run in full fp32 on a device that has TF32 units.
+
+    What it means
+        float32 matmuls (or convolutions) run on the ordinary cores while the tensor cores, several
+        times faster, stand idle, because TF32 is switched off.
+
+    How it is measured
+        Names of the matmul and convolution kernels in the trace, the flags in force, and the
+        device's compute capability (8.0 and up).
+
+    What it costs you
+        Those kernels are replayed at the ratio of the TF32 and fp32 rates, measured on the device
+        where the probe ran, otherwise of the published peaks.
+
+    What it is not
+        Not a matter of a float32 model as such: with TF32 on, float32 products already use tensor
+        cores.
+
+    What to do
+        torch.set_float32_matmul_precision("high"), torch.backends.cudnn.allow_tf32 = True. Inputs
+        of products are rounded to 10 bits of mantissa: check the loss.
+
+    Source
+        PyTorch documentation, "TensorFloat-32 (TF32) on Ampere (and later) devices".
+    """
+
+    code = "BN302"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price TF32 where fp32 products run without it."""
+        if facts.timeline.kind != "gpu":
+            return ()
+        share = facts.number("kernels.matmul_fp32_share") or 0.0
+        precision = facts.context.get("matmul.precision")
+        answer = _priced(facts, WhatIf.TF32)
+        if answer is None or share < 0.02 or (precision in ("high", "medium")):
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"fp32 products outside the tensor cores take {percent(share)} of the step",
+                answer=answer,
+                time_ms=share * facts.true_ms,
+                evidence=[
+                    share_evidence(share, "fp32 matmul kernels"),
+                    Evidence(
+                        text=f"float32 matmul precision is {precision or 'unknown'}",
+                        source="settings in force",
+                    ),
+                    *kernel_evidence(facts, Part.OTHER_MATH, most=2),
+                ],
+                not_this="Not about the dtype of the parameters.",
+            ),
+        )
+
+
+class Fp32WithoutAutocast(Analyzer):
+    """The training runs in fp32 without mixed precision.
+
+    What it means
+        Products, convolutions and activations are in float32: half the rate of bf16 on tensor cores
+        even with TF32, and twice the bytes for every memory-bound kernel.
+
+    How it is measured
+        Dtype of autocast seen in root forwards, and the share of products that ran in bf16 or fp16.
+
+    What it costs you
+        Product kernels replayed at the bf16 rate; a bound where the ratio is a published one.
+
+    What it is not
+        Not a safe switch: losses change in the third digit. fp16 needs a GradScaler, bf16 does not.
+
+    What to do
+        with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss.
+
+    Source
+        PyTorch documentation, "Automatic Mixed Precision"; Micikevicius et al., ICLR 2018.
+    """
+
+    code = "BN303"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price bf16 where no autocast was seen."""
+        dtype = facts.context.get("autocast.dtype")
+        low = facts.number("kernels.bf16_share") or 0.0
+        answer = _priced(facts, WhatIf.BF16)
+        if facts.timeline.kind != "gpu" or answer is None or dtype not in (None, "none") or low > 0.05:
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"Products run in fp32; in bf16 the step would take {ms(answer.step_ms)}",
+                answer=answer,
+                evidence=[
+                    Evidence(
+                        text=f"autocast seen in forwards: {dtype or 'not measured'}",
+                        source="settings in force",
+                    ),
+                    Evidence(text=answer.basis, source="replay"),
+                ],
+                not_this="Changes numerics: compare losses before keeping it.",
+            ),
+        )
+
+
+class AttentionMaterialises(Analyzer):
+    """Attention writes the whole score matrix to memory.
+
+    What it means
+        Scores of size L x L are computed by one batched product, masked and softmaxed by
+        element-wise kernels, and multiplied by a second product. The matrix goes through memory
+        several times; fused attention keeps it on chip.
+
+    How it is measured
+        Batched products and softmax on the same shapes in the trace, and no kernel of a fused
+        attention backend beside them.
+
+    What it costs you
+        Those kernels replaced by the products alone at the tensor-core rate.
+
+    What it is not
+        Not long sequences as such: the share of the step decides, and for short ones it is small.
+
+    What to do
+        torch.nn.functional.scaled_dot_product_attention, with is_causal=True instead of a mask
+        tensor where that is meant; check which backend it chose.
+
+    Source
+        Dao et al., "FlashAttention", NeurIPS 2022; PyTorch documentation of
+        scaled_dot_product_attention.
+    """
+
+    code = "BN304"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report unfused attention by its share, priced where the replay could."""
+        share = facts.number("kernels.attention_unfused_share") or 0.0
+        if share < 0.02:
+            return ()
+        answer = _priced(facts, WhatIf.FUSED_ATTENTION)
+        return (
+            self.finding(
+                facts,
+                f"Attention that writes its scores takes {percent(share)} of the step",
+                answer=answer,
+                time_ms=share * facts.true_ms,
+                evidence=[share_evidence(share, "score products, softmax and mask")],
+                sites=facts.sites("forward"),
+                not_this="The products of the projections are not counted.",
+            ),
+        )
+
+
+class OptimizerUnfused(Analyzer):
+    """The optimizer updates parameters by many small kernels.
+
+    What it means
+        The update of each parameter is a chain of element-wise kernels (or, foreach, of one kernel
+        per chain link and group); a fused optimizer reads every tensor once.
+
+    How it is measured
+        Device time and launches inside Optimizer.step per step; the flavour really taken.
+
+    What it costs you
+        Replayed with one launch per group and the memory traffic of the fused kernel.
+
+    What it is not
+        Not the choice of optimizer: the result is the same to rounding (2e-7 measured). Where most
+        of the saving is launching and not work, the finding is BN502.
+
+    What to do
+        fused=True in the constructor of Adam, AdamW, SGD or Adagrad.
+
+    Source
+        PyTorch documentation, torch.optim, "Algorithms": for-loop, foreach, fused.
+    """
+
+    code = "BN305"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price the fused optimizer."""
+        answer = _priced(facts, WhatIf.OPTIMIZER_FUSED)
+        flavour = facts.context.get("optimizer.flavour")
+        work = facts.timeline.part_ms(Part.OPTIMIZER)
+        if answer is None or flavour == "fused" or work < 0.5 * answer.saves_ms:
+            return ()  # mostly launching: BN502
+        share = facts.number("optimizer.share")
+        launches = facts.number("optimizer.launches")
+        name = facts.context.get("optimizer.cls", "it")
+        evidence = []
+        if share is not None:
+            evidence.append(share_evidence(share, "the optimizer", source="step budget"))
+        if launches is not None:
+            what = "kernel launches" if facts.timeline.kind == "gpu" else "operators"
+            evidence.append(
+                Evidence(
+                    text=f"{launches:.0f} {what} per step in {name} ({flavour or 'flavour unknown'})",
+                    value=launches,
+                    unit="1/step",
+                    source="trace",
+                )
+            )
+        sites = [item.site for item in facts.run.optimizers] if facts.run is not None else []
+        return (
+            self.finding(
+                facts,
+                f"An unfused optimizer costs {ms(answer.saves_ms)} per step",
+                answer=answer,
+                time_ms=share * facts.true_ms if share is not None else None,
+                evidence=evidence,
+                sites=sites,
+                not_this="Same update, fewer passes over memory.",
+            ),
+        )
+
+
+class LayoutConversions(Analyzer):
+    """Convolutions convert between NCHW and NHWC.
+
+    What it means
+        cuDNN's tensor-core convolutions work channels-last; tensors in NCHW are converted before
+        and after each of them. Its batch norms for NCHW give each channel to one block of threads, so
+        that few channels leave most of the device idle.
+
+    How it is measured
+        Layout kernels (nchwToNhwc, nhwcToNchw and the like) around convolutions in the trace.
+
+    What it costs you
+        Replayed without those kernels, and with the batch norms taking no longer than their bytes do.
+
+    What it is not
+        Not every transpose: only conversions that the convolution library inserted.
+
+    What to do
+        model.to(memory_format=torch.channels_last), and the same for the images.
+
+    Source
+        PyTorch tutorial, "Channels Last Memory Format in PyTorch".
+    """
+
+    code = "BN307"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price the conversions."""
+        share = facts.number("kernels.layout_share") or 0.0
+        if share < 0.01:
+            return ()
+        answer = _priced(facts, WhatIf.CHANNELS_LAST)
+        evidence = [share_evidence(share, "layout kernels")]
+        if answer is not None:
+            evidence.append(Evidence(text=answer.basis, source="replay"))
+        return (
+            self.finding(
+                facts,
+                f"Convolutions run on NCHW: conversions around them take {percent(share)} of the step",
+                answer=answer,
+                time_ms=share * facts.true_ms,
+                evidence=evidence,
+                not_this="Transposes written in the model are not counted.",
+            ),
+        )
+
+
+class CudnnBenchmarkOff(Analyzer):
+    """cuDNN chooses convolution algorithms by rule, not by measurement.
+
+    What it means
+        With torch.backends.cudnn.benchmark off, cuDNN's heuristic picks the algorithm. With fixed
+        shapes measuring once per shape can find a faster one.
+
+    How it is measured
+        The flag, the share of convolutions in the step, and whether shapes stay the same.
+
+    What it costs you
+        Unknown until tried: hence a note, without a price.
+
+    What it is not
+        Not useful when shapes vary: every new shape is measured again. Not compatible with
+        deterministic algorithms.
+
+    What to do
+        torch.backends.cudnn.benchmark = True, and time it.
+
+    Source
+        PyTorch performance tuning guide, "Enable cuDNN auto-tuner".
+    """
+
+    code = "BN308"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Note the switch where convolutions matter and shapes are constant."""
+        share = facts.number("kernels.conv_share") or 0.0
+        off = facts.is_on("cudnn.benchmark") is False
+        if facts.timeline.kind != "gpu" or share < 0.2 or not off or facts.is_on("step.varying_shapes"):
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"Convolutions take {percent(share)} of the step and cudnn.benchmark is off",
+                time_ms=share * facts.true_ms,
+                evidence=[
+                    Evidence(text="torch.backends.cudnn.benchmark is False", source="settings in force")
+                ],
+                not_this="Unknown gain: to be measured.",
+                note=True,
+            ),
+        )
+
+
+class ZeroGradFills(Analyzer):
+    """Gradients are set to zero instead of being let go.
+
+    What it means
+        zero_grad(set_to_none=False) fills every gradient with zeros; the backward then reads them
+        and adds, instead of writing.
+
+    How it is measured
+        Fill kernels (CPU: operators) inside zero_grad, per step.
+
+    What it costs you
+        Replayed without them.
+
+    What it is not
+        Not gradient accumulation: between micro-steps gradients must stay.
+
+    What to do
+        optimizer.zero_grad(set_to_none=True), the default since torch 2.0.
+
+    Source
+        PyTorch documentation, torch.optim.Optimizer.zero_grad.
+    """
+
+    code = "BN309"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price the fills."""
+        share = facts.number("kernels.zero_grad_share") or 0.0
+        if facts.is_on("zero_grad.set_to_none") is not False or share < 0.002:
+            return ()
+        return (
+            self.finding(
+                facts,
+                f"Filling gradients with zeros takes {percent(share)} of the step",
+                answer=_priced(facts, WhatIf.ZERO_GRAD_FREE),
+                time_ms=share * facts.true_ms,
+                evidence=[Evidence(text="zero_grad(set_to_none=False) was called", source="hooks")],
+                sites=facts.sites("zero_grad"),
+                not_this="Needed only where gradients are read while zero.",
+            ),
+        )

@@ -1,0 +1,251 @@
+"""Launch-bound: Python and dispatch decide, not the work that they start.
+
+In: facts. Out: findings BN501, BN502 and BN503.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.run import SourceSite
+from ...model.words import ms
+from ...model.words import share_text as percent
+from ..base import Analyzer, Facts, predicted_evidence
+
+__all__ = ["DispatchDecides", "OptimizerDispatch", "PythonLoop"]
+
+_MAIN_SHARE = 0.2
+"""A loop that takes so much of the step is where dispatch is to be looked for first."""
+
+
+class DispatchDecides(Analyzer):
+    """Dispatching operators takes longer than the work they do.
+
+    What it means
+        Every eager operator costs the host some microseconds: Python, the dispatcher, autograd's
+        record, the launch. When the kernels are shorter than that, the device waits for the host;
+        on a CPU the same time is simply part of the step.
+
+    How it is measured
+        GPU: idle gaps that end with a kernel launched after the gap began, while the launching
+        thread was dispatching. CPU: the fixed cost of an operator, timed on the spot on a few
+        elements, once per operator, and the Python between operators; scaled so that each phase
+        takes the time that it took unprofiled.
+
+    What it costs you
+        The step replayed with dispatch free, or with a region's launches replaced by one: an upper
+        bound, which CUDA graphs approach and torch.compile comes near.
+
+    What it is not
+        Not the profiler's own cost, which is largest exactly here (1.75 times the step was
+        measured): costs are of the true step. Not low utilisation as such: waiting for input or for
+        a synchronisation looks the same on a utilisation graph.
+
+    What to do
+        torch.compile (mode="reduce-overhead" where shapes are fixed), a fused or foreach optimizer,
+        larger batches if memory allows, fewer and larger operators.
+
+    Source
+        PyTorch blog, "Accelerating PyTorch with CUDA Graphs"; torch.compile documentation, modes.
+    """
+
+    code = "BN501"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price dispatch."""
+        answer = facts.ask(WhatIf.DISPATCH_FREE)
+        exposed = facts.timeline.part_ms(Part.DISPATCH)
+        if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
+            return ()
+        evidence = [
+            Evidence(
+                text=f"{ms(exposed)} of dispatch that nothing hides ({percent(exposed / facts.true_ms)})",
+                value=exposed,
+                unit="ms/step",
+                source="step budget",
+            )
+        ]
+        launches = facts.number("launches.per_step")
+        if launches:
+            what = "kernel launches" if facts.timeline.kind == "gpu" else "operators that do work"
+            evidence.append(
+                Evidence(
+                    text=f"{launches:.0f} {what} per step, one every {facts.true_ms / launches * 1e3:.0f} us",
+                    value=launches,
+                    unit="1/step",
+                    source="trace",
+                )
+            )
+        if facts.run is not None and facts.run.dispatch_ns:
+            evidence.append(
+                Evidence(
+                    text=f"one small operator costs {facts.run.dispatch_ns / 1e3:.1f} us on this host",
+                    value=facts.run.dispatch_ns / 1e3,
+                    unit="us",
+                    source="timed on the spot",
+                )
+            )
+        known = facts.timeline.compute
+        if known is not None and known.fusable_ms and known.fusable_ms >= 0.005 * facts.true_ms:
+            evidence.append(
+                Evidence(
+                    text=f"{ms(known.fusable_ms)} of device time in element-wise kernels that compiling "
+                    "could join with a neighbour",
+                    value=known.fusable_ms,
+                    unit="ms/step",
+                    source="trace",
+                )
+            )
+        compiled = facts.ask(WhatIf.COMPILED)
+        if compiled is not None:
+            evidence.append(predicted_evidence(compiled, "compiling predicts"))
+        return (
+            self.finding(
+                facts,
+                f"Dispatching operators costs up to {ms(answer.saves_ms)} per step",
+                answer=answer,
+                time_ms=exposed,
+                evidence=evidence,
+                sites=_places(facts),
+                not_this="An upper bound: some dispatch always remains.",
+            ),
+        )
+
+
+def _places(facts: Facts) -> list[SourceSite | None]:
+    """Return where dispatch happens, the narrowest first: loop, sampled line, the call of the model."""
+    loop = facts.timeline.loop
+    if loop is not None:
+        # What is dispatched behind the update (averages of the weights) is host work of its own.
+        aside = 2 * loop.seen.get("sampled after", 0) > sum(loop.seen.values())
+        if aside or (facts.number("loop.share") or 0.0) < _MAIN_SHARE:
+            loop = None
+    return [
+        loop.site if loop is not None else None,
+        facts.sampled_site("sampled between", "sampled forward"),
+        *facts.sites("forward")[:1],
+    ]
+
+
+class PythonLoop(Analyzer):
+    """A Python loop inside the step makes much of its dispatch.
+
+    What it means
+        Samples, attention heads, time steps, tasks, parameters are gone through one by one, and each
+        round dispatches its operators anew. One operator over all of them is dispatched once.
+
+    How it is measured
+        The warm-up is sampled once a millisecond; the source tells which of the sampled lines stand in
+        a loop that is not the training loop. The loop's share of the samples of a part of the step is
+        its share of that part's time, which the baseline and the trace tell.
+
+    What it costs you
+        The step without the loop, and without the share of the backward that it leads to. A bound: one
+        operator for all rounds has work to do, too. Loops of large operators are not reported.
+
+    What it is not
+        Not a loop over layers, each of which needs what the one before it made. Not the loop over
+        batches.
+
+    What to do
+        Put what is looped over into a dimension: batched matmul, scaled_dot_product_attention,
+        torch.vmap, index_add_; torch._foreach_ operators for lists of tensors. Where a round builds on
+        the one before (time steps), take out of the loop what does not, or use nn.LSTM or nn.GRU.
+
+    Source
+        PyTorch documentation, torch.vmap, torch.nn.GRU; PyTorch performance tuning guide.
+    """
+
+    code = "BN503"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Name the dearest loop."""
+        loop, answer = facts.timeline.loop, facts.ask(WhatIf.LOOP_GONE)
+        if loop is None or answer is None:
+            return ()
+        evidence = [
+            Evidence(
+                text=f"{loop.seen[part]} of {loop.of[part]} samples {_WHERE[part]} fell into lines "
+                f"{loop.site.line} to {loop.last_line}",
+                value=loop.seen[part] / loop.of[part],
+                unit="share",
+                source="samples of the warm-up",
+                site=loop.site,
+            )
+            for part in _WHERE
+            if loop.seen.get(part) and loop.of.get(part)
+        ]
+        return (
+            self.finding(
+                facts,
+                f"A Python loop of small operators takes up to {ms(answer.saves_ms)} per step",
+                answer=answer,
+                evidence=evidence,
+                sites=[loop.site],
+                not_this="The same work in one operator still has to be done.",
+            ),
+        )
+
+
+_WHERE = {
+    "sampled forward": "in the forward",
+    "sampled between": "between forward and update",
+    "sampled after": "after the update",
+}
+
+
+class OptimizerDispatch(Analyzer):
+    """The optimizer launches its update tensor by tensor.
+
+    What it means
+        A for-loop optimizer dispatches some ten operators for every parameter: hundreds of small
+        launches at the end of each step, when little other work is queued.
+
+    How it is measured
+        Launches (CPU: operators) inside Optimizer.step, and the flavour really taken.
+
+    What it costs you
+        The step replayed with the fused optimizer: one launch per group, one pass over memory.
+
+    What it is not
+        Not slow arithmetic: the tensors are small, their number is large.
+
+    What to do
+        fused=True, or foreach=True; both give the same update.
+
+    Source
+        PyTorch documentation, torch.optim, "Algorithms".
+    """
+
+    code = "BN502"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Report a for-loop optimizer with many launches."""
+        launches = facts.number("optimizer.launches")
+        flavour = facts.context.get("optimizer.flavour")
+        answer = facts.ask(WhatIf.OPTIMIZER_FUSED)
+        if launches is None or answer is None or flavour == "fused":
+            return ()
+        work = facts.timeline.part_ms(Part.OPTIMIZER)
+        if answer.saves_ms < 0.005 * facts.true_ms or work >= 0.5 * answer.saves_ms:
+            return ()  # mostly work: BN305
+        sites = [item.site for item in facts.run.optimizers] if facts.run is not None else []
+        return (
+            self.finding(
+                facts,
+                f"The optimizer's {launches:.0f} launches per step cost {ms(answer.saves_ms)}",
+                answer=answer,
+                evidence=[
+                    Evidence(
+                        text=f"{launches:.0f} launches inside Optimizer.step()",
+                        value=launches,
+                        unit="1/step",
+                        source="trace",
+                    )
+                ],
+                sites=sites,
+                not_this="Mostly launching; where the update's work dominates it is BN305.",
+            ),
+        )

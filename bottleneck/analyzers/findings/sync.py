@@ -1,0 +1,88 @@
+"""Sync-bound: the host waits for the device, and the device then waits for the host.
+
+In: facts. Out: finding BN601.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.words import ms
+from ..base import Analyzer, Facts
+
+__all__ = ["SynchronisationStalls"]
+
+
+class SynchronisationStalls(Analyzer):
+    """Synchronising calls let the device run dry.
+
+    What it means
+        .item(), .cpu(), float(loss), print of a tensor, nonzero or torch.cuda.synchronize() wait
+        until the device has caught up. After that nothing is queued, and the device idles until the
+        host has launched again.
+
+    How it is measured
+        Synchronising calls on the launching thread, and the device's idle gaps that begin while one
+        waits or end with the first launch after it.
+
+    What it costs you
+        The step replayed without the waits. 24 .item() calls per step cost 0.2 % in a measured
+        launch-bound run, since the device was idle for another reason anyway.
+
+    What it is not
+        Not the time inside the calls: that is mostly the device doing its work, which has to be
+        done in any case. On a CPU nothing is waited for, so .item() is nearly free there.
+
+    What to do
+        Accumulate metrics on the device and read them every N steps; torch.where instead of boolean
+        indexing; non_blocking copies; read the previous step's loss instead of this one's.
+
+    Source
+        PyTorch performance tuning guide, "Avoid unnecessary CPU-GPU synchronization".
+    """
+
+    code = "BN601"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price the waits on a GPU; on a CPU only note calls inside compiled or hot code."""
+        if facts.timeline.kind != "gpu":
+            return ()
+        answer = facts.ask(WhatIf.SYNCS_GONE)
+        spans = facts.spans(Part.SYNC)
+        per_step = facts.number("sync.per_step") or sum(span.count for span in spans)
+        if (answer is None or answer.saves_ms <= 0) and per_step < 0.5:
+            return ()
+        spent = sum(span.called_ms for span in spans)
+        evidence = [
+            Evidence(
+                text=f"{span.count:.1f} {span.what} per step, {ms(span.called_ms)} waiting in them, "
+                f"{ms(span.exposed_ms)} of device idle time",
+                value=span.exposed_ms,
+                unit="ms/step",
+                source="trace",
+                site=span.site,
+            )
+            for span in spans[:5]
+        ]
+        cost = answer.saves_ms if answer is not None else None
+        if cost is not None:
+            many, keep = ("", "s") if round(per_step) == 1 else ("s", "")
+            title = f"{per_step:.0f} synchronisation{many} per step keep{keep} it waiting for {ms(cost)}"
+        else:
+            title = f"{per_step:.0f} synchronisations per step; their price could not be told"
+        return (
+            self.finding(
+                facts,
+                title,
+                answer=answer,
+                time_ms=spent or None,
+                evidence=evidence,
+                sites=[span.site for span in spans],
+                not_this=f"Not the {ms(spent)} spent in the calls, most of which the device works through."
+                if spent
+                else "",
+                note=cost is not None and cost < 0.002 * facts.true_ms,
+            ),
+        )

@@ -1,0 +1,265 @@
+"""The context: facts and settings as one flat mapping that fix conditions are checked against.
+
+In: a run's records and its timeline. Out: the mapping; keys as listed in model/context.py. A key
+that could not be measured is absent, never a default value.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from ...model.codes import Part, WhatIf
+from ...model.context import CONTEXT_KEYS
+from ...model.diagnosis import StepSummary
+from ...model.memory import MemorySummary
+from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
+from ...timeline.result import Timeline
+from ..findings.input_bound import batches_per_iterator
+from .compile_facts import break_kind, changed_sizes, size_multiple
+from .memory_context import memory_context
+
+__all__ = ["build_context"]
+
+_IN_LOSS = ("Python after forward", "Python in backward")
+"""What `timeline.cpu.describe` calls host work between the model and its update, which is no side work."""
+_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
+"""Of torch.optim: their constructors have no such argument (torch 2.6 to 2.13)."""
+_SLOWEST_FIRST = ("for-loop", "foreach", "fused")
+
+
+def _compute_capability(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _machine(run: Run) -> dict[str, JsonValue]:
+    out: dict[str, JsonValue] = {"distributed.world_size": run.world_size}
+    device = run.devices[0] if run.devices else None
+    if device is not None:
+        out["device.kind"] = device.kind
+        out["device.name"] = device.name or None
+        out["device.capability"] = _compute_capability(device.compute_capability)
+        out["device.total_bytes"] = device.total_bytes
+    out["host.cores"] = run.host.cores
+    version = run.host.torch.split("+")[0].split(".")
+    if len(version) >= 2:
+        out["torch.version"] = ".".join(version[:2])
+    return out
+
+
+def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
+    if loaders is None:
+        return {}
+    training = [item for item in loaders if item.role == "train"] or [
+        item for item in loaders if item.role != "eval"
+    ]
+    if not training:
+        return {"loader.present": False}
+    loader = max(training, key=lambda item: item.fetches)
+    out: dict[str, JsonValue] = {
+        "loader.present": True,
+        "loader.num_workers": loader.num_workers,
+        "loader.pin_memory": loader.pin_memory,
+        "loader.persistent_workers": loader.persistent_workers,
+        "loader.iterable": loader.iterable,
+        "loader.prefetch_factor": loader.prefetch_factor,
+        "loader.start_method": loader.start_method,
+        "loader.epochs": loader.iterators,
+        "loader.batches_per_iterator": batches_per_iterator(loader),
+    }
+    starts = [value for value in loader.startup_ms if value > 0]
+    if starts:
+        out["loader.startup_ms"] = statistics.median(starts)
+    if loader.duplicated_samples_share is not None:
+        out["loader.duplicated"] = loader.duplicated_samples_share > 0.01
+    if loader.batch is not None:
+        out["batch.padding_share"] = loader.batch.padding_share
+    return out
+
+
+def _bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
+    """Whether supply keeps up on average and yet a tenth of the fetches hold most of the wait."""
+    if loader is None or loader.production is None or not loader.production.fetch_ms:
+        return None
+    if loader.num_workers == 0 or len(loader.wait_ms) < 10:
+        return None
+    made = statistics.fmean(loader.production.fetch_ms)
+    if loader.production.collate_ms:
+        made += statistics.fmean(loader.production.collate_ms)
+    waits = sorted(loader.wait_ms)
+    total = sum(waits)
+    held = sum(waits[int(0.9 * len(waits)) :])
+    keeps_up = made / loader.num_workers < 0.9 * rest_ms
+    return keeps_up and total > 0 and held > 0.7 * total
+
+
+def _step(run: Run, step: StepSummary) -> dict[str, JsonValue]:
+    out: dict[str, JsonValue] = {"step.true_ms": step.true_ms}
+    window = run.window("baseline") or run.window("trace")
+    if window is not None:
+        if window.steps.micro_steps:
+            out["step.micro_steps"] = statistics.fmean(window.steps.micro_steps)
+        sizes = [size for size in window.steps.batch_elements if size > 0]
+        if len(sizes) >= 4:
+            # The short last batch of an epoch is not variation.
+            usual = statistics.mode(sizes)
+            out["step.varying_shapes"] = sum(size != usual for size in sizes) > 0.2 * len(sizes)
+        if window.steps.gc_ms:
+            out["gc.ms_per_step"] = statistics.fmean(window.steps.gc_ms)
+    return out
+
+
+def _optimizer(run: Run) -> dict[str, JsonValue]:
+    if not run.optimizers:
+        return {}
+    main = max(run.optimizers, key=lambda item: item.parameter_bytes)
+    flavours = {item.flavour for item in run.optimizers}
+    torchs = main.module.startswith("torch")
+    out: dict[str, JsonValue] = {
+        "optimizer.cls": main.cls,
+        "optimizer.parameter_dtype": main.parameter_dtype or None,
+        "optimizer.can_fuse": main.cls in _FUSABLE and torchs,
+        "optimizer.can_foreach": main.cls not in _WITHOUT_FOREACH and torchs,
+    }
+    if main.flavour != "unknown":
+        out["optimizer.flavour"] = next(flavour for flavour in _SLOWEST_FIRST if flavour in flavours)
+    return out
+
+
+def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
+    if facts is None:
+        return {}
+    out: dict[str, JsonValue] = {"compile.used": facts.used}
+    if not facts.used:
+        # Known, not unknown: what is for recompilations does not apply.
+        return out | {"compile.recompiles": 0, "compile.dynamic_sizes": False}
+    out["compile.mode"] = facts.mode
+    out["compile.breaks"] = len(facts.breaks)
+    out["compile.recompiles"] = sum(item.count for item in facts.recompiles)
+    out["compile.cudagraph_skips"] = len(facts.cudagraph_skips)
+    guards = " ".join(item.guard.lower() for item in facts.recompiles)
+    out["compile.dynamic_sizes"] = "size" in guards or "shape" in guards or "stride" in guards
+    reasons = [event.recompile_reason for event in facts.compiles if event.recompile_reason]
+    sizes = [size for size in changed_sizes(reasons) if size.dim is not None and len(size.values) > 1]
+    if sizes:
+        most = max(sizes, key=lambda size: len(size.values))
+        shown = ", ".join(str(value) for value in most.values[:4])
+        out["compile.dynamic_tensor"] = most.tensor
+        out["compile.dynamic_dim"] = most.dim
+        out["compile.dynamic_values"] = f"{shown}, ..." if len(most.values) > 4 else shown
+        out["compile.size_multiple"] = size_multiple(most.values)
+    if facts.breaks:
+        kinds = {break_kind(item) for item in facts.breaks}
+        out["compile.break_kinds"] = sorted(kinds)
+    return out
+
+
+def _host_share(timeline: Timeline, *what: str) -> float:
+    """Share of the other host work that goes by one of these names."""
+    spans = [span for span in timeline.spans if span.part is Part.HOST]
+    total = sum(span.exposed_ms for span in spans)
+    return sum(span.exposed_ms for span in spans if span.what in what) / total if total > 0 else 0.0
+
+
+def _loop(timeline: Timeline) -> dict[str, JsonValue]:
+    """How much of the step runs in one Python loop; none where none was seen."""
+    loop, answer = timeline.loop, timeline.what_ifs.get(WhatIf.LOOP_GONE)
+    if loop is None or answer is None or timeline.true_ms <= 0:
+        return {"loop.share": 0.0, "loop.carried": False}
+    return {"loop.share": answer.saves_ms / timeline.true_ms, "loop.carried": loop.carried}
+
+
+def _grown(window: Window, counter: str) -> int | None:
+    if window.before is None or window.after is None:
+        return None
+    before, after = (side.allocator.get(counter) for side in (window.before, window.after))
+    return None if before is None or after is None else after - before
+
+
+def _allocator(run: Run) -> dict[str, JsonValue]:
+    window = run.window("baseline")
+    if window is None or window.after is None or not window.after.allocator:
+        return {}
+    steps = max(1, len(window.steps.wall_ms))
+    out: dict[str, JsonValue] = {}
+    for key, counter in (
+        ("allocator.retries_per_step", "num_alloc_retries"),
+        ("allocator.device_allocs_per_step", "num_device_alloc"),
+        ("allocator.device_frees_per_step", "num_device_free"),
+    ):
+        grown = _grown(window, counter)
+        if grown is not None:
+            out[key] = grown / steps
+    after = window.after.allocator
+    reserved, allocated = after.get("reserved_bytes.all.peak"), after.get("allocated_bytes.all.peak")
+    if reserved and allocated:
+        out["allocator.reserved_over_allocated"] = reserved / allocated
+        device = run.devices[0] if run.devices else None
+        if device is not None and device.total_bytes:
+            usable = device.total_bytes * (device.memory_fraction_cap or 1.0)
+            out["allocator.headroom_share"] = max(0.0, 1.0 - reserved / usable)
+    return out
+
+
+def build_context(
+    *,
+    timeline: Timeline,
+    step: StepSummary,
+    run: Run | None,
+    loaders: Sequence[LoaderFacts] | None,
+    compile_facts: CompileFacts | None,
+    memory: Sequence[MemorySummary] = (),
+    extra: Mapping[str, JsonValue] | None = None,
+) -> dict[str, JsonValue]:
+    """Join everything known of one rank under the keys of `CONTEXT_KEYS`.
+
+    Args:
+        timeline: its own context entries win over those derived from counters.
+        step: the step summary.
+        run: run.json, None for a bare trace.
+        loaders: loader.json; None when not measured.
+        compile_facts: compile.json.
+        memory: what the snapshots tell, the fullest device first.
+        extra: facts about several ranks.
+    """
+    out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
+    out |= _loop(timeline)
+    before = ("Python after evaluation", "Python in forward", *_IN_LOSS)
+    out["host.before_update_share"] = _host_share(timeline, *before)
+    out["host.in_loss_share"] = _host_share(timeline, *_IN_LOSS)
+    in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
+    if in_main is not None:
+        out["loader.in_main_ms"] = in_main.step_ms
+    if timeline.kind == "cpu":
+        out["device.kind"] = "cpu"
+    if run is not None:
+        out |= _machine(run) | _step(run, step) | _optimizer(run) | _allocator(run)
+        out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}
+        anomaly = run.settings.get("anomaly_mode")
+        if isinstance(anomaly, bool):
+            out["debug.anomaly"] = anomaly
+        torchscript = run.settings.get("torchscript")
+        if isinstance(torchscript, bool):
+            out["compile.torchscript"] = torchscript
+    out |= _loader(loaders) | _compile(compile_facts)
+    out |= timeline.context
+    told = memory_context(run, memory)
+    if "step.varying_shapes" in out:
+        # Of many steps' batches rather than of the few in the memory window.
+        told.pop("step.varying_shapes", None)
+    out |= told
+    if loaders:
+        training = [item for item in loaders if item.role == "train"] or list(loaders)
+        wait = timeline.context.get("input.wait_share")
+        share = float(wait) if isinstance(wait, (int, float)) else 0.0
+        bursty = _bursty(
+            max(training, key=lambda item: item.fetches), rest_ms=timeline.true_ms * (1.0 - share)
+        )
+        if bursty is not None:
+            out["loader.bursty"] = bursty
+    out |= dict(extra or {})
+    return {key: value for key, value in out.items() if value is not None and key in CONTEXT_KEYS}

@@ -1,0 +1,99 @@
+"""Facts of memory under the keys of the context.
+
+In: a run's counters and its memory summaries. Out: entries of `model/context.py`; a figure that was not
+measured is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.memory import MemoryCategory, MemorySummary
+from ...model.run import JsonValue, Run, Window
+
+__all__ = ["category_share", "growth_window", "memory_context", "resident_growth"]
+
+_FEWEST_STEPS = 10
+"""Resident memory moves by pages and arenas: over fewer steps its growth says nothing."""
+
+
+def category_share(summary: MemorySummary, *categories: MemoryCategory) -> float:
+    """Return the share of the peak that some categories make up."""
+    return sum(row.share for row in summary.composition if row.category in categories)
+
+
+def growth_window(run: Run | None) -> Window | None:
+    """Return the longest stretch of steps with nothing attached whose edges tell resident memory.
+
+    A baseline that was completed after the captures has a gap, in which these have grown the process too;
+    the steps behind them are then a stretch of their own.
+    """
+    found = []
+    for name in ("baseline", "after"):
+        window = run.window(name) if run is not None else None
+        if window is None or window.before is None or window.after is None:
+            continue
+        index = window.steps.index
+        whole = len(index) >= _FEWEST_STEPS and index[-1] - index[0] == len(index) - 1
+        if whole and window.before.rss_bytes is not None and window.after.rss_bytes is not None:
+            found.append(window)
+    return max(found, key=lambda window: len(window.steps.index), default=None)
+
+
+def resident_growth(run: Run | None) -> float | None:
+    """Return the bytes per step by which the process grew with nothing attached; None if not measured."""
+    window = growth_window(run)
+    before, after = (window.before, window.after) if window is not None else (None, None)
+    if window is None or before is None or after is None:
+        return None
+    return ((after.rss_bytes or 0) - (before.rss_bytes or 0)) / len(window.steps.index)
+
+
+def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str, JsonValue]:
+    """Return the entries; those of the snapshot are of the fullest device."""
+    out: dict[str, JsonValue] = {"memory.resident_growth": resident_growth(run)}
+    if run is not None and "allocator.backend" in run.settings:
+        # Written only where a variable sets it; without one nothing is set.
+        conf = str(run.settings.get("allocator.conf", "")).lower()
+        out["allocator.max_split"] = "max_split_size_mb" in conf
+    if not memory:
+        return out
+    summary = memory[0]
+    # The allocator's own word, also where settings were made from Python.
+    if summary.expandable_segments is not None:
+        out["allocator.expandable_segments"] = summary.expandable_segments
+    if summary.max_split_bytes is not None:
+        out["allocator.max_split"] = summary.max_split_bytes > 0
+    peak = summary.peak_bytes
+    out["memory.failed"] = any(item.out_of_memory is not None for item in memory)
+    out["memory.checkpointed"] = summary.checkpointed
+    if summary.empty_cache_per_step is not None:
+        out["allocator.empty_cache_per_step"] = summary.empty_cache_per_step
+    if summary.varying_sizes is not None:
+        out["step.varying_shapes"] = summary.varying_sizes
+    if summary.capacity_bytes:
+        most = max(peak, summary.reserved_peak_bytes or 0)
+        out["memory.peak_share"] = most / summary.capacity_bytes
+    if summary.headroom is not None:
+        out["memory.headroom"] = summary.headroom.factor
+    if not peak or not summary.composition:
+        return out
+    known = {row.category: row.share for row in summary.composition}
+    if (summary.unknown_share or 0.0) < 1.0:
+        for key, category in (
+            ("memory.parameters_share", MemoryCategory.PARAMETERS),
+            ("memory.gradients_share", MemoryCategory.GRADIENTS),
+            ("memory.optimizer_share", MemoryCategory.OPTIMIZER),
+            ("memory.activations_share", MemoryCategory.ACTIVATIONS),
+        ):
+            out[key] = known.get(category, 0.0)
+        out["memory.state_share"] = category_share(
+            summary, MemoryCategory.PARAMETERS, MemoryCategory.GRADIENTS, MemoryCategory.OPTIMIZER
+        )
+    if summary.loss_bytes is not None:
+        out["memory.loss_share"] = summary.loss_bytes / peak
+    if summary.gradients_in_forward_bytes is not None:
+        out["memory.gradients_in_forward_share"] = summary.gradients_in_forward_bytes / peak
+    if summary.steps:
+        out["memory.leak_bytes_per_step"] = sum(leak.bytes_per_step for leak in summary.leaks)
+    return out

@@ -1,0 +1,54 @@
+"""The optimizer step that is under way: its label in a trace, and whether an exception has left it.
+
+In: begin and end of optimizer steps, and events that cannot lie inside of one. Out: ranges named
+"optimizer" in whatever profile is on, ours or the script's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.autograd import profiler as autograd_profiler
+
+from .. import torch_private
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["UpdateLabel", "in_update"]
+
+
+class UpdateLabel:
+    """The ranges that are open."""
+
+    def __init__(self) -> None:
+        self._ranges: list[Any] = []
+
+    def begin(self) -> None:
+        """An outermost optimizer step begins."""
+        if autograd_profiler._is_profiler_enabled:
+            label = torch_private.record_function("optimizer")
+            label.__enter__()
+            self._ranges.append(label)
+
+    def end(self) -> None:
+        """It has ended."""
+        if self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
+
+    def close(self) -> None:
+        """Something has left it: nothing is under way any more."""
+        while self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
+
+
+def in_update(frame: FrameType | None) -> bool:
+    """Return whether an optimizer step, or a GradScaler's, is among the callers of this frame."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "wrapper" and "optim" in code.co_filename:
+            return True
+        if code.co_filename.endswith("grad_scaler.py"):
+            return True
+        frame = frame.f_back
+    return False

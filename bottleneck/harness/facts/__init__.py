@@ -1,0 +1,1 @@
+"""What a process tells beside its steps: settings, machine, loaders, compilations, memory."""

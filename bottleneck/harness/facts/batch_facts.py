@@ -1,0 +1,153 @@
+"""What a typical batch is: its tensors, their size, padding, and whether workers duplicate samples.
+
+In: batches as the loader hands them over, of any nesting. Out: `BatchFacts`. Every batch is walked
+once, which for a pair of tensors takes a microsecond; values are read only for the first few, and
+only where they lie in host memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from ...model.run import BatchFacts
+
+__all__ = ["BatchBook", "size_of", "tensors_of"]
+
+MAX_TENSORS = 256
+MAX_DEPTH = 4
+MASKS_READ = 16
+HASHED_BATCHES = 32
+HASHED_BYTES = 4096
+FEW_SAMPLES = 16
+"""Fewer samples than this tell nothing about duplicates."""
+
+
+class BatchBook:
+    """Keeps the facts of one loader's batches."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: BatchFacts | None = None
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self._masked = 0
+        self._mask_total = 0
+        self._hashes: dict[int, int] = {}
+        self._hashed = 0
+
+    def note(self, batch: object, tensors: list[Any], *, several_workers: bool) -> None:
+        """Look at one batch.
+
+        Args:
+            batch: what the loader yielded.
+            tensors: the tensors in it, as `tensors_of` gives them.
+            several_workers: of an iterable dataset, so check for duplicates.
+        """
+        self._count += 1
+        if len(self._shapes) < 1024:
+            self._shapes.add(tuple([tensor.shape for tensor in tensors]))
+        if self._count <= 2:
+            # The second one: the first may be special (a warm-up batch, an odd sampler).
+            self._first = BatchFacts(
+                bytes=sum(t.numel() * t.element_size() for t in tensors),
+                tensors=[_describe(t) for t in tensors],
+                device=str(tensors[0].device) if tensors else "cpu",
+                pinned=_is_pinned(tensors),
+            )
+        if self._count <= MASKS_READ and isinstance(batch, Mapping):
+            self._read_mask(batch.get("attention_mask"))
+        if several_workers and self._hashed < HASHED_BATCHES:
+            self._hash_samples(tensors)
+
+    def facts(self) -> BatchFacts | None:
+        """Return the facts, or None when no batch was seen."""
+        if self._first is None:
+            return None
+        return replace(
+            self._first,
+            distinct_shapes=len(self._shapes),
+            padding_share=(round(1 - self._masked / self._mask_total, 4) if self._mask_total else None),
+        )
+
+    def duplicated_share(self, *, workers: int) -> float | None:
+        """Return the share of samples seen before, if workers of an iterable dataset repeat them.
+
+        Workers that do not divide the data among themselves each yield all of it, so a sample
+        comes once per worker. Constant synthetic data repeats far more often, which tells nothing.
+        """
+        total = sum(self._hashes.values())
+        if total < FEW_SAMPLES or max(self._hashes.values(), default=0) > workers:
+            return None
+        return round(1 - len(self._hashes) / total, 4)
+
+    def _read_mask(self, mask: object) -> None:
+        if isinstance(mask, torch.Tensor) and mask.device.type == "cpu" and mask.numel():
+            self._masked += int((mask != 0).sum())
+            self._mask_total += mask.numel()
+
+    def _hash_samples(self, tensors: list[Any]) -> None:
+        self._hashed += 1
+        for tensor in tensors[:1]:
+            if tensor.device.type != "cpu" or tensor.dim() == 0:
+                return
+            for sample in tensor:
+                flat = sample.detach().reshape(-1)[: HASHED_BYTES // max(1, tensor.element_size())]
+                code = zlib.crc32(flat.contiguous().view(torch.uint8).numpy().tobytes())
+                self._hashes[code] = self._hashes.get(code, 0) + 1
+
+
+def tensors_of(batch: object) -> list[Any]:
+    """Return the tensors of a nested batch: the first MAX_TENSORS, no deeper than MAX_DEPTH."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    found: list[Any] = []
+    _collect(batch, found, MAX_DEPTH)
+    return found
+
+
+def size_of(tensors: list[Any]) -> tuple[int, int]:
+    """Return (bytes, elements) of these tensors."""
+    return sum([tensor.nbytes for tensor in tensors]), sum([tensor.numel() for tensor in tensors])
+
+
+def _collect(batch: object, found: list[Any], depth: int) -> None:
+    inside: Iterable[object]
+    # Exact types first: asking an abstract class takes a microsecond.
+    if type(batch) in (list, tuple):
+        inside = batch  # type: ignore[assignment]
+    elif isinstance(batch, (str, bytes)):
+        return
+    elif isinstance(batch, Mapping):
+        inside = batch.values()
+    elif isinstance(batch, Sequence):
+        inside = batch
+    elif hasattr(batch, "__dict__"):
+        # Objects such as torch_geometric's Batch or a dataclass of the user's.
+        inside = list(vars(batch).values())
+    else:
+        return
+    for number, value in enumerate(inside):
+        if number >= MAX_TENSORS or len(found) >= MAX_TENSORS:
+            return
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif depth and not isinstance(value, (int, float)):
+            _collect(value, found, depth - 1)
+
+
+def _describe(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _is_pinned(tensors: list[Any]) -> bool | None:
+    # Asking creates a CUDA context where there is none yet.
+    if not tensors or not torch.cuda.is_initialized() or tensors[0].device.type != "cpu":
+        return None
+    with contextlib.suppress(Exception):
+        return bool(tensors[0].is_pinned())
+    return None

@@ -1,0 +1,118 @@
+"""The flop-counter step: the FLOPs of one step, from the shapes that its operators were called with.
+
+In: one step at the very end of the capture, after all that is timed. Out: `FlopCount` for run.json.
+
+A profiler session of its own, CPU activities only: recording shapes costs a fifth of the step more
+than plain tracing, so the trace window goes without, and CUPTI stays off here. Unlike a dispatch
+mode (torch.utils.flop_counter) it leaves compiled code alone. Counted are matrix products,
+convolutions and fused attention, multiply and add as two operations; what a kernel template of the
+compiler computes in their place, a CUDA graph replays, or cuDNN's recurrent layers do, is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from torch import profiler
+
+from ...model.flops import COUNTED, count_flops
+from ...model.run import FlopCount
+from ...runs.store import reason_of
+from ..torch_private import operator_calls
+
+if TYPE_CHECKING:
+    from ...runs.store import Store
+
+__all__ = ["FlopStep"]
+
+
+class FlopStep:
+    """One step under the counting session; what goes wrong becomes the artefact's reason."""
+
+    def __init__(self) -> None:
+        self._profile: Any = None
+        self.busy = False
+        """Inside start or stop: the profiler that begins or ends now is ours."""
+
+    def begin(self, store: Store, *, why_not: str | None = None) -> bool:
+        """Begin to record operators with their shapes; False, with the reason stored, where that cannot be.
+
+        Args:
+            store: receives the reason.
+            why_not: a reason not even to try.
+        """
+        if why_not is not None:
+            store.artefact("flops", "absent", reason=why_not)
+            return False
+        try:
+            self.start()
+        except Exception as error:
+            self.abandon()
+            store.artefact("flops", "failed", reason=reason_of(error))
+            return False
+        return True
+
+    def end(self, store: Store, *, step: int) -> None:
+        """End the recording and store the count.
+
+        Args:
+            store: receives it, or why there is none.
+            step: number of the step that was recorded.
+        """
+        try:
+            store.update(flops=self.stop(step))
+            store.artefact("flops", "ok")
+        except Exception as error:
+            self.abandon()
+            store.artefact("flops", "failed", reason=reason_of(error))
+
+    def start(self) -> None:
+        """Begin to record operators with their shapes."""
+        self._profile = profiler.profile(
+            activities=[profiler.ProfilerActivity.CPU], record_shapes=True, acc_events=False
+        )
+        self.busy = True
+        try:
+            self._profile.start()
+        finally:
+            self.busy = False
+
+    def stop(self, step: int) -> FlopCount:
+        """End the recording and count.
+
+        Args:
+            step: number of the step that was recorded.
+
+        Raises:
+            RuntimeError: this torch does not tell the shapes, or a call could not be counted.
+        """
+        profile, self._profile = self._profile, None
+        self.busy = True
+        try:
+            profile.stop()
+        finally:
+            self.busy = False
+        calls = operator_calls(profile, set(COUNTED))
+        if calls is None:
+            raise RuntimeError("this torch does not give the shapes of recorded operators")
+        by_dtype, by_operator, lost = count_flops(calls)
+        if lost:
+            raise RuntimeError(f"{lost} calls have shapes that the count does not understand")
+        return FlopCount(
+            step=step,
+            flops=sum(by_operator.values()),
+            by_dtype=by_dtype,
+            by_operator=by_operator,
+            operators=sorted(COUNTED),
+        )
+
+    def abandon(self, store: Store | None = None, *, reason: str = "") -> None:
+        """Stop without a count, so that nothing goes on recording; the reason goes to `store`."""
+        self.busy = True
+        with contextlib.suppress(Exception):
+            if self._profile is not None:
+                self._profile.stop()
+        self._profile, self.busy = None, False
+        if store is not None:
+            store.artefact("flops", "absent", reason=reason)

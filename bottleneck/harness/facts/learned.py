@@ -1,0 +1,114 @@
+"""What the first events teach about the program: its lines, settings, optimizers and root modules.
+
+In: events of the training thread, as the agent hears of them. Out: facts for the store. Lines and
+settings are looked at for a number of events, then never again: what they cost must not be in the
+steps that are timed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lines.loop_lines import LoopLines
+from ..lines.sites import SiteBook
+from .devices import read_devices, read_host
+from .optimizers import OptimizerBook
+from .settings import Seen, read_settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...model.run import SiteTime
+    from ...runs.store import Store
+    from ..windows.phases import PhaseClock
+
+__all__ = ["Learned"]
+
+EVENTS = 200
+"""Looked at, of all kinds together."""
+
+
+class Learned:
+    """One per process."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        """Know nothing yet; `clock` tells the phase that the loop is in."""
+        self.sites = SiteBook()
+        self.lines = LoopLines(clock)
+        self.optimizers = OptimizerBook()
+        self.roots: set[type] = set()
+        """Classes of modules that the program itself calls."""
+        self.submodules = 0
+        """Modules below the roots, once facts were read."""
+        self._seen = Seen()
+        self._looked = 0
+
+    @property
+    def looking(self) -> bool:
+        """There is still something to be learned from events."""
+        return self._looked < EVENTS
+
+    def stop_looking(self) -> None:
+        """Learn nothing from events any more."""
+        self._looked = EVENTS
+
+    def look(self, phase: str) -> None:
+        """Note the user's line under this phase."""
+        if self._looked < EVENTS:
+            self._looked += 1
+            self.sites.note(phase)
+
+    def forward(self, module: torch.nn.Module) -> None:
+        """The program calls a module that is to be trained."""
+        self.look("forward")
+        self.lines.forward()
+        self._seen.root_forward(module)
+
+    def without_gradients(self, module: torch.nn.Module) -> None:
+        """The program calls a module while gradients are off: the first such call of a step."""
+        self.sites.note("evaluation")
+        self._seen.without_gradients(module)
+
+    def backward(self, *, is_update: bool) -> None:
+        """A backward begins; in a program without optimizers the update follows it."""
+        self.look("backward")
+        if is_update:
+            self.lines.update()
+
+    def update(self, optimizer: object) -> None:
+        """An optimizer steps."""
+        self.look("optimizer")
+        self.lines.update()
+        self.optimizers.met(optimizer)
+
+    def zero_grad(self, set_to_none: object) -> None:
+        """Gradients are cleared."""
+        self._seen.zero_grad(bool(set_to_none))
+        self.look("zero_grad")
+
+    def grad_scaler(self, scaler: object) -> None:
+        """A GradScaler steps."""
+        self._seen.grad_scaler(scaler)
+
+    def at_cut(self, *, warming_up: bool) -> None:
+        """A step has ended; the loop's lines are looked at from the second step of the warm-up on."""
+        if warming_up:
+            self.lines.at_cut()
+            self.lines.begin()
+        else:
+            self.lines.end()
+
+    def write_settings(self, store: Store) -> None:
+        """Record what is in force now: settings, optimizers, machine."""
+        store.update(
+            settings=read_settings(self._seen),
+            optimizers=self.optimizers.facts(),
+            host=read_host(),
+            devices=read_devices(),
+        )
+        self.submodules = sum(sum(1 for _ in root.modules()) - 1 for root in self._seen.roots)
+        self._seen.release()
+
+    def entries(self) -> list[SiteTime]:
+        """Return the user's lines, by phase and by part of the loop."""
+        return [*self.sites.entries(), *self.lines.entries()]

@@ -1,0 +1,296 @@
+"""What the script's DataLoaders are and how they keep up.
+
+In: constructors, iterations and fetches of `torch.utils.data.DataLoader`, seen through hooks. Out:
+loader.json, a list of `LoaderFacts`. The loader, its dataset and its batches are only looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import time
+import traceback
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker as torch_worker
+
+from ...model.run import LoaderFacts, SourceSite
+from ...runs.store import RAW_RECORDS
+from ..lines.line_sampler import Line, LineSampler, merge
+from ..lines.sites import user_site
+from ..torch_private import mark_skip
+from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
+from .loader_worker import Batch, WorkerLoop, read_lines, read_records, time_fetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...runs.store import Store
+
+__all__ = ["LoaderWatch"]
+
+WAITS_KEPT = 4096
+
+
+class _Iteration:
+    """One pass over a loader."""
+
+    def __init__(self, iterator: Any, loader: LoaderRecord, begun_ns: int) -> None:
+        self.iterator = weakref.ref(iterator)
+        self.loader = loader
+        self.begun_ns: int | None = begun_ns
+        self.last_step: int | None = None
+
+
+class LoaderWatch:
+    """Collects facts about every DataLoader of the process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._loaders: list[LoaderRecord] = []
+        self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
+        self._folder = store.working / RAW_RECORDS
+        self._pid = os.getpid()
+        self._loop = WorkerLoop(str(self._folder))
+        self._window = ""
+        self._problem = ""
+        self._last: _Iteration | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Hook the constructor, `__iter__` and the worker loop. Undo in reverse order of others."""
+        self._folder.mkdir(exist_ok=True)
+        self._replace(DataLoader, "__init__", self._make_init)
+        self._replace(DataLoader, "__iter__", self._make_iter)
+        original = torch_worker._worker_loop
+        WorkerLoop.original = original
+        torch_worker._worker_loop = self._loop
+
+        def restore() -> None:
+            if torch_worker._worker_loop is self._loop:
+                torch_worker._worker_loop = original
+
+        self._undo.append(restore)
+
+    def uninstall(self) -> None:
+        """Take everything off and remove the workers' raw records."""
+        while self._undo:
+            self._undo.pop()()
+        if os.getpid() == self._pid:
+            # A forked child takes its parent's hooks out too, and has no say in its files.
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def fetched(
+        self,
+        iterator: object,
+        batch: object,
+        tensors: list[Any],
+        *,
+        wait_ms: float,
+        step_index: int,
+        window: str,
+    ) -> None:
+        """Note one batch handed over.
+
+        Args:
+            iterator: what `next()` was called on.
+            batch: what it returned.
+            tensors: the tensors in the batch.
+            wait_ms: host time blocked in it.
+            step_index: the step under way.
+            window: name of the window under way.
+        """
+        loader = self.handed_over(
+            iterator,
+            at_ns=time.perf_counter_ns(),
+            grad=torch.is_grad_enabled(),
+            wait_ms=wait_ms,
+            step_index=step_index,
+            window=window,
+        )
+        if loader is None:
+            return
+        try:
+            facts = loader.facts
+            loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
+        except Exception as error:
+            self._problem = f"{type(error).__name__}: {error}"
+
+    def handed_over(
+        self,
+        iterator: object,
+        *,
+        at_ns: int,
+        grad: bool,
+        wait_ms: float,
+        step_index: int,
+        window: str,
+    ) -> LoaderRecord | None:
+        """Note that a batch was handed over, whatever was in it.
+
+        Args:
+            iterator: what `next()` was called on.
+            at_ns: when (perf_counter_ns).
+            grad: whether gradients were enabled then.
+            wait_ms: host time blocked in it.
+            step_index: the step under way.
+            window: name of the window under way.
+        """
+        if window != self._window:
+            self._window = window
+            self._stop_samplers()
+        try:
+            iteration = self._last
+            if iteration is None or iteration.iterator() is not iterator:
+                self._last = iteration = self._iteration_of(iterator)
+            if iteration.begun_ns is not None:
+                iteration.loader.startup_ms.append((at_ns - iteration.begun_ns) / 1e6)
+                iteration.begun_ns = None
+            self._note_fetch(iteration.loader, iteration, wait_ms, step_index, window)
+            iteration.loader.no_grad += not grad
+        except Exception as error:
+            self._problem = f"{type(error).__name__}: {error}"
+            return None
+        return iteration.loader
+
+    def train_fetch(self, iterator: object) -> None:
+        """A backward followed this iterator's batch."""
+        with contextlib.suppress(Exception):
+            self._iteration_of(iterator).loader.train_votes += 1
+
+    def eval_fetch(self, iterator: object) -> None:
+        """A forward without gradients, and no backward, followed this iterator's batch."""
+        with contextlib.suppress(Exception):
+            self._iteration_of(iterator).loader.eval_votes += 1
+
+    def write(self) -> None:
+        """Write loader.json with what is known so far. Never raises."""
+        try:
+            self._store.write_json("loader", self.facts())
+            if self._problem:
+                self._store.warn(f"Some batches could not be looked at ({self._problem}).")
+        except Exception:
+            self._store.artefact("loader", "failed", reason=traceback.format_exc(limit=-2))
+
+    def facts(self) -> list[LoaderFacts]:
+        """Return the facts of every loader that was iterated, or built and never used."""
+        workers: dict[int, list[list[Batch]]] = {}
+        for number, batches in read_records(self._folder):
+            workers.setdefault(number, []).append(batches)
+        lines: dict[int, dict[Line, int]] = {
+            loader.number: loader.sampler.counts.copy()
+            for loader in self._loaders
+            if loader.sampler is not None
+        }
+        for number, counts in read_lines(self._folder):
+            lines[number] = merge([lines.get(number, {}), counts])
+        return [
+            facts_of(loader, workers.get(loader.number, []), lines.get(loader.number, {}))
+            for loader in self._loaders
+        ]
+
+    def _stop_samplers(self) -> None:
+        """Leave the process as it was before anything is timed in it."""
+        if self._window != "warm-up":
+            for loader in self._loaders:
+                if loader.sampler is not None:
+                    loader.sampler.stop()
+
+    # -- hooks ----------------------------------------------------------------------------------
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = vars(owner)[name]
+        plain = make(original)
+        mark_skip(plain.__code__)
+        ours = functools.wraps(original)(plain)
+        setattr(owner, name, ours)
+
+        def restore() -> None:
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+
+        self._undo.append(restore)
+
+    def _make_init(self, original: Any) -> Any:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
+            original(loader, *args, **kwargs)
+            with contextlib.suppress(Exception):
+                self._built(loader, user_site())
+
+        return __init__
+
+    def _make_iter(self, original: Any) -> Any:
+        def __iter__(loader: Any) -> Any:  # noqa: N807 - stands in for it
+            begun = time.perf_counter_ns()
+            known: LoaderRecord | None = None
+            with contextlib.suppress(Exception):
+                known = self._loader_of(loader)
+                self._loop.loader = known.number
+            iterator = original(loader)
+            with contextlib.suppress(Exception):
+                if known is not None:
+                    self._begun(known, iterator, begun)
+            return iterator
+
+        return __iter__
+
+    # -- notes ----------------------------------------------------------------------------------
+
+    def _built(self, loader: Any, site: SourceSite | None) -> LoaderRecord:
+        facts = arguments_of(loader, len(self._loaders), site)
+        # Scripts that build a loader per epoch build the same one at the same line each time.
+        known = next((old for old in self._loaders if are_twins(old.facts, facts)), None)
+        if known is None:
+            known = LoaderRecord(len(self._loaders), facts)
+            self._loaders.append(known)
+        self._numbers[loader] = known.number
+        return known
+
+    def _loader_of(self, loader: Any) -> LoaderRecord:
+        number = self._numbers.get(loader)
+        # Made before the hooks were in, or by unpickling: `__init__` did not run under our eyes.
+        return self._built(loader, None) if number is None else self._loaders[number]
+
+    def _begun(self, known: LoaderRecord, iterator: Any, begun_ns: int) -> None:
+        known.iterators += 1
+        self._last = None  # persistent workers keep their iterator from pass to pass
+        self._iterations[iterator] = _Iteration(iterator, known, begun_ns)
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        if fetcher is not None:
+            time_fetcher(fetcher, known.made.append, self._sampler_for(known))
+
+    def _sampler_for(self, known: LoaderRecord) -> LineSampler | None:
+        """Return the loader's sampler while nothing is being timed: in the warm-up only."""
+        if self._window not in ("", "warm-up"):
+            return None
+        if known.sampler is None:
+            known.sampler = LineSampler()
+        return known.sampler
+
+    def _iteration_of(self, iterator: Any) -> _Iteration:
+        found = self._iterations.get(iterator)
+        if found is None:
+            # A subclass with an `__iter__` of its own that does not call DataLoader's.
+            known = LoaderRecord(len(self._loaders), told_by_iterator(iterator, len(self._loaders)))
+            self._loaders.append(known)
+            known.iterators = 1
+            found = self._iterations[iterator] = _Iteration(iterator, known, time.perf_counter_ns())
+            found.begun_ns = None
+        return found
+
+    def _note_fetch(
+        self, loader: LoaderRecord, iteration: _Iteration, wait_ms: float, step: int, window: str
+    ) -> None:
+        loader.fetches += 1
+        if iteration.last_step is not None and step > iteration.last_step:
+            loader.advances += 1
+        iteration.last_step = step
+        if window == "baseline" and len(loader.wait_ms) < WAITS_KEPT:
+            loader.wait_ms.append(wait_ms)
+            loader.wait_step.append(step)

@@ -1,0 +1,187 @@
+"""Small measurements on the spot, taken between the windows: what one thing costs on this machine.
+
+In: a machine that the script is using. Out: the dispatch cost of a small operator (CPU runs);
+copy bandwidths and matmul rates (GPU runs). About 0.2 s in all; the script's random state,
+precision and current stream are as before.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import torch_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...runs.store import Store
+
+__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure", "parallel_us", "plain_dispatch_ns"]
+
+ROUNDS = 15
+CALLS = 60
+COPY_BYTES = 32 << 20
+MATMUL_SIZE = 4096
+SHARED_ELEMENTS = 1 << 16
+"""Of an elementwise operator: torch divides from 32768 elements on (at::internal::GRAIN_SIZE)."""
+SHARED_SECONDS = 0.1
+"""For each number of threads: an interruption of 4 ms is 4 % of it."""
+NEEDED_FREE_BYTES = 2 << 30
+"""Below this much free device memory nothing is allocated for a probe."""
+
+
+def measure(store: Store, *, over: bool) -> None:
+    """Time a small operator, or the copies and matmuls, on this machine; nothing while a profiler runs.
+
+    Args:
+        store: receives the figures.
+        over: the script is stopped after this; one that goes on keeps its threads untouched.
+    """
+    if torch_private.profiler_running():
+        return
+    if torch_private.device_kind() == "cpu":
+        store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
+        if over:
+            store.update(parallel_us=parallel_us())
+        return
+    pinned, pageable = copy_gbps()
+    store.update(pinned_gbps=pinned, pageable_gbps=pageable)
+    store.update(matmul_tflops=matmul_tflops())
+
+
+def dispatch_ns() -> float:
+    """Return the host time of one small eager CPU operator in ns, autograd recording included.
+
+    The median over kinds (elementwise with and without a gradient to record, a view, a reduction)
+    of the median over rounds, so that one interruption does not count.
+    """
+    plain = torch.ones(4, device="cpu", dtype=torch.float32)
+    tracked = torch.ones(4, device="cpu", dtype=torch.float32, requires_grad=True)
+    kinds: list[Callable[[], object]] = [
+        lambda: plain.add(plain),
+        lambda: tracked.mul(plain),
+        lambda: tracked.view(2, 2),
+        plain.sum,
+        tracked.relu,
+    ]
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        return median(_per_call_ns(kind) for kind in kinds)
+
+
+def plain_dispatch_ns() -> float | None:
+    """Return `dispatch_ns` with anomaly detection off for the moment; None where it is off anyway."""
+    if not torch.is_anomaly_enabled():
+        return None
+    checks = torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        return dispatch_ns()
+    finally:
+        torch.set_anomaly_enabled(True, checks)
+
+
+def parallel_us() -> tuple[float, float] | None:
+    """Return the microseconds of an operator that is shared out, on all of the threads and on one.
+
+    Threads that wait for one another at the end of each operator (among busy neighbours, or with more
+    of them than cores) show here. None where there is one thread. Sets the number of threads twice,
+    which takes MKL's own choice of it away.
+    """
+    threads = torch.get_num_threads()
+    if threads <= 1:
+        return None
+    x = torch.ones(SHARED_ELEMENTS, device="cpu", dtype=torch.float32)
+    together = _shared_us(x)
+    torch.set_num_threads(1)
+    try:
+        return together, _shared_us(x)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _shared_us(x: torch.Tensor) -> float:
+    """Return the mean: a call that waits for a thread which was not scheduled is what is looked for."""
+    calls = 0
+    with torch.no_grad():
+        x.add_(1)
+        began = now = perf_counter_ns()
+        while now - began < SHARED_SECONDS * 1e9:
+            x.add_(1)
+            calls += 1
+            now = perf_counter_ns()
+    return (now - began) / calls / 1e3
+
+
+def _per_call_ns(call: Callable[[], object]) -> float:
+    empty: Callable[[], object] = lambda: None  # noqa: E731 - the loop's own cost, taken off
+    rounds = [(_loop_ns(call) - _loop_ns(empty)) / CALLS for _ in range(ROUNDS)]
+    return median(rounds)
+
+
+def _loop_ns(call: Callable[[], object]) -> int:
+    began = perf_counter_ns()
+    for _ in range(CALLS):
+        call()
+    return perf_counter_ns() - began
+
+
+def copy_gbps() -> tuple[float | None, float | None]:
+    """Return host-to-device bandwidth in GB/s (1e9) from pinned and from pageable memory."""
+    if not _has_room():
+        return None, None
+    device = torch.cuda.current_device()
+    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    pinned = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cpu", pin_memory=True)
+    pageable = torch.ones(COPY_BYTES, dtype=torch.uint8, device="cpu")
+    return (
+        COPY_BYTES / 1e6 / _device_ms(lambda: target.copy_(pinned, non_blocking=True)),
+        COPY_BYTES / 1e6 / _device_ms(lambda: target.copy_(pageable)),
+    )
+
+
+def matmul_tflops() -> dict[str, float]:
+    """Return the rate of a dense square matmul by dtype: fp32, tf32, bf16, fp16 (1e12 FLOP/s)."""
+    if not _has_room():
+        return {}
+    rates: dict[str, float] = {}
+    work = 2.0 * MATMUL_SIZE**3 / 1e9
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name, dtype, precision in (
+            ("fp32", torch.float32, "highest"),
+            ("tf32", torch.float32, "high"),
+            ("bf16", torch.bfloat16, before),
+            ("fp16", torch.float16, before),
+        ):
+            torch.set_float32_matmul_precision(precision)
+            a = torch.ones(MATMUL_SIZE, MATMUL_SIZE, dtype=dtype, device="cuda")
+            out = torch.empty_like(a)
+            with torch.no_grad(), torch.autocast("cuda", enabled=False):
+                rates[name] = work / _device_ms(lambda a=a, out=out: torch.mm(a, a, out=out))  # type: ignore[misc]
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return rates
+
+
+def _device_ms(call: Callable[[], object]) -> float:
+    """Return the best of four runs after one to warm up, in ms of device time."""
+    call()
+    times = []
+    for _ in range(4):
+        first = torch.cuda.Event(enable_timing=True)
+        second = torch.cuda.Event(enable_timing=True)
+        first.record()
+        call()
+        second.record()
+        second.synchronize()
+        times.append(first.elapsed_time(second))
+    return float(min(times))
+
+
+def _has_room() -> bool:
+    free, _total = torch.cuda.mem_get_info()
+    return bool(free > NEEDED_FREE_BYTES)

@@ -1,0 +1,364 @@
+"""The acceleration state: which switches that decide a training's speed are on.
+
+In: torch's flags, the environment, and what the hooks saw (`Seen`). Out: a flat mapping for
+run.json. A switch that does not exist in this torch, or that nothing has shown, is absent.
+
+    matmul.precision            "highest" | "high" | "medium"
+    cudnn.precision             the same words, for convolutions (torch 2.9 and newer)
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.enabled, cudnn.benchmark, cudnn.deterministic: bool
+    matmul.fp16_reduced, matmul.bf16_reduced: bool     reduced-precision reductions allowed
+    deterministic: bool                                 torch.use_deterministic_algorithms
+    anomaly_mode: bool
+    sdp.flash, sdp.mem_efficient, sdp.math, sdp.cudnn: bool    backends allowed
+    default_dtype: "float32", ...
+    autocast.dtype              "none" | "bfloat16" | "float16" | ..., as seen in root forwards
+    autocast.device             "cuda", "cpu"
+    grad_scaler: bool           a GradScaler that is enabled was stepped
+    zero_grad.set_to_none: bool as last called
+    memory_format               "channels_last" | "contiguous": 4-d parameters of root modules
+    parameters.dtype            {"float32": count, ...} of root modules
+    modules                     class names of root modules, in order of appearance
+    distributed.module          "ddp" | "fsdp" | "dp" | "deepspeed" | "none"
+    distributed.backend         "nccl", "gloo", ...
+    distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
+    ungraded.frozen: bool       no module that ran without gradients has changed until now
+    embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
+    torchscript: bool           a ScriptModule ran as a root
+    threads.intra_op, threads.inter_op: int
+    threads.oversubscribed: bool
+    allocator.backend           "native" | "cudaMallocAsync" | ...
+    allocator.expandable_segments: bool
+    allocator.conf              the environment's text
+    malloc.library              "glibc" | "jemalloc" | "tcmalloc" | "mimalloc"
+    gc.enabled: bool, gc.thresholds: [int, int, int], gc.frozen: int
+    switch_interval_s: float
+    environment                 {name: value} of the variables in ENVIRONMENT that are set
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import torch_private
+from .devices import usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...model.run import JsonValue
+
+__all__ = ["Seen", "malloc_library", "read_settings"]
+
+ENVIRONMENT = (
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_MODULE_LOADING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_CUDNN_V8_API_DISABLED",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_COMPILE_DISABLE",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
+    "TORCH_LOGS",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_SHOW_CPP_STACKTRACES",
+    "NCCL_P2P_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_DEBUG",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "OMP_PROC_BIND",
+    "MKL_NUM_THREADS",
+    "KMP_BLOCKTIME",
+    "KMP_AFFINITY",
+    "GOMP_CPU_AFFINITY",
+    "ATEN_CPU_CAPABILITY",
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "GLIBC_TUNABLES",
+    "PYTHONMALLOC",
+    "PYTHONHASHSEED",
+    "TOKENIZERS_PARALLELISM",
+)
+"""Variables that change how fast a training runs. Values are recorded, so no secrets here."""
+
+MANY_ROWS = 20_000
+"""Rows of an embedding table from which a batch touches few of them."""
+MAX_ROOTS = 16
+"""Root modules remembered: models and loss functions, not thousands of throw-away ones."""
+
+
+class Seen:
+    """What the hooks noticed that no flag would tell. Every method is cheap and never raises."""
+
+    def __init__(self) -> None:
+        self.autocast: dict[str, str] = {}
+        """Device type -> dtype of autocast in root forwards with gradients on."""
+        self.forwards = 0
+        self.scaler: bool | None = None
+        self.set_to_none: bool | None = None
+        self._roots: dict[int, Any] = {}
+        self._ungraded: dict[int, tuple[Any, list[int]]] = {}
+        """Modules called without gradients, with the versions that their parameters had then."""
+
+    def root_forward(self, module: Any) -> None:
+        """Note autocast and the module. Called from inside a forward that no other surrounds."""
+        with contextlib.suppress(Exception):
+            self.forwards += 1
+            if len(self._roots) < MAX_ROOTS:
+                self._roots.setdefault(id(module), module)
+            for device in ("cuda", "cpu", "xpu", "mps"):
+                if device not in self.autocast and torch.is_autocast_enabled(device):
+                    self.autocast[device] = _dtype_name(torch.get_autocast_dtype(device))
+
+    def without_gradients(self, module: Any) -> None:
+        """Note a module that is called while gradients are off."""
+        if id(module) in self._ungraded or len(self._ungraded) >= MAX_ROOTS:
+            return
+        with contextlib.suppress(Exception):
+            self._ungraded[id(module)] = (module, torch_private.versions(module))
+
+    @property
+    def frozen(self) -> bool | None:
+        """Whether none of these modules has changed since; None without a module that has parameters."""
+        kept = [(module, before) for module, before in self._ungraded.values() if before]
+        if not kept:
+            return None
+        return all(torch_private.versions(module) == before for module, before in kept)
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """Note how gradients were cleared."""
+        self.set_to_none = bool(set_to_none)
+
+    def grad_scaler(self, scaler: Any) -> None:
+        """Note a scaler that was stepped."""
+        with contextlib.suppress(Exception):
+            self.scaler = bool(scaler.is_enabled()) or bool(self.scaler)
+
+    def release(self) -> None:
+        """Let go of the modules, once `read_settings` has looked at them."""
+        self._roots.clear()
+        self._ungraded.clear()
+
+    @property
+    def roots(self) -> list[Any]:
+        """Root modules in order of appearance."""
+        return list(self._roots.values())
+
+
+def read_settings(seen: Seen | None = None) -> dict[str, JsonValue]:
+    """Return the settings in force now, in this process.
+
+    Args:
+        seen: what the hooks noticed; without it only flags and environment are told.
+    """
+    settings: dict[str, JsonValue] = {}
+    for read in (
+        _read_flags,
+        _read_precision,
+        _read_threads,
+        _read_allocator,
+        _read_python,
+        _read_distributed,
+    ):
+        # One flag that this torch does not have must not hide the others.
+        with contextlib.suppress(Exception):
+            read(settings)
+    settings["environment"] = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    if seen is not None:
+        with contextlib.suppress(Exception):
+            _read_seen(settings, seen)
+    return settings
+
+
+def _read_flags(settings: dict[str, JsonValue]) -> None:
+    backends = torch.backends
+    flags: dict[str, Callable[[], JsonValue]] = {
+        "matmul.precision": torch.get_float32_matmul_precision,
+        "matmul.allow_tf32": lambda: backends.cuda.matmul.allow_tf32,
+        "matmul.fp16_reduced": lambda: backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "matmul.bf16_reduced": lambda: backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "cudnn.enabled": lambda: backends.cudnn.enabled,
+        "cudnn.allow_tf32": lambda: backends.cudnn.allow_tf32,
+        "cudnn.benchmark": lambda: backends.cudnn.benchmark,
+        "cudnn.deterministic": lambda: backends.cudnn.deterministic,
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "anomaly_mode": torch.is_anomaly_enabled,
+        "sdp.flash": backends.cuda.flash_sdp_enabled,
+        "sdp.mem_efficient": backends.cuda.mem_efficient_sdp_enabled,
+        "sdp.math": backends.cuda.math_sdp_enabled,
+        "sdp.cudnn": backends.cuda.cudnn_sdp_enabled,
+        "default_dtype": lambda: _dtype_name(torch.get_default_dtype()),
+    }
+    for name, read in flags.items():
+        with contextlib.suppress(Exception):
+            value = read()
+            if value is None or isinstance(value, (bool, int, float, str)):
+                settings[name] = value
+
+
+_OLD_WORDS = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
+"""What torch 2.9 and newer call the precision of fp32 math -> the words of set_float32_matmul_precision."""
+
+
+def _read_precision(settings: dict[str, JsonValue]) -> None:
+    """Read the switches of torch 2.9 where the script uses them: the old getters then raise."""
+    backends = torch.backends
+    general = getattr(backends, "fp32_precision", None)
+    for name, part in (("matmul.precision", backends.cuda.matmul), ("cudnn.precision", backends.cudnn.conv)):
+        own = getattr(part, "fp32_precision", None)
+        word = general if own in (None, "none") else own
+        if name not in settings and isinstance(word, str) and word in _OLD_WORDS:
+            settings[name] = _OLD_WORDS[word]
+    if "cudnn.allow_tf32" not in settings and "cudnn.precision" in settings:
+        settings["cudnn.allow_tf32"] = settings["cudnn.precision"] != "highest"
+
+
+def _read_threads(settings: dict[str, JsonValue]) -> None:
+    threads, cores = torch.get_num_threads(), usable_cores()
+    settings["threads.intra_op"] = threads
+    settings["threads.inter_op"] = torch.get_num_interop_threads()
+    settings["threads.oversubscribed"] = threads > cores
+
+
+def _read_allocator(settings: dict[str, JsonValue]) -> None:
+    settings["malloc.library"] = malloc_library()
+    conf = next((os.environ[n] for n in ENVIRONMENT[:3] if n in os.environ and "ALLOC_CONF" in n), None)
+    if conf is not None:
+        settings["allocator.conf"] = conf
+    if not torch.cuda.is_initialized():
+        return
+    settings["allocator.backend"] = torch.cuda.get_allocator_backend()
+    # Set from Python it shows only here, and only in torch that has the getter.
+    getter = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    told = str(getter()) if getter is not None else ""
+    settings["allocator.expandable_segments"] = (
+        "expandable_segments:true" in f"{told or conf or ''}".lower().replace(" ", "")
+    )
+
+
+def _read_python(settings: dict[str, JsonValue]) -> None:
+    settings["gc.enabled"] = gc.isenabled()
+    settings["gc.thresholds"] = list(gc.get_threshold())
+    settings["gc.frozen"] = gc.get_freeze_count()
+    settings["switch_interval_s"] = sys.getswitchinterval()
+
+
+def _read_distributed(settings: dict[str, JsonValue]) -> None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        settings["distributed.backend"] = str(distributed.get_backend())
+
+
+def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
+    if seen.forwards:
+        device = next(iter(seen.autocast), None)
+        settings["autocast.dtype"] = seen.autocast[device] if device is not None else "none"
+        if device is not None:
+            settings["autocast.device"] = device
+        roots = seen.roots
+        settings["modules"] = [type(module).__qualname__ for module in roots]
+        settings["distributed.module"], options = _wrapper(roots)
+        if options:
+            settings["distributed.settings"] = options
+        settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
+        _read_parameters(settings, roots)
+    frozen = seen.frozen
+    if frozen is not None:
+        settings["ungraded.frozen"] = frozen
+    if seen.scaler is not None:
+        settings["grad_scaler"] = seen.scaler
+    if seen.set_to_none is not None:
+        settings["zero_grad.set_to_none"] = seen.set_to_none
+
+
+def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
+    dtypes: dict[str, int] = {}
+    last, images = 0, 0
+    parameters = {id(p): p for module in roots for p in module.parameters()}.values()
+    for parameter in parameters:
+        name = _dtype_name(parameter.dtype)
+        dtypes[name] = dtypes.get(name, 0) + int(parameter.numel())
+        # 1x1 kernels are contiguous in both formats and tell nothing.
+        if parameter.dim() == 4 and parameter.shape[2] * parameter.shape[3] > 1:
+            images += 1
+            last += parameter.is_contiguous(memory_format=torch.channels_last)
+    settings["parameters.dtype"] = dtypes
+    total = sum(dtypes.values())
+    if total:
+        settings["embedding.dense_share"] = round(_dense_embeddings(roots) / total, 4)
+    if images:
+        settings["memory_format"] = "channels_last" if last * 2 > images else "contiguous"
+
+
+def _dense_embeddings(roots: list[Any]) -> int:
+    """Return the elements of large embedding tables whose gradient is dense and that nothing else shares."""
+    owners: dict[int, set[int]] = {}
+    tables: dict[int, Any] = {}
+    for module in (inner for root in roots for inner in root.modules()):
+        for parameter in module._parameters.values():
+            if parameter is None:
+                continue
+            owners.setdefault(id(parameter), set()).add(id(module))
+            table = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and not module.sparse
+            if table and parameter.requires_grad and parameter.shape[0] >= MANY_ROWS:
+                tables[id(parameter)] = parameter
+    # The table of a language model is its output layer as well, whose gradient is dense by nature.
+    return sum(table.numel() for key, table in tables.items() if len(owners[key]) == 1)
+
+
+def _wrapper(roots: list[Any]) -> tuple[str, dict[str, JsonValue]]:
+    """Return how the root modules are wrapped for several devices, and the wrapper's options."""
+    for module in roots:
+        kinds = {base.__name__ for base in type(module).__mro__}
+        if "DistributedDataParallel" in kinds:
+            names = ("static_graph", "gradient_as_bucket_view", "find_unused_parameters")
+            options = {n: bool(getattr(module, n)) for n in names if hasattr(module, n)}
+            bucket = getattr(module, "bucket_bytes_cap", None)
+            return "ddp", {**options, **({"bucket_bytes_cap": int(bucket)} if bucket else {})}
+        if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
+            return "fsdp", {}
+        if "DataParallel" in kinds:
+            return "dp", {"devices": len(getattr(module, "device_ids", []))}
+        if "DeepSpeedEngine" in kinds:
+            return "deepspeed", {}
+    return "none", {}
+
+
+def malloc_library() -> str:
+    """Return which malloc serves this process, by the libraries mapped into it."""
+    with contextlib.suppress(OSError):
+        mapped = Path("/proc/self/maps").read_text()
+        for name in ("jemalloc", "tcmalloc", "mimalloc"):
+            if f"lib{name}" in mapped:
+                return name
+        if "libc.so" in mapped or "libc-" in mapped:
+            return "glibc"
+    return "unknown"
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""Which of the user's lines take the time."""

@@ -1,0 +1,184 @@
+"""Which of the user's lines take the time between the phases, and where in the loop they stand.
+
+In: the training thread, while it warms up, and the moments when a step's first forward and its
+update begin. Out: counts per line, each for one part of the loop: before the forward, between
+forward and update, after the update, or inside the forward; and the loops that the lines stand in.
+
+A trace has no operator for plain Python, and for what stands between an update and the next forward
+it cannot tell the last step's metrics from the next step's batch. The stack can: in the innermost
+function that both run in, the metrics stand below the update and the batch stands above the
+forward. So a second thread looks at the first one's stack a thousand times a second. It does so in
+the warm-up alone, where nothing is timed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
+from .busy_threads import BusyThreads
+from .sites import is_library
+from .step_loops import Chain, find_loops
+from .switching import short_switches
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from ..windows.phases import PhaseClock
+
+__all__ = ["LoopLines"]
+
+INTERVAL_SECONDS = 0.001
+ENOUGH = 2000
+"""Samples after which shares are known to a point or two; then the thread ends."""
+PATIENCE_SECONDS = 30.0
+LINES_KEPT = 12
+"""Per part of the loop."""
+
+_BUILDS = ("/torch/nn/init.py", "/torch/nn/parameter.py", "/torch/optim/optimizer.py")
+"""Building modules or optimizers anew is no making of a batch, wherever in the loop it stands."""
+
+DEEPEST = 60
+"""User frames of a stack that are kept, the outermost first."""
+
+Place = tuple["CodeType", int]
+
+
+class LoopLines:
+    """Samples one thread between two calls of `begin` and `end`."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self._counts: dict[tuple[str, Chain], int] = {}
+        self._updates: set[tuple[str, int]] = set()
+        """Lines of the frames that led to an update."""
+        self._others = BusyThreads()
+        self._taken = 0
+        self._wanted = False
+        self._over = False
+        self._forward: list[Place] | None = None
+        self._update: list[Place] | None = None
+        self._met_forward = False
+
+    # -- from the training thread ----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Look at the calling thread from now on; once per process."""
+        if self._wanted or self._over:
+            return
+        self._wanted = True
+        threading.Thread(
+            target=self._sample, args=(threading.get_ident(),), name="bottleneck-loop-lines", daemon=True
+        ).start()
+
+    def end(self) -> None:
+        """Look no more, ever: from here on steps are timed."""
+        self._wanted, self._over = False, True
+
+    def at_cut(self) -> None:
+        """A step begins: its first forward is yet to come."""
+        self._met_forward = False
+
+    def forward(self) -> None:
+        """A root forward with gradients begins on this thread."""
+        if self._wanted and not self._met_forward:
+            self._met_forward = True
+            self._forward = _places(sys._getframe(1))
+
+    def update(self) -> None:
+        """The update begins on this thread."""
+        if self._wanted:
+            self._update = _places(sys._getframe(1))
+            self._updates.update((code.co_filename, line) for code, line in self._update)
+
+    def entries(self) -> list[SiteTime]:
+        """Return the lines of each part of the loop, the most frequent first."""
+        lines: dict[str, Counter[tuple[str, int, str]]] = {part: Counter() for part in SAMPLED}
+        for (part, chain), count in self._counts.items():
+            lines[part][chain[-1]] += count
+        return [
+            SiteTime(site=SourceSite(file=file, line=line, function=function), phase=part, count=count)
+            for part, found in lines.items()
+            for (file, line, function), count in found.most_common(LINES_KEPT)
+        ] + self._others.entries()
+
+    def loops(self) -> list[LoopTime]:
+        """Return the loops inside a step; none where no update was seen, which tells the training loop."""
+        return find_loops(self._counts, updates=self._updates) if self._updates else []
+
+    # -- the other thread ------------------------------------------------------------------------
+
+    def _sample(self, thread: int) -> None:
+        until, own = time.monotonic() + PATIENCE_SECONDS, threading.get_ident()
+        with short_switches():
+            while self._wanted and self._taken < ENOUGH and time.monotonic() < until:
+                time.sleep(INTERVAL_SECONDS)
+                phase = self._clock.innermost
+                if phase not in (None, "forward"):
+                    continue
+                frames = sys._current_frames()
+                frame = frames.get(thread)
+                if frame is None:
+                    break
+                self._others.look(frames, but=(thread, own))
+                del frames
+                self._taken += 1
+                chain = _user_lines(frame)
+                part = "sampled forward" if phase else self._part(frame)
+                if chain and part is not None:
+                    key = (part, chain)
+                    self._counts[key] = self._counts.get(key, 0) + 1
+                del frame
+
+    def _part(self, frame: FrameType) -> str | None:
+        """Return which part of the loop runs, by the order of lines where the stacks part."""
+        if self._forward is None or self._update is None:
+            return None
+        here = _places(frame)
+        to_forward, to_update = _order(here, self._forward), _order(here, self._update)
+        if to_forward is None or to_update is None:
+            return None
+        if to_update > 0 or any(code.co_filename.endswith(_BUILDS) for code, _ in here):
+            return "sampled after"
+        return "sampled before" if to_forward < 0 else "sampled between"
+
+
+def _places(frame: FrameType | None) -> list[Place]:
+    """Return code and line of each frame, the outermost first."""
+    out: list[Place] = []
+    while frame is not None:
+        out.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    out.reverse()
+    return out
+
+
+def _order(here: list[Place], there: list[Place]) -> int | None:
+    """Return -1 where `here` stands above `there` in the function where they part, 1 below, 0 on its line.
+
+    None: they part in no common function.
+    """
+    order = None
+    for (code, line), (other, other_line) in zip(here, there, strict=False):
+        if code is not other:
+            break
+        order = (line > other_line) - (line < other_line)
+        if order:
+            break
+    return order
+
+
+def _user_lines(frame: FrameType | None) -> Chain:
+    """Return the lines of the user's frames, the outermost first."""
+    out: list[tuple[str, int, str]] = []
+    while frame is not None:
+        code = frame.f_code
+        if not is_library(code.co_filename):
+            out.append((code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    out.reverse()
+    return (*out[:DEEPEST], out[-1]) if len(out) > DEEPEST else tuple(out)

@@ -1,0 +1,89 @@
+"""Which line of the user's program is running: the first frame outside libraries.
+
+In: the Python stack. Out: `SourceSite`s, counted. For Lightning or HF Trainer this is always the
+`.fit()` or `.train()` line: no more precise line of the user's exists there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...model.run import SiteTime, SourceSite
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["SiteBook", "is_library", "user_frame", "user_frame_of", "user_site"]
+
+_LIBRARY = tuple(
+    {
+        os.path.join(path, "")  # noqa: PTH118 - a prefix of strings, with its separator
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        for path in (sysconfig.get_path(name), os.path.realpath(sysconfig.get_path(name)))
+    }
+) + tuple(
+    # As imported and as it lies on disk: an installation may be a link.
+    {os.path.join(str(own.parents[2]), "") for own in (Path(__file__), Path(__file__).resolve())}  # noqa: PTH118
+)
+_known: dict[str, bool] = {}
+
+
+def is_library(file: str) -> bool:
+    """Return whether a `co_filename` is no file of the user's: stdlib, site-packages, ours, or made up."""
+    known = _known.get(file)
+    if known is None:
+        known = (
+            file.startswith((*_LIBRARY, "<"))
+            or f"{os.sep}site-packages{os.sep}" in file
+            or f"{os.sep}dist-packages{os.sep}" in file
+        )
+        _known[file] = known
+    return known
+
+
+def user_frame(skip: int = 1) -> FrameType | None:
+    """Return the innermost frame of the user's program, or None; `skip` frames are ours."""
+    return user_frame_of(sys._getframe(skip))
+
+
+def user_frame_of(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's program at or above this one, or None."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_site(skip: int = 2) -> SourceSite | None:
+    """Return the user's line that is running, or None; about 1 us."""
+    frame = user_frame(skip)
+    if frame is None:
+        return None
+    code = frame.f_code
+    return SourceSite(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+
+
+class SiteBook:
+    """Counts user lines by phase."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, int, str], int] = {}
+
+    def note(self, phase: str, skip: int = 3) -> None:
+        """Count the line that is running now under this phase."""
+        frame = user_frame(skip)
+        if frame is not None:
+            code = frame.f_code
+            key = (phase, code.co_filename, frame.f_lineno, code.co_name)
+            self._counts[key] = self._counts.get(key, 0) + 1
+
+    def entries(self) -> list[SiteTime]:
+        """Return all counts, the most frequent of each phase first."""
+        ordered = sorted(self._counts.items(), key=lambda item: (item[0][0], -item[1]))
+        return [
+            SiteTime(site=SourceSite(file=file, line=line, function=function), phase=phase, count=count)
+            for (phase, file, line, function), count in ordered
+        ]

@@ -1,0 +1,215 @@
+"""Python loops inside a step: over samples, heads, time steps, tasks or parameters.
+
+In: sampled stacks of the training thread, as lines of the user's frames, and the lines of the update.
+Out: `LoopTime`s: which loop ran in how many of the samples of each part of the training loop.
+
+A line that runs once and a line that runs a thousand times look alike in a sample. The source tells
+them apart: the outermost loop around a sampled line that is not the training loop itself is one. The
+training loop holds the update; so does a loop over epochs. A loop that passes a value through a list
+of layers (`for layer in layers: x = layer(x)`) is the depth of a model and not counted either. Source
+is read when all has been captured, never while steps are timed.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...model.run import LoopTime, SourceSite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Chain", "find_loops"]
+
+Chain: TypeAlias = tuple[tuple[str, int, str], ...]
+"""(file, line, function) of the user's frames, the outermost first."""
+
+_Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+LOOPS_KEPT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One loop of a file."""
+
+    first: int
+    last: int
+    carried: bool
+    """A round reads what the round before it made."""
+    layers: bool
+    """A value passes through the modules that it goes over."""
+
+
+def find_loops(
+    counts: Mapping[tuple[str, Chain], int], *, updates: Iterable[tuple[str, int]]
+) -> list[LoopTime]:
+    """Return the loops that sampled stacks stand in, the most frequent first.
+
+    Args:
+        counts: (part of the training loop, stack) -> samples.
+        updates: (file, line) of the frames that led to an update: a loop around one is no loop in a step.
+    """
+    held = list(updates)
+    of: dict[str, int] = {}
+    seen: dict[tuple[str, int], dict[str, int]] = {}
+    known: dict[tuple[str, int], tuple[_Found, str]] = {}
+    files: dict[str, list[list[_Found]]] = {}
+    for (part, chain), count in counts.items():
+        of[part] = of.get(part, 0) + count
+        found = _outermost(chain, held, files)
+        if found is None:
+            continue
+        (file, _, function), loop = found
+        key = (file, loop.first)
+        known[key] = (loop, function)
+        parts = seen.setdefault(key, {})
+        parts[part] = parts.get(part, 0) + count
+    out = [
+        LoopTime(
+            site=SourceSite(file=file, line=first, function=known[file, first][1]),
+            last_line=known[file, first][0].last,
+            carried=known[file, first][0].carried,
+            seen=parts,
+            of=dict(of),
+        )
+        for (file, first), parts in seen.items()
+    ]
+    return sorted(out, key=lambda loop: -sum(loop.seen.values()))[:LOOPS_KEPT]
+
+
+def _outermost(
+    chain: Chain, updates: list[tuple[str, int]], files: dict[str, list[list[_Found]]]
+) -> tuple[tuple[str, int, str], _Found] | None:
+    for frame in chain:
+        file, line, _ = frame
+        if file not in files:
+            files[file] = _scopes(file)
+        for scope in files[file]:
+            # Outer loops come before the loops inside them.
+            for loop in scope:
+                if not loop.first <= line <= loop.last or loop.layers:
+                    continue
+                if not any(name == file and loop.first <= at <= loop.last for name, at in updates):
+                    return frame, loop
+    return None
+
+
+def _scopes(file: str) -> list[list[_Found]]:
+    """Return the loops of a file, by function; nothing where its source is not to be had."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    scopes: list[list[_Found]] = [[]]
+    _collect(tree, scopes[0], scopes)
+    return [scope for scope in scopes if scope]
+
+
+def _collect(node: ast.AST, own: list[_Found], scopes: list[list[_Found]]) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _SCOPES):
+            scopes.append([])
+            _collect(child, scopes[-1], scopes)
+            continue
+        if isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
+            own.append(_read_loop(child))
+        elif isinstance(child, _COMPREHENSIONS):
+            own.append(_Found(child.lineno, child.end_lineno or child.lineno, carried=False, layers=False))
+        _collect(child, own, scopes)
+
+
+def _read_loop(loop: _Loop) -> _Found:
+    reader = _Reader()
+    for statement in loop.body:
+        reader.statement(statement)
+    carried = bool(reader.read_first & reader.assigned)
+    target = {name for name, _ in _names(loop.target)} if not isinstance(loop, ast.While) else set()
+    layers = carried and any(_calls(node, target) for node in _inside(loop.body))
+    return _Found(loop.lineno, loop.end_lineno or loop.lineno, carried=carried, layers=layers)
+
+
+def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    for statement in body:
+        yield from ast.walk(statement)
+
+
+def _calls(node: ast.AST, target: set[str]) -> bool:
+    """Whether a node calls what the loop goes over: `layer(x)`, `layers[i](x)`, `checkpoint(layer, x)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    called: ast.AST = node.func
+    if node.args and "checkpoint" in ast.unparse(called):
+        called = node.args[0]
+    if isinstance(called, ast.Attribute) and called.attr == "forward":
+        called = called.value
+    if isinstance(called, ast.Name):
+        return called.id in target
+    if isinstance(called, ast.Subscript):
+        return any(name in target for name, _ in _names(called))
+    return False
+
+
+def _names(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield (name, is stored) of the variables in an expression; `self.state` counts as one."""
+    if isinstance(node, _SCOPES):
+        return
+    if isinstance(node, _COMPREHENSIONS):
+        # What it goes over has names of its own.
+        parts = [name for child in ast.iter_child_nodes(node) for name in _names(child)]
+        own = {name for name, stored in parts if stored}
+        yield from ((name, False) for name, stored in parts if not stored and name not in own)
+        return
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        yield f"{node.value.id}.{node.attr}", isinstance(node.ctx, ast.Store)
+        yield node.value.id, False
+        return
+    if isinstance(node, ast.Name):
+        yield node.id, isinstance(node.ctx, ast.Store)
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _names(child)
+
+
+class _Reader:
+    """Reads the body of a loop in the order in which it runs."""
+
+    def __init__(self) -> None:
+        self.assigned: set[str] = set()
+        self.read_first: set[str] = set()
+        """Read before anything in this round assigned it."""
+
+    def statement(self, node: ast.stmt) -> None:
+        """Take in one statement and those inside it."""
+        if isinstance(node, _SCOPES):
+            return
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            self._expression(node.value)
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                self._expression(target)
+            return
+        if isinstance(node, ast.AugAssign):
+            # `total += x` alone is a sum, which needs no loop; where the round also reads the total, it does.
+            self._expression(node.value)
+            if not isinstance(node.target, (ast.Name, ast.Attribute)):
+                self._expression(node.target)
+            else:
+                self.assigned |= {name for name, stored in _names(node.target) if stored}
+            return
+        for _, value in ast.iter_fields(node):
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, ast.stmt):
+                    self.statement(item)
+                elif isinstance(item, ast.AST):
+                    self._expression(item)
+
+    def _expression(self, node: ast.AST | None) -> None:
+        if node is None:
+            return
+        found = list(_names(node))
+        self.read_first |= {name for name, stored in found if not stored} - self.assigned
+        self.assigned |= {name for name, stored in found if stored}

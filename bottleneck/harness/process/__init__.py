@@ -1,0 +1,1 @@
+"""The script's process: running it as python would, watching it, and leaving it."""

@@ -1,0 +1,230 @@
+"""The Python API for people who own their loop: the same windows, with steps where they say.
+
+In: a program that marks its steps. Out: the same run folder that `bottleneck diagnose` writes, for
+`bottleneck analyze`.
+
+    with torch_bottleneck.Harness(out="runs/first") as h:
+        for batch in h.batches(loader):
+            with h.step():
+                with h.label("augment"):
+                    batch = augment(batch)
+                loss = model(batch)
+                ...
+
+The program is never stopped; once all windows are captured every call here is a no-op.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ... import __version__
+from ...model.run import Run, ScriptOutcome
+from ...runs.plan import Plan
+from ...runs.store import Store
+from .. import torch_private
+from ..windows.steps import ManualRule
+from ..windows.trace import prepare_environment
+from .agent import Agent
+from .presence import active
+from .progress import Progress
+from .stopping import Stopper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["Harness"]
+
+Batch = TypeVar("Batch")
+
+
+class _NeverStop(Stopper):
+    """The program is the user's own, and it ends by itself."""
+
+    def request(self) -> None:
+        """Nothing to stop."""
+
+    def safe_point(self) -> None:
+        """No safe point ever stops."""
+
+
+class Harness:
+    """Captures the steps that the program marks. Use it as a context manager.
+
+    Inside a script that already runs under `bottleneck diagnose`, labels are passed on to that
+    capture and everything else here does nothing.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str],
+        *,
+        steps: int = 8,
+        warmup: int | None = None,
+        baseline_steps: int | None = None,
+        memory: bool = True,
+        with_stack: bool = False,
+        max_seconds: float = 60.0,
+        quiet: bool = False,
+    ) -> None:
+        """Choose what to capture; nothing happens before `with`.
+
+        Args:
+            out: the run folder to write; with several ranks, `rank0`, `rank1`, ... inside it.
+            steps: steps to trace.
+            warmup: steps to skip first; None: until the step times have settled.
+            baseline_steps: steps to time with nothing attached; None: enough for a narrow interval.
+            memory: record the allocator's history (GPU runs).
+            with_stack: Python stacks in the trace; far dearer.
+            max_seconds: limit on the windows after warm-up, together.
+            quiet: no progress lines on stderr.
+
+        Raises:
+            ValueError: a window would have no step, or no time.
+        """
+        for name, value, least in (
+            ("steps", steps, 1),
+            ("warmup", warmup, 0),
+            ("baseline_steps", baseline_steps, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        if not (max_seconds > 0 and math.isfinite(max_seconds)):
+            raise ValueError(f"max_seconds must be a time, not {max_seconds}")
+        self._plan = Plan(
+            script=sys.argv[0] if sys.argv else "",
+            args=tuple(sys.argv[1:]),
+            out=str(Path(out).absolute()),
+            steps=steps,
+            warmup=warmup,
+            baseline_steps=baseline_steps,
+            memory=memory,
+            with_stack=with_stack,
+            max_seconds=max_seconds,
+            run_to_end=True,
+            quiet=quiet,
+        )
+        self._agent: Agent | None = None
+        self._store: Store | None = None
+        self._owner = self._entered = False
+        self.folder: Path | None = None
+        """The run folder, once the `with` block has ended."""
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        self._agent = active()
+        if self._agent is not None:
+            return self
+        prepare_environment()
+        rank, count = torch_private.world()
+        folder = Path(self._plan.out)
+        self._store = Store(
+            folder / f"rank{rank}" if count > 1 else folder,
+            run=Run(
+                tool_version=__version__,
+                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                command=[self._plan.script or "", *self._plan.args],
+                cwd=str(Path.cwd()),
+                rank=rank,
+                world_size=count,
+                local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+                pid=os.getpid(),
+            ),
+        )
+        progress = Progress(quiet=self._plan.quiet, rank=rank)
+        self._agent = Agent(self._plan, self._store, _NeverStop(), progress, rule=ManualRule())
+        self._agent.install()
+        self._owner = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        agent, store = self._agent, self._store
+        self._agent = self._store = None
+        if not self._owner or agent is None or store is None:
+            return
+        self._owner = False
+        agent.finish()
+        agent.uninstall()
+        how = ScriptOutcome(how="finished", exit_code=0)
+        if error is not None:
+            how = ScriptOutcome(how="raised", exception=f"{type(error).__name__}: {error}")
+        # A full disk must not turn into the program's failure.
+        with contextlib.suppress(OSError):
+            self.folder = store.finish(how)
+
+    # -- marks ---------------------------------------------------------------------------------
+
+    def batches(self, source: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield from any iterable; the time it takes to give the next batch is the phase `data`."""
+        iterator = iter(source)
+        while True:
+            try:
+                if isinstance(iterator, torch_private.LoaderIterator):
+                    # Its own hook opens the phase.
+                    self._begin()
+                    batch = next(iterator)
+                else:
+                    with self._waiting():
+                        batch = next(iterator)
+            except StopIteration:
+                return
+            yield batch
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Mark one training step; the step ends here, and what follows belongs to the next one.
+
+        Raises:
+            RuntimeError: outside of the `with` block nothing is captured; behind it steps go unmarked.
+        """
+        if not self._entered:
+            raise RuntimeError("Harness is a context manager: mark steps inside `with Harness(...) as h:`")
+        agent = self._agent if self._owner else None
+        if agent is not None:
+            agent.begin_step()
+        yield
+        if agent is not None:
+            agent.end_step()
+
+    @contextlib.contextmanager
+    def label(self, name: str) -> Iterator[None]:
+        """Name a stretch of the program; it becomes a phase of the step and a range in the trace."""
+        agent = self._agent
+        if agent is None or not agent.mine():
+            yield
+            return
+        agent.observer.begin_label(name)
+        try:
+            if torch_private.profiler_running():
+                with torch_private.record_function(name):
+                    yield
+            else:
+                yield
+        finally:
+            agent.observer.end_phase()
+
+    def _begin(self) -> None:
+        if self._owner and self._agent is not None:
+            self._agent.begin_step()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._begin()
+        with self.label("data"):
+            yield

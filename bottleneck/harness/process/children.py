@@ -1,0 +1,143 @@
+"""Processes that the script itself starts (`mp.spawn`, `Process(target=train)`).
+
+In: a plan. Out: each such process that trains gets a session of its own, beside its parent's.
+
+`BaseProcess.__init__` wraps the target in a class that pickles by reference to this module, so it
+works under fork, spawn and forkserver. Workers of a DataLoader, of pools and of multiprocessing's
+own machinery are left alone.
+
+A child that was stopped has returned nothing, and its parent may wait for a result for ever
+(Lightning's spawning launcher reads a queue): the child tells its parent's stopper, which stops the
+parent as well if it has not gone on by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing.process
+import os
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .stopping import StopRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...runs.plan import Plan
+
+__all__ = ["ChildTarget", "any_alive", "install", "uninstall"]
+
+NOT_TRAINING = (
+    "torch.utils.data",
+    "torch._inductor",
+    "multiprocessing.",
+    "concurrent.futures",
+    "joblib",
+    "loky",
+    "torch_bottleneck.",
+)
+"""Modules whose process targets are helpers, never a training loop."""
+
+_originals: list[Callable[..., None]] = []
+"""`BaseProcess.__init__` as it was, while it is wrapped."""
+_training: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Processes of this one that may train, as long as the script keeps them."""
+
+
+class ChildTarget:
+    """Stands in for a process's target: runs it under a session, with the same result."""
+
+    def __init__(self, plan: Plan, target: Callable[..., object], wake: int | None) -> None:
+        """Note whom to tell of a stop.
+
+        Args:
+            plan: what the session is to do.
+            target: what the script wants to run.
+            wake: the signal that the stopper of this process, the parent, listens to.
+        """
+        self.plan = plan
+        self.target = target
+        self.parent, self.wake = os.getpid(), wake
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Run the target; a stop of ours counts as a normal return."""
+        from . import session as sessions
+
+        inherited = sessions.current()
+        if inherited is not None:
+            # Forked: the hooks in place count the parent's steps and write the parent's folder.
+            inherited.abandon()
+        session = sessions.Session(self.plan, child=True)
+        session.arm()
+        try:
+            result = self.target(*args, **kwargs)
+        except StopRun:
+            session.close(None)
+            self._tell_parent()
+            return None
+        except BaseException as error:
+            session.close(error)
+            raise
+        session.close(None)
+        if session.stopper.under_way:
+            self._tell_parent()
+        return result
+
+    def _tell_parent(self) -> None:
+        parent = multiprocessing.process.parent_process()
+        if self.wake is not None and parent is not None and parent.pid == self.parent:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.parent, self.wake)
+
+
+def any_alive() -> bool:
+    """Say whether a process that may train still runs, without reaping it: that is its owner's."""
+    for process in list(_training):
+        pid = getattr(getattr(process, "_popen", None), "pid", None)
+        try:
+            # The state in /proc/PID/stat follows the name, which may hold anything.
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state not in "ZX":
+            return True
+    return False
+
+
+def install(plan: Plan, *, wake: int | None = None) -> None:
+    """Wrap the targets of processes made from now on.
+
+    Args:
+        plan: what their sessions are to do.
+        wake: the signal by which they may tell this process that they were stopped.
+    """
+    if _originals:
+        return
+    original: Callable[..., None] = multiprocessing.process.BaseProcess.__init__
+    _originals.append(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        target = getattr(self, "_target", None)
+        if target is not None and _may_train(target):
+            self._target = ChildTarget(plan, target, wake)
+            _training.add(self)
+
+    multiprocessing.process.BaseProcess.__init__ = init  # type: ignore[method-assign]
+
+
+def uninstall() -> None:
+    """Take the wrapper off again."""
+    if _originals:
+        multiprocessing.process.BaseProcess.__init__ = _originals.pop()  # type: ignore[method-assign]
+
+
+def _may_train(target: Callable[..., object]) -> bool:
+    if isinstance(target, ChildTarget):
+        return False
+    module = str(getattr(target, "__module__", "") or "")
+    return not f"{module}.".startswith(NOT_TRAINING)

@@ -1,0 +1,342 @@
+"""One captured process: store, stopper, progress, saves and the agent, put together and taken apart.
+
+In: a plan and where this process stands among its fellows. Out: a process folder. The runner makes
+one session for the script's process, `children` one for each process that the script starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+import traceback
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ... import __version__
+from ...model.run import Run, ScriptOutcome
+from ...runs.store import Store, reason_of
+from ...runs.tasks import Task, this_task
+from ..imports import ImportWatch
+from ..trials.trial import TrialRun
+from .dropped import Dropped
+from .progress import Progress
+from .saves import SaveGuard
+from .stopping import Stopper, StopRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from ...runs.plan import Plan
+    from .agent import Agent
+
+__all__ = ["Session", "current"]
+
+TERMINATED = 128 + signal.SIGTERM
+END_SECONDS = 20.0
+"""How long the last flush may take before the process is ended regardless."""
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """Return the session of this process; in a forked child, its parent's."""
+    return _current
+
+
+class Session:
+    """Everything of ours that lives in one process of the user's program."""
+
+    def __init__(self, plan: Plan, *, child: bool = False) -> None:
+        """Create the process folder.
+
+        Args:
+            plan: `plan.out` is the folder that holds one folder per process.
+            child: the script itself started this process; its rank shows only later.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self.plan = plan
+        self.pid = os.getpid()
+        self._child = child
+        # Where it is not certain, the process group will tell.
+        task = this_task()
+        task = task if task.certain else Task()
+        name = f"rank{task.rank}" if task.size > 1 else "main"
+        self.store = Store(
+            Path(plan.out) / (f"child-{self.pid}" if child else name),
+            run=Run(
+                tool_version=__version__,
+                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                command=[plan.script or f"-m {plan.module}", *plan.args],
+                cwd=str(Path.cwd()),
+                rank=task.rank,
+                world_size=task.size,
+                launched=task.size > 1 and (plan.launched or not child),
+                local_rank=task.local_rank,
+                pid=self.pid,
+            ),
+        )
+        self.stopper = Stopper()
+        # A child of the script's own shows its rank only later; until then its parent speaks.
+        speaks = task.rank if not child or plan.launched else 1
+        self.progress = Progress(quiet=plan.quiet, rank=speaks)
+        self.saves = SaveGuard(self.store)
+        self.agent: Agent | None = None
+        self._trial = TrialRun(plan.trial, self.store) if plan.trial is not None else None
+        self._notes: list[str] = []
+        self._watch = ImportWatch("torch", self._on_torch)
+        self._sigterm: signal.Handlers | None = None
+        self._dropped = Dropped(self._again)
+        self._closed = False
+
+    def arm(self) -> None:
+        """Take over signals and wait for the script to import torch."""
+        global _current  # noqa: PLW0603 - one session per process is the meaning of it
+        _current = self
+        self.stopper.before_raise(self._before_stop)
+        self.stopper.last_resort(self._end_now)
+        self.stopper.at_first_safe_point(self._read_ranks)
+        self.stopper.install_signals()
+        if not self._child and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._sigterm = signal.SIG_DFL
+        self._dropped.install()
+        os.register_at_fork(after_in_child=self._after_fork)
+        if self._trial is not None:
+            self._trial.prepare()
+        self._watch.install()
+
+    def note(self, text: str) -> None:
+        """Add a sentence to the outcome."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def abandon(self) -> None:
+        """In a forked child: take the parent's hooks out and write nothing."""
+        self._watch.uninstall()
+        self._dropped.uninstall()
+        self.stopper.stand_down()
+        self._closed = True
+        if self.agent is not None:
+            with contextlib.suppress(Exception):
+                self.agent.uninstall()
+        if self._trial is not None:
+            self._trial.uninstall()
+            self._trial.finish()
+
+    def close(self, error: BaseException | None) -> None:
+        """The script has ended: export what there is and give the folder its name. Once.
+
+        Args:
+            error: what left the script, if anything did; a stop of ours is not an error.
+        """
+        if self._closed or os.getpid() != self.pid:
+            return
+        self._closed = True
+        self.stopper.release()
+        self._watch.uninstall()
+        self._dropped.uninstall()
+        if self.agent is not None:
+            # The agent guards each artefact; this is for a fault in the agent itself.
+            try:
+                self._read_ranks()
+                self.agent.finish(error)
+                if self._trial is not None:
+                    self._trial.conclude()
+                    self._trial.uninstall()
+                self.agent.uninstall()
+                if self._trial is not None:
+                    self._trial.finish()
+                    self._trial.end_helpers()
+            except Exception:
+                self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
+        self._read_machine()
+        self.progress.clear()
+        # A full disk, or a folder taken away meanwhile, must not turn into the script's failure.
+        try:
+            self.store.finish(self._outcome(error))
+        except OSError as problem:
+            self.store.lost = reason_of(problem)
+        if self.store.lost:
+            self.progress.note(f"the run folder cannot be written, so nothing is kept ({self.store.lost})")
+
+    def amend(self) -> None:
+        """Record what the script's exit functions tried to save; after `close`, before the end."""
+        with contextlib.suppress(OSError):
+            self.store.update(outcome=self._outcome(None))
+
+    # -- what happens during the run ------------------------------------------------------------
+
+    def _on_torch(self) -> None:
+        """Torch is there: put the hooks in. Whatever fails, the script goes on."""
+        from . import children, relaunches
+
+        try:
+            relaunches.install(self.plan)
+            children.install(self.plan, wake=self.stopper.wake)
+            self.stopper.follow_children(children.any_alive)
+            from .agent import Agent
+
+            if self._trial is not None:
+                self._trial.install()
+            self.agent = Agent(self.plan, self.store, self.stopper, self.progress)
+            self.agent.install()
+            if self._trial is not None:
+                self._trial.follow(self.agent)
+        except Exception:
+            reason = traceback.format_exc(limit=-3)
+            self.store.artefact("harness", "failed", reason=reason)
+            said = f"the hooks could not be put in, so nothing is measured: {_last_line(reason)}"
+            self.store.warn(said)
+            self.progress.note(said)
+
+    def _before_stop(self) -> None:
+        self.saves.install()
+        self._read_ranks()
+
+    def _read_ranks(self) -> None:
+        """Ask torch.distributed who we are, which a script's own children only know by now."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return
+        if distributed.is_initialized():
+            rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
+            self.store.update(rank=rank, world_size=world_size)
+            task = this_task()
+            if not task.certain and not self._child and task.size == world_size:
+                self.store.update(launched=True, local_rank=task.local_rank)
+            self.progress.speak_for(rank)
+
+    def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
+        if not self.stopper.under_way:
+            self.note("the script was terminated (SIGTERM)")
+            raise SystemExit(TERMINATED)
+
+    def _again(self, error: BaseException) -> Callable[[], None] | None:
+        """Say which signal brings back an exception of ours that was dropped."""
+        if self._closed or os.getpid() != self.pid:
+            return None
+        number = self.stopper.wake if isinstance(error, StopRun) else None
+        if isinstance(error, SystemExit) and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            number = signal.SIGTERM
+        main = threading.main_thread().ident
+        if number is None or main is None:
+            return None
+        return functools.partial(signal.pthread_kill, main, number)
+
+    def _after_fork(self) -> None:
+        """In a forked child: what is not in place yet stays out, and signals act as without us.
+
+        A child that imports torch itself would be captured into its parent's folder, which may be
+        gone by then; and a worker that is terminated must die as it would without us.
+        """
+        self._watch.uninstall()
+        self.stopper.uninstall_signals()
+        if self._sigterm is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, self._sigterm)
+
+    def _end_now(self, reason: str) -> NoReturn:
+        """Last resort of the stopper: keep what there is, then end the process."""
+        timer = threading.Timer(END_SECONDS, os._exit, args=(0,))
+        timer.daemon = True
+        timer.start()
+        self.note(f"{reason}; the process was ended")
+        self.close(None)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0)
+
+    # -- what is known at the end ---------------------------------------------------------------
+
+    def _read_machine(self) -> None:
+        """Record machine and devices if no window has; torch must have been used for it."""
+        run = self.store.run
+        if "torch" not in sys.modules or (run.devices and run.host.torch):
+            return
+        with contextlib.suppress(Exception):
+            from ..facts.devices import read_devices, read_host
+
+            self.store.update(host=read_host(), devices=run.devices or read_devices())
+
+    def _outcome(self, error: BaseException | None) -> ScriptOutcome:
+        notes = [*self._notes, *self.saves.notes, *self._elsewhere()]
+        diverted = self.saves.diverted
+        if self.stopper.under_way or isinstance(error, StopRun):
+            how = "interrupted" if self.stopper.interrupted else "stopped"
+            return ScriptOutcome(how=how, exit_code=0, diverted_saves=diverted, notes=notes)  # type: ignore[arg-type]
+        if error is None:
+            return ScriptOutcome(how="finished", exit_code=0, notes=notes)
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            how = "killed" if code == TERMINATED and self._notes else "exited"
+            message = error.code if isinstance(error.code, str) else None
+            return ScriptOutcome(
+                how="finished" if code == 0 else how,  # type: ignore[arg-type]
+                exit_code=code,
+                exception=f"SystemExit: {message}" if message else None,
+                notes=notes,
+            )
+        if isinstance(error, KeyboardInterrupt):
+            return ScriptOutcome(how="interrupted", exit_code=128 + signal.SIGINT, notes=notes)
+        return ScriptOutcome(
+            how="raised",
+            exit_code=1,
+            exception=_one_line(error),
+            out_of_memory=is_out_of_memory(error),
+            notes=notes,
+        )
+
+    def _elsewhere(self) -> list[str]:
+        """Say where the training may be when this process has seen none."""
+        from .relaunches import unseen
+
+        programs = unseen()
+        if self.stopper.safe_points or not programs:
+            return []
+        names = ", ".join(programs[:4])
+        return [
+            f"Other programs that the script has started are not observed: {names}. If the training is in"
+            " them, start bottleneck there (`torchrun ... -m torch_bottleneck diagnose train.py`), or put"
+            " torch_bottleneck.Harness around its loop."
+        ]
+
+
+def exit_code(error: SystemExit) -> int:
+    """Return the exit code that python makes of a SystemExit."""
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an exception means that memory ran out, on the device or on the host."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # RuntimeError is what torch's CPU allocator and cuBLAS raise.
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in (
+            "out of memory",
+            "can't allocate memory",
+            "not enough memory",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        )
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]

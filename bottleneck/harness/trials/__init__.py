@@ -1,0 +1,1 @@
+"""Experiments in the running process: patches, seeds, losses."""

@@ -1,0 +1,189 @@
+"""Patches of memory allocation: on the device, and of malloc where training runs on the CPU.
+
+In: allocator settings, `empty_cache`, malloc. Out: the same script on another allocator policy.
+Settings that are read when the process starts are in `patch_environment`; here they are checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....runs.environment import ALLOCATOR_VARIABLES, allocator_text
+from ... import torch_private
+from ...facts.settings import malloc_library
+from ...lines.sites import user_site
+from .base import Patch, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES"]
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+class Expandable(Patch):
+    """FX201: segments that grow."""
+
+    def install(self) -> None:
+        """Settings that the script wrote into the environment before importing torch are kept."""
+        # By now one of them is set: by `patch_environment`, or by the script over it.
+        names = [name for name in ALLOCATOR_VARIABLES if name in os.environ] or [ALLOCATOR_VARIABLES[0]]
+        for name in names:
+            os.environ[name] = allocator_text(os.environ.get(name, ""))
+        self._text = os.environ[names[-1]]
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            # Once more through torch: it may have read the environment while it was imported.
+            torch_private.set_allocator_settings(self._text)
+
+    def check(self) -> Applied:
+        """Look at the segments themselves."""
+        if torch_private.device_kind() != "cuda":
+            return self.not_applied("no NVIDIA GPU was used")
+        segments = torch.cuda.memory_snapshot()
+        growing = sum(bool(segment.get("is_expandable")) for segment in segments)
+        if not growing:
+            return self.not_applied("no segment of the allocator is expandable")
+        self.count = growing
+        return self.applied(f"{growing} of {plural(len(segments), 'segment')} expandable")
+
+
+class Preheat(Patch):
+    """FX203: one allocation as large as the memory that training came to hold, before it begins."""
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        if self.count or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return
+        free, _total = torch.cuda.mem_get_info()
+        wanted = int(self.option("bytes", 0)) - int(torch.cuda.memory_reserved())
+        size = min(wanted, int(free * 0.9))
+        if size <= 0:
+            self.passed(
+                "it is not known how much memory the script comes to reserve: run it from a run folder"
+            )
+            return
+        try:
+            block = torch.empty(size, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            self.passed(f"{size} bytes could not be had in one piece")
+            return
+        del block
+        self.acted(None, bytes=size)
+
+
+class KeepCache(Patch):
+    """FX204: empty_cache() does nothing."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        owners: list[Any] = [torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)]
+        for owner in owners:
+            if owner is not None and hasattr(owner, "empty_cache"):
+                self.replaced.put(owner, "empty_cache", self._make)
+        self._training = False
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        self._training = True
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def empty_cache(*args: Any, **kwargs: Any) -> Any:
+            if not self._training:
+                return original(*args, **kwargs)
+            if self.count < 100:
+                self.acted(user_site())
+            else:
+                self.count += 1
+            return None
+
+        return empty_cache
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"{plural(self.count, 'call')} of empty_cache() left out"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "empty_cache() was never called during training"
+
+
+class MallocSettings(Patch):
+    """FX205: freed memory stays in the process (glibc)."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        try:
+            libc = ctypes.CDLL("libc.so.6")
+            done = libc.mallopt(M_MMAP_MAX, 0) and libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        except (OSError, AttributeError):
+            self.passed("there is no glibc in this process")
+            return
+        if done:
+            self.acted(None)
+        else:
+            self.passed("mallopt() refused the settings")
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        library = malloc_library()
+        if library != "glibc":
+            return self.not_applied(f"{library} serves this process, not glibc")
+        return super().check()
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return "mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD) accepted"
+
+
+class OtherMalloc(Patch):
+    """FX206: jemalloc or tcmalloc, preloaded by `patch_environment`."""
+
+    def check(self) -> Applied:
+        """Look at what is mapped into the process."""
+        library = malloc_library()
+        if library in ("glibc", "unknown"):
+            return self.not_applied("neither jemalloc nor tcmalloc is installed here")
+        self.count = 1
+        return self.applied(f"{library} is loaded")
+
+
+class HugePages(Patch):
+    """FX208: THP_MEM_ALLOC_ENABLE, set by `patch_environment`."""
+
+    def check(self) -> Applied:
+        """See whether the kernel grants huge pages and this process has some."""
+        with contextlib.suppress(OSError):
+            if "[never]" in HUGE_PAGES.read_text():
+                return self.not_applied("the kernel grants no transparent huge pages")
+        size = 0
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+                if line.startswith("AnonHugePages:"):
+                    size = int(line.split()[1]) * 1024
+        if not size:
+            return self.not_applied("no memory of this process lies in huge pages")
+        self.count = 1
+        return self.applied(f"{size // 2**20} MiB in huge pages")
+
+
+PATCHES: dict[str, type[Patch]] = {
+    "FX201": Expandable,
+    "FX203": Preheat,
+    "FX204": KeepCache,
+    "FX205": MallocSettings,
+    "FX206": OtherMalloc,
+    "FX208": HugePages,
+}

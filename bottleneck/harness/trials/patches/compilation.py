@@ -1,0 +1,357 @@
+"""Patches around torch.compile: compiling what is not, and compiling otherwise what is.
+
+In: root modules at their first call, and the arguments of `torch.compile`. Out: compiled modules,
+under their own names: `Module.compile()` changes neither attributes nor state_dict. What does not
+compile fails as it would in the script; that is a result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as optim_module
+
+from ... import torch_private
+from ...lines.sites import user_site
+from .base import Patch, plural
+from .graph_gradients import GraphGradients
+from .roots import RootPatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES", "repeated_blocks"]
+
+MANY = 32
+"""Recompilation limit of FX411, as in its code."""
+
+
+class _Compiling(RootPatch):
+    """Compiles root modules that train, unless the script has."""
+
+    mode: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keywords for `Module.compile`."""
+        wanted = {"mode": self.option("mode", self.mode), "dynamic": self.option("dynamic", None)}
+        wanted["backend"] = self.option("backend", None)
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    def takes(self, module: torch.nn.Module) -> bool:
+        """See `RootPatch`."""
+        if not any(p.requires_grad for p in module.parameters()):
+            return False
+        if torch_private.is_compiled_module(module):
+            self.passed(f"{type(module).__name__} is compiled already")
+            return False
+        if isinstance(module, torch.jit.ScriptModule):
+            self.passed(f"{type(module).__name__} is TorchScript")
+            return False
+        targets = repeated_blocks(module) if self.option("blocks", default=False) else [module]
+        if not targets:
+            self.passed(f"{type(module).__name__} has no repeated blocks")
+            return False
+        for target in targets:
+            torch_private.compile_in_place(target, **self.arguments())
+            self.acted(user_site(), **self.arguments())
+        return True
+
+    def check(self) -> Applied:
+        """Ask dynamo whether there are graphs."""
+        if not self.count:
+            return self.not_applied()
+        return _with_graphs(self, self.evidence())
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        told = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+        return f"{plural(self.count, 'module')} compiled" + (f" with {told}" if told else "")
+
+
+class Compile(_Compiling):
+    """FX414: the root modules; option blocks=true compiles their repeated blocks instead."""
+
+
+class CompileArguments(Patch):
+    """FX406, FX407, FX411: other keywords for what the script gives to torch.compile itself."""
+
+    after_watches = True
+
+    def forced(self) -> dict[str, Any]:
+        """Return the keywords to set."""
+        if self.fix == "FX406":
+            return {"fullgraph": True}
+        return {"dynamic": True} if self.fix == "FX407" else {}
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self.replaced.put(torch, "compile", self._make_compile)
+
+    def _make_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(model: Any = None, **kwargs: Any) -> Any:  # noqa: A001 - stands in for it
+            if model is not None:
+                self.compiles(kwargs)
+            return original(model, **kwargs)
+
+        return compile
+
+    def compiles(self, kwargs: dict[str, Any]) -> None:
+        """Something is given to torch.compile with these keywords, which may be changed."""
+        forced = self.forced()
+        if self.fix == "FX411":
+            limit = int(self.option("limit", MANY))
+            torch_private.set_recompile_limit(limit)
+            self.acted(user_site(), recompile_limit=limit)
+            return
+        kwargs.update(forced)
+        self.acted(user_site(), **forced)
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if not self.count:
+            return self.not_applied()
+        if self.fix == "FX411" and torch_private.recompile_limit() != self.values.get("recompile_limit"):
+            return self.not_applied("the script set the limit back")
+        return _with_graphs(self, self.evidence())
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "the script gives nothing to torch.compile"
+
+
+class CudaGraphs(_Compiling):
+    """FX412: mode="reduce-overhead", for what the script compiles or else for its root modules."""
+
+    mode = "reduce-overhead"
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._users: _ForcedMode | None = None
+        self._gradients = GraphGradients(self.fix, self.options)
+        self._gradients.install()
+        super().install()
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        self._gradients.uninstall()
+        super().uninstall()
+
+    def takes(self, module: torch.nn.Module) -> bool:
+        """See `RootPatch`."""
+        users = self._users
+        assert users is not None
+        if users.count:
+            return True
+        users.ours = True
+        try:
+            return super().takes(module)
+        finally:
+            users.ours = False
+
+    def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Tell CUDA graphs, once an update, that the outputs of the one before are no longer needed."""
+        mark = getattr(torch.compiler, "cudagraph_mark_step_begin", None)
+        if self._gradients.first_pass(module) and mark is not None:
+            mark()
+        return original(module, *args, **kwargs)
+
+    def join(self, users: _ForcedMode) -> None:
+        """Know of the patch that changes the script's own calls."""
+        self._users = users
+
+    def check(self) -> Applied:
+        """Ask whether graphs were recorded, or why not."""
+        users = self._users
+        if users is not None and users.count:
+            for site in users._sites.values():
+                self.acted(site, mode=self.mode)
+        if not self.count:
+            return self.not_applied()
+        if torch_private.device_kind() != "cuda":
+            return self.not_applied("CUDA graphs need an NVIDIA GPU")
+        recorded = torch_private.cudagraphs_recorded()
+        if recorded == 0:
+            skips = torch_private.dynamo_counter("inductor", "cudagraph_skips")
+            why = f" ({skips} skipped)" if skips else ""
+            return self.not_applied(f"no CUDA graph was recorded{why}")
+        told = [self.evidence()]
+        if recorded:
+            told.append(f"{plural(recorded, 'CUDA graph')} recorded")
+        if kept := self._gradients.evidence():
+            told.append(kept)
+        return _with_graphs(self, "; ".join(told))
+
+
+class _ForcedMode(CompileArguments):
+    """The half of FX412 that changes the script's own calls of torch.compile."""
+
+    ours = False
+    """It is the other half that compiles something now."""
+
+    def compiles(self, kwargs: dict[str, Any]) -> None:
+        """See `CompileArguments`."""
+        if self.ours:
+            return
+        if kwargs.get("backend", "inductor") != "inductor":
+            self.passed("another backend than inductor is in use")
+            return
+        kwargs.pop("options", None)
+        kwargs["mode"] = "reduce-overhead"
+        self.acted(user_site(), mode="reduce-overhead")
+
+
+class ReduceOverhead(CudaGraphs):
+    """FX412 as a whole."""
+
+    after_watches = True
+
+    def install(self) -> None:
+        """See `Patch`."""
+        super().install()
+        users = _ForcedMode(self.fix, self.options)
+        users.install()
+        self.join(users)
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        if self._users is not None:
+            self._users.uninstall()
+        super().uninstall()
+
+
+class Regional(_Compiling):
+    """FX410: the repeated blocks of a model, instead of the whole model that the script compiles."""
+
+    after_watches = True
+
+    def install(self) -> None:
+        """See `Patch`."""
+        super().install()
+        self._inside = False
+        self.replaced.put(torch, "compile", self._make_compile)
+
+    def _make_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(model: Any = None, **kwargs: Any) -> Any:  # noqa: A001 - stands in for it
+            owner = getattr(model, "__self__", model)
+            if self._inside or not isinstance(owner, torch.nn.Module):
+                return original(model, **kwargs)
+            blocks = repeated_blocks(owner)
+            if not blocks:
+                self.passed(f"{type(owner).__name__} has no repeated blocks")
+                return original(model, **kwargs)
+            self._inside = True
+            try:
+                for block in blocks:
+                    torch_private.compile_in_place(block, **kwargs)
+                    self.acted(user_site())
+            finally:
+                self._inside = False
+            self._roots[owner] = True
+            return model
+
+        return compile
+
+    def takes(self, module: torch.nn.Module) -> bool:
+        """See `RootPatch`."""
+        self.options["blocks"] = True
+        self._inside = True
+        try:
+            return super().takes(module)
+        finally:
+            self._inside = False
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"{plural(self.count, 'block')} compiled one by one"
+
+
+class CompiledStep(Patch):
+    """FX416: the optimizer's step, compiled from its second call on."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._handle: Any = optim_module.register_optimizer_step_pre_hook(self._before_step)
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        self._handle.remove()
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or optimizer in self._seen:
+            return
+        self._seen.add(optimizer)
+        hooked = type(optimizer).step
+        inner = getattr(hooked, "__wrapped__", None)
+        if inner is None:
+            self.passed(f"{type(optimizer).__name__} has a step() of its own making")
+            return
+        # Only what lies inside torch's hooks: those are how steps are seen. By the first step a
+        # scheduler has wrapped step(), and wants to know whether it was called.
+        compiled = torch.compile(inner)
+
+        def update(opt: Any, *args: Any, **kwargs: Any) -> Any:
+            opt._opt_called = True
+            return compiled(opt, *args, **kwargs)
+
+        optimizer.step = types.MethodType(optim_module.Optimizer.profile_hook_step(update), optimizer)
+        self.acted(user_site())
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if not self.count:
+            return self.not_applied()
+        return _with_graphs(self, f"step() of {plural(self.count, 'optimizer')} compiled")
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "no optimizer of torch made a step"
+
+
+def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the layers of a model: children of one class in the container that holds most weights."""
+    best: list[torch.nn.Module] = []
+    most = 0
+    for container in module.modules():
+        if not isinstance(container, (torch.nn.ModuleList, torch.nn.Sequential)):
+            continue
+        children = [child for child in container.children() if next(child.parameters(), None) is not None]
+        if len(children) < 2 or len({type(child) for child in children}) > 1:
+            continue
+        held = sum(p.numel() for child in children for p in child.parameters())
+        if held > most:
+            best, most = children, held
+    return best
+
+
+def _with_graphs(patch: Patch, evidence: str) -> Applied:
+    """Return "applied" if dynamo has made graphs, with what else it says."""
+    graphs = torch_private.dynamo_counter("stats", "unique_graphs")
+    if graphs == 0:
+        return patch.not_applied("torch.compile was called, but no graph was compiled")
+    told = [evidence]
+    if graphs is not None:
+        told.append(plural(graphs, "graph"))
+    with contextlib.suppress(TypeError):
+        breaks = torch_private.dynamo_counter("graph_break", None)
+        if breaks:
+            told.append(plural(breaks, "graph break"))
+    return patch.applied("; ".join(told))
+
+
+PATCHES: dict[str, type[Patch]] = {
+    "FX406": CompileArguments,
+    "FX407": CompileArguments,
+    "FX410": Regional,
+    "FX411": CompileArguments,
+    "FX412": ReduceOverhead,
+    "FX414": Compile,
+    "FX416": CompiledStep,
+}

@@ -1,0 +1,142 @@
+"""Patches of host-to-device copies: pinned memory and non_blocking.
+
+In: `Tensor.to` and `Tensor.cuda` of CPU tensors. Out: the same copies, not waited for. A tensor
+that is copied again and again (a list of prepared batches) is pinned once, as one would by hand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...events.hooks import _to_device
+from ...lines.sites import user_site
+from .base import Patch, plural
+from .loaders import Pinned
+
+if TYPE_CHECKING:
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES", "AsyncCopies"]
+
+_is_compiling = torch.compiler.is_compiling
+PINNED = "pinned before the copy"
+KEPT_BYTES = 8_000_000_000
+"""Pinned copies of batches that come again are kept up to this."""
+
+
+class AsyncCopies(Patch):
+    """FX103 (pin, then copy without blocking) and FX104 (the batches are pinned already)."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
+        self._pinned_bytes = 0
+        self._pins = 0
+        self._training = False
+        self._loaders: Pinned | None = None
+        if self.fix == "FX103":
+            self._loaders = Pinned(self.fix, self.options)
+            self._loaders.install()
+        for name in ("to", "cuda"):
+            self.replaced.put(torch.Tensor, name, self._make_copy)
+
+    def training_begins(self) -> None:
+        """What is copied before, weights and buffers among it, is copied once."""
+        self._training = True
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        self._pinned.clear()
+        if self._loaders is not None:
+            self._loaders.uninstall()
+
+    def _make_copy(self, original: Any) -> Any:
+        def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or tensor.device.type != "cpu" or not _to_device(args, kwargs):
+                return original(tensor, *args, **kwargs)
+            if not self._training or isinstance(tensor, torch.nn.Parameter) or tensor.is_sparse:
+                return original(tensor, *args, **kwargs)
+            source = self._source(tensor)
+            if source is None:
+                return original(tensor, *args, **kwargs)
+            if self.count < 1000:
+                self.acted(user_site(), non_blocking=True)
+            else:
+                self.count += 1
+            return original(source, *_without_blocking(args, kwargs), **kwargs)
+
+        return copy
+
+    def _source(self, tensor: Any) -> Any:
+        """Return the pinned tensor to copy from, or None to leave this copy alone."""
+        if tensor.is_pinned():
+            return tensor
+        if self.fix == "FX104":
+            self.passed("the tensors that are copied are not in pinned memory")
+            return None
+        if tensor.requires_grad or tensor.numel() == 0:
+            return None
+        if tensor.is_inference():
+            # It has no version by which a later change could be seen.
+            self._pins += 1
+            return tensor.pin_memory()
+        known = self._pinned.get(id(tensor))
+        version: int = tensor._version
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        pinned = tensor.pin_memory()
+        self._pins += 1
+        size = tensor.numel() * tensor.element_size()
+        if self._pinned_bytes + size <= KEPT_BYTES:
+            self._keep(tensor, pinned, size)
+        return pinned
+
+    def _keep(self, tensor: Any, pinned: torch.Tensor, size: int) -> None:
+        """Remember the pinned twin for as long as its source lives."""
+        key = id(tensor)
+
+        def gone(_reference: object) -> None:
+            if self._pinned.pop(key, None) is not None:
+                self._pinned_bytes -= size
+
+        previous = self._pinned.get(key)
+        if previous is None:
+            self._pinned_bytes += size
+        self._pinned[key] = (weakref.ref(tensor, gone), tensor._version, pinned)
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if not torch.cuda.is_available():
+            return self.not_applied("there is no GPU to copy to")
+        loaders = self._loaders
+        if loaders is not None and loaders.count:
+            self.values.update(loaders.values)
+            self._sites.update(loaders._sites)
+        if not self.count:
+            return self.not_applied()
+        told = f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
+        if loaders is not None and loaders.count:
+            told = f"{loaders.evidence()}; {told}"
+        if self._pins:
+            told += f"; {plural(self._pins, 'tensor')} {PINNED}"
+        return self.applied(told)
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "no tensor was copied to the device with .to() or .cuda()"
+
+
+def _without_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the positional arguments with non_blocking on; else it goes into the keywords."""
+    for i, value in enumerate(args):
+        if isinstance(value, bool):
+            return (*args[:i], True, *args[i + 1 :])
+    kwargs["non_blocking"] = True
+    return args
+
+
+PATCHES: dict[str, type[Patch]] = {"FX103": AsyncCopies, "FX104": AsyncCopies}

@@ -1,0 +1,149 @@
+"""Patches that set one of torch's switches when the script's own set-up is over.
+
+In: a switch and its value. Out: the switch in force during the timed steps, read back at their end.
+Not set earlier: a script that sets it itself must be told from one that the fix is news to, and one
+that sets it differently later on makes the fix "not applied".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from .base import Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES", "Flag"]
+
+
+def _capability() -> int | None:
+    """Return the major compute capability of the device in use, or None without one."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized() and not torch.version.hip:
+        return int(torch.cuda.get_device_capability()[0])
+    return None
+
+
+class Flag(Patch):
+    """Sets switches and keeps to them; subclasses say which."""
+
+    needs_gpu: ClassVar[bool] = True
+    needs_ampere: ClassVar[bool] = False
+
+    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+        """Return name -> (read, set, wanted value)."""
+        raise NotImplementedError
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._before: dict[str, Any] = {}
+        self._begun = False
+
+    def training_begins(self) -> None:
+        """Set what is set otherwise now."""
+        self._begun = True
+        for name, (read, write, wanted) in self.switches().items():
+            with contextlib.suppress(Exception):
+                now = read()
+                if now != wanted:
+                    self._before[name] = now
+                    write(wanted)
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        for name, (_read, write, _wanted) in self.switches().items():
+            if name in self._before:
+                with contextlib.suppress(Exception):
+                    write(self._before[name])
+
+    def check(self) -> Applied:
+        """Read the switches back."""
+        if self.needs_gpu and _capability() is None:
+            return self.not_applied("no NVIDIA GPU was used")
+        if self.needs_ampere and (_capability() or 0) < 8:
+            return self.not_applied("the device has no TF32: it needs compute capability 8.0")
+        if not self._begun:
+            return self.not_applied("training never began")
+        if not self._before:
+            return self.not_applied("the switch was on already")
+        wrong = [f"{n} is {r()!r}" for n, (r, _w, wanted) in self.switches().items() if r() != wanted]
+        if wrong:
+            return self.not_applied(f"the script set it back: {', '.join(wrong)}")
+        told = [
+            f"{name} {self._before[name]!r} -> {wanted!r}"
+            for name, (_read, _write, wanted) in self.switches().items()
+            if name in self._before
+        ]
+        self.count = len(told)
+        return self.applied(", ".join(told))
+
+
+class MatmulTf32(Flag):
+    """FX301."""
+
+    needs_ampere = True
+
+    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+        """See `Flag`."""
+        precision = self.option("precision", "high")
+        return {
+            "float32_matmul_precision": (
+                torch.get_float32_matmul_precision,
+                torch.set_float32_matmul_precision,
+                precision,
+            )
+        }
+
+
+class CudnnTf32(Flag):
+    """FX302."""
+
+    needs_ampere = True
+
+    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+        """See `Flag`."""
+        return {"cudnn.allow_tf32": _cudnn("allow_tf32", wanted=True)}
+
+
+class CudnnBenchmark(Flag):
+    """FX308."""
+
+    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+        """See `Flag`."""
+        return {"cudnn.benchmark": _cudnn("benchmark", wanted=True)}
+
+
+class NotDeterministic(Flag):
+    """FX309: what determinism costs."""
+
+    needs_gpu = False
+
+    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+        """See `Flag`."""
+        return {
+            "cudnn.deterministic": _cudnn("deterministic", wanted=False),
+            "use_deterministic_algorithms": (
+                torch.are_deterministic_algorithms_enabled,
+                torch.use_deterministic_algorithms,
+                False,
+            ),
+        }
+
+
+def _cudnn(name: str, *, wanted: bool) -> tuple[Callable[[], Any], Callable[[Any], None], Any]:
+    cudnn = torch.backends.cudnn
+    return (lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value), wanted)
+
+
+PATCHES: dict[str, type[Patch]] = {
+    "FX301": MatmulTf32,
+    "FX302": CudnnTf32,
+    "FX308": CudnnBenchmark,
+    "FX309": NotDeterministic,
+}

@@ -1,0 +1,126 @@
+"""Patches of the host's side: garbage collector, threads, NUMA node.
+
+In: nothing of the script's. Out: the process set up otherwise, and read back after the timed steps.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...facts.devices import usable_cores
+from .base import Patch, plural
+
+if TYPE_CHECKING:
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES"]
+
+NODES = Path("/sys/devices/system/node")
+
+
+class NoCollector(Patch):
+    """FX505: what exists when training begins is not walked again, and nothing is collected."""
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        if not self.count:
+            self._was = gc.isenabled()
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+            self.acted(None)
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        if self.count:
+            gc.unfreeze()
+            if self._was:
+                gc.enable()
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if self.count and not self._was:
+            return self.not_applied("the script disables the collector itself")
+        if gc.isenabled():
+            return self.not_applied("the script enabled the collector again" if self.count else "")
+        return self.applied(f"collector off, {gc.get_freeze_count()} objects frozen")
+
+
+class Threads(Patch):
+    """FX506: as many intra-op threads as cores (also OMP_NUM_THREADS, by `patch_environment`)."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._wanted = int(self.option("threads", usable_cores()))
+        self._before: int | None = None
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        now = torch.get_num_threads()
+        if now != self._wanted:
+            self._before = now
+            torch.set_num_threads(self._wanted)
+            self.acted(None, threads=self._wanted)
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        now = torch.get_num_threads()
+        if now != self._wanted:
+            return self.not_applied(f"the script set {plural(now, 'thread')} again")
+        told = f"{self._before} -> " if self._before is not None else ""
+        # The environment may have done it before we could see another number.
+        self.count = max(self.count, 1)
+        self.values["threads"] = now
+        return self.applied(f"{told}{plural(now, 'intra-op thread')}")
+
+
+class OneNode(Patch):
+    """FX507: the cores of one NUMA node only."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        nodes = [_cores(path) for path in sorted(NODES.glob("node[0-9]*/cpulist"))]
+        nodes = [node for node in nodes if node]
+        if len(nodes) < 2:
+            self.passed("the machine has one NUMA node")
+            return
+        allowed = os.sched_getaffinity(0)
+        best = max((node & allowed for node in nodes), key=len)
+        if not best or best == allowed:
+            self.passed("the process may use one node only already")
+            return
+        self._before = allowed
+        os.sched_setaffinity(0, best)
+        self.acted(None, cores=len(best))
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        if self.count:
+            os.sched_setaffinity(0, self._before)
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"bound to {plural(int(str(self.values['cores'])), 'core')} of one node"
+
+
+def _cores(path: Path) -> set[int]:
+    """Return the cores of a list like "0-3,8-11"."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return set()
+    cores: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores
+
+
+PATCHES: dict[str, type[Patch]] = {"FX505": NoCollector, "FX506": Threads, "FX507": OneNode}

@@ -1,0 +1,164 @@
+"""Patches of the DataLoader's constructor: workers, pinning, persistence, prefetching.
+
+In: keyword -> value. Out: loaders built with them, whatever the script passed. Only loaders that
+read by index: an IterableDataset in several workers would yield every sample several times.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ...facts.devices import usable_cores
+from ...lines.sites import user_site
+from .base import Patch, plural
+
+if TYPE_CHECKING:
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES", "LoaderPatch"]
+
+FEW_WORKERS = 4
+"""Without a measured need: what the catalogue's code says, bounded by the cores."""
+QUEUED = 8
+
+
+class LoaderPatch(Patch):
+    """Changes the arguments of every loader that is built."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._signature = inspect.signature(DataLoader.__init__)
+        self._before: dict[str, set[str]] = {}
+        self.replaced.put(DataLoader, "__init__", self._make_init)
+
+    def _make_init(self, original: Any) -> Any:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
+            try:
+                bound = self._signature.bind(loader, *args, **kwargs)
+            except TypeError:
+                # The script's own mistake; torch says what is wrong with it.
+                return original(loader, *args, **kwargs)  # type: ignore[no-any-return]
+            given = dict(bound.arguments)
+            changes = self._changes(given)
+            if not changes:
+                return original(loader, *args, **kwargs)  # type: ignore[no-any-return]
+            for name, value in changes.items():
+                self._before.setdefault(name, set()).add(repr(self._given(given, name)))
+                bound.arguments[name] = value
+            original(*bound.args, **bound.kwargs)
+            self.acted(user_site(), **changes)
+            return None
+
+        return __init__
+
+    def _given(self, arguments: dict[str, Any], name: str) -> Any:
+        """Return an argument, or the default of the constructor."""
+        return arguments.get(name, self._signature.parameters[name].default)
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the keywords to change for a loader with these arguments; none to leave it."""
+        raise NotImplementedError
+
+    def _workers(self, given: dict[str, Any]) -> int:
+        return int(self._given(given, "num_workers") or 0)
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        told = [
+            f"{name} {'/'.join(sorted(before))} -> {self.values[name]!r}"
+            for name, before in self._before.items()
+        ]
+        return f"{', '.join(told)} on {plural(self.count, 'DataLoader')}"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "no DataLoader was built"
+
+
+class Workers(LoaderPatch):
+    """FX101, FX102: the number of workers, upwards or downwards."""
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(given.get("dataset"), IterableDataset):
+            self.passed("the dataset is an IterableDataset: more workers would repeat its samples")
+            return {}
+        if _holds_device_tensors(given.get("dataset")):
+            self.passed("the dataset holds tensors on the device, which worker processes cannot share")
+            return {}
+        now, upwards = self._workers(given), self.fix == "FX101"
+        wanted = int(self.option("num_workers", min(FEW_WORKERS, usable_cores()) if upwards else 2))
+        if (now >= wanted) if upwards else (now <= wanted):
+            self.passed(f"it has {plural(now, 'worker')} already")
+            return {}
+        changes: dict[str, Any] = {"num_workers": wanted}
+        if wanted and self.option("persistent_workers", default=True):
+            changes["persistent_workers"] = True
+        return changes
+
+
+class Persistent(LoaderPatch):
+    """FX105: workers that outlive the epoch."""
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        if not self._workers(given):
+            self.passed("the DataLoader has no workers")
+        elif self._given(given, "persistent_workers"):
+            self.passed("its workers persist already")
+        else:
+            return {"persistent_workers": True}
+        return {}
+
+
+class Prefetch(LoaderPatch):
+    """FX106: more batches ready."""
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        wanted = int(self.option("prefetch_factor", QUEUED))
+        if not self._workers(given):
+            self.passed("the DataLoader has no workers")
+        elif (self._given(given, "prefetch_factor") or 2) >= wanted:
+            self.passed(f"it queues {wanted} batches per worker already")
+        else:
+            return {"prefetch_factor": wanted}
+        return {}
+
+
+class Pinned(LoaderPatch):
+    """Half of FX103: batches in pinned memory."""
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        if self._given(given, "pin_memory"):
+            self.passed("pin_memory is on already")
+            return {}
+        return {"pin_memory": True}
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if not torch.cuda.is_available():
+            return self.not_applied("there is no GPU to pin memory for")
+        return super().check()
+
+
+def _holds_device_tensors(dataset: Any, depth: int = 3) -> bool:
+    """Look for device tensors where they are usually kept: attributes, TensorDataset, Subset."""
+    if dataset is None or depth == 0:
+        return False
+    kept = getattr(dataset, "__dict__", {}).values()
+    for value in kept:
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        for item in items[:16]:
+            if isinstance(item, torch.Tensor) and item.device.type != "cpu":
+                return True
+    return _holds_device_tensors(getattr(dataset, "dataset", None), depth - 1)
+
+
+PATCHES: dict[str, type[Patch]] = {
+    "FX101": Workers,
+    "FX102": Workers,
+    "FX105": Persistent,
+    "FX106": Prefetch,
+}

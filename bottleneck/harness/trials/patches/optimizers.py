@@ -1,0 +1,194 @@
+"""Patches of optimizers: fused or foreach implementations, gradients set to None, or dropped earlier.
+
+In: the constructors of torch.optim, `zero_grad`, the end of `step`. Out: the same optimizers with
+another implementation of their step, or gradients that live for less long.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as optim_module
+
+from ...lines.sites import user_site
+from .base import Patch, plural
+
+if TYPE_CHECKING:
+    from ....model.verify import Applied
+
+__all__ = ["PATCHES", "DropAfterStep", "Flavour", "SetToNone"]
+
+
+class _Local(threading.local):
+    depth = 0
+
+
+class Flavour(Patch):
+    """FX311 (fused) and FX312 (foreach)."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._keyword = "fused" if self.fix == "FX311" else "foreach"
+        self._local = _Local()
+        self._changed: list[weakref.ref[Any]] = []
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._handle = optim_module.register_optimizer_step_post_hook(self._note_step)
+        for kind in vars(torch.optim).values():
+            if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+                continue
+            if (
+                "__init__" in vars(kind)
+                and self._keyword in inspect.signature(vars(kind)["__init__"]).parameters
+            ):
+                self.replaced.put(kind, "__init__", functools.partial(self._make_init, kind))
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        self._handle.remove()
+        super().uninstall()
+
+    def _note_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._stepped.add(optimizer)
+
+    def _make_init(self, kind: type, original: Any) -> Any:
+        local = self._local
+        signature = inspect.signature(original)
+
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
+            if local.depth:
+                return original(optimizer, *args, **kwargs)  # type: ignore[no-any-return]
+            local.depth = 1
+            try:
+                bound = signature.bind(optimizer, *args, **kwargs)
+                given = bound.arguments
+                if not self._may_change(optimizer, given):
+                    return original(optimizer, *args, **kwargs)  # type: ignore[no-any-return]
+                given["params"] = list(given["params"])
+                as_given = dict(given)
+                other = "foreach" if self._keyword == "fused" else "fused"
+                given[self._keyword] = True
+                if other in signature.parameters:
+                    given[other] = None
+                try:
+                    original(*bound.args, **bound.kwargs)
+                except (RuntimeError, ValueError, TypeError) as error:
+                    # Parameters that this implementation cannot take: the script's own choice stands.
+                    self.passed(f"{kind.__name__} refuses {self._keyword}: {str(error).splitlines()[0]}")
+                    bound.arguments.clear()
+                    bound.arguments.update(as_given)
+                    return original(*bound.args, **bound.kwargs)  # type: ignore[no-any-return]
+            finally:
+                local.depth = 0
+            self._changed.append(weakref.ref(optimizer))
+            self.acted(user_site(), **{self._keyword: True})
+            return None
+
+        return __init__
+
+    def _may_change(self, optimizer: Any, given: dict[str, Any]) -> bool:
+        name = type(optimizer).__name__
+        if given.get(self._keyword):
+            self.passed(f"{name} is {self._keyword} already")
+        elif given.get("differentiable"):
+            self.passed(f"{name} is differentiable, which no {self._keyword} implementation is")
+        elif not type(optimizer).__module__.startswith("torch.optim"):
+            self.passed(f"{name} may have a step of its own")
+        else:
+            return True
+        return False
+
+    def check(self) -> Applied:
+        """Look at the parameter groups: a loaded state may have brought the old choice back."""
+        alive = [o for o in (reference() for reference in self._changed) if o is not None]
+        groups = [group for optimizer in alive for group in optimizer.param_groups]
+        if self.count and groups and not all(group.get(self._keyword) for group in groups):
+            return self.not_applied(f"the parameter groups are no longer {self._keyword}")
+        # One whose step is compiled calls no hooks, but has state by now.
+        if self.count and groups and not any(o in self._stepped or o.state for o in alive):
+            return self.not_applied("the optimizer it was built into never made a step")
+        return super().check()
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"{self._keyword}=True on {plural(self.count, 'optimizer')}"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return f"no optimizer of torch.optim with a {self._keyword} implementation was built"
+
+
+class SetToNone(Patch):
+    """FX313: gradients are dropped instead of filled with zeros."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self.replaced.put_disabled(torch.optim.Optimizer, "zero_grad", self._make_zero_grad)
+        self.replaced.put(torch.nn.Module, "zero_grad", self._make_zero_grad)
+
+    def _make_zero_grad(self, original: Any) -> Any:
+        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
+            if not set_to_none:
+                if self.count < 100:
+                    self.acted(user_site(), set_to_none=True)
+                else:
+                    self.count += 1
+            return original(owner, set_to_none=True)
+
+        return zero_grad
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"set_to_none=True in {plural(self.count, 'call')} of zero_grad"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "no gradients were filled with zeros"
+
+
+class DropAfterStep(Patch):
+    """FX210: gradients go as soon as the optimizer has used them, not only before the next backward."""
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._handle = optim_module.register_optimizer_step_post_hook(self._drop)
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        self._handle.remove()
+        super().uninstall()
+
+    def _drop(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        dropped = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = None
+                    dropped += 1
+        if dropped and self.count < 100:
+            self.acted(user_site())
+        elif dropped:
+            self.count += 1
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"gradients dropped after {plural(self.count, 'step')} of the optimizer"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "after the optimizer's step no gradient was left"
+
+
+PATCHES: dict[str, type[Patch]] = {
+    "FX210": DropAfterStep,
+    "FX311": Flavour,
+    "FX312": Flavour,
+    "FX313": SetToNone,
+}

@@ -1,0 +1,365 @@
+"""Takes a program through the windows: warm-up, baseline, trace, memory, after, and one step to count.
+
+In: `cut(row)` at the end of every step, at a safe point of the training thread. Out: windows,
+artefacts and overheads in the store; `done` once all is captured. Nothing in here may harm the
+script: each artefact has one broad `except` that turns into its status and reason.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Literal
+
+from .. import torch_private
+from ..facts.flops import FlopStep
+from .book import WindowBook
+from .memory_window import MemoryWindow
+from .timetable import Timetable
+from .trace_window import TraceWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...model.run import Overhead
+    from ...runs.plan import Plan
+    from ...runs.store import Store
+    from ..facts.memory_notes import NoteBook
+    from ..process.progress import Progress
+    from .horizon import Horizon
+    from .table import Row
+
+__all__ = ["Capture"]
+
+Stage = Literal["warm-up", "baseline", "waiting", "trace", "memory", "after", "flops", "done"]
+
+PROFILER_PATIENCE_STEPS = 200
+"""The script's own profiler may be on for so many steps before the trace is given up."""
+
+
+class Capture:
+    """The windows of one process."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        progress: Progress,
+        *,
+        horizon: Horizon,
+        notes: NoteBook,
+        found_sync: Callable[[], None],
+        at_trace_end: Callable[[], None],
+    ) -> None:
+        """Begin with the warm-up.
+
+        Args:
+            plan: wishes.
+            store: receives everything.
+            progress: is told of windows and steps.
+            horizon: how many steps may be left.
+            notes: is open while the memory window is.
+            found_sync: called at each synchronising call during the memory window.
+            at_trace_end: called when the trace window has ended (settings are read then).
+        """
+        self.stage: Stage = "warm-up"
+        self._plan = plan
+        self._store = store
+        self._progress = progress
+        self._at_trace_end = at_trace_end
+        self._book = WindowBook(store, progress)
+        self._times = Timetable(plan, horizon)
+        self._waited = 0
+        self._trace = TraceWindow(plan, store, self._book)
+        self._foreign_profiler = False
+        self._held_up = False
+        """The warm-up went on because of the script's own profiler."""
+        self._changed = False
+        self._memory = MemoryWindow(store, self._book, notes=notes, found_sync=found_sync)
+        self._flops = FlopStep()
+        self._ended: str | None = None
+        """Why there are no more steps, once there are none."""
+        self._spent_ns = 0
+        self._progress.window("warm-up", plan.warmup)
+
+    @property
+    def done(self) -> bool:
+        """All windows have been captured or given up."""
+        return self.stage == "done"
+
+    @property
+    def measuring(self) -> bool:
+        """A window with nothing attached is open: every microsecond of ours counts."""
+        return self.stage in ("baseline", "after")
+
+    @property
+    def window_name(self) -> str:
+        """The window that a step belongs to now, as run.json names windows."""
+        return "trace" if self.stage == "waiting" else self.stage
+
+    @property
+    def own_profiler_busy(self) -> bool:
+        """We are inside start or stop of our own profile."""
+        return self._trace.busy or self._flops.busy
+
+    def note_hook_cost(self, us_per_step: float | None) -> None:
+        """Record what the hooks themselves cost."""
+        if us_per_step is not None:
+            self._book.note_overhead(hook_us_per_step=us_per_step)
+
+    @property
+    def overhead(self) -> Overhead:
+        """What the captures have cost so far."""
+        return self._book.overhead
+
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def cut(self, row: Row, *, learned: bool) -> bool:
+        """A step has ended.
+
+        Args:
+            row: the step.
+            learned: the step rule knows the cycle; before that the windows do not move on.
+
+        Returns:
+            True if a window changed here: work of ours lies between this step and the next, which
+            begins when this returns.
+        """
+        if self.stage == "done":
+            return False
+        stage = self.stage
+        self._book.add(row, timed=stage != "warm-up")
+        if stage == "trace":
+            if self._trace.is_last(late=self._times.late):
+                self._timed(lambda: self._end_trace(at_cut=True))
+        elif stage == "warm-up":
+            if learned:
+                self._warmup_cut()
+        elif stage == "baseline":
+            if self._times.baseline_is_enough(self._book.rows):
+                self._timed(self._end_baseline)
+        elif stage == "waiting":
+            self._timed(self._try_to_trace)
+        elif stage == "memory":
+            if len(self._book.rows) >= self._times.planned("memory"):
+                self._timed(self._end_memory)
+        elif stage == "flops":
+            self._timed(lambda: self._end_flops(row.index))
+        elif self._times.after_is_enough(
+            self._book.rows, baseline=self._book.baseline_rows, evaluations=self._book.evaluations
+        ):
+            self._timed(self._end_after)
+        changed, self._changed = self._changed, False
+        if not changed:
+            self._progress.step(len(self._book.rows), row.wall_ms)
+        return changed
+
+    def add(self, row: Row) -> None:
+        """A step had ended before this call, and no window changes by it; `mark` was called in time."""
+        if self.stage != "done":
+            self._book.add(row, timed=False)
+
+    def mark(self) -> None:
+        """A step ends that `add` is told of later."""
+        self._book.mark()
+
+    def burst(self) -> int:
+        """Return how many steps may be told of together, from now on."""
+        if not self.measuring:
+            return 1
+        return self._times.burst(len(self._book.rows), after=self.stage == "after")
+
+    def restart(self) -> None:
+        """The step rule has learned another cycle: steps so far do not compare with later ones."""
+        if self.stage in ("warm-up", "baseline"):
+            self.stage = "warm-up"
+            self._book.drop()
+
+    def _timed(self, call: Callable[[], None]) -> None:
+        began = perf_counter_ns()
+        call()
+        self._spent_ns += perf_counter_ns() - began
+        self._changed = True
+
+    def _open(self, stage: Literal["baseline", "memory", "after"]) -> None:
+        self.stage = stage
+        self._book.open(stage, self._times.planned(stage))
+
+    # -- warm-up -------------------------------------------------------------------------------
+
+    def _warmup_cut(self) -> None:
+        if self._foreign_profiler and len(self._book.rows) < PROFILER_PATIENCE_STEPS:
+            # Step times under the script's own profiler are not the true ones.
+            self._held_up = True
+            return
+        over, settled = self._times.warmup_is_over(self._book.rows)
+        if over:
+            self._timed(lambda: self._end_warmup(settled))
+
+    def _end_warmup(self, settled: bool | None) -> None:
+        self._times.draw_up(self._book.rows)
+        self._book.close("warm-up", planned=self._plan.warmup or 0, settled=settled)
+        self._open("baseline")
+
+    # -- baseline ------------------------------------------------------------------------------
+
+    def _end_baseline(self, reason: str | None = None) -> None:
+        self._times.timed(self._book.rows)
+        taken, least = len(self._book.rows), self._times.schedule.baseline_min
+        enough = taken >= least
+        if reason is None and not enough:
+            reason = "time limit"
+        self._book.close("baseline", planned=max(taken, least), reason=reason)
+        if self._plan.trial is not None:
+            for name in ("trace", "memory"):
+                self._store.artefact(name, "absent", reason="an experiment times steps only")
+            self._at_trace_end()
+            self._complete()
+            return
+        self._waited = 0
+        self._try_to_trace()
+
+    # -- trace ---------------------------------------------------------------------------------
+
+    def foreign_profiler(self, *, active: bool) -> None:
+        """The script's own profiler begins or has ended; kineto has room for one: it is theirs."""
+        self._foreign_profiler = active
+        if active and self.measuring:
+            self._store.warn(
+                "The script's own profiler recorded during the baseline, whose times it inflates."
+            )
+        if active and self._trace.running:
+            self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
+        elif active and self.stage == "flops":
+            self._flops.abandon(self._store, reason="the script profiles itself")
+            self._complete()
+
+    def _try_to_trace(self) -> None:
+        if torch_private.profiler_running() or self._foreign_profiler:
+            self._waited += 1
+            if self._waited > PROFILER_PATIENCE_STEPS or self._times.late():
+                self._store.warn("The script's own profiler recorded all the time.")
+                self._trace.lack("absent", "the script profiles itself all the time")
+                self._after_trace()
+            else:
+                self.stage = "waiting"
+                self._book.drop()
+            return
+        self.stage = "trace"
+        if not self._trace.begin(self._times.schedule, step_ms=self._times.step_ms, alone=self._times.alone):
+            self._after_trace()
+
+    def _end_trace(self, *, at_cut: bool, reason: str | None = None) -> None:
+        if self._trace.end(at_cut=at_cut, late=self._times.late, reason=reason):
+            self._after_trace()
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def _after_trace(self) -> None:
+        self._at_trace_end()
+        why_not = None if self._plan.memory else "not asked for"
+        if why_not is None:
+            why_not = self._memory.why_not()
+        if why_not is None and self._times.schedule.memory == 0:
+            why_not = "too few steps left"
+        if why_not is None and self._times.late():
+            why_not = "time limit"
+        if why_not is not None:
+            self._memory.lack(why_not)
+            self._open_after()
+            return
+        self._open("memory")
+        if not self._memory.begin():
+            self._open_after()
+
+    def _end_memory(self, reason: str | None = None) -> None:
+        self._memory.end()
+        self._book.close("memory", planned=self._times.planned("memory"), reason=reason)
+        self._open_after()
+
+    # -- after ---------------------------------------------------------------------------------
+
+    def _open_after(self) -> None:
+        if self._times.planned("after") == 0 or self._times.late():
+            self._open_flops()
+        else:
+            self._open("after")
+
+    def _end_after(self, reason: str | None = None) -> None:
+        planned = self._times.planned("after") if reason else len(self._book.rows)
+        self._book.close("after", planned=planned, reason=reason)
+        self._book.compare_after(resume=self._times.schedule.resume)
+        self._open_flops()
+
+    # -- one step to count FLOPs in ------------------------------------------------------------
+
+    def _open_flops(self) -> None:
+        why_not = self._ended
+        if why_not is None and (torch_private.profiler_running() or self._foreign_profiler):
+            why_not = "the script profiles itself"
+        elif why_not is None and self._times.late():
+            why_not = "time limit"
+        if self._flops.begin(self._store, why_not=why_not):
+            self.stage = "flops"
+            self._book.drop()
+        else:
+            self._complete()
+
+    def _end_flops(self, step: int) -> None:
+        self._flops.end(self._store, step=step)
+        self._complete()
+
+    def _complete(self) -> None:
+        self.stage = "done"
+        self._book.drop()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def finish(self, *, last: Row | None, learned: bool, reason: str) -> None:
+        """The script has ended or was stopped: close what is open and keep what there is.
+
+        Args:
+            last: a step that was complete but not yet cut, if there is one.
+            learned: whether the step rule had learned the cycle.
+            reason: why there are no more steps, as in "the script ended".
+        """
+        if self.stage == "done":
+            return
+        self._ended = reason
+        if last is not None:
+            self.cut(last, learned=learned)
+        stage = self.stage
+        if stage == "warm-up":
+            self._book.close("warm-up", planned=self._plan.warmup or 0, settled=False, reason=reason)
+            self._came_too_late(reason)
+        elif stage == "baseline":
+            if self._book.rows:
+                self._book.close("baseline", planned=self._times.planned("baseline"), reason=reason)
+            self._came_too_late(reason)
+        elif stage == "waiting":
+            self._store.warn("The script's own profiler recorded until the end.")
+            self._trace.lack("absent", "the script profiles itself until its end")
+        elif stage == "trace" and self._trace.running:
+            self._times.cancel("memory", "after")
+            # Forks and worker shut-downs may be under way, so the open step is not counted.
+            self._end_trace(at_cut=False, reason=reason)
+        elif stage == "memory":
+            self._times.cancel("after")
+            self._end_memory(reason)
+        elif stage == "after" and self._book.rows:
+            self._end_after(reason)
+        elif stage == "flops":
+            self._flops.abandon(self._store, reason=reason)
+        self.stage = "done"
+        self._book.write()
+
+    def _came_too_late(self, reason: str) -> None:
+        """The script has ended before the trace: by itself, or since its own profiler kept us waiting."""
+        if self._held_up and not self._book.baseline_rows:
+            self._store.warn("The script's own profiler recorded all steps, whose times it inflates.")
+            reason = "the script profiles itself, and ended"
+        self._trace.lack("absent", f"{reason} before the trace window")
+
+    @property
+    def spent_ms(self) -> float:
+        """Wall time that the captures have added between steps so far."""
+        return self._spent_ns / 1e6

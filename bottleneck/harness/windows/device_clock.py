@@ -1,0 +1,63 @@
+"""Device time from cut to cut, by CUDA events that are read only after the window.
+
+In: `mark()` at every cut. Out: milliseconds between consecutive marks. One mark costs about 3 us
+on the host and no synchronisation; events are reused from window to window.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from .. import torch_private
+
+__all__ = ["DeviceClock"]
+
+AHEAD = 64
+"""Events made before a window begins; windows are rarely longer."""
+
+
+class DeviceClock:
+    """Events on the current stream of the training thread."""
+
+    def __init__(self) -> None:
+        self._pool: list[Any] = []
+        self._used = 0
+        self._on = False
+
+    def start(self) -> None:
+        """Begin a window; does nothing where no CUDA device is in use."""
+        self._used = 0
+        self._on = torch_private.device_kind() != "cpu"
+        while self._on and len(self._pool) < AHEAD:
+            # An event comes to be at its first record, which takes longer than later ones.
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._pool.append(event)
+
+    def mark(self) -> None:
+        """A step ends and another begins here."""
+        if not self._on:
+            return
+        if self._used == len(self._pool):
+            self._pool.append(torch.cuda.Event(enable_timing=True))
+        self._pool[self._used].record()
+        self._used += 1
+
+    def stop(self) -> list[float | None]:
+        """Wait for the device and return the device time of each step (marks minus one)."""
+        if not self._on or self._used < 1:
+            return []
+        self._on = False
+        marks = self._pool[: self._used]
+        marks[-1].synchronize()
+        times: list[float | None] = []
+        for first, second in pairwise(marks):
+            try:
+                times.append(first.elapsed_time(second))
+            except RuntimeError:
+                # Recorded on streams of different devices, or inside a graph capture.
+                times.append(None)
+        return times

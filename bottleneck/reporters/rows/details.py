@@ -1,0 +1,150 @@
+"""What a report shows only when asked for all of it: findings, what-ifs, kernels, settings, artefacts.
+
+In: a diagnosis. Out: titled sections of (indent, text) rows, the same for terminal and Markdown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...model.words import clean, milliseconds, percent, place, shorten
+from .diagnosis import root_of
+
+if TYPE_CHECKING:
+    from ...model.diagnosis import Diagnosis
+    from ...model.finding import Finding
+
+__all__ = ["Row", "Section", "sections"]
+
+Row: TypeAlias = "tuple[int, str]"
+Section: TypeAlias = "tuple[str, list[Row]]"
+
+_KERNELS = 15
+_NAME_WIDTH = 60
+_TEXT_WIDTH = 200
+
+
+def sections(diagnosis: Diagnosis) -> list[Section]:
+    """Return the sections that have something to say."""
+    made = [
+        ("Findings, with their evidence", _findings(diagnosis)),
+        ("What if", _what_ifs(diagnosis)),
+        ("Kernels and operators, per step", _kernels(diagnosis)),
+        ("Host time per phase", _phases(diagnosis)),
+        ("Ranks", _ranks(diagnosis)),
+        ("Settings in force", _settings(diagnosis)),
+        ("Artefacts and what the capture cost", _artefacts(diagnosis)),
+        ("Machine", _machine(diagnosis)),
+    ]
+    return [(title, rows) for title, rows in made if rows]
+
+
+def _findings(diagnosis: Diagnosis) -> list[Row]:
+    rows: list[Row] = []
+    root = root_of(diagnosis)
+    for finding in diagnosis.findings:
+        price = _price(finding, diagnosis.step.true_ms)
+        rows.append((0, f"{clean(finding.code)} {shorten(clean(finding.title), _TEXT_WIDTH)}{price}"))
+        for evidence in finding.evidence:
+            source = f" [{clean(evidence.source)}]" if evidence.source else ""
+            at = f" at {place(evidence.site, root=root)}" if evidence.site else ""
+            rows.append((1, f"{shorten(clean(evidence.text), _TEXT_WIDTH)}{at}{source}"))
+        rows += [(1, f"at {place(site, root=root)}") for site in finding.sites]
+        if finding.not_this:
+            rows.append((1, f"Mind: {clean(finding.not_this)}"))
+        if finding.ranks and len(diagnosis.ranks) > 1:
+            rows.append((1, f"ranks {', '.join(map(str, finding.ranks))}"))
+    return rows
+
+
+def _price(finding: Finding, true_ms: float | None) -> str:
+    if finding.note:
+        return " (a note)"
+    if finding.cost_ms is None:
+        return ": not priced"
+    text = f": {milliseconds(finding.cost_ms, like=true_ms)} ms"
+    if finding.cost_share is not None:
+        text += f" ({percent(finding.cost_share)})"
+    if finding.interval is not None:
+        low, high = finding.interval.low_ms, finding.interval.high_ms
+        text += f", 95 %: {milliseconds(low, like=true_ms)} to {milliseconds(high, like=true_ms)} ms"
+    if finding.time_ms is not None:
+        text += f"; time spent in it {milliseconds(finding.time_ms, like=true_ms)} ms"
+    return text
+
+
+def _what_ifs(diagnosis: Diagnosis) -> list[Row]:
+    rows: list[Row] = []
+    true_ms = diagnosis.step.true_ms
+    for answer in sorted(diagnosis.what_ifs, key=lambda answer: -answer.saves_ms):
+        bound = "at best " if answer.bound else ""
+        step, saves = (milliseconds(ms, like=true_ms) for ms in (answer.step_ms, abs(answer.saves_ms)))
+        verb = "saves" if answer.saves_ms >= 0 else "costs"
+        text = f"{answer.question.value}: {bound}{step} ms, {verb} {saves} ms ({clean(answer.basis)})"
+        rows.append((0, text))
+    return rows
+
+
+def _kernels(diagnosis: Diagnosis) -> list[Row]:
+    rows: list[Row] = []
+    for row in diagnosis.kernels[:_KERNELS]:
+        figures = f"{milliseconds(row.ms):>8} ms {percent(row.share):>7} {row.count:>7.4g}×"
+        rows.append((0, f"{figures} {shorten(clean(row.name), _NAME_WIDTH)} ({row.part.value})"))
+    rest = diagnosis.kernels[_KERNELS:]
+    if rest:
+        rows.append((0, f"{milliseconds(sum(row.ms for row in rest)):>8} ms in {len(rest)} more"))
+    return rows
+
+
+def _phases(diagnosis: Diagnosis) -> list[Row]:
+    phases = sorted(diagnosis.phases_ms.items(), key=lambda item: -item[1])
+    return [(0, f"{clean(name)} {milliseconds(ms)} ms") for name, ms in phases]
+
+
+def _ranks(diagnosis: Diagnosis) -> list[Row]:
+    rows = []
+    for rank in diagnosis.ranks:
+        parts = [f"rank {rank.rank}: step {milliseconds(rank.step_ms)} ms"]
+        if rank.busy_share is not None:
+            parts.append(f"device busy {percent(rank.busy_share)}")
+        if rank.waits_for_others_ms is not None:
+            parts.append(f"waits for others {milliseconds(rank.waits_for_others_ms)} ms")
+        if rank.path:
+            parts.append(clean(rank.path))
+        rows.append((0, ", ".join(parts)))
+    return rows if len(rows) > 1 else []
+
+
+def _settings(diagnosis: Diagnosis) -> list[Row]:
+    rows: list[Row] = []
+    for row in diagnosis.acceleration:
+        seen = f"[{clean(row.seen_by)}]" if row.seen_by else ""
+        rows.append((0, " ".join(filter(None, [f"{clean(row.name)}: {row.state}", clean(row.value), seen]))))
+    for name, value in sorted(diagnosis.settings.items()):
+        rows.append((0, f"{clean(name)} = {clean(str(value))}"))
+    return rows
+
+
+def _artefacts(diagnosis: Diagnosis) -> list[Row]:
+    rows = [(0, f"{clean(name)}: {clean(state)}") for name, state in diagnosis.capture.artefacts.items()]
+    rows += [(0, f"{clean(name)} = {value:.4g}") for name, value in diagnosis.capture.overhead.items()]
+    if diagnosis.capture.dispatch_scale is not None:
+        rows.append((0, f"dispatch scale {diagnosis.capture.dispatch_scale:.3f}"))
+    if diagnosis.capture.launches is not None:
+        activities = diagnosis.capture.kernels
+        rows.append((0, f"{diagnosis.capture.launches} launches, {activities} device activities"))
+    if diagnosis.step.step_signal:
+        rows.append((0, f"a step is told by: {clean(diagnosis.step.step_signal)}"))
+    return rows
+
+
+def _machine(diagnosis: Diagnosis) -> list[Row]:
+    host = diagnosis.host
+    facts = {"os": host.os, "cpu": host.cpu, "python": host.python, "torch": host.torch}
+    facts |= {"CUDA": host.cuda or "", "cuDNN": host.cudnn or "", "NCCL": host.nccl or ""}
+    rows: list[Row] = [(0, f"{name}: {clean(value)}") for name, value in facts.items() if value]
+    if diagnosis.command:
+        rows.append((0, f"command: {clean(' '.join(diagnosis.command))}"))
+    if diagnosis.created:
+        rows.append((0, f"captured {clean(diagnosis.created)} by bottleneck {clean(diagnosis.tool_version)}"))
+    return rows

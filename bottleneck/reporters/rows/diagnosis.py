@@ -1,0 +1,239 @@
+"""The plain rows that the reports for people are made of, built before anything is rendered.
+
+In: a diagnosis. Out: rows of short, clean strings and numbers; the terminal and the Markdown report
+only lay them out. Tests assert these rows, and apart from them the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...model.codes import BottleneckClass, Part
+from ...model.words import clean, milliseconds, percent, place, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...model.diagnosis import Cause, Diagnosis
+
+__all__ = [
+    "BudgetRow",
+    "CauseRow",
+    "bar_cells",
+    "budget_rows",
+    "cause_rows",
+    "device_line",
+    "headline",
+    "is_bound",
+    "root_of",
+    "step_line",
+]
+
+_WORTH_A_LINE = 0.01
+_NOTHING = 0.0005
+"""Shows as 0.0 %."""
+_BUDGET_LINES = 8
+"""As many as a bar has segments that can be told apart without colour."""
+_SMALL = 0.02
+"""The verdict's own threshold: what is left of a cause below it goes with the first one."""
+
+_SAME_COST = 0.05
+"""Causes that do not overlap cost the same after the first is gone; saying so says nothing."""
+_SAME_MS = 1e-9
+_WORK_ITSELF = "BN301"
+"""Not a cause that can be removed: the step without its work is no step."""
+
+_MEANINGS = {
+    BottleneckClass.INPUT: "the step waits for its next batch",
+    BottleneckClass.ALLOCATOR: "memory is asked for and given back in the step",
+    BottleneckClass.COMPUTE: "the work itself",
+    BottleneckClass.GRAPH_BREAK: "compiled code is left and entered again",
+    BottleneckClass.LAUNCH: "Python and dispatch, operator by operator",
+    BottleneckClass.SYNC: "the host waits for the device",
+    BottleneckClass.TRANSFER: "the step waits for copies",
+    BottleneckClass.COMMUNICATION: "the step waits for other ranks",
+    BottleneckClass.COMPILE: "the step waits for the compiler",
+    BottleneckClass.HOST: "other Python work in the step",
+    BottleneckClass.UNDETERMINED: "",
+}
+_ONLY_THE_PRICE = frozenset({"BN301", "BN501", "BN901"})
+"""Findings whose sentence says the class and its price again, and nothing besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRow:
+    """One line of the budget, as shown."""
+
+    label: str
+    ms: float
+    share: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseRow:
+    """One cause with its price."""
+
+    name: str
+    code: str
+    cost: str
+    share: str
+    without: str
+    """The step without this cause; empty for the work itself."""
+    bound: bool
+    """The cost is the most that it can be, and the step without it the least."""
+    headline: str
+    means: str
+    """What is behind the price, in a few words: the finding's where they add something, else the class's."""
+    sites: tuple[str, ...]
+    after_previous: str
+    covered: bool
+    """Gone with the first cause that can go."""
+
+
+def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGET_LINES) -> list[BudgetRow]:
+    """Return the budget, largest first, small lines gathered in one; unexplained always has its own.
+
+    Args:
+        diagnosis: what to show.
+        whole: every line that is there, whatever its size.
+        most: lines at most, the gathered one and the unexplained among them.
+    """
+    rows: list[BudgetRow] = []
+    small: list[BudgetRow] = []
+    last: list[BudgetRow] = []
+    for line in sorted(diagnosis.budget, key=lambda line: -line.ms):
+        row = BudgetRow(label=line.part.value, ms=line.ms, share=line.share, detail=clean(line.detail))
+        if line.part is Part.UNEXPLAINED:
+            last.append(row)
+        elif whole or line.share >= _WORTH_A_LINE:
+            rows.append(row)
+        elif line.share >= _NOTHING:
+            small.append(row)
+    room = most - len(last)
+    if not whole and len(rows) + bool(small) > room:
+        small = rows[room - 1 :] + small
+        rows = rows[: room - 1]
+    if len(small) == 1:
+        rows += small
+    elif small:
+        rows.append(
+            BudgetRow(
+                label=f"{len(small)} smaller lines",
+                ms=sum(row.ms for row in small),
+                share=sum(row.share for row in small),
+            )
+        )
+    return rows + last
+
+
+def bar_cells(shares: Sequence[float], width: int) -> list[int]:
+    """Divide `width` cells among shares by largest remainder, so that the bar is exactly full."""
+    total = sum(share for share in shares if share > 0)
+    if total <= 0 or width <= 0:
+        return [0] * len(shares)
+    exact = [max(share, 0.0) / total * width for share in shares]
+    cells = [int(value) for value in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (cells[i] - exact[i], i))
+    for i in by_remainder[: width - sum(cells)]:
+        cells[i] += 1
+    return cells
+
+
+def root_of(diagnosis: Diagnosis) -> str:
+    """Return the folder that the script was started from, as far as its own lines tell, else nothing."""
+    script = diagnosis.command[0] if diagnosis.command else ""
+    sites = [site for cause in diagnosis.causes for site in cause.sites]
+    sites += [site for finding in diagnosis.findings for site in finding.sites]
+    for site in sites:
+        if script and site.file.endswith(f"/{script}"):
+            return site.file.removesuffix(script)
+    return ""
+
+
+def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
+    """Return the causes worth acting on and, apart, those below 2 % of the step."""
+    root = root_of(diagnosis)
+    # Everything is asked again with the first cause gone that can go: the work itself cannot.
+    first = next((c.bottleneck_class.value for c in diagnosis.causes if c.code != _WORK_ITSELF), "")
+    worth: list[CauseRow] = []
+    small: list[CauseRow] = []
+    for cause in diagnosis.causes:
+        row = _cause_row(cause, diagnosis, root=root, first=first)
+        if not cause.negligible:
+            worth.append(row)
+        elif cause.share >= _NOTHING:
+            small.append(row)
+    return worth, small
+
+
+def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> CauseRow:
+    true_ms = diagnosis.step.true_ms
+    after = cause.after_previous_ms
+    told = ""
+    if after is not None and abs(after - cause.cost_ms) > _SAME_COST * abs(cause.cost_ms):
+        told = f"{milliseconds(after, like=true_ms)} ms of it left once {first} is gone"
+    covered = after is not None and true_ms is not None and after < _SMALL * true_ms
+    if covered:
+        told = f"gone with {first}"
+    own = clean(cause.code) not in _ONLY_THE_PRICE and cause.headline
+    return CauseRow(
+        name=cause.bottleneck_class.value,
+        code=clean(cause.code),
+        cost=milliseconds(cause.cost_ms, like=true_ms),
+        share=percent(cause.share),
+        without="" if cause.code == _WORK_ITSELF else milliseconds(cause.predicted_ms, like=true_ms),
+        bound=is_bound(diagnosis, cause),
+        headline=sentence(cause.headline),
+        means=sentence(cause.headline) if own else _MEANINGS[cause.bottleneck_class],
+        sites=tuple(place(site, root=root) for site in cause.sites),
+        after_previous=told,
+        covered=covered,
+    )
+
+
+def is_bound(diagnosis: Diagnosis, cause: Cause) -> bool:
+    """Return whether the replay's answer behind a price is an upper bound."""
+    return any(
+        answer.bound and abs(answer.saves_ms - cause.cost_ms) < _SAME_MS for answer in diagnosis.what_ifs
+    )
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return the verdict's sentence, without the class that stands above it anyway."""
+    verdict = diagnosis.verdict
+    text = sentence(verdict.headline).removeprefix(f"{verdict.bottleneck_class.value}: ")
+    return text[:1].upper() + text[1:]
+
+
+def step_line(diagnosis: Diagnosis) -> str:
+    """Word the step time and how it is known."""
+    step = diagnosis.step
+    if step.true_ms is None:
+        return "step time not measured"
+    text = f"step {milliseconds(step.true_ms)} ms"
+    if step.true_is == "profiled":
+        return f"{text} as profiled, so too long: no step was timed without the profiler"
+    if step.true_is == "given":
+        return f"{text}, as given"
+    if step.true_ci_ms is not None:
+        low, high = (milliseconds(value, like=step.true_ms) for value in step.true_ci_ms)
+        text += f" (95 %: {low} to {high})"
+    steps = f" over {step.count} step{'s' if step.count != 1 else ''}" if step.count else ""
+    return f"{text}{steps}, timed without the profiler"
+
+
+def device_line(diagnosis: Diagnosis) -> str:
+    """Word where it ran."""
+    parts = []
+    device = diagnosis.device
+    if device is not None and device.kind != "cpu":
+        parts.append(clean(device.name) or device.kind)
+    elif device is not None:
+        parts.append("CPU" if not diagnosis.host.cores else f"CPU, {diagnosis.host.cores} cores")
+    if diagnosis.host.torch:
+        parts.append(f"torch {clean(diagnosis.host.torch)}")
+    if len(diagnosis.ranks) > 1:
+        parts.append(f"{len(diagnosis.ranks)} ranks")
+    return ", ".join(parts)

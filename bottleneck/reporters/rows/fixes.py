@@ -1,0 +1,122 @@
+"""The fixes as reports for people show them, built before anything is rendered.
+
+In: a diagnosis. Out: rows of short, clean strings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...model.fix import Risk
+from ...model.words import clean, clean_code, milliseconds, place, sentence, step_after, step_change
+from .diagnosis import root_of
+from .verify import measured_line
+
+if TYPE_CHECKING:
+    from ...model.diagnosis import Diagnosis
+    from ...model.fix import Suggestion
+
+__all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured"]
+
+_SMALL = 0.02
+"""The verdict's own threshold: a fix that saves less is not put before the reader first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixRow:
+    """One suggested fix."""
+
+    fix: str
+    title: str
+    gain: str
+    """From the step as it is to the predicted one."""
+    after: str
+    """The predicted step alone, for columns whose head names the step as it is."""
+    basis: str
+    how: str
+    code: str
+    where: str
+    warning: str
+    risk: str
+    """"changes numerics", "needs review", or nothing."""
+    unchecked: str
+    undo: str
+    verify: str
+    sources: tuple[str, ...]
+    minor: bool
+    """A note, or a gain below 2 % of the step."""
+    measured: str = ""
+    """What `bottleneck verify` found, where it was run."""
+
+
+def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
+    """Return the suggestions in their order."""
+    root = root_of(diagnosis)
+    measured = {row.fixes: measured_line(row) for row in diagnosis.tried if not row.base}
+    rows = (_fix_row(suggestion, diagnosis.step.true_ms, root) for suggestion in diagnosis.suggestions)
+    return [replace(row, measured=measured.get((row.fix,), "")) for row in rows]
+
+
+def together_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Return what was measured of fixes together: their names, and the figures."""
+    return [
+        (f"{' and '.join(map(clean, row.fixes))} together", measured_line(row))
+        for row in diagnosis.tried
+        if not row.base and len(row.fixes) > 1
+    ]
+
+
+def combination_line(diagnosis: Diagnosis) -> str:
+    """Return what the best pair of suggestions would bring, or an empty string."""
+    pair = diagnosis.combination
+    if pair is None:
+        return ""
+    gain = step_change(diagnosis.step.true_ms, pair.predicted_ms, bound=pair.bound)
+    return f"{' and '.join(map(clean, pair.fixes))} together: {gain}"
+
+
+def combined(diagnosis: Diagnosis) -> tuple[str, str]:
+    """Return the best pair of suggestions and its predicted step, for two columns; empty without a pair."""
+    pair = diagnosis.combination
+    if pair is None:
+        return "", ""
+    after = step_after(diagnosis.step.true_ms, pair.predicted_ms, bound=pair.bound)
+    return f"{' and '.join(map(clean, pair.fixes))} together", after
+
+
+def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow:
+    if suggestion.adds_ms is not None and true_ms is not None and not suggestion.note:
+        after = f"at most {step_after(true_ms, true_ms + suggestion.adds_ms, bound=False)}"
+        gain = f"{milliseconds(true_ms)} ms → {after}, for memory"
+    elif suggestion.predicted_ms is None:
+        gain, after = ("", "") if suggestion.note else ("gain not predicted", "not predicted")
+    else:
+        gain = step_change(true_ms, suggestion.predicted_ms, bound=suggestion.bound)
+        after = step_after(true_ms, suggestion.predicted_ms, bound=suggestion.bound)
+    saves = suggestion.saves_ms
+    small = saves is not None and true_ms is not None and saves < _SMALL * true_ms
+    risk = "" if suggestion.risk is Risk.SAFE else suggestion.risk.value
+    warning = clean(suggestion.may_break)
+    if suggestion.risk is Risk.CHANGES_NUMERICS or (risk and not warning):
+        warning = f"{risk}: {warning}" if warning else risk
+    return FixRow(
+        fix=clean(suggestion.fix),
+        title=sentence(suggestion.title),
+        gain=gain,
+        after=after,
+        basis=clean(suggestion.basis),
+        how=clean(suggestion.how),
+        code=clean_code(suggestion.code).strip("\n"),
+        where=place(suggestion.site, root=root) if suggestion.site else "",
+        warning=warning,
+        risk=risk,
+        unchecked="; ".join(clean(text) for text in suggestion.unknown),
+        undo=clean(suggestion.undo),
+        verify=clean(suggestion.verify),
+        sources=tuple(
+            clean(f"{source.title}{f' says {source.claim}' if source.claim else ''} {source.url}")
+            for source in suggestion.sources
+        ),
+        minor=suggestion.note or small,
+    )

@@ -1,0 +1,1 @@
+"""A run from outside: its plan, its place, its process and its folder; no torch here."""

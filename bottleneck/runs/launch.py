@@ -1,0 +1,127 @@
+"""Starting the process in which the script runs, and waiting for it as a good parent.
+
+In: a plan. Out: its return code, negative for a signal, as subprocess gives it. The child inherits
+stdin, stdout, stderr, the environment and the interpreter's flags. No torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .plan import encode_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+    from .plan import Plan
+
+__all__ = ["ENVIRONMENT", "PASSED_ON", "command_of", "launch", "name_signal"]
+
+PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
+"""What schedulers and launchers send to the process they know, which is this one."""
+
+ENTRY = Path(__file__).parents[1] / "harness" / "__main__.py"
+ENVIRONMENT = {
+    # Without it CUPTI stays attached after the profiler has stopped, and every later step pays.
+    "TEARDOWN_CUPTI": "1",
+    # Kineto writes "USDT: ... profiler_start" to the script's stderr at any lower level (2.13).
+    "KINETO_LOG_LEVEL": "99",
+}
+"""Set for the script's process where the user has not set them."""
+
+
+def launch(
+    plan: Plan,
+    *,
+    cwd: Path | None = None,
+    stdout: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> int:
+    """Run the plan in a process of its own and wait for its end.
+
+    Ctrl-C is the child's to handle: a terminal delivers it to both, so this process only waits.
+    Sent by `kill` it reaches us alone and is handed on.
+
+    Args:
+        plan: what to run.
+        cwd: working folder of the script; None: ours.
+        stdout: file descriptor for what the script prints; None: our own stdout.
+        variables: of the environment, over ours.
+
+    Returns:
+        The exit code, or minus the number of the signal that ended it.
+    """
+    command = [sys.executable, *command_of(plan)]
+    environment = {**ENVIRONMENT, **os.environ, **(variables or {})}
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if not _terminal_is_ours():
+            pass_on(number, frame)
+
+    # Handlers, not SIG_IGN: exec resets a handler in the child, but would keep "ignore".
+    previous = {signal.SIGINT: signal.signal(signal.SIGINT, on_interrupt)}
+    for name in PASSED_ON:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            previous[number] = signal.signal(number, pass_on)
+    try:
+        process = subprocess.Popen(command, env=environment, cwd=cwd, stdout=stdout)
+        return process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def command_of(plan: Plan, *, flags: bool = True) -> list[str]:
+    """Return the words behind the interpreter's name that run a plan.
+
+    Args:
+        plan: what to run.
+        flags: with the options that this interpreter was started with.
+    """
+    entry = [str(ENTRY)] if plan.module is None else ["-m", __name__.rpartition(".")[0]]
+    return [*(_interpreter_flags() if flags else []), *entry, encode_plan(plan), *plan.args]
+
+
+def name_signal(returncode: int) -> str:
+    """Return the name of the signal behind a negative return code, like "SIGKILL"."""
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def _interpreter_flags() -> list[str]:
+    """Return the options this interpreter was started with, -u among them."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    unbuffered = getattr(sys.stdout, "write_through", False)
+    if unbuffered and not os.environ.get("PYTHONUNBUFFERED"):
+        flags = [*flags, "-u"]
+    return flags
+
+
+def _terminal_is_ours() -> bool:
+    """Say whether we are the terminal's foreground group: then the child got Ctrl-C as well."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,75 @@
+"""What one captured run is to do: the command line's wishes, handed to the user's process.
+
+In: options of `bottleneck diagnose`. Out: `Plan`, which travels as JSON (to the script's process)
+or by pickling (to the processes that the script itself starts).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..model.verify import Trial
+
+__all__ = ["Plan", "decode_plan", "encode_plan"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Wishes for one captured run; nothing in it depends on the machine or on torch."""
+
+    script: str | None = None
+    """Path of the script as typed; None when `module` is given."""
+    module: str | None = None
+    """Dotted name behind `-m`."""
+    args: tuple[str, ...] = ()
+    """The script's own arguments, untouched."""
+    out: str = ""
+    """Absolute path of the run folder. Several ranks write sub-folders rank0, rank1, ... of it."""
+    steps: int = 8
+    """Steps to trace."""
+    warmup: int | None = None
+    """Steps to skip first; None: until the step times have settled."""
+    baseline_steps: int | None = None
+    """Steps to time with nothing attached; None: enough for a narrow interval of the median."""
+    run_to_end: bool = False
+    """Leave the script running after the capture instead of stopping it."""
+    memory: bool = True
+    """Record the allocator's history (GPU runs)."""
+    with_stack: bool = False
+    """Python stacks in the trace: far dearer, names the line of every operator."""
+    lines: bool = False
+    """Write the user's line into the trace at each read of a tensor's value."""
+    max_seconds: float = 60.0
+    """Limit on the windows after warm-up, together. Several ranks count steps instead."""
+    trace_bytes_cap: int = 200_000_000
+    """Uncompressed size that the trace should stay below; fewer steps are traced to keep to it."""
+    trial: Trial | None = None
+    """A run of an experiment: fixes applied, losses recorded, and the baseline window only."""
+    child: bool = False
+    """Started by the script's own process: by running itself once more, or because it is a launcher."""
+    launched: bool = False
+    """What the user named is a launcher, and this what it launches."""
+    quiet: bool = False
+    """No progress lines."""
+    verbose: bool = False
+
+    @property
+    def target(self) -> str:
+        """The script as typed, or `-m module`: how the run is named to the user."""
+        return self.script if self.script is not None else f"-m {self.module}"
+
+
+def encode_plan(plan: Plan) -> str:
+    """Return the plan as one line of JSON, without `args`, which travel as real arguments.
+
+    Arguments of a process may hold bytes that are no valid UTF-8; JSON cannot.
+    """
+    return msgspec.json.encode(msgspec.structs.replace(plan, args=())).decode()
+
+
+def decode_plan(text: str, *, args: tuple[str, ...] = ()) -> Plan:
+    """Return the plan of `encode_plan` with its arguments put back.
+
+    Raises:
+        msgspec.ValidationError: the text is not a plan.
+    """
+    return msgspec.structs.replace(msgspec.json.decode(text, type=Plan), args=args)

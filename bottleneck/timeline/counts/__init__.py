@@ -1,0 +1,1 @@
+"""Counts of what a step does: operators, synchronisations, counters that the run keeps."""

@@ -1,0 +1,241 @@
+"""Counting what a step does: kernels, launches, waits, copies, operators, from the trace's columns.
+
+In: a `Trace` with its steps, run facts, compiler facts. Out: `StepCounters`. Counts are taken per
+whole traced step and told as their median, so a step that logs or begins an epoch widens the range
+beside a counter and leaves the counter alone.
+
+Device work belongs to the step whose host part launched it, wherever it ran: the device lags the
+host by a varying time, the launch call does not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part
+from ...model.counters import Counter, StepCounters
+from ...model.trace import NONE
+from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch, kinds
+from ..trace.kernels import classify
+from ..trace.operators import OpClass, op_classes
+from .run import count_run
+from .syncs import debugged_sites, sync_rows, sync_sites
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.run import CompileFacts, Run
+    from ...model.trace import Trace
+    from ..steps.traced import Steps
+
+__all__ = ["count_steps"]
+
+_HOST_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
+_COLLECTIVE_OP = re.compile(
+    r"^c10d::(?!barrier|monitored_barrier|send|recv)|^_c10d_functional::(?!wait_tensor|_wrap)"
+)
+_COMPILED_CALL = "## Call CompiledFxGraph"
+_NO_DEVICE = "no device in this run"
+_NO_STEPS = "no trace with whole steps"
+_TRACED = (
+    "syncs", "copies", "copied_bytes", "kernels", "launches", "operators", "collectives",
+    "collective_bytes",
+)  # fmt: skip
+_MOST_NAMES = 300
+_NAME_WIDTH = 160
+"""Templated kernel names run to thousands of characters, and a baseline must stay small."""
+
+
+class _Steps:
+    """Which step each row of the trace belongs to, and sums over them."""
+
+    def __init__(self, trace: Trace, steps: Steps, kind: NDArray[np.int8]) -> None:
+        self.count = len(steps)
+        self.of_row = _place(trace.ts_ns, steps)
+        self.device_rows = np.flatnonzero(np.isin(kind, DEVICE_KINDS))
+        self.of_device = self._by_launch(trace, kind)
+
+    def _by_launch(self, trace: Trace, kind: NDArray[np.int8]) -> NDArray[np.int64]:
+        rows = self.device_rows
+        calls = np.flatnonzero(np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0))
+        if not len(calls) or not len(rows):
+            return self.of_row[rows]
+        calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+        keys = trace.correlation[calls]
+        at = np.minimum(np.searchsorted(keys, trace.correlation[rows]), len(keys) - 1)
+        found = keys[at] == trace.correlation[rows]
+        return np.where(found, self.of_row[calls[at]], NONE)
+
+    def total(self, step: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return the number (or the sum of weights) in each step, float64[steps], whole numbers."""
+        inside = step >= 0
+        chosen = None if weights is None else weights[inside].astype(np.float64)
+        return np.bincount(step[inside], weights=chosen, minlength=self.count).astype(np.float64)
+
+
+def _place(when_ns: NDArray[np.int64], steps: Steps) -> NDArray[np.int64]:
+    step = np.searchsorted(steps.start_ns, when_ns, side="right") - 1
+    outside = (step < 0) | (when_ns >= steps.end_ns[np.maximum(step, 0)])
+    return np.asarray(np.where(outside, NONE, step), dtype=np.int64)
+
+
+def _counter(per_step: NDArray[np.float64]) -> Counter:
+    """The lower median, a count that really occurred; and the range where the steps disagree."""
+    value = float(np.sort(per_step)[(len(per_step) - 1) // 2])
+    low, high = float(per_step.min()), float(per_step.max())
+    return Counter(value=value) if low == high else Counter(value=value, low=low, high=high)
+
+
+def _operators(trace: Trace, steps: Steps, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Mark operators on the threads that do the step's work; a pinning thread keeps its own time."""
+    classes = op_classes(trace.names)
+    own = np.fromiter(
+        (("::" in n and not n.startswith("profiler::")) or n.startswith(_COMPILED_CALL) for n in trace.names),
+        bool,
+        len(trace.names),
+    )
+    own &= ~np.isin(classes, (OpClass.AUTOGRAD, OpClass.SEAM, OpClass.COMPILING))
+    on_thread = np.zeros(len(trace), dtype=bool)
+    for pid, tid in {steps.thread, *steps.threads}:
+        on_thread |= (trace.pid == pid) & (trace.tid == tid)
+    return np.asarray((kind == Kind.OP) & own[trace.name] & on_thread, dtype=bool)
+
+
+def _short(name: str) -> str:
+    """Cut the middle out: template arguments differ most at the end."""
+    if len(name) <= _NAME_WIDTH:
+        return name
+    return f"{name[: _NAME_WIDTH - 61]}…{name[-60:]}"
+
+
+def _by_name(trace: Trace, rows: NDArray[np.intp], step: NDArray[np.int64], count: int) -> dict[str, float]:
+    """Count per step by name, of what lies in whole steps; the most frequent names come first."""
+    inside = step >= 0
+    values, counts = np.unique(trace.name[rows[inside]], return_counts=True)
+    out: dict[str, float] = {}
+    for code, n in zip(values.tolist(), counts.tolist(), strict=True):
+        # The hash behind it is another one after every change of the source.
+        name = trace.names[code]
+        name = _COMPILED_CALL if name.startswith(_COMPILED_CALL) else _short(name)
+        out[name] = out.get(name, 0.0) + n
+    ordered = sorted(out.items(), key=lambda item: (-item[1], item[0]))
+    return {name: round(n / count, 4) for name, n in ordered}
+
+
+def _on_device(trace: Trace, kind: NDArray[np.int8], place: _Steps) -> dict[str, Counter]:
+    rows, step = place.device_rows, place.of_device
+    device_kind = kind[rows]
+    between = np.fromiter((_HOST_DEVICE.search(n) is not None for n in trace.names), bool, len(trace.names))
+    collective = np.fromiter(
+        (classify(n).part is Part.COMMUNICATION for n in trace.names), bool, len(trace.names)
+    )
+    copy = (device_kind == Kind.MEMCPY) & between[trace.name[rows]]
+    sent = (device_kind == Kind.KERNEL) & collective[trace.name[rows]]
+    launch = np.fromiter((is_launch(n) for n in trace.names), bool, len(trace.names))
+    calls = np.isin(kind, HOST_CALL_KINDS) & launch[trace.name]
+    values = {
+        "kernels": _counter(place.total(step[device_kind == Kind.KERNEL])),
+        "launches": _counter(place.total(place.of_row[calls])),
+        "copies": _counter(place.total(step[copy])),
+        "collectives": _counter(place.total(step[sent])),
+    }
+    if not (trace.bytes[rows[copy]] == NONE).any():
+        values["copied_bytes"] = _counter(place.total(step[copy], trace.bytes[rows[copy]]))
+    if not (trace.bytes[rows[sent]] == NONE).any():
+        values["collective_bytes"] = _counter(place.total(step[sent], trace.bytes[rows[sent]]))
+    return values
+
+
+def _from_trace(
+    trace: Trace, steps: Steps, run: Run | None, missing: int
+) -> tuple[dict[str, Counter], dict[str, str], StepCounters]:
+    kind = kinds(trace)
+    place = _Steps(trace, steps, kind)
+    gpu = bool(np.isin(kind, DEVICE_KINDS).any())
+    operators = _operators(trace, steps, kind)
+    waits = sync_rows(trace, kind, run, gpu=gpu)
+    values = {
+        "syncs": _counter(place.total(place.of_row[waits])),
+        "operators": _counter(place.total(place.of_row[operators])),
+    }
+    absent: dict[str, str] = {}
+    if gpu:
+        values |= _on_device(trace, kind, place)
+        for name in ("copied_bytes", "collective_bytes"):
+            if name not in values:
+                absent[name] = "the trace does not say how large"
+        if missing:
+            # What was dropped differs from run to run.
+            reason = f"{missing} launches left no record of their kernels"
+            absent["kernels"] = reason
+            values.pop("kernels", None)
+        rows, step = place.device_rows, place.of_device
+        kernel = kind[rows] == Kind.KERNEL
+        names = _by_name(trace, rows[kernel], step[kernel], place.count)
+    else:
+        collective = np.fromiter(
+            (_COLLECTIVE_OP.search(n) is not None for n in trace.names), bool, len(trace.names)
+        )
+        values["collectives"] = _counter(place.total(place.of_row[operators & collective[trace.name]]))
+        absent |= dict.fromkeys(("kernels", "launches", "copies", "copied_bytes"), _NO_DEVICE)
+        absent["collective_bytes"] = "without a device the trace does not say how large"
+        rows = np.flatnonzero(operators)
+        names = _by_name(trace, rows, place.of_row[rows], place.count)
+    listed = dict(list(names.items())[:_MOST_NAMES])
+    partial = StepCounters(
+        device="gpu" if gpu else "cpu",
+        traced_steps=place.count,
+        names=listed,
+        other_names=len(names) - len(listed),
+        syncs=sync_sites(trace, kind, np.flatnonzero(waits), place.of_row, place.count),
+    )
+    return values, absent, partial
+
+
+def count_steps(
+    trace: Trace | None,
+    steps: Steps | None,
+    *,
+    run: Run | None = None,
+    compile_facts: CompileFacts | None = None,
+    missing: int = 0,
+) -> StepCounters:
+    """Count one rank.
+
+    Args:
+        trace: the columns; None when there is no trace.
+        steps: its whole steps.
+        run: run.json, for what the windows' own counters say.
+        compile_facts: compile.json.
+        missing: launches without a recorded kernel, by the capture's quality check.
+    """
+    on_gpu = run is not None and any(device.kind != "cpu" for device in run.devices)
+    partial = StepCounters(device="gpu" if on_gpu else "cpu")
+    values: dict[str, Counter] = {}
+    absent: dict[str, str] = {}
+    if trace is None or steps is None or not len(steps) or steps.how == "window":
+        absent |= dict.fromkeys(_TRACED, _NO_STEPS)
+    else:
+        values, absent, partial = _from_trace(trace, steps, run, missing)
+    whole = count_run(run, compile_facts, gpu=partial.device == "gpu")
+    syncs = partial.syncs
+    if not any(item.site for item in syncs):
+        syncs = debugged_sites(run) or syncs
+    return StepCounters(
+        device=partial.device,
+        traced_steps=partial.traced_steps,
+        run_steps=whole.run_steps,
+        values=values | whole.values,
+        absent=absent | whole.absent,
+        names=partial.names,
+        other_names=partial.other_names,
+        syncs=syncs,
+        breaks=whole.breaks,
+        recompile_steps=whole.recompile_steps,
+        recompiles=whole.recompiles,
+        first_step=whole.first_step,
+        flops_step=whole.flops_step,
+    )

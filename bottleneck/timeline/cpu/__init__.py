@@ -1,0 +1,1 @@
+"""What only a run without a GPU has: processor time, page faults, and how phases divide."""

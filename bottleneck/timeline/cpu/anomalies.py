@@ -1,0 +1,94 @@
+"""What anomaly detection adds to a step (CPU runs).
+
+In: the trace, its segments, the cost of one operator without it, timed on the spot. Out: milliseconds.
+
+The forward formats a Python stack for every operator that the backward will visit, which takes as long
+as the program calls deep: so it is read off the trace, from the shortest of those operators. The backward
+looks for NaN in what every node returns, which the trace shows as operators of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.codes import WhatIf
+from ...model.diagnosis import WhatIfResult
+from ...model.trace import Trace
+from ..trace.dialect import Kind, kinds
+from .pools import PROFILED_FACTOR, Pools
+from .segments import Segments
+
+__all__ = ["anomaly_ms", "without_anomalies"]
+
+_NODE = "autograd::engine::evaluate_function"
+_NO_STACK = "torch::autograd::AccumulateGrad"
+"""Made once per parameter, not once per step."""
+_CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::is_nonzero", "aten::item")
+"""The check for NaN, whose names differ between versions of torch."""
+_SHORTEST = 10
+"""Percentile of the operators' durations that stands for one that does next to no work."""
+
+
+def anomaly_ms(trace: Trace, segments: Segments, pools: Pools, *, plain_ns: float) -> float:
+    """Return what the step would save without anomaly detection, in ms per step.
+
+    Args:
+        trace: the columns.
+        segments: the training thread's steps.
+        pools: how much shorter operators are unprofiled (`Pools.scale`).
+        plain_ns: what a small operator takes without anomaly detection, unprofiled.
+    """
+    if not len(segments.row):
+        return 0.0
+    mine = segments.holds(trace)
+    kind = kinds(trace)
+    ops = mine & (kind == Kind.OP)
+
+    def has(test: list[bool]) -> NDArray[np.bool_]:
+        return np.asarray(test, dtype=np.bool_)[trace.name]
+
+    def inside(label: str) -> NDArray[np.bool_]:
+        rows = np.flatnonzero(mine & (kind == Kind.ANNOTATION) & has([name == label for name in trace.names]))
+        at = np.searchsorted(trace.ts_ns[rows], trace.ts_ns, side="right") - 1
+        ends = trace.end_ns[rows] if len(rows) else np.zeros(1, dtype=np.int64)
+        return np.asarray((at >= 0) & (trace.ts_ns < ends[np.maximum(at, 0)]))
+
+    nodes = ops & has([name.startswith(_NODE) and _NO_STACK not in name for name in trace.names])
+    noted = trace.dur_ns[ops & (trace.sequence >= 0) & inside("forward")]
+    each_ns = 0.0
+    if len(noted):
+        each_ns = max(0.0, float(np.percentile(noted, _SHORTEST)) - PROFILED_FACTOR * plain_ns)
+    checks = np.flatnonzero(ops & inside("backward") & has([name in _CHECKS for name in trace.names]))
+    checked_ns = float(trace.dur_ns[checks[_outermost(trace, checks)]].sum())
+    total = (int(nodes.sum()) * each_ns + checked_ns) * min(1.0, pools.scale or 1.0)
+    return total / max(1, segments.steps) / 1e6
+
+
+def _outermost(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which of the rows, in order of time, lie in none of the others."""
+    reach = np.maximum.accumulate(trace.end_ns[rows]) if len(rows) else np.zeros(0, dtype=np.int64)
+    before = np.concatenate([[np.iinfo(np.int64).min], reach[:-1]]) if len(rows) else reach
+    return np.asarray(trace.ts_ns[rows] >= before)
+
+
+def without_anomalies(
+    what_ifs: dict[WhatIf, WhatIfResult], saves_ms: float, *, true_ms: float
+) -> dict[WhatIf, WhatIfResult]:
+    """Price anomaly detection; what it costs is none of the dispatch that compiling takes away."""
+
+    def answer(question: WhatIf, saves: float, basis: str, *, bound: bool) -> WhatIfResult:
+        return WhatIfResult(
+            question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
+        )
+
+    basis = "the stack that each operator of the forward notes, and the backward's checks for NaN, gone"
+    out = {
+        WhatIf.ANOMALIES_IGNORED: answer(WhatIf.ANOMALIES_IGNORED, saves_ms, basis, bound=False),
+    }
+    compiled = what_ifs.get(WhatIf.COMPILED)
+    if compiled is not None:
+        left = max(0.0, compiled.saves_ms - saves_ms)
+        basis = f"{compiled.basis}; beside what anomaly detection costs"
+        out[WhatIf.COMPILED] = answer(WhatIf.COMPILED, left, basis, bound=True)
+    return out

@@ -1,0 +1,314 @@
+"""Names, counts and places for the numbers of a CPU reading.
+
+In: segments, pools, the budget. Out: operator rows, host spans and context keys for reports.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.codes import Part
+from ...model.diagnosis import KernelRow
+from ...model.run import JsonValue, Run, SourceSite
+from ...model.trace import NONE, Trace
+from ..result import HostSpan
+from ..steps.baseline import Baseline
+from ..steps.loop_lines import before_update, main_site
+from ..trace.dialect import kinds
+from ..trace.operators import OpClass, base_name
+from ..trace.stacks import UserFrames
+from .budget import CpuBudget
+from .pools import WORK, Pool, Pools
+from .segments import Segments
+
+__all__ = ["describe_context", "describe_kernels", "describe_spans"]
+
+_MOST_ROWS = 30
+_ATTENTION = ("_softmax", "_softmax_backward_data", "bmm", "baddbmm", "masked_fill", "masked_fill_")
+_NORMS = (
+    "native_layer_norm",
+    "native_batch_norm",
+    "native_group_norm",
+    "_log_softmax",
+    "rms_norm",
+    "nll_loss",
+)
+_PART_OF_POOL = {
+    Pool.MATH: Part.OTHER_MATH,
+    Pool.MEMORY: Part.MEMORY_BOUND,
+    Pool.GRAPH: Part.MEMORY_BOUND,
+}
+
+
+def _work_by_name(
+    trace: Trace, segments: Segments, pools: Pools
+) -> list[tuple[str, Pool, bool, float, float]]:
+    """Rows (name, pool, in the optimizer, count per step, work ms per step)."""
+    if pools.segment_pool is None or pools.segment_work_ns is None:
+        return []
+    steps = max(1, segments.steps)
+    code = {name: i for i, name in enumerate(segments.phases)}
+    chosen = np.isin(pools.segment_pool, WORK) & (segments.row != NONE)
+    if not chosen.any():
+        return []
+    names = trace.name[segments.row[chosen]].astype(np.int64)
+    optimizer = (segments.phase[chosen] == code.get("optimizer", NONE)).astype(np.int64)
+    key = (names * len(Pool) + pools.segment_pool[chosen]) * 2 + optimizer
+    unique, inverse = np.unique(key, return_inverse=True)
+    work = np.bincount(inverse, weights=pools.segment_work_ns[chosen]) / steps / 1e6
+    count = np.bincount(inverse, weights=segments.first_of_row[chosen]) / steps
+    return [
+        (
+            trace.names[int(k) // 2 // len(Pool)],
+            Pool(int(k) // 2 % len(Pool)),
+            bool(int(k) % 2),
+            float(count[i]),
+            float(work[i]),
+        )
+        for i, k in enumerate(unique.tolist())
+    ]
+
+
+def describe_kernels(
+    trace: Trace | None, segments: Segments | None, pools: Pools, *, true_ms: float
+) -> tuple[KernelRow, ...]:
+    """Operators by the work in them (fixed cost excluded), largest first."""
+    if trace is None or segments is None:
+        return ()
+    rows = [
+        KernelRow(
+            name=name,
+            part=Part.OPTIMIZER if in_optimizer else _PART_OF_POOL[pool],
+            count=count,
+            ms=ms,
+            share=ms / true_ms if true_ms > 0 else 0.0,
+        )
+        for name, pool, in_optimizer, count, ms in _work_by_name(trace, segments, pools)
+        if ms > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.ms)[:_MOST_ROWS])
+
+
+def _site(run: Run | None, phase: str) -> SourceSite | None:
+    if run is None:
+        return None
+    known = [item for item in run.sites if item.phase == phase]
+    return max(known, key=lambda item: item.count).site if known else None
+
+
+_PART_OF_LOOP = {"backward": "sampled between", "optimizer": "sampled after", "zero_grad": "sampled after"}
+"""Phase that Python follows -> the part of the loop it stands in."""
+
+
+def _host_chunks(
+    trace: Trace, segments: Segments, pools: Pools, *, evaluates: bool
+) -> list[tuple[str, float, float, SourceSite | None]]:
+    """Long Python by where it stands: (where, count per step, profiled ms per step, user line)."""
+    if pools.segment_pool is None:
+        return []
+    host = pools.segment_pool == Pool.HOST
+    if not host.any():
+        return []
+    steps = max(1, segments.steps)
+    before = _previous_phase(segments)
+    where = np.where(segments.phase > 0, segments.phase.astype(np.int64), -before - 1)
+    frames = UserFrames(trace, kinds(trace))
+    out = []
+    for value in np.unique(where[host]).tolist():
+        mask = host & (where == value)
+        phase = segments.phases[value] if value > 0 else segments.phases[-value - 1]
+        text = f"Python in {phase}" if value > 0 else f"Python after {phase or 'the step began'}"
+        if phase == "evaluation" and not evaluates:
+            text = "evaluation"
+        ms = float(segments.dur_ns[mask].sum()) / steps / 1e6
+        longest = int(np.argmax(np.where(mask, segments.dur_ns, 0)))
+        middle = int(segments.start_ns[longest] + segments.dur_ns[longest] // 2)
+        out.append((text, float(mask.sum()) / steps, ms, frames.at(middle, segments.tid)))
+    return sorted(out, key=lambda row: -row[2])
+
+
+def _previous_phase(segments: Segments) -> NDArray[np.int64]:
+    """The last labelled phase before each segment, carried over step edges; 0 before the first."""
+    index = np.where(segments.phase > 0, np.arange(len(segments.phase)), -1)
+    last = np.maximum.accumulate(index) if len(index) else index
+    previous = np.where(last >= 0, segments.phase[np.maximum(last, 0)], 0)
+    return np.asarray(previous, dtype=np.int64)
+
+
+def describe_spans(
+    trace: Trace | None,
+    segments: Segments | None,
+    pools: Pools,
+    budget: CpuBudget,
+    *,
+    baseline: Baseline | None,
+    run: Run | None,
+) -> tuple[HostSpan, ...]:
+    """Host time by cause, with the user's line where the harness saw one."""
+    spans: list[HostSpan] = []
+
+    def add(
+        part: Part,
+        what: str,
+        ms: float,
+        *,
+        count: float,
+        phase: str,
+        called: float | None = None,
+        site: SourceSite | None = None,
+    ) -> None:
+        if ms > 0 or count > 0:
+            spans.append(
+                HostSpan(
+                    part=part,
+                    what=what,
+                    exposed_ms=ms,
+                    called_ms=ms if called is None else called,
+                    count=count,
+                    site=site or _site(run, "fetch" if phase == "data" else phase),
+                    label=phase,
+                )
+            )
+
+    fetched = pools.pool_ms(Pool.INPUT, phases=("data",))
+    add(Part.INPUT, "data loader", fetched, count=1.0 if fetched > 0 else 0.0, phase="data")
+    prepared = pools.pool_ms(Pool.INPUT) - fetched
+    add(
+        Part.INPUT,
+        "preparing the batch",
+        prepared,
+        count=1.0 if prepared > 0 else 0.0,
+        phase="forward",
+        site=main_site(run, "sampled before"),
+    )
+    add(
+        Part.ALLOCATOR,
+        "page faults",
+        budget.faults_ms,
+        count=(baseline.faults or 0.0) if baseline else 0.0,
+        phase="",
+    )
+    add(Part.HOST, "garbage collector", budget.collector_ms, count=0.0, phase="")
+    add(
+        Part.GRAPH_BREAK,
+        "graph-break seams",
+        budget.seams_ms,
+        count=budget.seams_per_step,
+        phase="forward",
+    )
+    if trace is not None and segments is not None and pools.segment_pool is not None:
+        steps = max(1, segments.steps)
+        host_left = budget.parts[Part.HOST] - budget.collector_ms
+        # What the timed steps have outside the phases and the traced ones lack is in no stretch of the trace.
+        lacked = min(host_left, pools.lacked_ms)
+        host_left -= lacked
+        in_loss = run is not None and before_update(run.sites)
+        add(
+            Part.HOST,
+            "Python after forward" if in_loss else "Python outside the phases",
+            lacked,
+            count=0.0,
+            phase="",
+            site=main_site(run, "sampled between" if in_loss else "sampled after"),
+        )
+        evaluates = baseline is not None and baseline.evaluates
+        chunks = _host_chunks(trace, segments, pools, evaluates=evaluates)
+        seen = sum(ms for _, _, ms, _ in chunks)
+        for text, count, ms, line in chunks:
+            # Without recorded stacks the line of the phase that it follows is the nearest known.
+            near = text.rpartition(" ")[2]
+            label = near if text.startswith("Python in") else ""
+            part = "sampled forward" if text == "Python in forward" else _PART_OF_LOOP.get(near, "")
+            if text == "Python after forward":
+                part = "sampled between"
+            elif text == "Python after evaluation":
+                # A model that acts or labels stands in front of the forward that is trained.
+                part = "sampled before"
+            site = line or main_site(run, part) or _site(run, near)
+            add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms, site=site)
+        if not chunks:
+            add(Part.HOST, "Python outside the phases", host_left, count=0.0, phase="")
+        reads = segments.first_of_row & (segments.op_class == OpClass.SYNC)
+        read_ms = float(segments.dur_ns[segments.op_class == OpClass.SYNC].sum()) / steps / 1e6
+        add(
+            Part.SYNC,
+            "aten::_local_scalar_dense",
+            0.0,
+            count=float(reads.sum()) / steps,
+            phase="",
+            called=read_ms,
+        )
+        ops = segments.first_of_row & np.isin(pools.segment_pool, (*WORK, Pool.OPS))
+        add(
+            Part.DISPATCH,
+            "operators",
+            budget.parts[Part.DISPATCH],
+            count=float(ops.sum()) / steps,
+            phase="",
+        )
+    else:
+        add(
+            Part.HOST,
+            "Python outside the phases",
+            budget.parts[Part.HOST] - budget.collector_ms,
+            count=0.0,
+            phase="",
+        )
+    return tuple(sorted(spans, key=lambda span: -span.exposed_ms))
+
+
+def describe_context(
+    trace: Trace | None,
+    segments: Segments | None,
+    pools: Pools,
+    budget: CpuBudget,
+    *,
+    true_ms: float,
+) -> dict[str, JsonValue]:
+    """Keys of model/context.py that only the timeline can fill; absent when not measured."""
+    if true_ms <= 0:
+        return {}
+    out: dict[str, JsonValue] = {
+        "input.wait_share": budget.parts[Part.INPUT] / true_ms,
+        "host.named_share": budget.parts[Part.HOST] / true_ms,
+    }
+    if trace is None or segments is None or pools.segment_pool is None:
+        return out
+    steps = max(1, segments.steps)
+    code = {name: i for i, name in enumerate(segments.phases)}
+    operators = segments.first_of_row & np.isin(
+        segments.op_class, (OpClass.MATH, OpClass.MEMORY, OpClass.GRAPH)
+    )
+    in_input = pools.segment_pool == Pool.INPUT
+    in_optimizer = segments.phase == code["optimizer"]
+    reads = segments.first_of_row & (segments.op_class == OpClass.SYNC) & ~in_optimizer
+    rows = _work_by_name(trace, segments, pools)
+
+    def share(*names: str) -> float:
+        return sum(ms for name, _, _, _, ms in rows if base_name(name) in names) / true_ms
+
+    conv = sum(ms for name, _, _, _, ms in rows if "conv" in name) / true_ms
+    norm = sum(ms for name, _, _, _, ms in rows if base_name(name).startswith(_NORMS)) / true_ms
+    fused = any("scaled_dot_product" in n and "math" not in n for n, *_ in rows)
+    out |= {
+        "launches.per_step": float((operators & ~in_input).sum()) / steps,
+        "optimizer.launches": float((operators & in_optimizer).sum()) / steps,
+        "optimizer.share": (budget.parts[Part.OPTIMIZER] + budget.optimizer_dispatch_ms) / true_ms,
+        "sync.per_step": float(reads.sum()) / steps,
+        "sync.item_per_step": float(reads.sum()) / steps,
+        "kernels.memory_bound_share": budget.parts[Part.MEMORY_BOUND] / true_ms,
+        "kernels.conv_share": conv,
+        "kernels.norm_share": norm,
+        "kernels.zero_grad_share": budget.zero_grad_ms / true_ms,
+        "kernels.attention_unfused_share": (
+            share(*_ATTENTION) if share("_softmax") > 0 and share("bmm", "baddbmm") > 0 and not fused else 0.0
+        ),
+        "work.static_shapes": _same_work(segments, operators),
+    }
+    return out
+
+
+def _same_work(segments: Segments, operators: NDArray[np.bool_]) -> bool:
+    counts = np.bincount(segments.step[operators], minlength=max(1, segments.steps))
+    return bool(len(counts) > 0 and counts.min() == counts.max())

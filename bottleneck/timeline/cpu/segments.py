@@ -1,0 +1,252 @@
+"""One thread's rows flattened: which row was innermost at every moment of every step.
+
+In: a trace, the step boundaries, the training thread. Out: `Segments`, gap-free per step, so that
+the durations of a step's segments add up to the step. Everything later is arithmetic on columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.trace import NONE, Trace
+from ..trace.dialect import Kind, kinds
+from ..trace.operators import OpClass, is_region, op_classes, updates_in_place
+
+__all__ = ["PHASES", "Segments", "operator_ms", "phase_of_annotation", "read_segments"]
+
+PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
+"""Labels that the harness writes; user labels are phases too when the baseline window has them."""
+
+_TORCH_LABELS = (
+    ("Optimizer.step#", "optimizer"),
+    ("Optimizer.zero_grad#", "zero_grad"),
+    ("enumerate(DataLoader)#", "data"),
+)
+"""What torch itself labels while a profiler runs: all that a bare trace has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Stretches of the training thread's time, in order; columns of equal length m.
+
+    Row-indexed helpers refer to rows of the trace; NONE means that no row covers the stretch.
+    """
+
+    step: NDArray[np.int32]
+    """Position of the step among the whole steps, 0..steps-1."""
+    start_ns: NDArray[np.int64]
+    dur_ns: NDArray[np.int64]
+    row: NDArray[np.int64]
+    """Innermost row, or NONE."""
+    op_class: NDArray[np.int8]
+    phase: NDArray[np.int16]
+    """Code into `phases`; 0 is "outside every phase"."""
+    region: NDArray[np.int16]
+    """How many compiled regions are open around it."""
+    phases: tuple[str, ...]
+    steps: int
+    step_ns: NDArray[np.int64]
+    """Length of each step."""
+    tid: int
+    """Code of the thread in the trace."""
+    first_of_row: NDArray[np.bool_]
+    """True where a row's first own stretch begins: its fixed cost is charged there, once."""
+    in_place: NDArray[np.bool_]
+    """In-place arithmetic."""
+    regions_per_step: float = 0.0
+    nested_regions_per_step: float = 0.0
+    """Regions inside another region: code that dynamo resumed after a graph break."""
+    region_phases_per_step: float = 0.0
+    """Forward labels that contain at least one region."""
+
+    @property
+    def bounds_ns(self) -> tuple[int, int]:
+        """Begin of the first stretch and end of the last; there must be one."""
+        return int(self.start_ns[0]), int(self.start_ns[-1] + self.dur_ns[-1])
+
+    def holds(self, trace: Trace) -> NDArray[np.bool_]:
+        """Return which rows of the trace begin in these steps on the training thread, bool[n]."""
+        first, last = self.bounds_ns
+        return np.asarray((trace.tid == self.tid) & (trace.ts_ns >= first) & (trace.ts_ns < last))
+
+
+def phase_of_annotation(name: str, *, labels: Sequence[str]) -> str | None:
+    """Return the phase that an annotation opens, or None when it opens none.
+
+    Torch's own labels count only where the harness wrote none of ours; they nest inside ours
+    otherwise and name the same phase.
+    """
+    if name in labels:
+        return name
+    return next((phase for prefix, phase in _TORCH_LABELS if name.startswith(prefix)), None)
+
+
+class _Sweep:
+    """The stack of open rows while time passes, and the stretches that it leaves behind."""
+
+    def __init__(self, trace: Trace, phase_of_name: dict[int, int]) -> None:
+        self.phase_of_name = phase_of_name
+        self.region_names = {i for i, name in enumerate(trace.names) if is_region(name)}
+        self.start: list[int] = []
+        self.end: list[int] = []
+        self.row: list[int] = []
+        self.phase: list[int] = []
+        self.region: list[int] = []
+        self.compiling: list[int] = []
+        self.nested_regions = 0
+        self.regions = 0
+        self.region_owners: set[int] = set()
+
+    def run(  # noqa: PLR0917  (columns of one table)
+        self,
+        rows: list[int],
+        starts: list[int],
+        ends: list[int],
+        names: list[int],
+        compiling_names: set[int],
+        begin: int,
+        finish: int,
+    ) -> None:
+        """Flatten one step; `rows` must be sorted by (start, -duration)."""
+        # (end, row, phase, open regions, compiling, row that opened the phase)
+        stack: list[tuple[int, int, int, int, int, int]] = [(finish, NONE, 0, 0, 0, NONE)]
+        now = begin
+        for row, start, stop, name in zip(rows, starts, ends, names, strict=True):
+            while len(stack) > 1 and stack[-1][0] <= start:
+                now = self._close(stack, now)
+            if start > now:
+                self._emit(stack[-1], now, start)
+                now = start
+            top = stack[-1]
+            end = min(stop, top[0])  # rounding to the clock's tick lets a child outlive its parent
+            if end <= now:
+                continue
+            phase, owner = top[2], top[5]
+            opened = self.phase_of_name.get(name)
+            if opened is not None:
+                phase, owner = opened, row
+            region = top[3]
+            if name in self.region_names:
+                self.regions += 1
+                self.nested_regions += region > 0
+                self.region_owners.add(owner)
+                region += 1
+            stack.append((end, row, phase, region, top[4] or name in compiling_names, owner))
+        while len(stack) > 1:
+            now = self._close(stack, now)
+        if finish > now:
+            self._emit(stack[0], now, finish)
+
+    def _close(self, stack: list[tuple[int, int, int, int, int, int]], now: int) -> int:
+        top = stack.pop()
+        if top[0] > now:
+            self._emit(top, now, top[0])
+            return top[0]
+        return now
+
+    def _emit(self, top: tuple[int, int, int, int, int, int], start: int, end: int) -> None:
+        self.start.append(start)
+        self.end.append(end)
+        self.row.append(top[1])
+        self.phase.append(top[2])
+        self.region.append(top[3])
+        self.compiling.append(top[4])
+
+
+def read_segments(
+    trace: Trace,
+    *,
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    thread: tuple[int, int],
+    labels: Sequence[str] = PHASES,
+) -> Segments:
+    """Flatten the rows of one thread within the given steps.
+
+    Args:
+        trace: the columns.
+        start_ns: begin of each whole step, int64[s].
+        end_ns: end of each whole step, int64[s].
+        thread: (pid code, tid code) of the training thread.
+        labels: annotation names that are phases.
+    """
+    kind = kinds(trace)
+    mine = (trace.pid == thread[0]) & (trace.tid == thread[1])
+    mine &= (kind == Kind.OP) | (kind == Kind.ANNOTATION)
+    rows = np.flatnonzero(mine)
+    phases = ("", *dict.fromkeys(labels))
+    code = {name: i for i, name in enumerate(phases)}
+    annotated = set(np.unique(trace.name[mine & (kind == Kind.ANNOTATION)]).tolist())
+    phase_of_name = {
+        i: code[phase]
+        for i, name in enumerate(trace.names)
+        if i in annotated and (phase := phase_of_annotation(name, labels=phases[1:])) is not None
+    }
+    classes = op_classes(trace.names)
+    in_place_names = np.asarray([updates_in_place(name) for name in trace.names], dtype=np.bool_)
+    compiling_names = set(np.flatnonzero(classes == OpClass.COMPILING).tolist())
+    row_start, row_end = trace.ts_ns[rows], trace.end_ns[rows]
+
+    sweep = _Sweep(trace, phase_of_name)
+    step_of: list[NDArray[np.int32]] = []
+    for k, (begin, finish) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        # Rows that began before the step and reach into it are labels around the loop, not work.
+        inside = slice(*np.searchsorted(row_start, [begin, finish]).tolist())
+        part = rows[inside]
+        before = len(sweep.start)
+        sweep.run(
+            part.tolist(),
+            row_start[inside].tolist(),
+            row_end[inside].tolist(),
+            trace.name[part].tolist(),
+            compiling_names,
+            begin,
+            finish,
+        )
+        step_of.append(np.full(len(sweep.start) - before, k, dtype=np.int32))
+
+    row = np.asarray(sweep.row, dtype=np.int64)
+    op_class = np.zeros(len(row), dtype=np.int8)
+    is_op = np.zeros(len(trace), dtype=np.bool_)
+    is_op[rows] = kind[rows] == Kind.OP
+    covered = row != NONE
+    ops = np.zeros(len(row), dtype=np.bool_)
+    ops[covered] = is_op[row[covered]]
+    op_class[ops] = classes[trace.name[row[ops]]]
+    op_class[np.asarray(sweep.compiling, dtype=np.bool_)] = OpClass.COMPILING
+    in_place = np.zeros(len(row), dtype=np.bool_)
+    in_place[ops] = in_place_names[trace.name[row[ops]]]
+    first = np.zeros(len(row), dtype=np.bool_)
+    first[np.unique(row, return_index=True)[1]] = True
+    start = np.asarray(sweep.start, dtype=np.int64)
+    steps = max(1, len(start_ns))
+    return Segments(
+        step=np.concatenate(step_of) if step_of else np.zeros(0, dtype=np.int32),
+        start_ns=start,
+        dur_ns=np.asarray(sweep.end, dtype=np.int64) - start,
+        row=row,
+        op_class=op_class,
+        phase=np.asarray(sweep.phase, dtype=np.int16),
+        region=np.asarray(sweep.region, dtype=np.int16),
+        phases=phases,
+        steps=len(start_ns),
+        step_ns=np.asarray(end_ns - start_ns, dtype=np.int64),
+        tid=thread[1],
+        first_of_row=first & covered,
+        in_place=in_place,
+        regions_per_step=sweep.regions / steps,
+        nested_regions_per_step=sweep.nested_regions / steps,
+        region_phases_per_step=len(sweep.region_owners) / steps,
+    )
+
+
+def operator_ms(trace: Trace | None, segments: Segments | None, name: str) -> float:
+    """Return the profiled time of an operator and all that it calls, ms per step; 0 without a trace."""
+    if trace is None or segments is None or name not in trace.names or not len(segments.row):
+        return 0.0
+    mine = segments.holds(trace) & (trace.name == trace.names.index(name))
+    return float(trace.dur_ns[mine].sum()) / max(1, segments.steps) / 1e6

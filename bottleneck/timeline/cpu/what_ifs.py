@@ -1,0 +1,354 @@
+"""What the step would take without one cause (CPU runs).
+
+In: the budget and what is known of loaders, optimizers and cores. Out: `WhatIfResult`s. One lane
+runs everything, so removing a part saves that part; only the input can overlap with the step.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...model.codes import Part, WhatIf
+from ...model.diagnosis import WhatIfResult
+from ...model.run import LoaderFacts, OptimizerFacts, Run
+from ..steps.baseline import Baseline
+from .budget import CpuBudget
+
+__all__ = ["InputSupply", "answer", "in_main", "input_supply", "remove_both", "table_share"]
+
+_FUSED_WORK_LEFT = {
+    # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
+    # one thread, torch 2.13. Counted in tensor passes one expects 7 of 20 for Adam; its temporaries
+    # make the loop slower still.
+    "Adam": 0.2,
+    "AdamW": 0.2,
+    "Adagrad": 0.35,
+    "SGD": 0.82,
+}
+_FUSED_DISPATCH_LEFT = 0.25
+"""The same for 100 tensors of 4096 elements, where dispatch is nearly all: 0.28 for AdamW, of which
+some is work; what stays is collecting parameters, state and gradients."""
+
+
+_DOUBLE_OVER_SINGLE = 0.5
+"""Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
+
+
+_START_SHARE = 0.25
+"""A fetch that waits so much of a start-up is the first of its iterator: the rest of the start-up lies in
+making the iterator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSupply:
+    """What producing the input of one step costs, and who does it."""
+
+    production_ms: float
+    """Serial time to produce the batches of one step."""
+    batches_per_step: float
+    workers: int
+    where: str
+    wait_ms: float
+    """Of the step: waiting in the loader."""
+    needed_workers: int | None = None
+    """Workers whose supply keeps up with the step without its wait."""
+    startup_ms: float = 0.0
+    """Of the wait, per step: workers being started anew for another epoch."""
+    alone_ms: float | None = None
+    """What producing would take in the training process; None where no worker was timed."""
+
+
+def input_supply(
+    loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float, cores: int | None = None
+) -> InputSupply | None:
+    """Join the training loader's production cost with the step."""
+    training = [loader for loader in loaders if loader.role == "train"] or [
+        loader for loader in loaders if loader.role != "eval"
+    ]
+    if not training:
+        return None
+    loader = max(training, key=lambda item: item.fetches)
+    steps = len(set(loader.wait_step))
+    per_step = len(loader.wait_ms) / steps if steps else 1.0
+    made = loader.production
+    if made is not None and made.fetch_ms:
+        one = sum(made.fetch_ms) / len(made.fetch_ms)
+        if made.collate_ms:
+            one += sum(made.collate_ms) / len(made.collate_ms)
+        production = one * per_step
+    elif loader.num_workers == 0:
+        production = wait_ms
+    else:
+        return None
+    rest = max(true_ms - wait_ms, 1e-6)
+    alone = None
+    if loader.num_workers and made is not None and made.fetch_ms:
+        # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
+        typical = statistics.median if cores is not None and loader.num_workers > cores else statistics.fmean
+        alone = per_step * (typical(made.fetch_ms) + (typical(made.collate_ms) if made.collate_ms else 0.0))
+    return InputSupply(
+        production_ms=production,
+        batches_per_step=per_step,
+        workers=loader.num_workers,
+        where="workers" if loader.num_workers else "main",
+        wait_ms=wait_ms,
+        needed_workers=max(1, math.ceil(production / rest)),
+        startup_ms=_startup_ms(loader, steps=steps),
+        alone_ms=alone,
+    )
+
+
+def _startup_ms(loader: LoaderFacts, *, steps: int) -> float:
+    """Start-up per step, as far as the baseline's own fetches hold any; 0 where a step never goes without."""
+    starts = [value for value in loader.startup_ms if value > 0]
+    if not loader.num_workers or loader.persistent_workers or len(starts) < 2 or not steps:
+        return 0.0
+    if loader.fetches < 2 * loader.iterators:
+        return 0.0  # next(iter(loader)) in each step: keeping the workers is not what it lacks
+    start = statistics.median(starts)
+    held = sum(wait > _START_SHARE * start for wait in loader.wait_ms)
+    return start * held / steps
+
+
+def _input_workers(
+    supply: InputSupply, *, true_ms: float, baseline: Baseline | None, cores: int | None
+) -> WhatIfResult | None:
+    if supply.needed_workers is None or not cores:
+        return None
+    # More workers than cores only pay while they sleep on a disk, which is not assumed.
+    workers = min(supply.needed_workers, cores)
+    if workers <= supply.workers:
+        return None
+    rest = max(0.0, true_ms - supply.wait_ms)
+    cpu_rest, cpu_production = rest, supply.production_ms
+    if baseline is not None and baseline.user_ms is not None and baseline.system_ms is not None:
+        cpu = baseline.user_ms + baseline.system_ms
+        if supply.where == "main":
+            cpu_production = min(supply.production_ms, max(0.0, cpu - rest))
+            cpu_rest = max(0.0, cpu - cpu_production)
+        else:
+            cpu_rest = cpu
+    shared = (cpu_rest + cpu_production) / cores
+    step = max(rest, supply.production_ms / workers, shared)
+    step = min(step, true_ms)
+    basis = (
+        f"{supply.production_ms:.2f} ms of production per step spread over {workers} workers, beside "
+        f"{rest:.2f} ms of everything else, on {cores} cores"
+    )
+    tight = shared > 0.8 * step
+    if tight:
+        basis += "; production and training share the cores, so this is the most it can give"
+    return WhatIfResult(
+        question=WhatIf.INPUT_WORKERS,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=basis,
+        bound=tight,
+    )
+
+
+def in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
+    """Ask for no workers: where shipping a batch costs more than making it, or starting them does.
+
+    Args:
+        supply: the training loader.
+        rest_ms: the step when no batch is waited for.
+        true_ms: the step.
+    """
+    if supply.alone_ms is None:
+        return None
+    step = rest_ms + supply.alone_ms
+    if step >= true_ms:
+        return None
+    return WhatIfResult(
+        question=WhatIf.INPUT_IN_MAIN,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=f"{supply.alone_ms:.2f} ms to make the input of a step without workers, after "
+        f"{rest_ms:.2f} ms of everything else; with {supply.workers} it waits {supply.wait_ms:.2f} ms",
+    )
+
+
+def table_share(run: Run | None) -> float:
+    """Return the share of the parameters in embedding tables whose gradient could be sparse."""
+    value = run.settings.get("embedding.dense_share") if run is not None else None
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _optimizer_fused(budget: CpuBudget, optimizers: Sequence[OptimizerFacts]) -> tuple[float, str] | None:
+    able = [o for o in optimizers if o.cls in _FUSED_WORK_LEFT and o.flavour != "fused" and not o.compiled]
+    if not able or len(able) != len(optimizers):
+        return None
+    left = sum(_FUSED_WORK_LEFT[o.cls] for o in able) / len(able)
+    saves = budget.parts[Part.OPTIMIZER] * (1.0 - left)
+    saves += budget.optimizer_dispatch_ms * (1.0 - _FUSED_DISPATCH_LEFT)
+    return saves, (
+        f"the optimizer's operators become one: {budget.optimizer_dispatch_ms:.2f} ms of dispatch goes "
+        f"but for {_FUSED_DISPATCH_LEFT:.0%}, its work falls to {left:.0%} (measured on another machine)"
+    )
+
+
+def answer(
+    budget: CpuBudget,
+    *,
+    true_ms: float,
+    baseline: Baseline | None,
+    supply: InputSupply | None,
+    optimizers: Sequence[OptimizerFacts],
+    compiled: bool,
+    cores: int | None,
+    table_share: float = 0.0,
+    table_ms: float = 0.0,
+    recomputed_ms: float = 0.0,
+) -> dict[WhatIf, WhatIfResult]:
+    """Answer every question that the budget can answer.
+
+    Args:
+        budget: the step's parts.
+        true_ms: the step.
+        baseline: unprofiled means.
+        supply: the training loader.
+        optimizers: as constructed.
+        compiled: compiled code runs.
+        cores: that workers may use.
+        table_share: of the parameters, in embedding tables whose gradient could be sparse.
+        table_ms: what making their gradient takes.
+        recomputed_ms: forward work that backward repeats.
+    """
+    out: dict[WhatIf, WhatIfResult] = {}
+
+    def ask(question: WhatIf, saves: float, basis: str, *, bound: bool = False) -> None:
+        saves = min(max(saves, 0.0), true_ms)
+        if saves > 0:
+            out[question] = WhatIfResult(
+                question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
+            )
+
+    parts = budget.parts
+    ask(
+        WhatIf.INPUT_READY,
+        parts[Part.INPUT],
+        "one lane: the step without the time in which the training thread waits for or makes its input",
+    )
+    if supply is not None:
+        ask(
+            WhatIf.WORKERS_KEPT,
+            min(supply.startup_ms, parts[Part.INPUT]),
+            f"{supply.startup_ms:.2f} ms per step from new iterators to their first batches, median",
+        )
+        workers = _input_workers(supply, true_ms=true_ms, baseline=baseline, cores=cores)
+        if workers is not None and workers.saves_ms > 0:
+            out[WhatIf.INPUT_WORKERS] = workers
+        without = in_main(supply, rest_ms=true_ms - supply.wait_ms, true_ms=true_ms)
+        if without is not None:
+            out[WhatIf.INPUT_IN_MAIN] = without
+    ask(
+        WhatIf.ALLOCATOR_FREE,
+        budget.faults_ms,
+        "system time per step of the baseline window, as far as page faults explain it; the pages' "
+        "cold caches come on top",
+    )
+    ask(
+        WhatIf.DISPATCH_FREE,
+        parts[Part.DISPATCH],
+        "every operator's fixed cost and the Python between operators gone",
+        bound=True,
+    )
+    if not compiled:
+        ask(
+            WhatIf.COMPILED,
+            budget.training_dispatch_ms,
+            "dispatch of forward and backward gone; fused element-wise work would come on top, guards off",
+            bound=True,
+        )
+    if any(o.parameter_dtype == "float64" for o in optimizers):
+        work = parts[Part.OTHER_MATH] + parts[Part.MEMORY_BOUND] + parts[Part.OPTIMIZER]
+        ask(
+            WhatIf.SINGLE_PRECISION,
+            _DOUBLE_OVER_SINGLE * work,
+            "operators' work halved: half the bytes, and twice the numbers in each vector register",
+        )
+    fused = _optimizer_fused(budget, optimizers)
+    if fused is not None:
+        ask(WhatIf.OPTIMIZER_FUSED, fused[0], fused[1])
+    ask(
+        WhatIf.RECOMPUTE_GONE,
+        recomputed_ms,
+        f"{recomputed_ms:.2f} ms of forward operators inside nodes of backward gone; what saving them "
+        "costs goes, too",
+    )
+    if table_share > 0:
+        ask(
+            WhatIf.SPARSE_ROWS,
+            # The profiled time of making the gradient holds its page faults, which are counted already.
+            table_share * (parts[Part.OPTIMIZER] + budget.faults_ms)
+            + min(table_ms, parts[Part.MEMORY_BOUND]),
+            f"the embedding tables' {table_share:.0%} of the update and of the page faults gone, and their "
+            f"gradient ({table_ms:.2f} ms), as few rows are touched",
+        )
+    ask(
+        WhatIf.SEAMS_GONE,
+        budget.seams_ms,
+        f"{budget.seams_per_step:.1f} seams per step at the mean cost of entering and leaving compiled "
+        "code, with the Python between; what fusing across them would give comes on top",
+    )
+    ask(
+        WhatIf.NO_COMPILE,
+        parts[Part.COMPILE],
+        "baseline: mean step less mean step without a compilation in it",
+    )
+    if baseline is not None and baseline.micro_steps > 1:
+        ask(
+            WhatIf.COMM_ONCE,
+            parts[Part.COMMUNICATION] * (1.0 - 1.0 / baseline.micro_steps),
+            f"collectives of one of {baseline.micro_steps:.0f} backward passes left",
+        )
+    ask(
+        WhatIf.COMM_OVERLAPPED,
+        parts[Part.COMMUNICATION],
+        "time of the training thread inside collectives gone",
+        bound=True,
+    )
+    if baseline is not None and baseline.evaluates:
+        ask(
+            WhatIf.FORWARD_STORED,
+            baseline.phases_ms.get("evaluation", 0.0),
+            "the step without the model that runs without gradients; reading what was stored comes on top",
+            bound=True,
+        )
+    host = parts[Part.HOST] - budget.collector_ms
+    ask(WhatIf.HOST_WORK_GONE, host, "one lane: Python outside operators and phases gone")
+    ask(
+        WhatIf.GC_FREE,
+        budget.collector_ms,
+        "collector time measured by gc.callbacks in the baseline",
+    )
+    return out
+
+
+def remove_both(
+    what_ifs: dict[WhatIf, WhatIfResult], *, true_ms: float
+) -> dict[tuple[WhatIf, WhatIf], float]:
+    """Step with two causes gone: on one lane disjoint savings add up.
+
+    Pairs that remove the same time (all dispatch, and the optimizer's) are left out.
+    """
+    disjoint = (
+        WhatIf.INPUT_READY,
+        WhatIf.ALLOCATOR_FREE,
+        WhatIf.DISPATCH_FREE,
+        WhatIf.SEAMS_GONE,
+        WhatIf.NO_COMPILE,
+        WhatIf.HOST_WORK_GONE,
+        WhatIf.GC_FREE,
+    )
+    asked = [question for question in disjoint if question in what_ifs]
+    return {
+        (first, then): max(0.0, true_ms - what_ifs[first].saves_ms - what_ifs[then].saves_ms)
+        for first in asked
+        for then in asked
+        if first is not then
+    }

@@ -1,0 +1,218 @@
+"""What torch.compile of the model would reach, and what it leaves to the host.
+
+In: a `Trace`, its kinds, a `Program`. Out: `Reach`: the events and activities of forward and backward that a
+compiled model would run itself, and how many regions and gradients the host would still handle one by one;
+`host_left_ns`: the host time that this takes.
+
+A compiler sees the model, not the loop around it. Losses, gradient clipping, logging, the optimizer and
+whatever else is launched between them stay as they are, and so does autograd's handing of each gradient to
+its parameter. The forward pass is told by the label `forward` (the root module's call); a trace without it is
+told by autograd: operators on the training thread that recorded a node of backward. Nodes of backward belong
+to the model where their sequence number is that of an operator in its forward pass.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..lanes.host_work import Work
+from ..trace.dialect import Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+    from ..lanes.program import Program
+
+__all__ = ["Reach", "host_left_ns", "read_reach"]
+
+ENTRY_NS = 185_000.0
+"""Per region and step: cache lookup, guards, wrappers, the node of backward (280 us under the profiler)."""
+PER_PARAMETER_NS = 1_000.0
+"""Per parameter: passed to the region, saved for backward (1.5 us under the profiler)."""
+PER_GRADIENT_NS = 3_800.0
+"""Per gradient that autograd hands to its parameter (6.3 us under the profiler)."""
+PER_KERNEL_NS = 10_500.0
+"""Per kernel that the generated Python wrapper launches (15 to 17 us under the profiler)."""
+GRAPH_NS = 130_000.0
+"""Per region whose two CUDA graphs are replayed: inputs checked and copied, the tree of graphs walked."""
+PER_STATIC_TENSOR_NS = 1_600.0
+"""Per parameter when CUDA graphs replay: its address checked, its gradient made a tensor again."""
+PER_NODE_NS = 630.0
+"""Per kernel inside a CUDA graph: the share of cudaGraphLaunch."""
+# All without the profiler, on the host of an H200 (torch 2.11), read off the traces of compiled runs alone:
+# examples/graph_breaks.py and launch_bound.py with --fixed, and would_compile.py mlp and recurrent (6 to 146
+# parameters, 151 to 462 launches in two bodies). No step time was looked at to choose them.
+REFERENCE_NS = 1_400.0
+"""What autograd's node that keeps a gradient took there, under the profiler: a yardstick for the host.
+It does the same few things in every program, eager or compiled, and holds neither Python nor hooks."""
+_SAME_HOST = 0.25
+"""It takes 1.2 to 1.6 us in eager and compiled runs of one host on one day; what lies within counts as
+the same host. In recordings made at other times it took up to 2.6 us, and eager steps took longer with it."""
+
+_NODE = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
+_KEEPS = re.compile(r"^torch::autograd::AccumulateGrad$")
+_COMPILED = re.compile(r"^Torch-Compiled Region|evaluate_function: CompiledFunctionBackward$")
+_FEWEST = 5
+"""Nodes that keep a gradient from which the host's speed is told."""
+_ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a compiled model runs by itself."""
+
+    events: NDArray[np.bool_]
+    """Host events of its forward and backward, (n,)."""
+    activities: NDArray[np.bool_]
+    """Device work that they launch, (m,)."""
+    backward: NDArray[np.bool_]
+    """Those of the events that backward launches, (n,)."""
+    regions: float
+    """Forward passes of models per step."""
+    parameters: float
+    """Gradients that autograd hands to parameters, per step."""
+    handed_within: float
+    """Those of them that are handed over while `events` are launched: their cost is part of that time."""
+    compiled: NDArray[np.bool_]
+    """Events that compiled code calls already, (n,)."""
+    slowness: float = 1.0
+    """Time that this host takes for the same work, relative to the one that the constants are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """Intervals of host time on threads."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    tid: NDArray[np.int64]
+
+    def which(self, when: NDArray[np.int64], tid: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of the stretch that each moment lies in, -1 outside all."""
+        out = np.full(len(when), -1, dtype=np.int64)
+        for thread in np.unique(self.tid).tolist():
+            mine = np.flatnonzero(self.tid == thread)
+            mine = mine[np.argsort(self.start[mine], kind="stable")]
+            on = np.flatnonzero(tid == thread)
+            at = np.searchsorted(self.start[mine], when[on], side="right") - 1
+            reach = np.maximum.accumulate(self.end[mine])
+            inside = (at >= 0) & (when[on] < reach[np.maximum(at, 0)])
+            out[on[inside]] = mine[at[inside]]
+        return out
+
+
+def _rows(trace: Trace, kinds: NDArray[np.int8], pattern: re.Pattern[str], kind: Kind) -> NDArray[np.intp]:
+    code = np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
+    return np.flatnonzero((kinds == kind) & code[trace.name])
+
+
+def _of_rows(trace: Trace, rows: NDArray[np.intp]) -> _Stretches:
+    return _Stretches(trace.ts_ns[rows], trace.end_ns[rows], trace.tid[rows].astype(np.int64))
+
+
+def _recorded_forward(
+    trace: Trace, kinds: NDArray[np.int8], nodes: NDArray[np.intp], marks: NDArray[np.int64]
+) -> _Stretches:
+    """Return where operators recorded nodes of backward: from the first to the last before it runs."""
+    numbered = np.flatnonzero((kinds == Kind.OP) & (trace.sequence >= 0))
+    numbered = numbered[np.isin(trace.sequence[numbered], trace.sequence[nodes])]
+    inside = _of_rows(trace, nodes).which(trace.ts_ns[numbered], trace.tid[numbered].astype(np.int64)) >= 0
+    forward = numbered[~inside]
+    # A backward pass, or the end of a step, ends a forward pass.
+    walls = np.unique(np.concatenate([trace.ts_ns[nodes], marks]))
+    group = np.searchsorted(walls, trace.ts_ns[forward])
+    starts, ends, tids = [], [], []
+    for tid, which in sorted(set(zip(trace.tid[forward].tolist(), group.tolist(), strict=True))):
+        mine = forward[(trace.tid[forward] == tid) & (group == which)]
+        starts.append(int(trace.ts_ns[mine].min()))
+        ends.append(int(trace.end_ns[mine].max()))
+        tids.append(int(tid))
+    return _Stretches(*(np.asarray(column, dtype=np.int64) for column in (starts, ends, tids)))
+
+
+def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach:
+    """Tell what of a program a compiled model would run.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        program: the program of its steps.
+
+    Returns:
+        The reach. Without label and without backward (inference, not marked) all dispatch counts.
+    """
+    called = program.row >= 0
+    when = np.where(called, trace.ts_ns[program.row], -1)
+    tid = np.where(called, trace.tid[program.row].astype(np.int64), -1)
+    nodes = _rows(trace, kinds, _NODE, Kind.OP)
+    nodes = nodes[trace.sequence[nodes] >= 0]
+    marks = program.mark_ns.astype(np.int64)
+    labels = _rows(trace, kinds, re.compile(r"^forward$"), Kind.ANNOTATION)
+    forward = _of_rows(trace, labels) if len(labels) else _recorded_forward(trace, kinds, nodes, marks)
+    within = forward.which(when, tid)
+    events = within >= 0
+    backward = np.zeros(len(events), dtype=bool)
+    if len(nodes) and len(forward.start):
+        ops = np.flatnonzero((kinds == Kind.OP) & (trace.sequence >= 0))
+        ours = ops[forward.which(trace.ts_ns[ops], trace.tid[ops].astype(np.int64)) >= 0]
+        mine = nodes[np.isin(trace.sequence[nodes], trace.sequence[ours])]
+        backward = _of_rows(trace, mine).which(when, tid) >= 0
+        events |= backward
+    if not len(forward.start) and not len(nodes):
+        events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
+    activities = events[program.event] & (program.launch_work != Work.OPTIMIZER)
+    launching = np.zeros(len(events), dtype=bool)
+    launching[program.event[activities]] = True
+    entered = np.unique(within[launching & (within >= 0)])
+    handed = trace.ts_ns[_rows(trace, kinds, _ACCUMULATE, Kind.OP)]
+    handed = handed[(handed >= marks[0]) & (handed < marks[-1])]
+    # Time between two calls belongs to the later one.
+    calls = np.flatnonzero(called)
+    calls = calls[np.argsort(when[calls], kind="stable")]
+    after = np.searchsorted(when[calls], handed)
+    inside = events[calls[after[after < len(calls)]]]
+    steps = max(1, program.steps)
+    regions = _rows(trace, kinds, _COMPILED, Kind.OP)
+    keeps = _rows(trace, kinds, _KEEPS, Kind.OP)
+    # Where a gradient is there already, the node launches a sum: that is no yardstick.
+    ends = np.searchsorted(when[calls], trace.end_ns[keeps])
+    keeps = keeps[ends == np.searchsorted(when[calls], trace.ts_ns[keeps])]
+    return Reach(
+        events=events,
+        activities=activities,
+        backward=backward,
+        regions=max(1.0, len(entered) / steps),
+        parameters=len(handed) / steps,
+        handed_within=float(inside.sum()) / steps,
+        compiled=_of_rows(trace, regions).which(when, tid) >= 0,
+        slowness=_slowness(trace.dur_ns[keeps]),
+    )
+
+
+def _slowness(keeps_ns: NDArray[np.int64]) -> float:
+    if len(keeps_ns) < _FEWEST:
+        return 1.0
+    ratio = float(np.percentile(keeps_ns, 10)) / REFERENCE_NS
+    return 1.0 if 1.0 - _SAME_HOST <= ratio <= 1.0 + _SAME_HOST else ratio
+
+
+def host_left_ns(reach: Reach, kernels: float, *, graphs: bool) -> float:
+    """Return the host time of a compiled model per step, without the profiler.
+
+    Args:
+        reach: what it runs.
+        kernels: kernels per step that are left when neighbours are fused.
+        graphs: replayed as CUDA graphs rather than launched by generated Python.
+    """
+    each = PER_PARAMETER_NS + (PER_STATIC_TENSOR_NS if graphs else 0.0)
+    return reach.slowness * (
+        reach.regions * (ENTRY_NS + (GRAPH_NS if graphs else 0.0))
+        + reach.parameters * each
+        + reach.handed_within * PER_GRADIENT_NS
+        + kernels * (PER_NODE_NS if graphs else PER_KERNEL_NS)
+    )

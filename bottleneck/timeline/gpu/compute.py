@@ -1,0 +1,164 @@
+"""What the device's math ran as, and how much of the program ran compiled.
+
+In: a trace, its program, masks over the activities. Out: `ComputeFacts` as far as a trace tells them
+(FLOPs and peaks come on top elsewhere), `CompiledWork`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ...model.codes import Part
+from ...model.work import ComputeFacts, MathRow
+from ..lanes.host_work import Work
+from ..lanes.program import PARTS
+from ..result import CompiledWork
+from ..trace.dialect import Kind
+from ..trace.kernels import classify
+from .device_work import launched_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+    from ..lanes.program import Program
+    from .device_masks import DeviceWork
+
+__all__ = ["attention_backends", "compiled_work", "slowest_backend", "trace_compute"]
+
+_COMPILED = re.compile(r"^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunctionBackward$")
+_GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+_MATH = ("matmul", "conv", "attention")
+
+_BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("flash", re.compile(r"_flash_attention|flash_(fwd|bwd|fprop|bprop)")),
+    ("cudnn", re.compile(r"_cudnn_attention|cudnn\w*(sdpa|flash|fmha)|fort_native_sdpa")),
+    ("efficient", re.compile(r"_efficient_attention|fmha_cutlass|PyTorchMemEffAttention")),
+    ("math", re.compile(r"_scaled_dot_product_attention_math")),
+    ("flex", re.compile(r"flex_attention")),
+)
+"""By the operators of scaled_dot_product_attention, or by kernels where a graph launches them."""
+
+
+def attention_backends(trace: Trace) -> tuple[str, ...]:
+    """Return the back ends of scaled_dot_product_attention whose operators or kernels are in the trace."""
+    return tuple(name for name, pattern in _BACKENDS if any(pattern.search(n) for n in trace.names))
+
+
+def slowest_backend(trace: Trace) -> str | None:
+    """Return the slowest back end of attention that ran; None where none did."""
+    ran = attention_backends(trace)
+    return next((name for name in ("math", "flex", "efficient", "cudnn", "flash") if name in ran), None)
+
+
+def _attention(
+    backends: tuple[str, ...], unfused: bool
+) -> Literal["fused", "scores in memory", "both", "none seen"]:
+    fused = any(name != "math" for name in backends)
+    if fused and unfused:
+        return "both"
+    if unfused or "math" in backends:
+        return "scores in memory"
+    return "fused" if fused else "none seen"
+
+
+def trace_compute(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    program: Program,
+    work: DeviceWork,
+    *,
+    memory_bound_ms: float,
+    true_ms: float,
+    device_scale: float,
+    counted: Collection[str] = (),
+) -> ComputeFacts:
+    """Sum the device's math by arithmetic type.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        program: the program of its steps.
+        work: masks over the activities.
+        memory_bound_ms: that line of the budget.
+        true_ms: the true step time.
+        device_scale: factor from traced to true device time.
+        counted: operators whose FLOPs were counted, for `flops_cover`; empty: none were.
+    """
+    steps = max(1, program.steps)
+    kind_of = [classify(n) for n in trace.names]
+    name = trace.name[program.activity_row]
+    family = np.asarray([k.family for k in kind_of])[name]
+    dtype = np.asarray([k.dtype or "unknown" for k in kind_of])[name]
+    math = np.isin(family, _MATH)
+
+    def ms(mask: NDArray[np.bool_]) -> float:
+        return float(program.duration[mask].sum()) / steps / 1e6 * device_scale
+
+    total = ms(math)
+    on_cores = program.part == PARTS.index(Part.TENSOR_CORE)
+    rows = []
+    for kind in np.unique(dtype[math]).tolist():
+        for cores in (True, False):
+            mine = math & (dtype == kind) & (on_cores == cores)
+            if mine.any():
+                rows.append(
+                    MathRow(
+                        dtype=kind, tensor_cores=cores, ms=ms(mine), share=ms(mine) / total if total else 0.0
+                    )
+                )
+    cover = None
+    if counted and total:
+        names = re.compile("^(" + "|".join(re.escape(n) for n in sorted(counted)) + ")$")
+        cover = ms(math & launched_inside(trace, kinds, program, names)) / total
+    backends = attention_backends(trace)
+    optimizer = work.optimizer
+    return ComputeFacts(
+        math=tuple(sorted(rows, key=lambda row: -row.ms)),
+        tensor_core_share=ms(math & on_cores) / total if total else None,
+        math_share=total / true_ms if true_ms else None,
+        memory_bound_share=memory_bound_ms / true_ms if true_ms else None,
+        fusable_ms=ms(work.chains == 0.0),
+        flops_cover=cover,
+        attention=_attention(backends, bool(work.scores.any())),
+        attention_backends=backends,
+        optimizer_kernels=float(optimizer.sum()) / steps,
+        optimizer_launches=len(np.unique(program.event[optimizer])) / steps,
+        optimizer_share=ms(optimizer) / true_ms if true_ms else None,
+    )
+
+
+def compiled_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> CompiledWork | None:
+    """Return how much of forward and backward compiled code launched; None when there was none."""
+    if not any(_COMPILED.search(n) for n in trace.names):
+        return None
+    inside = launched_inside(trace, kinds, program, _COMPILED)
+    in_seam = program.launch_work == Work.SEAM
+    model = np.isin(program.launch_work, (Work.DISPATCH, Work.SEAM))
+    model &= program.part < PARTS.index(Part.COMMUNICATION)
+    compiled = inside & model & ~in_seam
+    steps = max(1, program.steps)
+    weight = float(program.duration[model].sum())
+    calls = trace.name[program.row[program.row >= 0]]
+    launches = np.fromiter((bool(_GRAPH_LAUNCH.match(n)) for n in trace.names), bool, len(trace.names))
+    graphs = float(launches[calls].sum()) / steps
+    return CompiledWork(
+        kernel_share=None if graphs else float(compiled.sum()) / max(1, int(model.sum())),
+        time_share=float(program.duration[compiled].sum()) / weight if weight else 0.0,
+        eager_in_seams=float((model & in_seam).sum()) / steps,
+        graph_launches=graphs,
+        regions=_regions(trace, kinds, program) / steps,
+    )
+
+
+def _regions(trace: Trace, kinds: NDArray[np.int8], program: Program) -> int:
+    """Count the entries of compiled code within the window."""
+    region = np.fromiter((n.startswith("Torch-Compiled Region") for n in trace.names), bool, len(trace.names))
+    rows = region[trace.name] & np.isin(kinds, (Kind.OP, Kind.ANNOTATION))
+    low, high = program.mark_ns[0], program.mark_ns[-1]
+    return int((rows & (trace.ts_ns >= low) & (trace.ts_ns < high)).sum())

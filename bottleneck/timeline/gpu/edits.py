@@ -1,0 +1,137 @@
+"""Changes to a program that take more than one factor to say: seams gone, few launches for many.
+
+In: a `Program` and masks over its activities. Out: `Edit`s and factors on durations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..lanes.host_work import Work
+from ..lanes.replay import Edit
+from ..result import SeamPrice
+from .compiler_reach import host_left_ns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..lanes.calibrate import Calibration
+    from ..lanes.program import Program
+    from ..lanes.replay import Replay
+    from .device_masks import DeviceWork
+
+__all__ = ["TENSORS_PER_LAUNCH", "few_launches", "price_seams", "seams_gone"]
+
+_MOST_REPLAYED = 16
+"""Sets of breaks that are replayed one by one; seams of more are priced by the first of them."""
+TENSORS_PER_LAUNCH = 30
+"""Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's
+MultiTensorApply.cuh, for the five lists of Adam)."""
+
+
+def few_launches(
+    program: Program, mask: NDArray[np.bool_], launches: int, traffic: float
+) -> NDArray[np.float64]:
+    """Factor on durations when the masked kernels of each step become `launches` of them.
+
+    A kernel's time is traffic and what the shortest kernel of the trace takes: the latter is paid
+    per launch, however small the tensor.
+    """
+    factor = np.ones(len(program.event))
+    if not mask.any():
+        return factor
+    factor[mask] = 0.0
+    floor = float(np.percentile(program.duration[mask], 1))
+    step = np.searchsorted(program.marks, program.event, side="right")
+    for k in np.unique(step[mask]).tolist():
+        mine = np.flatnonzero(mask & (step == k))
+        kept = mine[:launches]
+        left = traffic * float((program.duration[mine] - floor).clip(0).sum()) + floor * len(kept)
+        factor[kept] = left / len(kept) / np.maximum(program.duration[kept], 1.0)
+    return factor
+
+
+def seams_gone(
+    program: Program, work: DeviceWork, group: int | None = None, *, calibration: Calibration | None = None
+) -> Edit:
+    """Take away all seams, or those of one group: their host work, and the launches they keep apart.
+
+    Args:
+        program: the program.
+        work: masks over its activities.
+        group: position in `program.host_work.seam_owners`; None for all.
+        calibration: with all seams gone, what stays in the pieces of the graph is held to what one
+            graph of as many kernels costs: each piece checks its inputs and makes its buffers anew.
+    """
+    goes = work.merged if group is None else work.merged & (work.merged_by == group)
+    gone = np.zeros_like(program.work)
+    gone[:, Work.SEAM] = program.work[:, Work.SEAM] if group is None else program.seam_work[:, group]
+    # A launch goes where all that it starts goes.
+    stays = np.ones(len(program.kind), dtype=bool)
+    stays[program.event[goes]] = False
+    stays[program.event[~goes]] = True
+    gone[~stays, Work.DISPATCH] = program.work[~stays, Work.DISPATCH]
+    if group is None and calibration is not None:
+        pieces = stays & (work.reach.compiled | (program.work[:, Work.SEAM] > 0))
+        left = _one_graph(program, work, pieces, goes, calibration)
+        gone[pieces, Work.DISPATCH] = (1.0 - left) * program.work[pieces, Work.DISPATCH]
+    return Edit(gone=gone, duration=np.where(goes, 0.0, 1.0))
+
+
+def _one_graph(
+    program: Program,
+    work: DeviceWork,
+    pieces: NDArray[np.bool_],
+    goes: NDArray[np.bool_],
+    calibration: Calibration,
+) -> float:
+    """Return the share of the pieces' own host work that is left where they are one graph."""
+    steps = max(1, program.steps)
+    factor = calibration.base.factors()[Work.DISPATCH]
+    now = float(program.work[pieces, Work.DISPATCH].sum()) * factor / steps
+    kernels = float(work.relaunched[pieces[program.event] & ~goes].sum()) / steps
+    return min(1.0, host_left_ns(work.reach, kernels, graphs=False) / now) if now > 0 else 1.0
+
+
+def price_seams(
+    replay: Replay, calibration: Calibration, work: DeviceWork, *, true_ms: float, together_ms: float
+) -> tuple[SeamPrice, ...]:
+    """Share the price of all seams out among the sets of breaks that they are owed to.
+
+    Each set's seams are taken away alone; what all of them save together is divided in proportion, so
+    that the prices add up (behind a busy device several seams may each cost nothing alone: then in
+    proportion to their host time).
+
+    Args:
+        replay: the program, ready to run.
+        calibration: its calibration.
+        work: masks over its activities.
+        true_ms: the true step time.
+        together_ms: what the step saves with all seams gone.
+    """
+    program = replay.program
+    owners, counts = program.host_work.seam_owners, program.host_work.seam_count
+    if not owners:
+        return ()
+    reference = replay.run(calibration.base).step_ns
+    steps = max(1, program.steps)
+    speed = calibration.base.factors()[Work.SEAM]
+    host = program.seam_work.sum(axis=0) / steps / 1e6 * speed
+    alone = np.zeros(len(owners))
+    for group in np.argsort(-host)[:_MOST_REPLAYED].tolist():
+        edit = calibration.base.and_also(seams_gone(program, work, group))
+        alone[group] = max(0.0, reference - replay.run(edit).step_ns)
+    weight = alone if alone.sum() > 0 else host
+    shares = weight / weight.sum() if weight.sum() > 0 else weight
+    scale = true_ms * 1e6 / reference if reference else 1.0
+    return tuple(
+        SeamPrice(
+            owners=each,
+            per_step=counts[group] / steps,
+            host_ms=float(host[group]) * scale,
+            cost_ms=together_ms * float(shares[group]),
+        )
+        for group, each in enumerate(owners)
+    )

@@ -1,0 +1,108 @@
+"""Questions about the device's own work: kernels that could be faster, hidden, or not there.
+
+In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....model.codes import Part, WhatIf
+from ...lanes.program import PARTS
+from ...lanes.recompute import without_recomputation
+from ...lanes.replay import Edit
+from ..math_rates import FIXED_NS, math_speed_up
+from .circumstances import Circumstances, Question
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...lanes.program import Program
+    from ..device_masks import DeviceWork
+
+__all__ = ["device_questions"]
+
+_FUSED_PRODUCTS = 0.4
+"""Time of attention's products when fused, over that of the batched matmuls, which move the score
+matrix: 0.3 on an H200 (2048 tokens, head of 64, bf16, causal); without a causal mask it is more."""
+
+
+def device_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Kernels that could be faster, hidden, or not there."""
+
+    def only(mask: NDArray[np.bool_], factor: float) -> Edit:
+        return Edit(duration=np.where(mask, factor, 1.0))
+
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    if collective.any():
+        yield Question(
+            WhatIf.COMM_OVERLAPPED,
+            only(collective, 0.0),
+            "replay with all communication hidden behind other work",
+            bound=True,
+        )
+    if collective.any() and known.micro_steps > 1:
+        yield Question(
+            WhatIf.COMM_ONCE,
+            only(collective, 1.0 / known.micro_steps),
+            f"replay with the collectives of one of {known.micro_steps:.0f} backward passes",
+        )
+    for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
+        mask = work.fp32_math
+        if target == "bf16":
+            mask = mask | work.tf32_math | work.fp32_attention
+        ratio = math_speed_up(target, known.matmul_tflops, known.capability)
+        if mask.any() and ratio is not None and ratio[0] > 1.0:
+            length = np.maximum(program.duration, 1.0)
+            factor = np.where(mask, np.minimum(1.0, 1.0 / ratio[0] + FIXED_NS / length), 1.0)
+            told = f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
+            told += f"{FIXED_NS / 1e3:.0f} us each that stay)"
+            if target == "bf16" and work.low_traffic.any():
+                # Half the bytes, but no kernel is shorter than the shortest of the trace.
+                floor = float(np.percentile(program.duration, 1))
+                half = np.clip(np.maximum(0.5, floor / length), 0.5, 1.0)
+                factor = np.where(work.low_traffic, half, factor)
+                told += ", element-wise ones on their results with half the bytes; casts not counted"
+            # Convolutions that are fed NCHW pay for bf16 with more copies, casts and slower batch norms
+            # than they save: 0.94x measured where the replay saw 1.10x.
+            misfed = target == "bf16" and bool(work.layout.any())
+            if misfed:
+                told += "; at best, as convolutions run on NCHW here (try channels_last first)"
+            yield Question(question, Edit(duration=factor), told, bound=misfed)
+    if work.scores.any():
+        yield Question(
+            WhatIf.FUSED_ATTENTION,
+            Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
+            "replay without the kernels between the products of attention, and the products no longer "
+            f"writing and reading scores ({_FUSED_PRODUCTS:.0%} of their time)",
+        )
+    if work.recomputed.any():
+        yield Question(
+            WhatIf.RECOMPUTE_GONE,
+            without_recomputation(program, work.recomputed),
+            "replay without the forward work that backward repeats",
+        )
+    if known.table_share > 0 and work.optimizer.any():
+        yield Question(
+            WhatIf.SPARSE_ROWS,
+            only(work.optimizer, 1.0 - known.table_share),
+            f"replay without the embedding tables' {known.table_share:.0%} of the update, few rows left",
+        )
+    if known.ungraded is not None and known.ungraded.any():
+        yield Question(
+            WhatIf.FORWARD_STORED,
+            without_recomputation(program, known.ungraded),
+            "replay without the model that runs without gradients in every step",
+            bound=True,
+        )
+    if work.layout.any():
+        norms = bool((work.nhwc[~work.layout] < 1.0).any())
+        yield Question(
+            WhatIf.CHANNELS_LAST,
+            Edit(duration=work.nhwc),
+            "replay without layout-change kernels"
+            + (", cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
+        )

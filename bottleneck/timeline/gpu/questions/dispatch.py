@@ -1,0 +1,177 @@
+"""Questions about launching less, or faster: compiled models, CUDA graphs, fused optimizers.
+
+In: a `Program`, its calibration, masks over its activities, the circumstances. Out: `Question`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....model.codes import Part, WhatIf
+from ...lanes.host_work import Work
+from ...lanes.program import NO_WAIT, PARTS, EventKind
+from ...lanes.replay import Edit
+from ..compiler_reach import host_left_ns
+from ..edits import TENSORS_PER_LAUNCH, few_launches
+from .circumstances import Circumstances, Question
+
+if TYPE_CHECKING:
+    from ...lanes.calibrate import Calibration
+    from ...lanes.program import Program
+    from ..device_masks import DeviceWork
+
+__all__ = ["dispatch_questions"]
+
+_MOSTLY = 0.5
+"""Share of the allocator's calls that the model must make for a graph's pool to end them."""
+
+_EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
+
+_GATHERS = 2
+"""Collectives in forward, per call of a model, from which its parts are taken to wait for them. DDP sends its
+buffers around in one."""
+
+_GRAPH_SPACING_NS = 420.0
+"""Pause between two kernels of one CUDA graph: the median in two compiled GPTs on an H200 (torch 2.11).
+Kernels launched one by one and queued lie 1 us apart."""
+
+_FUSED_TRAFFIC = {
+    # Share of device time left when the optimizer is one kernel per group, by what it is now.
+    # Adam as a for-loop makes some 20 tensor passes, foreach about 16, the fused kernel 7; measured
+    # on an H200: for-loop 1.52 -> 0.38 ms, foreach 0.57 -> 0.38 ms for 10 M parameters.
+    "for-loop": 0.30,
+    "foreach": 0.60,
+}
+
+
+def _dispatch(factor: float, works: Sequence[Work]) -> dict[Work, float]:
+    return dict.fromkeys(works, factor)
+
+
+def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -> Question | None:
+    flavour = known.optimizer_flavour
+    if flavour not in _FUSED_TRAFFIC:
+        return None
+    own = float(program.work[:, Work.OPTIMIZER].sum()) / max(program.steps, 1)
+    if own <= 0:
+        return None
+    count = sum(o.parameters for o in known.optimizers) or known.optimizer_parameters
+    launches = max(1, -(-count // TENSORS_PER_LAUNCH))
+    # Collecting parameters, gradients and states in Python stays: about 4.5 us each, profiled.
+    left = min(1.0, (100_000.0 + 4_500.0 * count) / own)
+    return Question(
+        WhatIf.OPTIMIZER_FUSED,
+        Edit(
+            work={Work.OPTIMIZER: left},
+            duration=few_launches(program, work.optimizer, launches, _FUSED_TRAFFIC[flavour]),
+        ),
+        f"{flavour} optimizer of {count} parameter tensors replaced by {launches} fused launches: "
+        f"{left:.0%} of its host time and {_FUSED_TRAFFIC[flavour]:.0%} of its memory traffic stay",
+    )
+
+
+def _gathers(program: Program, work: DeviceWork) -> bool:
+    """Tell whether forward launches collectives again and again, as where parameters are sharded."""
+    forward = work.reach.events & ~work.reach.backward
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    count = int((collective & forward[program.event]).sum()) / max(1, program.steps)
+    return count >= _GATHERS * work.reach.regions
+
+
+def _compiled(
+    program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
+) -> Iterator[Question]:
+    """The model compiled, and replayed as CUDA graphs: what its forward and backward leave to the host."""
+    reach = work.reach
+    # Host work that a compiler takes over: nothing else, and nothing outside the model.
+    own = np.zeros_like(program.work)
+    for kind in (Work.DISPATCH, Work.SEAM):
+        own[:, kind] = np.where(reach.events, program.work[:, kind], 0.0)
+    steps = max(1, program.steps)
+    true_ns = float((own @ calibration.base.factors()).sum()) / steps
+    if true_ns <= 0 or not reach.activities.any():
+        return
+    kernels = float(work.relaunched[reach.activities].sum()) / steps
+    fused = f"{kernels:.0f} kernels, neighbouring element-wise ones fused to the longest of them"
+    if not known.compiled or program.work[:, Work.SEAM].any():
+        fused = f"one graph without a break, {fused}"
+
+    # Where the compiler met a wait and made a graph nevertheless, a CUDA graph cannot hold it; a wait in a
+    # model that is not compiled yet may as well break the graph.
+    waits = reach.events & (program.wait != NO_WAIT) & (program.kind != EventKind.ALLOCATOR)
+    doubtful = bool(waits.any()) and not known.compiled
+    at_best = ""
+    if _gathers(program, work):
+        # Parameters that are gathered module by module: the hooks that do it break the graph, the copies
+        # around the collectives stay, and a graph holds neither.
+        doubtful, at_best = True, "; at best, as collectives are launched between the model's parts"
+
+    def edit(*, graphs: bool) -> tuple[Edit, float]:
+        left = host_left_ns(reach, kernels, graphs=graphs) / true_ns
+        return Edit(gone=own * (1.0 - left), duration=work.chains), left * true_ns / 1e6
+
+    replayed, left_ms = edit(graphs=True)
+    # What a graph allocates once, from a pool of its own, is neither freed nor asked for again.
+    allocates = program.kind == EventKind.ALLOCATOR
+    pooled = allocates.any() and bool(reach.events[allocates].mean() >= _MOSTLY)
+    yield Question(
+        WhatIf.ONE_LAUNCH,
+        Edit(
+            gone=replayed.gone,
+            duration=work.chains,
+            spacing=np.where(reach.activities, min(1.0, _GRAPH_SPACING_NS / max(program.spacing, 1.0)), 1.0),
+            work={Work.ALLOCATOR: 0.0} if pooled else {},
+            drop_waits=frozenset([EventKind.ALLOCATOR]) if pooled else frozenset(),
+            drop_at=waits if known.compiled else None,
+        ),
+        f"replay with forward and backward of the model as graph launches ({fused}), for which the host "
+        f"takes {left_ms:.2f} ms per step; loss, optimizer and what else lies outside the model stay"
+        + ("; its memory stays in the graphs' pool" if pooled else "")
+        + at_best,
+        bound=doubtful,
+        may_lose=not known.compiled,
+    )
+    if not known.compiled:
+        launched, left_ms = edit(graphs=False)
+        yield Question(
+            WhatIf.COMPILED,
+            launched,
+            f"replay with forward and backward of the model launched by generated code ({fused}), for which "
+            f"the host takes {left_ms:.2f} ms per step; what lies outside the model stays{at_best}",
+            bound=doubtful,
+            may_lose=True,
+        )
+
+
+def dispatch_questions(
+    program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
+) -> Iterator[Question]:
+    """Everything that makes the host launch less, or faster."""
+    yield Question(
+        WhatIf.DISPATCH_FREE,
+        Edit(work=_dispatch(0.0, _EAGER)),
+        "replay with the host launching everything at once",
+        bound=True,
+    )
+    yield from _compiled(program, calibration, work, known)
+    fused = _fused_optimizer(program, work, known)
+    if fused is not None:
+        yield fused
+    if program.work[:, Work.ZERO_GRAD].any() or work.zero_grad.any():
+        yield Question(
+            WhatIf.ZERO_GRAD_FREE,
+            Edit(work={Work.ZERO_GRAD: 0.0}, duration=np.where(work.zero_grad, 0.0, 1.0)),
+            "replay without the fills and launches of zero_grad",
+        )
+    if known.gc_ms:
+        traced = float(program.work[:, list(_EAGER)].sum()) / max(program.steps, 1) / 1e6
+        dispatch = traced * calibration.dispatch_scale
+        if dispatch > known.gc_ms:
+            yield Question(
+                WhatIf.GC_FREE,
+                Edit(work=_dispatch(1.0 - known.gc_ms / dispatch, _EAGER)),
+                "replay without the collector's pauses (gc.callbacks, baseline window)",
+            )

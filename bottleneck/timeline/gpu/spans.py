@@ -1,0 +1,197 @@
+"""Which device calls kept the step waiting, by name, label and operator.
+
+In: a `Trace`, a `Program`, the exposed time of each event. Out: `HostSpan`s, largest first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.run import SAMPLED
+from ..lanes.budget import PART_OF_WORK
+from ..lanes.host_work import Work
+from ..lanes.program import EventKind
+from ..result import HostSpan
+from ..steps.loop_lines import main_site
+from ..trace.dialect import Kind
+from ..trace.stacks import UserFrames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from ...model.run import Run, SourceSite
+    from ...model.trace import Trace
+    from ..lanes.program import Program
+
+__all__ = ["read_spans"]
+
+_WORK_OF_EVENT = {
+    EventKind.SYNC: Work.SYNC,
+    EventKind.COPY: Work.COPY,
+    EventKind.ALLOCATOR: Work.ALLOCATOR,
+}
+_PLAIN = ("aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_")
+_NOTES_OF_EVENT = {
+    EventKind.SYNC: "synchronisation",
+    EventKind.COPY: "h2d",
+    EventKind.ALLOCATOR: "empty_cache",
+}
+_PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD: "zero_grad"}
+
+
+def _enclosing_ops(
+    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.int64]
+) -> tuple[list[str], list[str]]:
+    """Return per row the outermost operator around it, and the innermost of our phase labels."""
+    ops = [""] * len(rows)
+    labels = [""] * len(rows)
+    phase_names = {"data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation"}
+    is_phase = np.fromiter((n in phase_names for n in trace.names), bool, len(trace.names))
+    notes = np.flatnonzero((kinds == Kind.ANNOTATION) & is_phase[trace.name])
+    for tid in np.unique(trace.tid[rows]):
+        mine = np.flatnonzero((kinds == Kind.OP) & (trace.tid == tid))
+        starts, ends = trace.ts_ns[mine], trace.end_ns[mine]
+        reach = np.maximum.accumulate(ends) if len(ends) else ends
+        for k in np.flatnonzero(trace.tid[rows] == tid).tolist():
+            when = int(trace.ts_ns[rows[k]])
+            at = int(np.searchsorted(starts, when, side="right")) - 1
+            found = ""
+            while at >= 0 and reach[at] > when:
+                if ends[at] > when:
+                    name = trace.names[trace.name[mine[at]]]
+                    if not name.startswith("autograd::engine"):
+                        found = name
+                at -= 1
+            ops[k] = found
+    for k, row in enumerate(rows.tolist()):
+        around = notes[(trace.ts_ns[notes] <= trace.ts_ns[row]) & (trace.end_ns[notes] > trace.ts_ns[row])]
+        if len(around):
+            labels[k] = trace.names[trace.name[around[-1]]]
+    return ops, labels
+
+
+def _noted(run: Run | None, *phases: str) -> SourceSite | None:
+    """Return the line that the harness noted most often for the first of the phases it noted at all."""
+    for phase in phases:
+        seen = [s for s in run.sites if s.phase == phase] if run is not None else []
+        if seen:
+            return max(seen, key=lambda s: s.count).site
+    return None
+
+
+def read_spans(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    program: Program,
+    exposed_ns: NDArray[np.float64],
+    *,
+    run: Run | None,
+    scale: float,
+    idle_ms: dict[Work, float],
+    main_tid: int,
+) -> tuple[HostSpan, ...]:
+    """Group waiting, copying and allocating calls; add one span per label-told category.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        program: the program.
+        exposed_ns: idle time that each event explains over the window, (n,).
+        run: run.json, for the user lines of phases.
+        scale: factor from replayed to true time.
+        idle_ms: device idle per step by category, for the categories that labels tell.
+        main_tid: thread code of the training thread.
+    """
+    special = np.flatnonzero(np.isin(program.kind, list(_WORK_OF_EVENT)))
+    # A long trace has the same calls in every step: 20 000 of them name them all.
+    if len(special) > 20_000:
+        special = special[np.argsort(exposed_ns[special])[-20_000:]]
+    rows = program.row[special]
+    ops, labels = _enclosing_ops(trace, kinds, rows)
+    steps = max(1, program.steps)
+    frames = UserFrames(trace, kinds)
+    sums: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    lines: dict[tuple[int, str, str], Counter[SourceSite]] = defaultdict(Counter)
+    for k, event in enumerate(special.tolist()):
+        call = trace.names[trace.name[rows[k]]]
+        what = f"{ops[k]} ({call})" if ops[k] else call
+        key = (int(program.kind[event]), what, labels[k])
+        entry = sums[key]
+        entry[0] += float(exposed_ns[event])
+        entry[1] += float(trace.dur_ns[rows[k]])
+        entry[2] += 1
+        line = frames.at(int(trace.ts_ns[rows[k]]), int(trace.tid[rows[k]]))
+        if line is not None:
+            lines[key][line] += 1
+    spans = [
+        HostSpan(
+            part=PART_OF_WORK[_WORK_OF_EVENT[EventKind(kind)]],
+            what=what,
+            exposed_ms=total / max(1, steps - 1) / 1e6 * scale,
+            called_ms=called / steps / 1e6,
+            count=count / steps,
+            site=(
+                lines[kind, what, label].most_common(1)[0][0]
+                if lines[kind, what, label]
+                else _noted(run, _NOTES_OF_EVENT[EventKind(kind)], label)
+            ),
+            label=label,
+        )
+        for (kind, what, label), (total, called, count) in list(sums.items())
+    ]
+    for work, ms in idle_ms.items():
+        traced = float(program.work[:, work].sum()) / steps / 1e6
+        if traced <= 0:
+            continue
+        phase = _PHASE_OF_WORK.get(work, "")
+        spans.append(
+            HostSpan(
+                part=PART_OF_WORK[work],
+                what=_describe(work),
+                exposed_ms=ms,
+                called_ms=traced,
+                count=1.0,
+                site=_site_of(work, run, phase, recorded=lambda: _paused_at(program, frames, main_tid)),
+                label=phase,
+            )
+        )
+    return tuple(sorted(spans, key=lambda s: -s.exposed_ms))
+
+
+def _site_of(
+    work: Work, run: Run | None, phase: str, *, recorded: Callable[[], SourceSite | None]
+) -> SourceSite | None:
+    """Return the line of host time: recorded with stacks, or else sampled in the warm-up."""
+    if work is Work.ASIDE:
+        return main_site(run, "sampled after")
+    if work is Work.HOST:
+        return recorded() or main_site(run, *SAMPLED[:3])
+    return _noted(run, phase)
+
+
+def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSite | None:
+    """Return the user's line that held most of the Python time without operators."""
+    spent: Counter[SourceSite] = Counter()
+    edges, work = program.host_work.edges, program.host_work.work
+    for k in np.flatnonzero(work == Work.HOST).tolist():
+        line = frames.at(int(edges[k] + edges[k + 1]) // 2, main_tid)
+        if line is not None:
+            spent[line] += int(edges[k + 1] - edges[k])
+    return spent.most_common(1)[0][0] if spent else None
+
+
+def _describe(work: Work) -> str:
+    return {
+        Work.INPUT: "fetching the next batch",
+        Work.HOST: "Python without operators or device calls",
+        Work.ASIDE: "operators behind the update",
+        Work.COMPILE: "compiling",
+        Work.SEAM: "between compiled regions",
+        Work.OPTIMIZER: "dispatching the optimizer",
+        Work.DISPATCH: "dispatching operators",
+    }.get(work, work.name.lower())

@@ -1,0 +1,198 @@
+"""The step budget of a GPU run: every moment of the step belongs to exactly one line.
+
+In: a `Program` and the `Schedule` of its calibrated replay. Out: nanoseconds per step by part, and
+the exposed share of each host event. The lines add up to the schedule's step by construction: busy
+time is split by precedence, idle time gap by gap, and what remains is "unexplained".
+
+A gap of the device is its own when the kernel that ends it had been launched before the gap began
+(stream order, launch latency, spacing between queued kernels). Otherwise the host was late, and the
+gap is split over what the host did in it; work that dispatches counts for the wait before it when
+the host was still blocked as the device ran dry: without that wait it would have run ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part
+from ..trace import intervals
+from .calibrate import DISPATCH_WORK
+from .host_work import Work
+from .program import NO_WAIT, PARTS, EventKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .program import Program
+    from .replay import Schedule
+
+__all__ = ["GpuBudget", "gpu_budget"]
+
+PART_OF_WORK: dict[Work, Part] = {
+    Work.DISPATCH: Part.DISPATCH,
+    Work.OPTIMIZER: Part.DISPATCH,
+    Work.ZERO_GRAD: Part.DISPATCH,
+    Work.INPUT: Part.INPUT,
+    Work.SYNC: Part.SYNC,
+    Work.ALLOCATOR: Part.ALLOCATOR,
+    Work.COMPILE: Part.COMPILE,
+    Work.SEAM: Part.GRAPH_BREAK,
+    Work.HOST: Part.HOST,
+    Work.ASIDE: Part.HOST,
+    Work.COPY: Part.COPIES,
+    Work.OVERHEAD: Part.UNEXPLAINED,
+}
+
+_WORK_OF_WAIT = {
+    EventKind.SYNC: Work.SYNC,
+    EventKind.COPY: Work.COPY,
+    EventKind.ALLOCATOR: Work.ALLOCATOR,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBudget:
+    """Per step, ns."""
+
+    parts: dict[Part, float]
+    step_ns: float
+    busy_ns: float
+    exposed_by_event: NDArray[np.float64]
+    """Idle time that each event's own work or wait explains, ns over the window (n,)."""
+    optimizer_dispatch_ns: float
+    """The share of dispatch that lies in the optimizer."""
+    aside_ns: float
+    """The share of other host work that is dispatch behind the update."""
+
+
+def _host_curves(
+    program: Program, schedule: Schedule, factors: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return moments (k,) and the host time spent per category up to each, (k, len(Work))."""
+    own = program.work * factors
+    n = len(program.kind)
+    times = np.empty(2 * n + 1)
+    times[0] = 0.0
+    times[1::2] = schedule.issued
+    times[2::2] = schedule.host
+    spent = np.zeros((2 * n + 1, len(Work)))
+    spent[1::2] = own
+    tail = schedule.host - schedule.issued
+    # Blocked time and the return from it belong to the wait.
+    category = np.full(n, int(Work.SYNC))
+    for kind, work in _WORK_OF_WAIT.items():
+        category[program.kind == kind] = work
+    spent[2::2][np.arange(n), category] = tail
+    # Waiting for room in the queue shows as time beyond the event's own work: the device is busy then.
+    return times, np.cumsum(spent, axis=0)
+
+
+def gpu_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64]) -> GpuBudget:
+    """Split the step time of a schedule.
+
+    Args:
+        program: the program.
+        schedule: its calibrated run.
+        factors: the factors on host work under which it ran, shape (len(Work),).
+
+    Returns:
+        The budget; `parts` sums to `step_ns`.
+    """
+    low, high, steps = schedule.whole
+    parts: dict[Part, float] = dict.fromkeys(Part, 0.0)
+    covered_start = np.empty(0)
+    covered_end = np.empty(0)
+    covered = 0.0
+    for index, part in enumerate(PARTS):
+        mine = program.part == index
+        start, end = intervals.clip(schedule.start[mine], schedule.end[mine], low, high)
+        covered_start, covered_end = intervals.union(
+            np.concatenate([covered_start, start]), np.concatenate([covered_end, end])
+        )
+        total = float((covered_end - covered_start).sum())
+        parts[part] += total - covered
+        covered = total
+
+    gap_start, gap_end = intervals.gaps(covered_start, covered_end, low, high)
+    exposed = np.zeros(len(program.kind))
+    optimizer_ns = aside_ns = 0.0
+    if len(gap_start):
+        optimizer_ns, aside_ns = _split_gaps(
+            program, schedule, factors, (gap_start, gap_end), parts=parts, exposed=exposed
+        )
+    total = high - low
+    parts[Part.UNEXPLAINED] += total - sum(parts.values())
+    return GpuBudget(
+        parts={p: v / steps for p, v in parts.items()},
+        step_ns=total / steps,
+        busy_ns=covered / steps,
+        exposed_by_event=exposed,
+        optimizer_dispatch_ns=optimizer_ns / steps,
+        aside_ns=aside_ns / steps,
+    )
+
+
+def _split_gaps(
+    program: Program,
+    schedule: Schedule,
+    factors: NDArray[np.float64],
+    gaps: tuple[NDArray[np.float64], NDArray[np.float64]],
+    *,
+    parts: dict[Part, float],
+    exposed: NDArray[np.float64],
+) -> tuple[float, float]:
+    """Attribute each gap; returns the dispatch time in the optimizer, and that behind the update."""
+    gap_start, gap_end = gaps
+    # Which activity ends the gap, and when the host had issued it.
+    order = np.argsort(schedule.start, kind="stable")
+    at = np.searchsorted(schedule.start[order], gap_end - 0.5)
+    none = at >= len(order)
+    ender = order[np.minimum(at, len(order) - 1)]
+    issued = np.where(none, gap_end, schedule.issued[program.event[ender]])
+    # The host caused as much of the gap as the launch came too late for a start right behind the
+    # work before; what it did meanwhile lies before the launch, not before the start.
+    own = np.minimum(program.spacing, gap_end - gap_start)
+    caused = np.clip(issued + program.latency - gap_start - own, 0.0, gap_end - gap_start - own)
+    caused = np.where(none, gap_end - gap_start, caused)
+    parts[Part.DEVICE] += float((gap_end - gap_start - caused).sum())
+    late = caused > 0
+    if not late.any():
+        return 0.0, 0.0
+    dry, until = gap_start[late], issued[late]
+    start = until - caused[late]
+
+    times, spent = _host_curves(program, schedule, factors)
+    amounts = np.empty((len(start), len(Work)))
+    for work in Work:
+        curve = spent[:, work]
+        amounts[:, work] = np.interp(until, times, curve) - np.interp(start, times, curve)
+    # Where the host was still blocked as the device ran dry, what it dispatches next counts for
+    # the wait.
+    event = np.minimum(np.searchsorted(schedule.host, dry), len(program.kind) - 1)
+    blocked = (program.wait[event] != NO_WAIT) & (schedule.issued[event] < dry - 1_000.0)
+    for kind, work in _WORK_OF_WAIT.items():
+        rows = np.flatnonzero(blocked & (program.kind[event] == kind))
+        for dispatch in DISPATCH_WORK:
+            if dispatch is not work:
+                amounts[rows, work] += amounts[rows, dispatch]
+                amounts[rows, dispatch] = 0.0
+        np.add.at(exposed, event[rows], amounts[rows, work])
+    for work in Work:
+        parts[PART_OF_WORK[work]] += float(amounts[:, work].sum())
+    # Per device call: the part of its own stretch of host time that lies in a host-caused gap.
+    length = until - start
+    total = np.concatenate([[0.0], np.cumsum(length)])
+
+    def covered_until(moment: NDArray[np.float64]) -> NDArray[np.float64]:
+        k = np.searchsorted(start, moment, side="right") - 1
+        first = np.maximum(k, 0)
+        inside = np.clip(moment - start[first], 0, length[first])
+        return np.where(k >= 0, total[first] + inside, 0.0)
+
+    stretch = covered_until(schedule.host) - covered_until(schedule.before)
+    special = np.isin(program.kind, list(_WORK_OF_WAIT))
+    exposed[special] += np.where(exposed[special] > 0, 0.0, stretch[special])
+    return float(amounts[:, Work.OPTIMIZER].sum()), float(amounts[:, Work.ASIDE].sum())

@@ -1,0 +1,280 @@
+"""Bring the replay from the profiled step to the true one.
+
+In: a `Replay`, the profiled window, the true step time. Out: `Calibration`: the edit under which the
+replay runs at true speed, and how far the plain replay was from the window it was read from.
+
+The profiler's cost sits in the host lane, where operators and calls are recorded; it makes waiting
+for input look shorter (workers go on producing meanwhile) and leaves kernels alone. So host work
+that dispatches is scaled, each category as far as operators and calls were recorded in it (between
+compiled graphs there is little but Python, and the profiler costs little there), by one unknown that
+is found by root finding, until the replay gives the true step; waiting for input takes the value
+measured without the profiler; kernels keep their times, unless even a free host cannot reach the true
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part
+from .host_work import Work
+from .program import PARTS, EventKind
+from .replay import Edit, step_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from .program import Program
+    from .replay import Replay
+
+__all__ = ["DISPATCH_WORK", "MAX_REPLAY_ERROR", "Calibration", "calibrate", "observed_step_ns"]
+
+DISPATCH_WORK = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD, Work.SEAM, Work.SYNC, Work.ASIDE)
+"""Host work that consists of recorded operators and calls, hence carries the profiler's cost."""
+
+MAX_REPLAY_ERROR = 0.10
+"""Above it no what-if is drawn from the replay."""
+
+TYPICAL_SCALE = 0.62
+"""Dispatch scale where the true step does not reveal it, since the device decides. Launch-bound
+steps measured on an H200 with torch 2.11 had 0.55 to 0.68."""
+
+_LEAST_LEFT = 0.2
+_LOW, _HIGH = 0.05, 3.0
+_CLOSE = 0.005
+_EXACT = 2e-5
+"""Relative miss at which a factor counts as found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The edit that makes the replay run at true speed."""
+
+    base: Edit
+    dispatch_scale: float
+    device_scale: float
+    replay_error: float
+    """|replayed - observed| / observed of the profiled window, no edit."""
+    observed_ms: float
+    replayed_true_ms: float
+    """The calibrated replay's step; equals the true step where it could be reached."""
+    varying: bool
+    """Steps differ in device work, so the traced ones need not be the baseline's."""
+    problems: tuple[str, ...] = ()
+
+
+def observed_step_ns(program: Program) -> float:
+    """Return the profiled mean step, by the same definition that the replay uses."""
+    host = np.zeros(len(program.kind))
+    host[program.marks] = program.mark_ns - program.origin_ns
+    ends = step_ends(program, host, program.observed_end - program.origin_ns)
+    first = 1 if len(ends) > 2 else 0
+    return float(ends[-1] - ends[first]) / (len(ends) - 1 - first)
+
+
+def _carried(program: Program) -> dict[Work, float]:
+    """Return how many events were recorded per time in each category that dispatches, relative to all.
+
+    An event costs the profiler about the same wherever it is recorded (2 to 3 us on the machines of the
+    recorded runs), so a category's share of the profiler's cost is its share of the events.
+    """
+    works = [work for work in DISPATCH_WORK if work is not Work.SYNC]
+    spent = program.work[:, works].sum(axis=0)
+    events = program.recorded[works].astype(np.float64)
+    out = dict.fromkeys(DISPATCH_WORK, 1.0)
+    if events.sum() <= 0 or spent.sum() <= 0:
+        return out
+    overall = events.sum() / spent.sum()
+    # What a read costs beside its wait has no length of its own in the trace: it takes the average.
+    out |= {work: n / ns / overall for work, n, ns in zip(works, events, spent, strict=True) if ns > 0}
+    return out
+
+
+def _device_work_varies(program: Program) -> bool:
+    """Whether steps differ in what the device computes; copies and collectives stretch by waiting."""
+    work = np.zeros(program.steps)
+    step = np.searchsorted(program.marks, program.event, side="right") - 1
+    computes = program.part < PARTS.index(Part.COMMUNICATION)
+    inside = (step >= 0) & (step < program.steps) & computes
+    np.add.at(work, step[inside], program.duration[inside])
+    return bool(program.steps > 1 and work.std() > 0.10 * work.mean())
+
+
+def _solve(run: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """Return the x in [low, high] where the non-decreasing `run` comes nearest to `target`.
+
+    False position with halving of the end that stays (the Illinois rule): a replay is piecewise
+    linear in a factor on its work, so that a handful of runs suffice.
+    """
+    below, above = run(low) - target, run(high) - target
+    if below >= 0:
+        return low
+    if above <= 0:
+        return high
+    x = low
+    for _ in range(40):
+        x = (low * above - high * below) / (above - below)
+        miss = run(x) - target
+        if abs(miss) <= _EXACT * target:
+            return x
+        if miss < 0:
+            low, below, above = x, miss, above / 2
+        else:
+            high, above, below = x, miss, below / 2
+    return x
+
+
+def _fit(
+    run: Callable[[NDArray[np.float64]], float],
+    target: float,
+    where: NDArray[np.bool_],
+    factor: NDArray[np.float64],
+    floor: float,
+) -> NDArray[np.float64]:
+    """Return `factor` with the entries at `where` set so that `run` comes nearest to `target`."""
+    x = _solve(lambda x: run(np.where(where, x, factor)), target, floor, 1.0)
+    return np.where(where, x, factor)
+
+
+def _shorten_device(
+    program: Program, run: Callable[[NDArray[np.float64]], float], target: float
+) -> tuple[NDArray[np.float64], float]:
+    """Shorten device work until the step fits, the most elastic first.
+
+    A copy from pageable memory runs at the speed of the host's staging, and a collective lasts until
+    the slowest rank arrives: both stretch when profiled hosts fall behind. Other kernels hardly do.
+
+    Returns:
+        Factors per activity, and the one that other kernels got.
+    """
+    staged = np.zeros(len(program.event), dtype=bool)
+    staged[program.kind[program.event] == EventKind.COPY] = True
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    factor = np.ones(len(program.event))
+    for elastic, floor in ((staged, 0.3), (collective, 0.02)):
+        if not elastic.any():
+            continue
+
+        shortest = np.where(elastic, floor, factor)
+        if run(shortest) <= target:
+            return _fit(run, target, elastic, factor, floor), 1.0
+        factor = shortest
+    if run(np.where(staged | collective, factor, 0.95)) > target and (staged | collective).any():
+        # It is the host that must be faster than assumed, not the kernels.
+        return factor, 1.0
+    fixed = ~(staged | collective)
+    fitted = _fit(run, target, fixed, factor, 0.5)
+    return fitted, float(fitted[fixed][0]) if fixed.any() else 1.0
+
+
+def calibrate(
+    replay: Replay,
+    true_ms: float | None,
+    *,
+    input_ms: float | None = None,
+    host_scale: float | None = None,
+) -> Calibration:
+    """Find the edit under which the replay gives the true step time.
+
+    Args:
+        replay: the program, ready to run.
+        true_ms: the true step time; None when only the profiled one exists.
+        input_ms: mean time per step blocked on input in the baseline window; None if not measured.
+        host_scale: host time in forward, backward and optimizer without the profiler over with it;
+            where the step does not reveal the dispatch scale, this does. None if not measured.
+
+    Returns:
+        The calibration. Its `base` edit belongs under every what-if.
+    """
+    program = replay.program
+    observed = observed_step_ns(program)
+    plain = replay.run().step_ns
+    error = abs(plain - observed) / observed if observed else 1.0
+    problems: list[str] = []
+    varying = _device_work_varies(program)
+
+    if true_ms is None:
+        edit = Edit(work={Work.OVERHEAD: 0.0})
+        return Calibration(
+            base=edit,
+            dispatch_scale=1.0,
+            device_scale=1.0,
+            replay_error=error,
+            observed_ms=observed / 1e6,
+            replayed_true_ms=replay.run(edit).step_ns / 1e6,
+            varying=varying,
+        )
+
+    target = true_ms * 1e6
+    factors: dict[Work, float] = {Work.OVERHEAD: 0.0}
+    traced_input = float(program.work[:, Work.INPUT].sum()) / max(program.steps, 1)
+    if input_ms is not None and traced_input > 0:
+        factors[Work.INPUT] = input_ms * 1e6 / traced_input
+
+    carried = _carried(program)
+
+    def edit_for(scale: float, device: NDArray[np.float64] | float = 1.0) -> Edit:
+        # A category of nothing but short operators can lose no more than most of its time.
+        own = {w: max(min(scale, _LEAST_LEFT), 1.0 - (1.0 - scale) * carried[w]) for w in DISPATCH_WORK}
+        return Edit(work={**factors, **own}, duration=device)
+
+    def step(scale: float, device: NDArray[np.float64] | float = 1.0) -> float:
+        return replay.run(edit_for(scale, device)).step_ns
+
+    prior = TYPICAL_SCALE if host_scale is None else float(np.clip(host_scale, 0.3, 1.0))
+    compiling = program.work[:, Work.COMPILE].sum() > 0.5 * program.work.sum()
+    if compiling:
+        # The compiler takes as long with the profiler as without, and what it takes differs from step to
+        # step: the phases' times tell its speed, not that of dispatching.
+        prior = TYPICAL_SCALE
+        if not varying:
+            factors[Work.COMPILE] = _solve(
+                lambda x: replay.run(edit_for(prior).and_also(Edit(work={Work.COMPILE: x}))).step_ns,
+                target,
+                0.2,
+                5.0,
+            )
+    scale = prior
+    device: NDArray[np.float64] | float = 1.0
+    device_scale = 1.0
+    if not (varying or compiling) and abs(step(scale) - target) > _CLOSE * target:
+        if step(_LOW) > target * (1 + _CLOSE):
+            device, device_scale = _shorten_device(program, lambda d: step(prior, d), target)
+            if step(scale, device) > target * (1 + _CLOSE):
+                scale = _solve(lambda x: step(x, device), target, _LOW, scale)
+            if device_scale < 0.95:
+                problems.append(
+                    f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than the true "
+                    "step allows; other work may have shared the device. Run again on an idle device."
+                )
+        elif step(_HIGH) < target * (1 - _CLOSE):
+            scale = 1.0
+            device_scale = _solve(lambda d: step(1.0, d), target, 1.0, 2.0)
+            device = device_scale
+            problems.append(
+                "The true step is slower than anything in the trace explains; the run may have been "
+                "disturbed while the baseline was timed. Run again."
+            )
+        else:
+            scale = _solve(step, target, _LOW, _HIGH)
+            if scale > 1.25:
+                problems.append(
+                    f"Steps ran faster under the profiler than without (dispatch x{scale:.2f}); the "
+                    "baseline was probably disturbed. Run again on an idle machine."
+                )
+    base = edit_for(scale, device)
+    return Calibration(
+        base=base,
+        dispatch_scale=scale,
+        device_scale=device_scale,
+        replay_error=error,
+        observed_ms=observed / 1e6,
+        replayed_true_ms=replay.run(base).step_ns / 1e6,
+        varying=varying,
+        problems=tuple(problems),
+    )

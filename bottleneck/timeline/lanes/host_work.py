@@ -1,0 +1,319 @@
+"""What the host is doing at each moment: a piecewise-constant function of time over categories.
+
+In: a `Trace`, its kinds, the launching threads. Out: `HostWork`, which splits any host interval
+over the categories below. Device calls themselves (launches, waits, allocator calls) are events of
+the program (program.py); here is what lies between them.
+
+Categories come from labels, never from durations: `data` and `enumerate(DataLoader)` are input,
+`optimizer` / `Optimizer.step#` the optimizer, `(dynamo_timed)` ranges compilation, and so on. The
+one exception is unlabelled Python: a stretch with neither an operator nor a device call for longer
+than `PYTHON_GAP_NS` is host work of its own (logging, tokenising, sleeping), since a dispatching
+program does not pause that long between two operators.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..trace import intervals
+from ..trace.dialect import HOST_CALL_KINDS, Kind
+from .seams import find_seams
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.run import CompileFacts
+    from ...model.trace import Trace
+
+__all__ = ["PYTHON_GAP_NS", "HostWork", "Work", "label_of", "read_host_work"]
+
+PYTHON_GAP_NS = 400_000
+"""Longest pause between operators that still counts as dispatching. An eager operator costs 5 to
+60 us of host time (up to 2x more under the profiler); nn.Module glue adds some tens of us."""
+
+
+class Work(IntEnum):
+    """Categories of host time."""
+
+    DISPATCH = 0
+    OPTIMIZER = 1
+    """Dispatch inside the optimizer label."""
+    ZERO_GRAD = 2
+    INPUT = 3
+    SYNC = 4
+    ALLOCATOR = 5
+    COMPILE = 6
+    SEAM = 7
+    """Between and around compiled regions of one forward or backward."""
+    HOST = 8
+    COPY = 9
+    OVERHEAD = 10
+    """The profiler's own buffer work, which the true step does not have."""
+    ASIDE = 11
+    """Dispatch behind the step's last update: metrics, logging, averaged weights."""
+
+
+_INPUT = re.compile(
+    r"^data$|^enumerate\(DataLoader\)|DataLoader.*__next__|^\[pl\]\[.*(next|fetch)", re.IGNORECASE
+)
+_OPTIMIZER = re.compile(r"^optimizer$|^Optimizer\.step#|^\[pl\].*optimizer_step", re.IGNORECASE)
+_ZERO_GRAD = re.compile(r"^zero_grad$|^Optimizer\.zero_grad#|zero_grad$", re.IGNORECASE)
+_DISPATCH = re.compile(
+    r"^(forward|backward|h2d)$|DistributedDataParallel\.forward|FSDP::|FullyShardedDataParallel\."
+)
+_HOST = re.compile(r"^evaluation$|checkpoint|validat|^logging$|^gc$|save_", re.IGNORECASE)
+_COMPILE = re.compile(
+    r"\(dynamo_timed\)|^dynamo$|^entire_(frame|backward)_compile$|_compile\.compile_inner|compile_fx"
+    r"|^Inductor::compile|CachingAutotuner"
+)
+_READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
+_SYNC_CALL = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy")
+
+
+def label_of(name: str) -> Work | None:
+    """Return the category that a range of that name gives to the time inside it, if any."""
+    if _COMPILE.search(name):
+        return Work.COMPILE
+    if _INPUT.search(name):
+        return Work.INPUT
+    if _OPTIMIZER.search(name):
+        return Work.OPTIMIZER
+    if _ZERO_GRAD.search(name):
+        return Work.ZERO_GRAD
+    if _DISPATCH.search(name):
+        return Work.DISPATCH
+    if _HOST.search(name):
+        return Work.HOST
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWork:
+    """Piecewise-constant categories: `work[k]` holds on [edges[k], edges[k+1])."""
+
+    edges: NDArray[np.int64]
+    work: NDArray[np.int8]
+    group: NDArray[np.int16]
+    """Where `work` is SEAM: position in `seam_owners`; -1 elsewhere."""
+    seam_owners: tuple[tuple[int, ...], ...] = ()
+    """Sets of graph breaks (positions in compile.json) that seams are owed to."""
+    seam_count: tuple[int, ...] = ()
+    """Seams of each, over the window."""
+
+    def split(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Split intervals over the categories.
+
+        Args:
+            start: starts, int64 ns, shape (n,).
+            end: ends, int64 ns, shape (n,); an end before its start counts as empty.
+
+        Returns:
+            float64 ns of shape (n, len(Work)); rows sum to end - start.
+        """
+        out = np.zeros((len(start), len(Work)))
+        end = np.maximum(start, end)
+        lengths = np.diff(self.edges).astype(np.float64)
+        for work in Work:
+            held = np.where(self.work == work, lengths, 0.0)
+            if not held.any():
+                continue
+            total = np.concatenate([[0.0], np.cumsum(held)])
+            out[:, work] = np.interp(end, self.edges, total) - np.interp(start, self.edges, total)
+        # What lies outside the edges has no label at all.
+        out[:, Work.DISPATCH] += np.maximum(0.0, (end - start) - out.sum(axis=1))
+        return out
+
+    def split_seams(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Split the SEAM part of intervals over `seam_owners`: float64 ns of shape (n, owners)."""
+        out = np.zeros((len(start), len(self.seam_owners)))
+        lengths = np.diff(self.edges).astype(np.float64)
+        for group in range(len(self.seam_owners)):
+            held = np.where((self.group == group) & (self.work == Work.SEAM), lengths, 0.0)
+            total = np.concatenate([[0.0], np.cumsum(held)])
+            out[:, group] = np.interp(end, self.edges, total) - np.interp(start, self.edges, total)
+        return out
+
+    def at(self, when: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the category at each moment."""
+        return self.work[self._cell(when)]
+
+    def group_at(self, when: NDArray[np.int64]) -> NDArray[np.int16]:
+        """Return the seam's group at each moment, -1 outside seams."""
+        cell = self._cell(when)
+        return np.where(self.work[cell] == Work.SEAM, self.group[cell], -1).astype(np.int16)
+
+    def _cell(self, when: NDArray[np.int64]) -> NDArray[np.intp]:
+        return np.clip(np.searchsorted(self.edges, when, side="right") - 1, 0, len(self.work) - 1)
+
+
+@dataclass(slots=True)
+class _Painter:
+    """Paints ranges over a time axis; what is painted later lies on top."""
+
+    edges: NDArray[np.int64]
+    work: NDArray[np.int8]
+
+    def paint(self, start: int, end: int, work: Work, *, over: Work | None = None) -> None:
+        first, last = np.searchsorted(self.edges, [start, end])
+        cells = self.work[first:last]
+        if over is None:
+            cells[:] = work
+        else:
+            cells[cells == over] = work
+
+
+def read_host_work(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    *,
+    threads: NDArray[np.bool_],
+    main: NDArray[np.bool_],
+    low_ns: int,
+    high_ns: int,
+    compile_facts: CompileFacts | None = None,
+    evaluates: bool = False,
+) -> HostWork:
+    """Read what the launching threads did between their device calls.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        threads: mask of the rows on launching threads (training and autograd threads).
+        main: mask of the rows on the training thread, whose labels hold for all.
+        low_ns: start of the window, int64 ns.
+        high_ns: its end.
+        compile_facts: compile.json, which tells whose a seam is; None for a bare trace.
+        evaluates: every step runs a model without gradients, which is dispatch as any other forward.
+
+    Returns:
+        The categories between `low_ns` and `high_ns`.
+    """
+    in_window = (trace.end_ns > low_ns) & (trace.ts_ns < high_ns)
+    labelled = np.full(len(trace.names), -1, dtype=np.int8)
+    for code, name in enumerate(trace.names):
+        work = label_of(name)
+        if evaluates and name == "evaluation":
+            work = Work.DISPATCH
+        if work is not None:
+            labelled[code] = work
+    label = labelled[trace.name]
+    spoken = np.isin(kinds, (Kind.ANNOTATION, Kind.OP)) & (label >= 0) & in_window
+    inside = np.flatnonzero(spoken & main)
+    others = np.flatnonzero(spoken & threads & ~main & (label == Work.COMPILE))
+
+    seams = find_seams(trace, threads & in_window, compile_facts)
+    owners = tuple(dict.fromkeys(seam.owners for seam in seams))
+    stretches = [pair for seam in seams for pair in seam.stretches]
+    pauses = _pauses(trace, kinds, threads & in_window, low_ns, high_ns)
+    compiles = np.concatenate([inside[label[inside] == Work.COMPILE], others])
+    around = _around(trace, kinds, threads & in_window, compiles)
+    reads = _reads(trace, kinds, threads & in_window)
+    overhead = np.flatnonzero((kinds == Kind.OVERHEAD) & in_window)
+
+    points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
+    for rows in (inside, others, overhead, reads):
+        points += [trace.ts_ns[rows], trace.end_ns[rows]]
+    stands_aside = _aside(trace, inside, label, high_ns=high_ns)
+    pairs_of_all = (stretches, pauses, around, stands_aside)
+    points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in pairs_of_all]
+    edges = np.unique(np.concatenate(points))
+    cells = max(len(edges) - 1, 1)
+    painter = _Painter(edges, np.full(cells, Work.DISPATCH, dtype=np.int8))
+    group = np.full(cells, -1, dtype=np.int16)
+
+    ends = trace.end_ns
+    for row in inside:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work(int(label[row])))
+    for seam in seams:
+        for start, end in seam.stretches:
+            painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
+            group[slice(*np.searchsorted(edges, [start, end]))] = owners.index(seam.owners)
+    for start, end in pauses:
+        painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
+    for start, end in stands_aside:
+        painter.paint(start, end, Work.ASIDE, over=Work.DISPATCH)
+    for row in reads:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.SYNC)
+    for start, end in around:
+        for lies_under in (Work.DISPATCH, Work.SEAM, Work.HOST):
+            painter.paint(start, end, Work.COMPILE, over=lies_under)
+    for row in others:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.COMPILE)
+    for row in overhead:
+        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.OVERHEAD)
+    return HostWork(
+        edges=edges,
+        work=painter.work,
+        group=group,
+        seam_owners=owners,
+        seam_count=tuple(sum(seam.owners == each for seam in seams) for each in owners),
+    )
+
+
+def _reads(trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the operators that read a value off the device: what they do goes with the wait.
+
+    `.item()` on a tensor of the host (optimizers keep their step counts there) waits for nothing
+    and stays dispatch.
+    """
+    reads = np.fromiter((bool(_READ.search(n)) for n in trace.names), bool, len(trace.names))
+    syncs = np.fromiter((bool(_SYNC_CALL.search(n)) for n in trace.names), bool, len(trace.names))
+    ops = np.flatnonzero(rows & (kinds == Kind.OP) & reads[trace.name])
+    waits = np.flatnonzero(rows & np.isin(kinds, HOST_CALL_KINDS) & syncs[trace.name])
+    moments = np.sort(trace.ts_ns[waits])
+    first = np.searchsorted(moments, trace.ts_ns[ops])
+    last = np.searchsorted(moments, trace.end_ns[ops])
+    return ops[last > first]
+
+
+def _aside(
+    trace: Trace, rows: NDArray[np.intp], label: NDArray[np.int8], *, high_ns: int
+) -> list[tuple[int, int]]:
+    """Return the stretches from the end of an update to the next label: they are no part of training.
+
+    Metrics, logging, a moving average of the weights: they launch like any training does, but neither a
+    compiled model nor CUDA graphs would make them fewer. Where no forward is labelled, as in a bare trace,
+    the next label may stand behind it: then nothing is known to stand aside.
+    """
+    if not any(trace.names[name] == "forward" for name in np.unique(trace.name[rows]).tolist()):
+        return []
+    begins = np.sort(trace.ts_ns[rows])
+    out = []
+    for end in trace.end_ns[rows[label[rows] == Work.OPTIMIZER]].tolist():
+        at = int(np.searchsorted(begins, end))
+        out.append((end, min(int(begins[at]) if at < len(begins) else high_ns, high_ns)))
+    return [(start, end) for start, end in out if end > start]
+
+
+def _pauses(
+    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_], low_ns: int, high_ns: int
+) -> list[tuple[int, int]]:
+    """Return the stretches without operator and device call that are longer than a dispatch."""
+    busy = np.flatnonzero(rows & np.isin(kinds, (Kind.OP, *HOST_CALL_KINDS)))
+    start, end = intervals.gaps(trace.ts_ns[busy], trace.end_ns[busy], low_ns, high_ns)
+    long = (end - start) > PYTHON_GAP_NS
+    return list(zip(start[long].tolist(), end[long].tolist(), strict=True))
+
+
+def _around(
+    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_], compiles: NDArray[np.intp]
+) -> list[tuple[int, int]]:
+    """Return the stretches between a compilation and the nearest beginning or end of an operator or call.
+
+    The compiler's ranges do not cover all it does: guards are built, code objects made and wrappers put
+    together before the first operator of the new code runs (2 ms per graph on an H200's host).
+    """
+    others = rows & np.isin(kinds, (Kind.OP, *HOST_CALL_KINDS))
+    others[compiles] = False
+    points = np.unique(np.concatenate([trace.ts_ns[others], trace.end_ns[others]]))
+    if not len(points) or not len(compiles):
+        return []
+    edges = np.unique(np.concatenate([trace.ts_ns[compiles], trace.end_ns[compiles]]))
+    low = points[np.maximum(np.searchsorted(points, edges, side="right") - 1, 0)]
+    high = points[np.minimum(np.searchsorted(points, edges), len(points) - 1)]
+    return list(zip(np.minimum(low, edges).tolist(), np.maximum(high, edges).tolist(), strict=True))

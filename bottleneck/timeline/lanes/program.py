@@ -1,0 +1,360 @@
+"""The program that the replay runs: host events in launch order and the device work they launch.
+
+In: a `Trace`, its steps. Out: `Program`, plain arrays. One lane for the host: the launching
+threads merged in the order of their calls (the autograd thread launches while the training thread
+waits in backward). One lane per stream.
+
+An event is a device call that matters to the order of things: a launch, a wait, an allocator call,
+or a step boundary. All other host time is work that belongs to the event it precedes, split over
+the categories of hostwork.py. A call that waits is split at the moment when what it waited for
+ended: what comes before is not work, what comes after is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part
+from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind
+from ..trace.kernels import classify
+from .host_work import HostWork, Work, read_host_work
+from .waits import (
+    NO_WAIT,
+    QUEUE_DEPTH,
+    WAIT_ALL,
+    Activities,
+    Calls,
+    EventKind,
+    find_dependencies,
+    find_waits,
+    limit_full_queue,
+    previous_ends,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.run import CompileFacts
+    from ...model.trace import Trace
+
+__all__ = ["NO_WAIT", "PARTS", "QUEUE_DEPTH", "WAIT_ALL", "EventKind", "Program", "build_program"]
+
+_ALLOCATOR = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|HostRegister"
+    r"|HostUnregister|MemPool\w*)|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Alloc|Free)"
+)
+_SYNC = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
+_RECORDED = (Kind.OP, *HOST_CALL_KINDS)
+_MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Events (n), activities (m) and step marks; times in float64 ns.
+
+    Host, per event: `work` of shape (n, len(Work)) before the event's launch or wait;
+    `after` (n,) after its wait, in category `after_work`. Device, per activity: `lane`, `duration`,
+    `delay` (unexplained by launch and order), `depends` (activity on another lane, or -1).
+    """
+
+    kind: NDArray[np.int8]
+    work: NDArray[np.float64]
+    seam_work: NDArray[np.float64]
+    """The SEAM column of `work` by owners, (n, len(host_work.seam_owners))."""
+    after: NDArray[np.float64]
+    after_work: NDArray[np.int8]
+    wait: NDArray[np.int64]
+    row: NDArray[np.int64]
+    """Trace row of the event's call; -1 for marks."""
+    first_activity: NDArray[np.int64]
+    """(n + 1,): activities of event e are first_activity[e] to first_activity[e + 1]."""
+
+    event: NDArray[np.int64]
+    """Per activity: the event that launched it."""
+    lane: NDArray[np.int64]
+    duration: NDArray[np.float64]
+    delay: NDArray[np.float64]
+    depends: NDArray[np.int64]
+    activity_row: NDArray[np.int64]
+    """Trace row of the activity (the first one, for a graph launch)."""
+    part: NDArray[np.int8]
+    """Index into `parts`."""
+    observed_start: NDArray[np.float64]
+    observed_end: NDArray[np.float64]
+    launch_work: NDArray[np.int8]
+    """Category of the host at the launch: tells optimizer kernels from the others."""
+
+    marks: NDArray[np.int64]
+    """Event index of each step boundary, steps + 1 of them."""
+    mark_ns: NDArray[np.float64]
+    latency: float
+    """Launch call's end to kernel start when the stream is idle, ns."""
+    spacing: float
+    """End of one kernel to start of the next when both are queued, ns."""
+    lanes: tuple[tuple[int, int], ...]
+    """(device, stream) of each lane."""
+    parts: tuple[Part, ...]
+    host_work: HostWork
+    recorded: NDArray[np.int64]
+    """Operators and calls that the profiler recorded, by category of host work, (len(Work),): each of
+    them carries some of its cost."""
+    origin_ns: int
+    launch_calls: int
+    missing_activities: int
+    """Launch calls without any device activity in the trace."""
+    orphan_activities: int
+    """Device activities without their launch call."""
+
+    @property
+    def steps(self) -> int:
+        """Whole steps in the window."""
+        return len(self.marks) - 1
+
+
+PARTS: tuple[Part, ...] = (
+    Part.TENSOR_CORE,
+    Part.OTHER_MATH,
+    Part.MEMORY_BOUND,
+    Part.OPTIMIZER,
+    Part.COMMUNICATION,
+    Part.COPIES,
+)
+"""Order of `Program.part`; also the order of precedence when kernels overlap."""
+
+
+def _codes(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    return np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
+
+
+def _launching_threads(
+    trace: Trace, calls: NDArray[np.int64], launched: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the thread codes that launch at least 1 % of the device work."""
+    threads, counts = np.unique(trace.tid[calls[launched]], return_counts=True)
+    return np.asarray(threads[counts >= max(1, 0.01 * counts.sum())], dtype=np.int64)
+
+
+def _join(
+    trace: Trace, calls: NDArray[np.int64], device: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return per device row the trace row of its launch call (-1: none), and per call a flag."""
+    order = np.argsort(trace.correlation[calls], kind="stable")
+    keys = trace.correlation[calls][order]
+    wanted = trace.correlation[device]
+    at = np.clip(np.searchsorted(keys, wanted), 0, max(len(keys) - 1, 0))
+    found = (keys[at] == wanted) & (wanted > 0) if len(keys) else np.zeros(len(device), dtype=bool)
+    parent = np.where(found, calls[order[at]] if len(keys) else -1, -1)
+    launched = np.zeros(len(calls), dtype=bool)
+    if len(keys):
+        launched[order[at[found]]] = True
+    return parent, launched
+
+
+def _gather(
+    trace: Trace, device: NDArray[np.int64], parent: NDArray[np.int64], call_end: NDArray[np.int64]
+) -> tuple[Activities, tuple[tuple[int, int], ...]]:
+    lane_key = trace.device[device].astype(np.int64) * (1 << 40) + trace.stream[device]
+    lanes, lane = np.unique(lane_key, return_inverse=True)
+    part_of_name = np.asarray(
+        [PARTS.index(classify(n).part) if classify(n).part in PARTS else 1 for n in trace.names],
+        dtype=np.int8,
+    )
+    part = part_of_name[trace.name[device]]
+    # A graph launch starts many kernels; on one lane they are one piece of work.
+    order = np.lexsort((trace.ts_ns[device], lane, call_end[parent], parent))
+    order = order[np.argsort(call_end[parent[order]], kind="stable")]
+    d, p, ln = device[order], parent[order], lane[order]
+    head = np.ones(len(d), dtype=bool)
+    head[1:] = (p[1:] != p[:-1]) | (ln[1:] != ln[:-1])
+    first = np.flatnonzero(head)
+    end_ns = trace.end_ns[d]
+    group_end = np.maximum.reduceat(end_ns, first) if len(d) else end_ns
+    activities = Activities(
+        call_row=p[first],
+        row=d[first],
+        start=trace.ts_ns[d][first],
+        end=group_end,
+        busy=(group_end - trace.ts_ns[d][first]).astype(np.float64),
+        lane=ln[first].astype(np.int64),
+        part=part[order][first],
+    )
+    return activities, tuple((int(k >> 40), int(k & ((1 << 40) - 1))) for k in lanes)
+
+
+def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is one column)
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    step_edges_ns: NDArray[np.int64],
+    *,
+    main_tid: int | None = None,
+    compile_facts: CompileFacts | None = None,
+    evaluates: bool = False,
+) -> Program | None:
+    """Build the program of the whole steps between the first and the last boundary.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        step_edges_ns: boundaries of consecutive steps on the host, int64 ns, steps + 1 of them.
+        main_tid: thread code of the training thread; the thread with the most annotations if None.
+        compile_facts: compile.json, see `read_host_work`.
+        evaluates: see `read_host_work`.
+
+    Returns:
+        The program, or None when the window holds no launched device work.
+    """
+    low, high = int(step_edges_ns[0]), int(step_edges_ns[-1])
+    all_calls = np.flatnonzero(np.isin(kinds, HOST_CALL_KINDS))
+    all_device = np.flatnonzero(np.isin(kinds, DEVICE_KINDS))
+    parent, launched = _join(trace, all_calls, all_device)
+    if not launched.any():
+        return None
+    end_ns = trace.end_ns
+    launching = _launching_threads(trace, all_calls, launched)
+
+    in_window = (trace.ts_ns >= low) & (trace.ts_ns < high)
+    call_mask = np.zeros(len(trace), dtype=bool)
+    call_mask[all_calls] = True
+    call_mask &= in_window & np.isin(trace.tid, launching)
+    kept = (parent >= 0) & call_mask[np.maximum(parent, 0)]
+    device, parent_of = all_device[kept], parent[kept]
+    if not len(device):
+        return None
+    # Capture quality: how much of what was launched or ran has no counterpart.
+    launch_name = np.fromiter(
+        ("aunch" in n and "HostFunc" not in n for n in trace.names), bool, len(trace.names)
+    )
+    is_launch_call = launch_name[trace.name[all_calls]] & in_window[all_calls]
+    missing = int((is_launch_call & ~launched).sum())
+    orphans = int(((parent < 0) & in_window[all_device]).sum())
+
+    activities, lanes = _gather(trace, device, parent_of, end_ns)
+
+    threads = np.isin(trace.tid, launching)
+    if main_tid is None:
+        notes = np.flatnonzero((kinds == Kind.ANNOTATION) & in_window)
+        pool = trace.tid[notes] if len(notes) else trace.tid[all_calls[launched]]
+        main_tid = int(np.bincount(pool).argmax())
+    main = trace.tid == main_tid
+    host_work = read_host_work(
+        trace,
+        kinds,
+        threads=threads | main,
+        main=main,
+        low_ns=low,
+        high_ns=high,
+        compile_facts=compile_facts,
+        evaluates=evaluates,
+    )
+
+    # --- events: which calls matter, and the step boundaries as calls of no length
+    is_sync, is_alloc, is_copy = (_codes(trace, p)[trace.name] for p in (_SYNC, _ALLOCATOR, _MEMCPY))
+    has_activity = np.zeros(len(trace), dtype=bool)
+    has_activity[activities.call_row] = True
+    calls = np.flatnonzero(call_mask & (has_activity | is_sync | is_alloc))
+    rows = np.concatenate([calls, np.full(len(step_edges_ns), -1, dtype=np.int64)])
+    start = np.concatenate([trace.ts_ns[calls], step_edges_ns])
+    end = np.concatenate([end_ns[calls], step_edges_ns])
+    order = np.lexsort((rows >= 0, end))
+    rows, start, end = rows[order], start[order], end[order]
+    is_mark = rows < 0
+    kind = np.full(len(rows), EventKind.LAUNCH, dtype=np.int8)
+    kind[is_mark] = EventKind.MARK
+    kind[~is_mark & is_sync[rows]] = EventKind.SYNC
+    kind[~is_mark & is_alloc[rows] & ~has_activity[rows]] = EventKind.ALLOCATOR
+
+    # --- activities in event order
+    position = np.full(len(trace), -1, dtype=np.int64)
+    position[rows[~is_mark]] = np.flatnonzero(~is_mark)
+    act_order = np.argsort(position[activities.call_row], kind="stable")
+    a = Activities(*(getattr(activities, f)[act_order] for f in Activities.__slots__))
+    act_event = position[a.call_row]
+    call_end_a = end_ns[a.call_row]
+    previous_end = previous_ends(a)
+
+    # --- launch latency and spacing, from the activities that show them
+    idle = previous_end < trace.ts_ns[a.call_row]
+    offsets = (a.start - call_end_a)[idle]
+    latency = float(np.clip(np.median(offsets), 0.0, 20_000.0)) if len(offsets) >= 8 else 2_500.0
+    queued = (call_end_a + 20_000 < previous_end) & (a.start - previous_end < 10_000)
+    spacing = float(np.median((a.start - previous_end)[queued])) if queued.sum() >= 8 else 1_000.0
+    spacing = max(spacing, 0.0)
+
+    # --- waits
+    wait, wait_end = find_waits(trace, Calls(rows, start, end, kind), is_copy, a, act_event)
+    # A call that waits for its own copy issues it when it begins, any other when it returns.
+    issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
+    depends, delay = find_dependencies(a, issue, previous_end, latency)
+    span = end - start
+    before_call_end = np.concatenate([[low], np.maximum.accumulate(end)[:-1]])
+    waited = wait != NO_WAIT
+    # Time of a waiting call before the wait is over is no work; what follows is.
+    after = np.where(waited, np.clip(end - np.maximum(wait_end, start), 0, span), 0).astype(np.float64)
+
+    # --- own work: the stretch since the last event, then the call itself
+    work = host_work.split(before_call_end, np.maximum(start, before_call_end))
+    own_call = np.where(waited, 0, np.maximum(end - np.maximum(start, before_call_end), 0)).astype(np.float64)
+    limit_full_queue(own_call, kind, start, a, act_event)
+    call_work = host_work.at(start)
+    call_work[kind == EventKind.SYNC] = Work.SYNC
+    call_work[kind == EventKind.COPY] = Work.COPY
+    call_work[kind == EventKind.ALLOCATOR] = Work.ALLOCATOR
+    call_work[call_work == Work.OVERHEAD] = Work.DISPATCH
+    work[np.arange(len(rows)), call_work] += own_call
+    seam_work = host_work.split_seams(before_call_end, np.maximum(start, before_call_end))
+    in_seam = np.where(call_work == Work.SEAM, host_work.group_at(start), -1)
+    at_seam = np.flatnonzero(in_seam >= 0)
+    seam_work[at_seam, in_seam[at_seam]] += own_call[at_seam]
+    # Between two allocator calls in a row there is nothing but the allocator (empty_cache, retry).
+    pair = np.zeros(len(rows), dtype=bool)
+    pair[1:] = (kind[1:] == EventKind.ALLOCATOR) & (kind[:-1] == EventKind.ALLOCATOR)
+    between = (Work.DISPATCH, Work.HOST, Work.ASIDE)
+    moved = work[pair][:, between].sum(axis=1)
+    for each in between:
+        work[pair, each] = 0.0
+    work[pair, Work.ALLOCATOR] += moved
+
+    part = a.part.copy()
+    launch_work = host_work.at(trace.ts_ns[a.call_row])
+    in_optimizer = (launch_work == Work.OPTIMIZER) & (part <= PARTS.index(Part.MEMORY_BOUND))
+    part[in_optimizer] = PARTS.index(Part.OPTIMIZER)
+
+    return Program(
+        kind=kind,
+        work=work,
+        seam_work=seam_work,
+        after=after,
+        after_work=call_work,
+        wait=wait,
+        row=rows,
+        first_activity=np.searchsorted(act_event, np.arange(len(rows) + 1), side="left"),
+        event=act_event,
+        lane=a.lane,
+        duration=a.busy,
+        delay=delay,
+        depends=depends,
+        activity_row=a.row,
+        part=part,
+        observed_start=a.start.astype(np.float64),
+        observed_end=a.end.astype(np.float64),
+        launch_work=launch_work,
+        marks=np.flatnonzero(is_mark),
+        mark_ns=step_edges_ns.astype(np.float64),
+        latency=latency,
+        spacing=spacing,
+        lanes=lanes,
+        parts=PARTS,
+        host_work=host_work,
+        recorded=np.bincount(
+            host_work.at(trace.ts_ns[in_window & threads & np.isin(kinds, _RECORDED)]),
+            minlength=len(Work),
+        ),
+        origin_ns=low,
+        launch_calls=int(is_launch_call.sum()),
+        missing_activities=missing,
+        orphan_activities=orphans,
+    )

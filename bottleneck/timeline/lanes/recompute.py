@@ -1,0 +1,143 @@
+"""Forward work that backward does a second time: activation checkpointing in the trace.
+
+In: a trace and its program. Out: which device activities were recomputed, the edit that leaves them
+out, and what the forward launches, the most that could be recomputed.
+
+Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm: their
+derivatives have other names) means that saved activations are being made again; all that is launched
+from the first such operator of the node to the last belongs to it. What a compiled graph recomputes is
+part of its kernels and cannot be told.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.trace import Trace
+from ..trace.dialect import Kind
+from ..trace.dialect import kinds as kinds_of
+from ..trace.intervals import measure
+from .program import Program
+from .replay import Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..cpu.segments import Segments
+    from .calibrate import Calibration
+    from .replay import Replay
+
+__all__ = ["checkpoint_ms", "forward_work", "recomputed", "recomputed_ms", "without_recomputation"]
+
+_NODE = "autograd::engine::evaluate_function"
+_FORWARD_ONLY = re.compile(
+    r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
+    r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
+)
+
+
+def recomputed(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
+    """Return which activities recompute what forward had computed, shape (m,)."""
+    out = np.zeros(len(program.event), dtype=bool)
+    launched = program.row[program.event]
+    when, thread = trace.ts_ns[launched], trace.tid[launched]
+    for tid, begin, end in _stretches(trace, kinds):
+        on = np.flatnonzero((thread == tid) & (launched >= 0))
+        at = np.searchsorted(begin, when[on], side="right") - 1
+        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
+    return out
+
+
+def recomputed_ms(trace: Trace | None, segments: Segments | None) -> float:
+    """Return the profiled time in which backward recomputes, without a device, ms per step."""
+    if trace is None or segments is None or not len(segments.row):
+        return 0.0
+    first, last = segments.bounds_ns
+    spent = 0.0
+    for tid, begin, end in _stretches(trace, kinds_of(trace)):
+        inside = (begin >= first) & (end <= last)
+        if tid == segments.tid and inside.any():
+            # Checkpoints within checkpoints: the outer stretch holds the inner one.
+            spent += measure(begin[inside], end[inside])
+    return spent / max(1, segments.steps) / 1e6
+
+
+def _stretches(
+    trace: Trace, kinds: NDArray[np.int8]
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield (thread, begins, ends) of recomputation, in order of time."""
+    is_node = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
+    marks = np.fromiter((bool(_FORWARD_ONLY.match(name)) for name in trace.names), bool, len(trace.names))
+    ops = (kinds == Kind.OP) & (is_node | marks)[trace.name]
+    for tid in np.unique(trace.tid[ops & is_node[trace.name]]).tolist():
+        spans = _spans(trace, np.flatnonzero(ops & (trace.tid == tid)), is_node)
+        if spans:
+            begin, end = np.array(sorted(spans), dtype=np.int64).T
+            yield tid, begin, end
+
+
+def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return, per node with forward operators in it, from the first of them to the end of the last.
+
+    An operator counts for the innermost node around it: reentrant checkpointing runs a backward of its
+    own inside a node, after the recomputation.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    opened: list[tuple[int, int]] = []
+    for row in rows.tolist():
+        begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
+        while opened and opened[-1][1] <= begin:
+            opened.pop()
+        if is_node[trace.name[row]]:
+            opened.append((row, end))
+        elif opened:
+            node = opened[-1][0]
+            first, last = found.get(node, (begin, end))
+            found[node] = (min(first, begin), max(last, end))
+    return list(found.values())
+
+
+def forward_work(
+    trace: Trace, kinds: NDArray[np.int8], program: Program, *, phase: str = "forward"
+) -> NDArray[np.bool_]:
+    """Return which activities a labelled phase launches, shape (m,): those of the forward may be repeated."""
+    out = np.zeros(len(program.event), dtype=bool)
+    label = np.fromiter((name == phase for name in trace.names), bool, len(trace.names))
+    rows = np.flatnonzero((kinds == Kind.ANNOTATION) & label[trace.name])
+    launched = program.row[program.event]
+    when, thread = trace.ts_ns[launched], trace.tid[launched]
+    for tid in np.unique(trace.tid[rows]).tolist():
+        mine = rows[trace.tid[rows] == tid]
+        begin, end = trace.ts_ns[mine], trace.end_ns[mine]
+        on = np.flatnonzero((thread == tid) & (launched >= 0))
+        at = np.searchsorted(begin, when[on], side="right") - 1
+        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
+    return out
+
+
+def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:
+    """Return the edit in which these activities are not launched, nor dispatched on the host."""
+    events = np.zeros(len(program.kind), dtype=bool)
+    events[program.event[mask]] = True
+    return Edit(duration=np.where(mask, 0.0, 1.0), gone=np.where(events[:, None], program.work, 0.0))
+
+
+def checkpoint_ms(
+    replay: Replay, calibration: Calibration, forward: NDArray[np.bool_], *, true_ms: float
+) -> float:
+    """Return how much longer a step is whose backward does all of the forward a second time, in ms.
+
+    The most that checkpointing can cost: what is not wrapped (the output layer, the loss) is not repeated.
+    The replay does it where the forward stands: on the device the order makes no difference, and the host
+    launches as much.
+    """
+    program, base = replay.program, calibration.base
+    events = np.zeros(len(program.kind), dtype=bool)
+    events[program.event[forward]] = True
+    twice = Edit(duration=np.where(forward, 2.0, 1.0), gone=np.where(events[:, None], -program.work, 0.0))
+    reference = replay.run(base).step_ns
+    return max(0.0, true_ms * (replay.run(base.and_also(twice)).step_ns / reference - 1.0))

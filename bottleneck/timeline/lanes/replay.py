@@ -1,0 +1,275 @@
+"""The replay: run a `Program` again, perhaps with something changed, and see how long a step takes.
+
+In: a `Program` and an `Edit`. Out: a `Schedule`: when each host event and each piece of device work
+would have happened.
+
+    host  += own work * factor of its category
+    start  = max(host + launch latency, end of the work before on the stream, end of what it waits for)
+    end    = start + duration
+    a wait: host = max(host, end of what it waits for)
+    the host runs at most QUEUE_DEPTH launches ahead
+
+Between two waits the recurrence is a running sum and a running maximum (max-plus algebra:
+`x[k] = max(r[k], x[k-1]) + d[k]` has the closed form `cumsum(d) + cummax(r - cumsum(d) + d)`), so a
+stretch without waits is one vectorised pass per lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .host_work import Work
+from .program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .program import Program
+
+__all__ = ["Edit", "Replay", "Schedule"]
+
+_BLOCK = 960
+"""Launches per pass; below QUEUE_DEPTH, so that the queue limit of a pass is known before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """What to change; the default changes nothing.
+
+    Attributes:
+        work: factor on host work, by category; 1 where missing.
+        drop_waits: kinds of events whose waits are gone.
+        drop_at: events whose waits are gone whatever their kind, shape (n,); None: none.
+        duration: factor on device durations, shape (m,) or a scalar. What has the factor 0 is not
+            launched at all: it takes no room between its neighbours either.
+        spacing: factor on the pause behind each piece of device work, shape (m,) or a scalar.
+        gone: host work that is not done at all, ns before any factor, shape (n, len(Work)); None: all is.
+    """
+
+    work: dict[Work, float] = field(default_factory=dict)
+    drop_waits: frozenset[EventKind] = frozenset()
+    duration: NDArray[np.float64] | float = 1.0
+    spacing: NDArray[np.float64] | float = 1.0
+    gone: NDArray[np.float64] | None = None
+    drop_at: NDArray[np.bool_] | None = None
+
+    def factors(self) -> NDArray[np.float64]:
+        """Return the factor of each category, shape (len(Work),)."""
+        out = np.ones(len(Work))
+        for work, factor in self.work.items():
+            out[work] = factor
+        return out
+
+    def and_also(self, other: Edit) -> Edit:
+        """Return both edits together; factors multiply."""
+        work = dict(self.work)
+        for key, factor in other.work.items():
+            work[key] = work.get(key, 1.0) * factor
+        gone = self.gone if other.gone is None else other.gone
+        if self.gone is not None and other.gone is not None:
+            gone = np.maximum(self.gone, other.gone)
+        drop_at = self.drop_at if other.drop_at is None else other.drop_at
+        if self.drop_at is not None and other.drop_at is not None:
+            drop_at = self.drop_at | other.drop_at
+        return Edit(
+            work=work,
+            drop_waits=self.drop_waits | other.drop_waits,
+            duration=self.duration * other.duration,
+            spacing=self.spacing * other.spacing,
+            gone=gone,
+            drop_at=drop_at,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When everything happened, float64 ns from the first step boundary."""
+
+    before: NDArray[np.float64]
+    """Host time when the event's own work began (n,)."""
+    issued: NDArray[np.float64]
+    """Host time when the event was launched, or its wait began (n,)."""
+    host: NDArray[np.float64]
+    """Host time after the event (n,)."""
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    """Device times (m,)."""
+    step_end: NDArray[np.float64]
+    """End of each step: host part and device work both done; index 0 is the window's begin."""
+
+    @property
+    def whole(self) -> tuple[float, float, int]:
+        """Begin, end and number of the steps that count.
+
+        The host runs ahead of the device, so the window's first boundary is a host time that no
+        device work agrees with: with more than one step, the first only sets the begin.
+        """
+        steps = len(self.step_end) - 1
+        first = 1 if steps > 1 else 0
+        return float(self.step_end[first]), float(self.step_end[-1]), steps - first
+
+    @property
+    def step_ns(self) -> float:
+        """Mean step time, between the ends of the first and the last whole step."""
+        begin, end, steps = self.whole
+        return (end - begin) / steps if steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A stretch of events that is one pass: only the first may wait."""
+
+    first: int
+    last: int
+    act_first: int
+    act_last: int
+    lanes: tuple[tuple[int, NDArray[np.int64]], ...]
+    """(lane, activities of the block on it, relative to act_first)."""
+
+
+def step_ends(program: Program, host: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when each step ended: at its boundary, or when its last device work was done."""
+    out = np.empty(len(program.marks))
+    reach = np.maximum.accumulate(end) if len(end) else end
+    for k, mark in enumerate(program.marks.tolist()):
+        launched = int(program.first_activity[mark])
+        out[k] = host[mark] if launched == 0 else max(host[mark], reach[launched - 1])
+    return out
+
+
+class Replay:
+    """A program made ready to be run many times."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._blocks = self._cut()
+
+    def _cut(self) -> tuple[_Block, ...]:
+        p = self.program
+        n = len(p.kind)
+        starts = {0}
+        starts.update(np.flatnonzero(p.wait != NO_WAIT).tolist())
+        # The activity of a wait on its own copy is launched by the same event: cut after it too.
+        starts.update((np.flatnonzero(p.wait != NO_WAIT) + 1).tolist())
+        starts.update(p.event[np.flatnonzero(p.depends >= 0)].tolist())
+        edges = sorted(s for s in starts if s < n)
+        blocks: list[_Block] = []
+        for first, stop in zip(edges, [*edges[1:], n], strict=True):
+            while first < stop:
+                block = self._block(first, stop)
+                blocks.append(block)
+                first = block.last  # noqa: PLW2901  (the stretch is cut from the front)
+        return tuple(blocks)
+
+    def _block(self, first: int, stop: int) -> _Block:
+        """Return the longest block from `first` that stays below the launch limit of a pass."""
+        p = self.program
+        begin = int(p.first_activity[first])
+        limit = int(np.searchsorted(p.first_activity, begin + _BLOCK, side="right")) - 1
+        last = min(stop, max(limit, first + 1), first + _BLOCK)
+        lane = p.lane[begin : int(p.first_activity[last])]
+        return _Block(
+            first=first,
+            last=last,
+            act_first=begin,
+            act_last=begin + len(lane),
+            lanes=tuple((int(u), np.flatnonzero(lane == u)) for u in np.unique(lane)),
+        )
+
+    def run(self, edit: Edit | None = None) -> Schedule:
+        """Run the program once.
+
+        Args:
+            edit: what to change; None changes nothing.
+
+        Returns:
+            The schedule.
+        """
+        p = self.program
+        edit = edit or Edit()
+        factors = edit.factors()
+        own = (p.work if edit.gone is None else p.work - edit.gone) @ factors
+        dropped = np.isin(p.kind, [int(k) for k in edit.drop_waits])
+        if edit.drop_at is not None:
+            dropped = dropped | edit.drop_at
+        wait = np.where(dropped, NO_WAIT, p.wait)
+        after = np.where(dropped, 0.0, p.after * factors[p.after_work])
+
+        n, m = len(p.kind), len(p.event)
+        device = _Device(
+            program=p,
+            duration=p.duration * edit.duration,
+            spacing=np.where(np.broadcast_to(edit.duration, m) == 0.0, 0.0, p.spacing * edit.spacing),
+            issued=np.empty(n),
+            start=np.empty(m),
+            end=np.empty(m),
+            lane_end=np.full(len(p.lanes), -np.inf),
+        )
+        host = np.empty(n)
+        clock = 0.0
+        for block in self._blocks:
+            e0, e1 = block.first, block.last
+            total = np.cumsum(own[e0:e1])
+            times = clock + total
+            if block.act_last > QUEUE_DEPTH:
+                times = total + np.maximum(self._room(block, device.end) - total, clock)
+                times = total + np.maximum.accumulate(times - total)
+            device.issued[e0:e1] = times
+            for lane, index in block.lanes:
+                device.run(block.act_first + index, lane)
+            if wait[e0] != NO_WAIT:
+                # Only the first event of a block waits, and such a block holds that event alone.
+                until = device.lane_end.max() if wait[e0] == WAIT_ALL else device.end[wait[e0]]
+                times = np.maximum(times, until)
+            host[e0:e1] = times + after[e0]
+            clock = float(host[e1 - 1])
+        return Schedule(
+            before=np.concatenate([[0.0], host[:-1]]),
+            issued=device.issued,
+            host=host,
+            start=device.start,
+            end=device.end,
+            step_end=step_ends(p, host, device.end),
+        )
+
+    def _room(self, block: _Block, end: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the earliest time of each event at which the launch queue has room for it."""
+        p = self.program
+        launched = p.first_activity[block.first + 1 : block.last + 1]
+        oldest = launched - QUEUE_DEPTH
+        room = np.where(oldest > 0, end[np.maximum(oldest - 1, 0)], -np.inf)
+        launches = launched > p.first_activity[block.first : block.last]
+        return np.where(launches, room, -np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    """The lanes of one run; fills `start` and `end` block by block."""
+
+    program: Program
+    duration: NDArray[np.float64]
+    spacing: NDArray[np.float64]
+    issued: NDArray[np.float64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    lane_end: NDArray[np.float64]
+
+    def run(self, at: NDArray[np.int64], lane: int) -> None:
+        """Run the activities `at`, in order, on one lane."""
+        p = self.program
+        ready = self.issued[p.event[at]] + p.latency + p.delay[at]
+        depends = p.depends[at]
+        if (depends >= 0).any():
+            until = np.where(depends >= 0, self.end[np.maximum(depends, 0)], -np.inf)
+            ready = np.maximum(ready, until)
+        spacing = self.spacing[at]
+        occupied = self.duration[at] + spacing
+        total = np.cumsum(occupied)
+        free = np.maximum(np.maximum.accumulate(ready - (total - occupied)), self.lane_end[lane])
+        done = total + free
+        self.end[at] = done - spacing
+        self.start[at] = self.end[at] - self.duration[at]
+        self.lane_end[lane] = done[-1]

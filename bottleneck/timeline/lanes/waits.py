@@ -1,0 +1,196 @@
+"""Who waits for whom: what a host call waited for, and what device work waited for.
+
+In: device calls and device work with their times. Out: wait targets, dependencies between streams,
+unexplained delays. A trace seldom says which event a wait belongs to; the times do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+
+__all__ = [
+    "NO_WAIT",
+    "QUEUE_DEPTH",
+    "WAIT_ALL",
+    "Activities",
+    "Calls",
+    "EventKind",
+    "find_dependencies",
+    "find_waits",
+    "limit_full_queue",
+    "previous_ends",
+]
+
+NO_WAIT = -1
+WAIT_ALL = -2
+"""Wait targets below zero: nothing, or everything launched so far."""
+
+QUEUE_DEPTH = 1024
+"""Launches that the host may run ahead of the device. CUDA documents no number; 1024 is what the
+driver's channel holds in practice (the host blocks in its 1025th pending launch)."""
+
+
+class EventKind(IntEnum):
+    """What an event is."""
+
+    LAUNCH = 0
+    SYNC = 1
+    """cuda*Synchronize, or a device-to-host copy that the host waits for."""
+    COPY = 2
+    """A host-to-device copy that the host waits for (pageable memory)."""
+    ALLOCATOR = 3
+    MARK = 4
+    """A step boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """Device work in the order of its launches, one entry per (launch, lane)."""
+
+    call_row: NDArray[np.int64]
+    row: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    busy: NDArray[np.float64]
+    lane: NDArray[np.int64]
+    part: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Events as they stand in the trace; `kind` is corrected as waits are found."""
+
+    row: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    kind: NDArray[np.int8]
+
+
+def find_dependencies(
+    a: Activities, call_end: NDArray[np.int64], previous_end: NDArray[np.int64], latency: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Find what an activity waited for on another lane, and what nothing explains.
+
+    The trace does not always say which event a stream waits for; the times do: an activity that was
+    launched, whose lane was free, and that still started only when an activity of another lane
+    ended (within 15 us), waited for it.
+    """
+    n = len(a.row)
+    depends = np.full(n, -1, dtype=np.int64)
+    delay = np.zeros(n)
+    ready = np.maximum(call_end + latency, previous_end)
+    late = a.start - ready
+    if len(np.unique(a.lane)) > 1:
+        by_end = np.argsort(a.end, kind="stable")
+        ends = a.end[by_end]
+        for k in np.flatnonzero(late > 5_000):
+            j = int(np.searchsorted(ends, a.start[k], side="right")) - 1
+            while j >= 0 and ends[j] >= a.start[k] - 15_000:
+                other = int(by_end[j])
+                if other < k and a.lane[other] != a.lane[k]:
+                    depends[k] = other
+                    break
+                j -= 1
+    unexplained = (depends < 0) & (late > 20_000)
+    delay[unexplained] = late[unexplained]
+    return depends, delay
+
+
+def previous_ends(a: Activities) -> NDArray[np.int64]:
+    """Return per activity the end of the one before it on its lane (a far past for the first)."""
+    out = np.full(len(a.row), np.iinfo(np.int64).min // 4, dtype=np.int64)
+    for lane in np.unique(a.lane):
+        on = np.flatnonzero(a.lane == lane)
+        reach = np.maximum.accumulate(a.end[on])
+        out[on[1:]] = reach[:-1]
+    return out
+
+
+def find_waits(
+    trace: Trace,
+    calls: Calls,
+    is_copy: NDArray[np.bool_],
+    a: Activities,
+    act_event: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find what each call waited for: index of an activity, WAIT_ALL or NO_WAIT, and its end.
+
+    A call counts as waiting only where the times agree: the awaited work ended inside the call, or
+    before it (a synchronisation that found the device done still orders the host behind it).
+    """
+    rows, start, end, kind = calls.row, calls.start, calls.end, calls.kind
+    n = len(rows)
+    wait = np.full(n, NO_WAIT, dtype=np.int64)
+    wait_end = np.zeros(n, dtype=np.int64)
+    launched_before = np.searchsorted(act_event, np.arange(n), side="left")
+    reach = np.maximum.accumulate(a.end) if len(a.end) else a.end
+    slack = 2_000
+    # Copies that the host waits for: their own activity ended inside the call.
+    # Staging pageable memory, the call returns with the last chunk still in flight: such a copy
+    # began long before the call returned.
+    own = np.flatnonzero((rows >= 0) & is_copy[rows])
+    first = np.searchsorted(act_event, own, side="left")
+    for e, k in zip(own.tolist(), first.tolist(), strict=True):
+        if k >= len(a.row) or act_event[k] != e:
+            continue
+        staged = end[e] - a.start[k] > max(20_000, 0.5 * (a.end[k] - a.start[k]))
+        if a.end[k] <= end[e] + slack or staged:
+            to_host = (
+                "DtoH" in trace.names[trace.name[a.row[k]]]
+                or "DeviceToHost" in trace.names[trace.name[a.row[k]]]
+            )
+            wait[e], wait_end[e] = k, a.end[k]
+            kind[e] = EventKind.SYNC if to_host else EventKind.COPY
+    for e in np.flatnonzero((kind == EventKind.SYNC) | (kind == EventKind.ALLOCATOR)).tolist():
+        if wait[e] != NO_WAIT:
+            continue
+        if e and kind[e - 1] == EventKind.COPY and kind[e] == EventKind.SYNC:
+            # Tensor.to() of pageable memory copies, then synchronises: one blocking copy.
+            kind[e] = EventKind.COPY
+        k = int(launched_before[e])
+        if k == 0:
+            continue
+        name = trace.names[trace.name[rows[e]]]
+        if kind[e] == EventKind.ALLOCATOR:
+            # cudaFree and cudaMalloc may drain the device first; only the times tell.
+            drained = int(reach[k - 1])
+            if start[e] + slack < drained <= end[e] + slack:
+                wait[e], wait_end[e] = WAIT_ALL, drained
+        elif "Device" in name or "Ctx" in name:
+            wait[e], wait_end[e] = WAIT_ALL, int(reach[k - 1])
+        else:
+            # A stream or event: the latest activity whose end explains the return, of those before.
+            ended = np.flatnonzero(a.end[max(0, k - 4096) : k] <= end[e] + slack) + max(0, k - 4096)
+            if len(ended):
+                target = int(ended[np.argmax(a.end[ended])])
+                wait[e], wait_end[e] = target, int(a.end[target])
+    return wait, wait_end
+
+
+def limit_full_queue(
+    own_call: NDArray[np.float64],
+    kind: NDArray[np.int8],
+    start: NDArray[np.int64],
+    a: Activities,
+    act_event: NDArray[np.int64],
+) -> None:
+    """Take the waiting for room in a full launch queue out of the launch calls' own work."""
+    launches = np.flatnonzero(kind == EventKind.LAUNCH)
+    if not len(launches):
+        return
+    typical = float(np.median(own_call[launches]))
+    long = launches[own_call[launches] > max(20.0 * typical, 100_000.0)]
+    ends = np.sort(a.end)
+    launched_before = np.searchsorted(act_event, long, side="left")
+    done = np.searchsorted(ends, start[long])
+    full = (launched_before - done) >= QUEUE_DEPTH * 0.9
+    own_call[long[full]] = typical

@@ -1,0 +1,1 @@
+"""Where the steps are, how long one takes, and what stands behind that figure."""

@@ -1,0 +1,245 @@
+"""The step time that everything is measured against, and from which steps it comes.
+
+In: a run (or none), the traced steps (or none), a step time given by the user (or none). Out:
+`StepBasis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.diagnosis import StepSummary
+from ...model.run import Run, StepTable, Window
+from ...model.words import ms
+from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
+from .rare import RareWork, find_rare
+from .traced import Steps
+
+__all__ = ["StepBasis", "find_basis", "step_times"]
+
+_USUAL_STAND_IN = 3
+"""Last steps of a short warm-up that stand in; of a script that makes three steps in all, two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBasis:
+    """The step summary with what else the timeline needs to know about it."""
+
+    summary: StepSummary
+    run: Run | None
+    """The run as given, or with a stand-in for its missing baseline window."""
+    kept: NDArray[np.bool_] | None = None
+    """Which steps of the baseline window count; those with rare work do not."""
+    rare: RareWork | None = None
+    """What some of the steps do beside; its price is part of the step time."""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ordinary_ms(self) -> float | None:
+        """The step time without the rare work: what trace and baseline describe."""
+        true_ms = self.summary.true_ms
+        return true_ms if true_ms is None or self.rare is None else true_ms - self.rare.ms
+
+
+def _tail(table: StepTable, count: int) -> StepTable:
+    """The last `count` steps of a table."""
+    columns: dict[str, Any] = {}
+    for name in table.__struct_fields__:
+        value = getattr(table, name)
+        if isinstance(value, dict):
+            columns[name] = {key: column[-count:] for key, column in value.items()}
+        else:
+            columns[name] = value[-count:]
+    return StepTable(**columns)
+
+
+def _stand_in(run: Run) -> Window | None:
+    """Unprofiled steps of the warm-up that can stand in for a baseline that was never reached.
+
+    Never the first step, which holds the costs of starting, nor any up to the last compilation.
+    """
+    window = run.window("warm-up")
+    if window is None or not window.steps.wall_ms:
+        return None
+    table = window.steps
+    quiet = len(table.wall_ms)
+    if len(table.compiled) == quiet and any(table.compiled):
+        quiet -= max(i for i, flag in enumerate(table.compiled) if flag) + 1
+    count = min(quiet, max(_USUAL_STAND_IN, len(table.wall_ms) // 2), len(table.wall_ms) - 1)
+    if count < 1:
+        return None
+    return Window(name="baseline", status="short", planned_steps=count, steps=_tail(table, count))
+
+
+def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", "host"]]:
+    """Return step times and their clock: device events where they exist, since a host runs ahead."""
+    device = table.device_ms
+    if len(device) == len(table.wall_ms) and sum(t is not None for t in device) >= 0.8 * len(device) > 0:
+        return list(device), "device"
+    return list(table.wall_ms), "host"
+
+
+def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTable) -> tuple[str, ...]:
+    notes = []
+    if typical.validation:
+        evaluated = [t for t, flag in zip(times, table.validation, strict=False) if flag and t is not None]
+        took = ", ".join(ms(value) for value in evaluated[:4])
+        which = "One baseline step contains" if typical.validation == 1 else "Some baseline steps contain"
+        notes.append(
+            f"{which} an evaluation ({took}), left out of the step time: done every N steps, it adds "
+            "its time / N to each."
+        )
+    if typical.stragglers:
+        lone = ", ".join(ms(value) for value in typical.stragglers)
+        notes.append(f"One baseline step of {lone} stands alone and is left out of the step time.")
+    if typical.one_off_compiles:
+        notes.append("One baseline step contains a late first compilation and is left out of the step time.")
+    return tuple(notes)
+
+
+def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
+    times, _ = step_times(table)
+    flags = np.zeros(len(times), dtype=np.bool_)
+    if len(table.validation) == len(times):
+        flags = np.asarray(table.validation, dtype=np.bool_)
+    return find_rare(
+        run,
+        table,
+        np.asarray([np.nan if t is None else t for t in times], dtype=np.float64),
+        kept=typical.kept,
+        validation=flags & np.asarray([t is not None for t in times]),
+    )
+
+
+def _with_rare(
+    run: Run,
+    table: StepTable,
+    rare: RareWork,
+    typical: TypicalStep,
+    *,
+    signal: str,
+    profiled_ms: float | None,
+    problems: Sequence[str],
+) -> StepBasis:
+    """The mean step is an ordinary one plus the rare work's share."""
+    times, _ = step_times(table)
+    kept = typical.kept & ~rare.steps
+    ordinary = np.asarray([t for t, keep in zip(times, kept, strict=True) if keep], dtype=np.float64)
+    mean = float(ordinary.mean())
+    low, high = mean_interval(ordinary) or (mean, mean)
+    true_ms = mean + rare.ms
+    held = int(rare.steps.sum())
+    where = f"{held} of {len(times)} baseline steps hold" if held else "Some steps behind the captures hold"
+    note = (
+        f"{where} {rare.what} ({ms(rare.each_ms)} each, every {rare.every:.0f} steps): "
+        f"{ms(rare.ms)} of the step time."
+    )
+    return StepBasis(
+        summary=StepSummary(
+            true_ms=true_ms,
+            true_ci_ms=(max(0.0, low + rare.ms - rare.error_ms), high + rare.ms + rare.error_ms),
+            profiled_ms=profiled_ms,
+            count=int(kept.sum() + rare.steps.sum()),
+            true_is="measured",
+            spread_ms=mad_spread(ordinary),
+            step_signal=signal,
+        ),
+        run=run,
+        kept=kept,
+        rare=rare,
+        problems=tuple(problems),
+        notes=(note,),
+    )
+
+
+def find_basis(
+    run: Run | None,
+    steps: Steps | None,
+    *,
+    given_ms: float | None,
+    recorded_ms: NDArray[np.float64] | None = None,
+) -> StepBasis:
+    """Choose the true step time: given, else measured without a profiler, else profiled.
+
+    Args:
+        run: run.json, or None for a bare trace.
+        steps: whole steps of the trace, or None without one.
+        given_ms: the step time that the user gives.
+        recorded_ms: how long the traced steps took (`timeline.recorded`); by the host's marks if None.
+    """
+    profiled = np.zeros(0) if recorded_ms is None else recorded_ms
+    if recorded_ms is None and steps is not None:
+        profiled = np.asarray(steps.end_ns - steps.start_ns, dtype=np.float64) / 1e6
+    profiled_ms = float(profiled.mean()) if len(profiled) else None
+    signal = run.step_signal if run is not None else (steps.how if steps is not None else "")
+    problems: list[str] = []
+    window = run.window("baseline") if run is not None else None
+    if run is not None and (window is None or len(window.steps.wall_ms) == 0):
+        window = _stand_in(run)
+        if window is not None:
+            others = [item for item in run.windows if item.name != "baseline"]
+            run = msgspec.structs.replace(run, windows=[*others, window])
+            problems.append(
+                "The baseline window was never reached: the last steps of the warm-up stand in for it. "
+                "Let the script run longer, or use --warmup 2."
+            )
+    typical = None
+    if window is not None and window.steps.wall_ms:
+        times, _ = step_times(window.steps)
+        typical = typical_step(times, validation=window.steps.validation, compiled=window.steps.compiled)
+    if typical is not None:
+        assert run is not None
+        assert window is not None
+        rare = None
+        if given_ms is None:
+            rare = _rare(run, window.steps, typical)
+        if rare is not None:
+            # The mean of the traced steps may hold it, or lack it; their median lacks it.
+            usual_ms = float(np.median(profiled)) if len(profiled) else None
+            return _with_rare(
+                run,
+                window.steps,
+                rare,
+                typical,
+                signal=signal,
+                profiled_ms=None if usual_ms is None else usual_ms + rare.ms,
+                problems=problems,
+            )
+        true_ms = typical.mean_ms if given_ms is None else given_ms
+        return StepBasis(
+            summary=StepSummary(
+                true_ms=true_ms,
+                true_ci_ms=typical.interval_ms if given_ms is None else None,
+                profiled_ms=profiled_ms,
+                count=typical.count,
+                true_is="measured" if given_ms is None else "given",
+                spread_ms=typical.spread_ms,
+                step_signal=signal,
+            ),
+            run=run,
+            kept=typical.kept,
+            problems=tuple(problems),
+            notes=_left_out(typical, times, window.steps),
+        )
+    if given_ms is not None or profiled_ms is not None:
+        return StepBasis(
+            summary=StepSummary(
+                true_ms=given_ms if given_ms is not None else profiled_ms,
+                true_ci_ms=mean_interval(profiled) if given_ms is None else None,
+                profiled_ms=profiled_ms,
+                count=len(profiled),
+                true_is="given" if given_ms is not None else "profiled",
+                spread_ms=mad_spread(profiled),
+                step_signal=signal,
+            ),
+            run=run,
+            problems=tuple(problems),
+        )
+    return StepBasis(summary=StepSummary(true_ms=None, step_signal=signal), run=run, problems=tuple(problems))

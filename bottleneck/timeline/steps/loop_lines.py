@@ -1,0 +1,80 @@
+"""What the samples of the warm-up say about the training loop's lines.
+
+In: run.json, whose `sites` hold the samples by part of the loop. Out: the line that dominates a part,
+how the time between an update and the next forward divides, and how much of the step runs in which
+Python loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...model.run import SAMPLED, LoopTime, Run, SiteTime, SourceSite
+
+__all__ = ["LoopShares", "after_share", "before_update", "loop_shares", "main_site"]
+
+_FEWEST_SAMPLES = 8
+"""Samples, a millisecond apart, of which a quarter more or less is chance."""
+_MOST_OF_A_PART = 0.5
+_FEWEST_IN_LOOP = 5
+"""A loop is seen through many lines at once: five samples are no accident of one of them."""
+_MAIN_SHARE = 0.25
+"""A line with fewer of a part's samples than this is not where its time goes."""
+
+
+def main_site(run: Run | None, *parts: str) -> SourceSite | None:
+    """Return the line that most samples of some parts of the loop fell on; None if they scatter.
+
+    Where they scatter over the lines of one Python loop it is that loop's first line.
+    """
+    found = [item for item in run.sites if item.phase in parts] if run is not None else []
+    most = max(found, key=lambda item: item.count, default=None)
+    if run is None or most is None:
+        return None
+    if most.count >= _MAIN_SHARE * sum(item.count for item in found):
+        return most.site
+    for loop in run.loops:
+        taken = sum(loop.of.get(part, 0) for part in parts)
+        if sum(loop.seen.get(part, 0) for part in parts) > _MOST_OF_A_PART * taken:
+            return loop.site
+    return None
+
+
+def after_share(sites: Sequence[SiteTime]) -> float | None:
+    """Return the share of the time between update and forward that still belongs to the last step.
+
+    None where too few samples fell there: then it is short, or the lines' order does not tell.
+    """
+    count = {part: sum(item.count for item in sites if item.phase == part) for part in SAMPLED}
+    after, before = count["sampled after"], count["sampled before"]
+    return after / (after + before) if after + before >= _FEWEST_SAMPLES else None
+
+
+def before_update(sites: Sequence[SiteTime]) -> bool:
+    """Return whether most samples outside phases fell between forward and update, and not behind it."""
+    between, after = (sum(item.count for item in sites if item.phase == part) for part in SAMPLED[1:3])
+    return between > after and between >= _FEWEST_SAMPLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopShares:
+    """How much of each part of the step runs in one Python loop, 0 to 1."""
+
+    forward: float
+    between: float
+    """Of the time from the forward to the update, without the backward."""
+    after: float
+    """Of the time from the update to the making of the next batch."""
+
+
+def loop_shares(loop: LoopTime) -> LoopShares | None:
+    """Return the loop's shares; None where fewer samples than `_FEWEST_IN_LOOP` fell into it.
+
+    What stands before the forward makes the batch: that is the input's, loop or not.
+    """
+    parts = SAMPLED[1:]
+    if sum(loop.seen.get(part, 0) for part in parts) < _FEWEST_IN_LOOP:
+        return None
+    between, after, forward = (loop.seen.get(part, 0) / max(1, loop.of.get(part, 0)) for part in parts)
+    return LoopShares(forward=forward, between=between, after=after)

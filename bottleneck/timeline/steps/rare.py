@@ -1,0 +1,290 @@
+"""Work that only some of the steps do: an evaluation every 20 steps, a checkpoint every 10.
+
+In: the baseline window. Out: `RareWork`, its price per step; and a `Timeline` of the ordinary steps
+with that price put back. The traced steps may hold such work or not, and a mean over both kinds of
+steps describes neither: so the ordinary steps are read alone, and the rare work is a line of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.codes import Part, WhatIf
+from ...model.diagnosis import BudgetLine, WhatIfResult
+from ...model.run import Run, SourceSite, StepTable
+from ...stats.spread import MAD_TO_SIGMA
+from ..result import HostSpan, Timeline
+from .traced import Steps
+
+__all__ = ["RARE", "RareWork", "find_rare", "ordinary_steps", "with_rare"]
+
+RARE = "of some steps only"
+"""Label of the span."""
+EVALUATION = "evaluation"
+OTHER = "other work"
+
+_FEWEST = 2
+"""One of a kind is a straggler, or the end of an epoch: what it costs per step, nothing tells."""
+_MOST_SHARE = 1 / 3
+"""Beyond this share the traced steps hold enough of it to be described by them."""
+_FAR = 6.0
+"""Sigmas beyond the median, as for stragglers (`stats.typical`)."""
+_LEAST_TIMES = 1.0
+"""...and at least one ordinary step longer: rarer and shorter work is below what matters."""
+_UNSEEN_TIMES = 3.0
+"""...and so many where processor time was not measured (GPU runs): no time slice takes that long twice."""
+_OUTSIDE_SHARE = 0.5
+"""So much of the excess stands outside the phases; a slow fetch or a long batch is another matter."""
+_ALIKE = 2.0
+"""Of one kind: no longer than so many times the median one, and no shorter than a part of it."""
+_FEWEST_ORDINARY = 3
+_LONE_ERROR = 0.25
+"""Half-width of a price that rests on a single evaluation, relative: an assumption, as one value has no
+spread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RareWork:
+    """What some steps do beside the ordinary, in ms."""
+
+    what: str
+    """`EVALUATION` or `OTHER`."""
+    each_ms: float
+    """Mean time of one."""
+    every: float
+    """Steps from one to the next, mean."""
+    error_ms: float
+    """Half-width of the 95 % interval of `ms`."""
+    steps: NDArray[np.bool_]
+    """Which steps of the window hold it."""
+    site: SourceSite | None = None
+
+    @property
+    def ms(self) -> float:
+        """Its price per step."""
+        return self.each_ms / self.every
+
+
+def _outside_ms(table: StepTable, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    wall = np.asarray(table.wall_ms, dtype=np.float64)
+    phases = sum(
+        (
+            np.asarray(values, dtype=np.float64)
+            for name, values in table.phases_ms.items()
+            if name != "evaluation" and len(values) == len(wall)
+        ),
+        np.zeros(len(wall)),
+    )
+    return np.asarray(wall - phases) if len(wall) == len(times) else np.zeros(len(times))
+
+
+def _processor_ms(table: StepTable, n: int) -> NDArray[np.float64] | None:
+    if len(table.user_cpu_ms) != n or len(table.system_cpu_ms) != n:
+        return None
+    used = np.asarray(table.user_cpu_ms, dtype=np.float64) + np.asarray(table.system_cpu_ms)
+    return np.asarray(used, dtype=np.float64)
+
+
+def _regular(at: NDArray[np.intp]) -> bool:
+    """Three or more, at whole multiples of their smallest distance: nothing but a program does that."""
+    gaps = np.diff(at)
+    return len(gaps) >= 2 and int(gaps.min()) >= 2 and not (gaps % gaps.min()).any()
+
+
+def find_rare(
+    run: Run,
+    table: StepTable,
+    times_ms: NDArray[np.float64],
+    *,
+    kept: NDArray[np.bool_],
+    validation: NDArray[np.bool_],
+) -> RareWork | None:
+    """Find work that recurs in some steps of the baseline window.
+
+    Args:
+        run: whose noted lines name the place.
+        table: the baseline window.
+        times_ms: the steps' times, ms, float64[n]; NaN where one was not measured.
+        kept: steps behind the typical step, bool[n].
+        validation: steps with an evaluation, bool[n].
+    """
+    n = len(times_ms)
+    ordinary = kept & ~validation
+    if ordinary.sum() < _FEWEST_ORDINARY:
+        return None
+    usual = float(np.median(times_ms[ordinary]))
+    excess = np.where(np.isfinite(times_ms), times_ms - usual, 0.0)
+    if validation.any():
+        chosen, what = validation & (excess > 0), EVALUATION
+    elif (later := _in_later_steps(run, n)) is not None:
+        return later
+    else:
+        what = OTHER
+        sigma = MAD_TO_SIGMA * float(np.median(np.abs(excess[ordinary])))
+        outside = _outside_ms(table, times_ms)
+        outside = outside - float(np.median(outside[ordinary]))
+        chosen = ordinary & (excess > max(_FAR * sigma, _LEAST_TIMES * usual))
+        chosen &= outside >= _OUTSIDE_SHARE * excess
+        processor = _processor_ms(table, n)
+        if processor is None:
+            chosen &= excess > _UNSEEN_TIMES * usual
+        if not _is_the_programs(chosen, excess, processor, ordinary):
+            return None
+    at = np.flatnonzero(chosen)
+    if not 1 <= len(at) <= _MOST_SHARE * n:
+        return None
+    each = float(excess[at].mean())
+    every = _every(run, at, what=what, longer_than_ms=usual + each / _ALIKE)
+    if every is None:
+        return None
+    if len(at) >= _FEWEST:
+        error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
+    else:
+        error = _LONE_ERROR * each
+    return RareWork(
+        what=what,
+        each_ms=each,
+        every=every,
+        error_ms=error / every,
+        steps=chosen,
+        site=_evaluation_site(run) if what == EVALUATION else None,
+    )
+
+
+def _evaluation_site(run: Run) -> SourceSite | None:
+    known = [item for item in run.sites if item.phase == "evaluation"]
+    return max(known, key=lambda item: item.count).site if known else None
+
+
+def _in_later_steps(run: Run, n: int) -> RareWork | None:
+    """Find evaluations that fell into none of the `n` baseline steps but into those behind the captures."""
+    window = run.window("after")
+    if window is None or len(window.steps.validation) != len(window.steps.wall_ms):
+        return None
+    wall = np.asarray(window.steps.wall_ms, dtype=np.float64)
+    flags = np.asarray(window.steps.validation, dtype=np.bool_)
+    if not flags.any() or (~flags).sum() < _FEWEST_ORDINARY:
+        return None
+    each = float((wall[flags] - np.median(wall[~flags])).mean())
+    every = _every(run, np.flatnonzero(flags), what=EVALUATION, longer_than_ms=0.0)
+    if every is None or each <= 0:
+        return None
+    return RareWork(
+        what=EVALUATION,
+        each_ms=each,
+        every=every,
+        error_ms=_LONE_ERROR * each / every,
+        steps=np.zeros(n, dtype=np.bool_),
+        site=_evaluation_site(run),
+    )
+
+
+def _every(run: Run, at: NDArray[np.intp], *, what: str, longer_than_ms: float) -> float | None:
+    """Return how many steps lie from one to the next, or None for one of a kind.
+
+    The baseline may be in two pieces with the trace between them, so all windows are asked: an
+    evaluation is flagged in each, other work is as long in each.
+    """
+    if what != EVALUATION and len(at) < _FEWEST:
+        return None
+    found: set[int] = set()
+    for window in run.windows:
+        if what != EVALUATION and window.name == "warm-up":
+            continue
+        signs = window.steps.validation if what == EVALUATION else window.steps.wall_ms
+        threshold = 0.0 if what == EVALUATION else longer_than_ms
+        found |= {n for n, sign in zip(window.steps.index, signs, strict=False) if sign > threshold}
+    return float(np.median(np.diff(sorted(found)))) if len(found) >= _FEWEST else None
+
+
+def _is_the_programs(
+    chosen: NDArray[np.bool_],
+    excess: NDArray[np.float64],
+    processor: NDArray[np.float64] | None,
+    ordinary: NDArray[np.bool_],
+) -> bool:
+    """Whether the long steps are the program's own doing and not another process's on a busy machine."""
+    at = np.flatnonzero(chosen)
+    if len(at) < _FEWEST:
+        return False
+    middle = float(np.median(excess[at]))
+    if excess[at].max() > _ALIKE * middle or excess[at].min() < middle / _ALIKE:
+        return False
+    if _regular(at):
+        return True
+    if processor is None:
+        return True
+    worked = processor[at] - float(np.median(processor[ordinary]))
+    return bool((worked >= _OUTSIDE_SHARE * excess[at]).all())
+
+
+def ordinary_steps(steps: Steps, rare: RareWork) -> Steps:
+    """Return the longest stretch of traced steps without the rare work, if it is long enough to be read."""
+    length = (steps.end_ns - steps.start_ns) / 1e6
+    long = length > float(np.median(length)) + rare.each_ms / _ALIKE
+    edges = [-1, *np.flatnonzero(long).tolist(), len(steps)]
+    first, last = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
+    if not long.any() or last - first - 1 < _FEWEST_ORDINARY:
+        return steps
+    part = slice(first + 1, last)
+    return replace(
+        steps, start_ns=steps.start_ns[part], end_ns=steps.end_ns[part], numbers=steps.numbers[part]
+    )
+
+
+def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
+    """Put the rare work's price back: a timeline of ordinary steps becomes one of the mean step."""
+    true_ms = timeline.true_ms + rare.ms
+    host = timeline.part_ms(Part.HOST) + rare.ms
+    detail = f"{rare.ms:.2f} ms of it {rare.what} in one of {rare.every:.0f} steps"
+    lines = [line for line in timeline.budget if line.part is not Part.HOST]
+    lines.append(BudgetLine(part=Part.HOST, ms=host, share=0.0, detail=detail))
+    budget = tuple(
+        msgspec.structs.replace(line, share=line.ms / true_ms)
+        for line in sorted(lines, key=lambda line: -line.ms)
+    )
+    what_ifs = {
+        question: msgspec.structs.replace(found, step_ms=found.step_ms + rare.ms)
+        for question, found in timeline.what_ifs.items()
+    }
+    basis = (
+        f"one of {rare.every:.0f} steps takes {rare.each_ms:.1f} ms longer than the others in the "
+        f"baseline window ({rare.what})"
+    )
+    before = timeline.what_ifs.get(WhatIf.HOST_WORK_GONE)
+    if timeline.usable_what_ifs:
+        saves = rare.ms + (before.saves_ms if before is not None else 0.0)
+        what_ifs[WhatIf.HOST_WORK_GONE] = WhatIfResult(
+            question=WhatIf.HOST_WORK_GONE,
+            step_ms=true_ms - saves,
+            saves_ms=saves,
+            basis=basis if before is None else f"{basis}; {before.basis}",
+        )
+    span = HostSpan(
+        part=Part.HOST,
+        what=f"{rare.what} in one of {rare.every:.0f} steps, {rare.each_ms:.1f} ms each",
+        exposed_ms=rare.ms,
+        called_ms=rare.ms,
+        count=1.0 / rare.every,
+        site=rare.site,
+        label=RARE,
+    )
+    return replace(
+        timeline,
+        true_ms=true_ms,
+        budget=budget,
+        what_ifs=what_ifs,
+        spans=tuple(sorted((*timeline.spans, span), key=lambda item: -item.exposed_ms)),
+        kernels=tuple(msgspec.structs.replace(row, share=row.ms / true_ms) for row in timeline.kernels),
+        context={**timeline.context, "host.named_share": host / true_ms, "host.rare": rare.what},
+        after={
+            pair: step if WhatIf.HOST_WORK_GONE in pair else step + rare.ms
+            for pair, step in timeline.after.items()
+        },
+    )

@@ -1,0 +1,72 @@
+"""How long the recorded steps took, host and device both done.
+
+In: a `Trace`, its steps. Out: lengths in ms. A host that runs ahead of the device passes through its own
+steps faster than they are worked off: four traced steps of 49 ms each read as 31 between its marks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, kinds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+    from .traced import Steps
+
+__all__ = ["recorded_ms", "runs_ahead"]
+
+_FAR_AHEAD = 0.05
+"""Share of a step that the device may lag behind the host at its end."""
+
+
+def _ends(trace: Trace, kind: NDArray[np.int8], steps: Steps) -> NDArray[np.int64]:
+    """Return when each step had ended on the host and so had the last device work it launched, int64 ns."""
+    ends = steps.end_ns.astype(np.int64)
+    calls = np.flatnonzero(np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0))
+    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+    device = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (trace.correlation > 0))
+    if not len(calls) or not len(device) or not len(steps):
+        return ends
+    at = np.searchsorted(trace.correlation[calls], trace.correlation[device])
+    call = calls[np.minimum(at, len(calls) - 1)]
+    step = np.searchsorted(steps.start_ns, trace.ts_ns[call], side="right") - 1
+    mine = (trace.correlation[call] == trace.correlation[device]) & (step >= 0)
+    mine &= trace.ts_ns[call] < steps.end_ns[np.maximum(step, 0)]
+    np.maximum.at(ends, step[mine], trace.end_ns[device[mine]])
+    return ends
+
+
+def _far_ahead(ends: NDArray[np.int64], steps: Steps) -> bool:
+    if len(steps) < 2:
+        return False
+    lag = float(np.median(ends - steps.end_ns))
+    return lag > _FAR_AHEAD * float(np.median(np.diff(ends)))
+
+
+def runs_ahead(trace: Trace, kind: NDArray[np.int8], steps: Steps) -> bool:
+    """Return whether the host is so far ahead of the device that the first step has no begin there."""
+    return _far_ahead(_ends(trace, kind, steps), steps)
+
+
+def recorded_ms(trace: Trace, steps: Steps) -> NDArray[np.float64]:
+    """Return the lengths of the recorded steps.
+
+    Between the host's marks, or, where the device lags behind them by more than 5 % of a step, from end
+    to end with host and device both done. The first step has no such begin, and is left out then.
+
+    Args:
+        trace: the trace.
+        steps: its whole steps.
+
+    Returns:
+        float64 ms of shape (steps,) or (steps - 1,).
+    """
+    ends = _ends(trace, kinds(trace), steps)
+    if _far_ahead(ends, steps):
+        return np.asarray(np.diff(ends) / 1e6, dtype=np.float64)
+    return np.asarray((steps.end_ns - steps.start_ns) / 1e6, dtype=np.float64)

@@ -1,0 +1,88 @@
+"""What a run worked on: batches, loaders, optimizers, and the sample of its step times.
+
+In: run.json and loader.json. Out: `Workload`, by which two runs are judged comparable.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.work import LoaderArguments, OptimizerArguments, Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.run import LoaderFacts, Run, StepTable
+
+__all__ = ["read_workload"]
+
+_MOST_STEPS = 200
+_MOST_LOADERS = 20
+
+
+def _arguments(loader: LoaderFacts) -> LoaderArguments:
+    return LoaderArguments(
+        cls=loader.cls,
+        site=loader.site,
+        role=loader.role,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
+        drop_last=loader.drop_last,
+        shuffle=loader.shuffle,
+        start_method=loader.start_method,
+    )
+
+
+def _training(loaders: Sequence[LoaderFacts]) -> LoaderFacts | None:
+    candidates = [item for item in loaders if item.role == "train"]
+    candidates = candidates or [item for item in loaders if item.role != "eval"]
+    return max(candidates, key=lambda item: item.fetches, default=None)
+
+
+def _times(table: StepTable, kept: NDArray[np.bool_] | None) -> tuple[float, ...]:
+    """Times of the steps that count: between device events where they exist, else the host's."""
+    device = [time for time in table.device_ms if time is not None]
+    times: list[float] | list[float | None]
+    times = table.device_ms if len(device) == len(table.wall_ms) else list(table.wall_ms)
+    if kept is not None and len(kept) == len(times):
+        times = [time for time, keep in zip(times, kept.tolist(), strict=True) if keep]
+    return tuple(round(time, 4) for time in times[-_MOST_STEPS:] if time is not None)
+
+
+def read_workload(
+    run: Run | None, loaders: Sequence[LoaderFacts] | None, kept: NDArray[np.bool_] | None = None
+) -> Workload | None:
+    """Describe the work of one rank; None for a bare trace, which does not tell.
+
+    Args:
+        run: run.json.
+        loaders: loader.json; None when not measured.
+        kept: which baseline steps count, bool[n].
+    """
+    if run is None:
+        return None
+    window = run.window("baseline")
+    table = window.steps if window is not None else None
+    training = _training(loaders or ())
+    sizes = [size for size in table.batch_elements if size > 0] if table is not None else []
+    return Workload(
+        world_size=run.world_size,
+        step_signal=run.step_signal,
+        micro_steps=statistics.fmean(table.micro_steps) if table is not None and table.micro_steps else None,
+        batch=tuple(training.batch.tensors) if training is not None and training.batch is not None else (),
+        distinct_shapes=training.batch.distinct_shapes if training is not None and training.batch else None,
+        batch_elements=int(statistics.median_low(sizes)) if sizes else None,
+        loaders=tuple(_arguments(item) for item in (loaders or ())[:_MOST_LOADERS]),
+        optimizers=tuple(
+            OptimizerArguments(cls=item.cls, flavour=item.flavour, parameters=item.parameters, site=item.site)
+            for item in run.optimizers
+        ),
+        step_ms=_times(table, kept) if table is not None else (),
+    )

@@ -1,0 +1,85 @@
+"""User lines for moments of a trace, read from the Python frames recorded in it.
+
+In: a `Trace` with python_function rows (`with_stack=True`). Out: `UserFrames`, the innermost line of
+the user's at any moment of any thread.
+
+torch writes frames as "path/file.py(48): function", the path relative to the entry of sys.path that
+it was found on. A frame belongs to the user unless its first part is an installed library or a
+module of the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.run import SourceSite
+from .dialect import Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+
+__all__ = ["UserFrames", "parse_frame"]
+
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
+_LIBRARIES = frozenset(
+    {
+        *("torch", "torchvision", "torchaudio", "torchdata", "torchmetrics", "functorch", "triton"),
+        *("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "accelerate"),
+        *("transformers", "datasets", "peft", "safetensors", "deepspeed", "apex", "timm", "PIL"),
+        *("numpy", "pandas", "tqdm", "tensorboard", "wandb", "torch_bottleneck"),
+    }
+)
+
+
+def parse_frame(name: str) -> SourceSite | None:
+    """Return the user's line that a python_function row stands for, None for library frames."""
+    match = _FRAME.match(name)
+    if match is None:
+        return None
+    file = match["file"]
+    if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
+        return None
+    parts = re.split(r"[/\\]", file)
+    if re.search(r"[/\\]lib[/\\]python\d", file):
+        return None
+    first = parts[0].removesuffix(".py")
+    if not file.startswith(("/", "\\")) and (first in _LIBRARIES or first in sys.stdlib_module_names):
+        return None
+    return SourceSite(file=file, line=int(match["line"]), function=match["function"])
+
+
+class UserFrames:
+    """The innermost user frame at any moment of any thread; empty when no frames were recorded."""
+
+    def __init__(self, trace: Trace, kinds: NDArray[np.int8]) -> None:
+        self._trace = trace
+        self._ends = trace.end_ns
+        self._sites: dict[int, SourceSite] = {}
+        python = np.flatnonzero(kinds == Kind.PYTHON)
+        for code in np.unique(trace.name[python]).tolist():
+            site = parse_frame(trace.names[code])
+            if site is not None:
+                self._sites[code] = site
+        rows = python[np.isin(trace.name[python], list(self._sites))]
+        self._rows = {int(tid): rows[trace.tid[rows] == tid] for tid in np.unique(trace.tid[rows])}
+        self._reach = {tid: np.maximum.accumulate(self._ends[mine]) for tid, mine in self._rows.items()}
+
+    def at(self, when_ns: int, tid: int) -> SourceSite | None:
+        """Return the innermost user frame on thread code `tid` at `when_ns`."""
+        rows = self._rows.get(tid)
+        if rows is None:
+            return None
+        reach = self._reach[tid]
+        k = int(np.searchsorted(self._trace.ts_ns[rows], when_ns, side="right")) - 1
+        # Rows are sorted by start, outer first: the last one that still runs is the innermost.
+        while k >= 0 and reach[k] > when_ns:
+            if self._ends[rows[k]] > when_ns:
+                return self._sites[int(self._trace.name[rows[k]])]
+            k -= 1
+        return None

@@ -1,0 +1,123 @@
+"""The timeline of one traced step of a run without a GPU, as recorded.
+
+In: a `Trace`, the flattened `Segments` of its training thread, their pools. Out: `StepTimeline`: the
+training thread's time with nothing left out, coloured by budget line, and other threads beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part
+from ...model.trace import NONE
+from ..cpu.pools import Pool
+from ..trace.dialect import Kind
+from .thinned import PARTS, LaneEvents, Sketch, choose_step, thread_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+    from ...model.view import StepTimeline
+    from ..cpu.segments import Segments
+
+__all__ = ["cpu_view"]
+
+_PART_OF_POOL: dict[Pool, Part] = {
+    Pool.INPUT: Part.INPUT,
+    Pool.MATH: Part.OTHER_MATH,
+    Pool.MEMORY: Part.MEMORY_BOUND,
+    Pool.GRAPH: Part.MEMORY_BOUND,
+    Pool.OPS: Part.DISPATCH,
+    Pool.PYTHON: Part.DISPATCH,
+    Pool.SEAM: Part.GRAPH_BREAK,
+    Pool.HOST: Part.HOST,
+    Pool.COMPILING: Part.COMPILE,
+    Pool.UNKNOWN: Part.UNEXPLAINED,
+    Pool.COMMUNICATION: Part.COMMUNICATION,
+}
+_OTHER_THREADS = 4
+
+
+def cpu_view(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    segments: Segments,
+    segment_pool: NDArray[np.int8],
+    *,
+    numbers: NDArray[np.int64] | None = None,
+) -> StepTimeline | None:
+    """Draw the median step.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        segments: flattened whole steps.
+        segment_pool: pool of each segment (`Pools.segment_pool`).
+        numbers: the profiler's numbers of the steps.
+    """
+    if segments.steps == 0 or len(segments.start_ns) == 0:
+        return None
+    chosen = choose_step(segments.step_ns.astype(np.float64))
+    mine = np.flatnonzero(segments.step == chosen)
+    if not len(mine):
+        return None
+    low = int(segments.start_ns[mine[0]])
+    sketch = Sketch(trace=trace, low_ns=low, high_ns=low + int(segments.step_ns[chosen]))
+
+    on_main = trace.tid == segments.tid
+    labels = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
+    notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
+    sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
+
+    of_pool = np.asarray([PARTS.index(_PART_OF_POOL[p]) for p in Pool], dtype=np.int64)
+    part = of_pool[segment_pool[mine]]
+    # Optimizer operators are one line of the budget, whatever they compute.
+    phase = np.asarray(segments.phases, dtype=object)[segments.phase[mine]]
+    works = np.isin(part, [PARTS.index(Part.OTHER_MATH), PARTS.index(Part.MEMORY_BOUND)])
+    part = np.where((phase == "optimizer") & works, PARTS.index(Part.OPTIMIZER), part)
+    row = segments.row[mine]
+    python = sketch.code("Python between operators")
+    label = np.full(len(row), python)
+    label[row != NONE] = trace.name[row[row != NONE]]
+    # Fetching a batch is one piece of work, however many operators it takes.
+    fetching = part == PARTS.index(Part.INPUT)
+    label = np.where(fetching, sketch.code("fetching or making the batch"), label)
+    start = segments.start_ns[mine]
+    first = np.ones(len(mine), dtype=bool)
+    first[1:] = ~(fetching[1:] & fetching[:-1])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(mine) - 1)
+    sketch.add(
+        LaneEvents(
+            kind="work",
+            name="training thread, by budget line",
+            start=start[first],
+            end=(start + segments.dur_ns[mine])[last],
+            label=label[first].astype(np.int64),
+            part=part[first],
+            depth=np.zeros(int(first.sum()), dtype=np.int64),
+        )
+    )
+    ops = kinds == Kind.OP
+    sketch.add_rows("operators", "training thread: operators", sketch.inside(on_main & ops))
+    _add_other_threads(sketch, kinds, ops & ~on_main)
+    count = segments.steps
+    return sketch.timeline(
+        step=int(numbers[chosen]) if numbers is not None and chosen < len(numbers) else chosen,
+        of_steps=count,
+        chosen="the only traced step" if count == 1 else f"the median of {count} traced steps",
+    )
+
+
+def _add_other_threads(sketch: Sketch, kinds: NDArray[np.int8], ops: NDArray[np.bool_]) -> None:
+    trace = sketch.trace
+    rows = sketch.inside(ops)
+    threads, inverse = np.unique(trace.tid[rows], return_inverse=True)
+    busy = np.bincount(inverse, weights=trace.dur_ns[rows], minlength=len(threads))
+    for k in np.argsort(-busy, kind="stable")[:_OTHER_THREADS].tolist():
+        mine = rows[trace.tid[rows] == threads[k]]
+        sketch.add_rows(
+            "operators", f"{thread_name(trace, kinds, int(threads[k]))}: operators", mine, deepest=1
+        )

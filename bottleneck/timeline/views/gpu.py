@@ -1,0 +1,264 @@
+"""The timeline of one traced step of a GPU run, as recorded, and the device's idle time by cause.
+
+In: a `Trace`, its kinds, a `Program`. Out: `StepTimeline`; and `idle_pieces` over the whole window, for
+whoever draws more than one step.
+
+The step shown runs from the end of the step before to its own end, host and device both done: what a
+host that runs ahead dispatches in it may belong to the next step. Idle time is divided by the budget's
+rule (budget.py) at the recorded times, so that dispatch shows as long as it was under the profiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part
+from ..lanes.budget import PART_OF_WORK
+from ..lanes.calibrate import DISPATCH_WORK
+from ..lanes.host_work import Work
+from ..lanes.program import NO_WAIT, EventKind
+from ..lanes.replay import step_ends
+from ..trace import intervals
+from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind
+from ..trace.kernels import classify
+from .thinned import PARTS, LaneEvents, Sketch, choose_step, part_codes, thread_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model.trace import Trace
+    from ...model.view import StepTimeline
+    from ..lanes.program import Program
+
+__all__ = ["WHAT_OF_PART", "IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
+
+_WORK_OF_CALL = {
+    EventKind.SYNC: Work.SYNC,
+    EventKind.COPY: Work.COPY,
+    EventKind.ALLOCATOR: Work.ALLOCATOR,
+}
+WHAT_OF_PART: dict[Part, str] = {
+    Part.INPUT: "waiting for the next batch",
+    Part.SYNC: "host blocked in a synchronisation",
+    Part.ALLOCATOR: "host in the allocator",
+    Part.COMPILE: "host compiling",
+    Part.GRAPH_BREAK: "host between compiled regions",
+    Part.DISPATCH: "host still dispatching operators",
+    Part.HOST: "host in Python without operators",
+    Part.COPIES: "host in a blocking copy",
+    Part.DEVICE: "device's own gap between queued work",
+    Part.UNEXPLAINED: "the profiler's own work",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdlePieces:
+    """Device idle time as disjoint pieces in time order; int64 ns of the trace's clock."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    part: NDArray[np.int64]
+    """Index into `view.PARTS`."""
+
+
+def observed_step_ends(program: Program) -> NDArray[np.int64]:
+    """Return when each traced step ended, host and device both done, ns of the trace's clock.
+
+    The first entry is the begin of the window, see `Schedule.step_end`.
+    """
+    host = np.zeros(len(program.kind))
+    host[program.marks] = program.mark_ns - program.origin_ns
+    ends = step_ends(program, host, program.observed_end - program.origin_ns)
+    return np.asarray(ends + program.origin_ns, dtype=np.int64)
+
+
+def _calls(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return start, end and event of the calls that wait, copy or allocate."""
+    event = np.flatnonzero(np.isin(program.kind, list(_WORK_OF_CALL)))
+    rows = program.row[event]
+    return trace.ts_ns[rows], trace.end_ns[rows], event
+
+
+def _host_curve(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return edges and category of the host at each moment, device calls laid over the labels."""
+    start, end, event = _calls(trace, program)
+    base = program.host_work
+    edges = np.unique(np.concatenate([base.edges, start, end]))
+    work = base.at(edges).astype(np.int64)
+    first, last = np.searchsorted(edges, start), np.searchsorted(edges, end)
+    kinds = program.kind[event]
+    for a, b, kind in zip(first.tolist(), last.tolist(), kinds.tolist(), strict=True):
+        work[a:b] = _WORK_OF_CALL[EventKind(kind)]
+    return edges, work
+
+
+def idle_pieces(trace: Trace, kinds: NDArray[np.int8], program: Program) -> IdlePieces:
+    """Divide the device's idle time of the traced window by what the host did meanwhile.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        program: the program of its steps.
+    """
+    low, high = int(program.mark_ns[0]), int(max(observed_step_ends(program)))
+    device = np.flatnonzero(np.isin(kinds, DEVICE_KINDS))
+    gap_start, gap_end = intervals.gaps(trace.ts_ns[device], trace.end_ns[device], low, high)
+    if not len(gap_start):
+        none = np.zeros(0, dtype=np.int64)
+        return IdlePieces(start=none, end=none, part=none)
+
+    # As gpu_budget does it, at recorded times: how much of each gap the host caused.
+    order = np.argsort(program.observed_start, kind="stable")
+    at = np.searchsorted(program.observed_start[order], gap_end - 0.5)
+    none_after = at >= len(order)
+    ender = program.event[order[np.minimum(at, len(order) - 1)]]
+    rows = program.row[ender]
+    waits = program.wait[ender] != NO_WAIT
+    issued = np.where(waits, trace.ts_ns[rows], trace.end_ns[rows]).astype(np.float64)
+    length = (gap_end - gap_start).astype(np.float64)
+    own = np.minimum(program.spacing, length)
+    caused = np.clip(issued + program.latency - gap_start - own, 0.0, length - own)
+    caused = np.where(none_after, length, caused).astype(np.int64)
+    until = np.where(none_after, gap_end, issued).astype(np.int64)
+
+    edges, work = _host_curve(trace, program)
+    begin = until - caused
+    late = np.flatnonzero(caused > 0)
+    earliest = int(begin[late].min()) if len(late) else 0
+    if len(late) and (not len(edges) or earliest < edges[0]):
+        # Before the first label and the first call the host can only have been dispatching.
+        edges, work = np.append(earliest, edges), np.append(int(Work.DISPATCH), work)
+    first = np.clip(np.searchsorted(edges, begin[late], side="right") - 1, 0, len(edges) - 1)
+    last = np.maximum(np.searchsorted(edges, until[late], side="left"), first + 1)
+    pieces = last - first
+    gap = np.repeat(late, pieces)
+    cell = np.repeat(first, pieces) + np.arange(len(gap)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    after = np.concatenate([edges[1:], [np.iinfo(np.int64).max]])[cell]
+    shift = gap_start[gap] - begin[gap]
+    start = np.maximum(edges[cell], begin[gap]) + shift
+    end = np.minimum(after, until[gap]) + shift
+    category = work[cell]
+
+    # Where the host was still blocked as the device ran dry, what it dispatches next counts for the wait.
+    call_start, call_end, event = _calls(trace, program)
+    held = _blocked_at(gap_start, call_start, call_end, program.wait[event] != NO_WAIT)
+    blocking = np.where(held >= 0, program.kind[event[np.maximum(held, 0)]] if len(event) else -1, -1)
+    for kind, wait_work in _WORK_OF_CALL.items():
+        mine = (blocking[gap] == kind) & np.isin(category, [int(w) for w in DISPATCH_WORK])
+        category = np.where(mine, int(wait_work), category)
+
+    part_of_work = np.asarray([PARTS.index(PART_OF_WORK[w]) for w in Work], dtype=np.int64)
+    tail = np.flatnonzero(caused < length.astype(np.int64))
+    all_start = np.concatenate([start, gap_start[tail] + caused[tail]])
+    all_end = np.concatenate([end, gap_end[tail]])
+    part = np.concatenate([part_of_work[category], np.full(len(tail), PARTS.index(Part.DEVICE))])
+    kept = all_end > all_start
+    order = np.argsort(all_start[kept], kind="stable")
+    all_start, all_end, part = all_start[kept][order], all_end[kept][order], part[kept][order]
+    # Labels nested in one another cut time that belongs to the same line: one piece of it.
+    first = np.ones(len(part), dtype=bool)
+    first[1:] = (part[1:] != part[:-1]) | (all_start[1:] > all_end[:-1])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(part) - 1) if len(part) else np.zeros(0, np.int64)
+    return IdlePieces(
+        start=all_start[first].astype(np.int64), end=all_end[last].astype(np.int64), part=part[first]
+    )
+
+
+def _blocked_at(
+    when: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    waits: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Return per moment the index of the waiting call that the host was in by then, or -1."""
+    index = np.flatnonzero(waits)
+    if not len(index):
+        return np.full(len(when), -1, dtype=np.int64)
+    index = index[np.argsort(start[index], kind="stable")]
+    at = np.searchsorted(start[index], when - 1_000, side="right") - 1
+    found = index[np.maximum(at, 0)]
+    return np.where((at >= 0) & (end[found] > when), found, -1)
+
+
+def gpu_view(
+    trace: Trace,
+    kinds: NDArray[np.int8],
+    program: Program,
+    *,
+    main_tid: int,
+    numbers: NDArray[np.int64] | None = None,
+) -> StepTimeline:
+    """Draw the median step.
+
+    Args:
+        trace: the trace.
+        kinds: `dialect.kinds(trace)`.
+        program: the program of its whole steps, at least one.
+        main_tid: thread code of the training thread.
+        numbers: the profiler's numbers of the steps.
+    """
+    ends = observed_step_ends(program)
+    # The first boundary is a host time that no device work agrees with.
+    skip = 1 if program.steps > 1 else 0
+    chosen = skip + choose_step(np.diff(ends[skip:]).astype(np.float64))
+    sketch = Sketch(trace=trace, low_ns=int(ends[chosen]), high_ns=int(ends[chosen + 1]))
+
+    on_main = trace.tid == main_tid
+    labels = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
+    notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
+    sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
+    pieces = idle_pieces(trace, kinds, program)
+    code = np.asarray([sketch.code(WHAT_OF_PART.get(part, part.value)) for part in PARTS], dtype=np.int64)
+    sketch.add(
+        LaneEvents(
+            kind="idle",
+            name="GPU idle, by cause",
+            start=pieces.start,
+            end=pieces.end,
+            label=code[pieces.part],
+            part=pieces.part,
+            depth=np.zeros(len(pieces.start), dtype=np.int64),
+        )
+    )
+    _add_streams(sketch, kinds, program)
+    _add_threads(sketch, kinds, program, main_tid)
+    count = program.steps - skip
+    return sketch.timeline(
+        step=int(numbers[chosen]) if numbers is not None and chosen < len(numbers) else chosen,
+        of_steps=program.steps,
+        chosen="the only traced step" if count == 1 else f"the median of {count} traced steps",
+    )
+
+
+def _add_streams(sketch: Sketch, kinds: NDArray[np.int8], program: Program) -> None:
+    trace = sketch.trace
+    of_name = part_codes([classify(n).part for n in trace.names])
+    part = of_name[trace.name]
+    part[program.activity_row] = part_codes(list(program.parts))[program.part]
+    rows = sketch.inside(np.isin(kinds, DEVICE_KINDS))
+    # Copies of some dialects name no stream or device.
+    device, stream = np.maximum(trace.device[rows], 0).astype(np.int64), trace.stream[rows]
+    several = len(np.unique(device)) > 1
+    for which, on in sorted({*zip(device.tolist(), stream.tolist(), strict=True)}):
+        mine = rows[(device == which) & (stream == on)]
+        name = "no stream named" if on < 0 else f"stream {on}"
+        name = f"GPU {which}, {name}" if several else name
+        sketch.add_rows("stream", name, mine, part=part[mine], deepest=0)
+
+
+def _add_threads(sketch: Sketch, kinds: NDArray[np.int8], program: Program, main_tid: int) -> None:
+    trace = sketch.trace
+    of_call = np.full(len(trace), -1, dtype=np.int64)
+    for kind, work in _WORK_OF_CALL.items():
+        of_call[program.row[program.kind == kind]] = PARTS.index(PART_OF_WORK[work])
+    others = [int(t) for t in np.unique(trace.tid[program.row[program.row >= 0]]) if t != main_tid]
+    for tid in (main_tid, *others):
+        name = "training thread" if tid == main_tid else thread_name(trace, kinds, tid)
+        mine = trace.tid == tid
+        rows = sketch.inside(mine & np.isin(kinds, HOST_CALL_KINDS))
+        sketch.add_rows("calls", f"{name}: device calls", rows, part=of_call[rows], deepest=0)
+        rows = sketch.inside(mine & (kinds == Kind.OP))
+        sketch.add_rows("operators", f"{name}: operators", rows)
