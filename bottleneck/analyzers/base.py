@@ -22,6 +22,7 @@ from ..model.words import ms
 from ..model.words import share_text as percent
 from ..timeline.result import HostSpan, Timeline
 from ..timeline.steps.loop_lines import main_site
+from ..timeline.steps.supply import training_loader
 
 __all__ = [
     "HEADINGS",
@@ -101,10 +102,7 @@ class Facts:
 
     def training_loader(self) -> LoaderFacts | None:
         """Return the loader that feeds the training, if one was seen."""
-        able = [item for item in self.loaders if item.role == "train"] or [
-            item for item in self.loaders if item.role != "eval"
-        ]
-        return max(able, key=lambda item: item.fetches, default=None)
+        return training_loader(self.loaders)
 
     def interval(self, saves_ms: float) -> Interval | None:
         """Spread a predicted saving by the noise of the step and the replay's own error."""

@@ -22,7 +22,6 @@ from ..model.counters import BreakSite, Counter, StepCounters, SyncSite
 from ..model.diagnosis import BudgetLine, Diagnosis
 from ..model.run import JsonValue, SourceSite
 from ..model.work import LoaderArguments, OptimizerArguments, Workload
-from ..stats import mean_interval
 
 __all__ = ["counters_only", "join_runs"]
 
@@ -116,17 +115,13 @@ def _workload(workload: Workload | None, root: Path) -> Workload | None:
 
 
 def _time(diagnosis: Diagnosis) -> RunTime | None:
-    """The run's unprofiled step, the mean that `diagnose` reports, with its error as told from the steps."""
-    times = diagnosis.workload.step_ms if diagnosis.workload is not None else ()
-    if not times:
-        # A step time that was given, or measured by another version of the tool.
-        if diagnosis.step.true_ms is None or diagnosis.step.true_is == "profiled":
-            return None
-        return RunTime(step_ms=float(f"{diagnosis.step.true_ms:.6g}"), count=diagnosis.step.count)
-    mean = statistics.fmean(times)
-    interval = mean_interval(times)
-    error = None if interval is None or mean <= 0 else (interval[1] - interval[0]) / 2 / 1.96 / mean
-    return RunTime(step_ms=float(f"{mean:.6g}"), count=len(times), error=_rounded(error))
+    """The run's unprofiled step: the mean that `diagnose` reports, with half its 95 % interval over 1.96."""
+    step = diagnosis.step
+    if step.true_ms is None or step.true_ms <= 0 or step.true_is == "profiled":
+        return None
+    ci = step.true_ci_ms
+    error = None if ci is None else (ci[1] - ci[0]) / 2 / 1.96 / step.true_ms
+    return RunTime(step_ms=float(f"{step.true_ms:.6g}"), count=step.count, error=_rounded(error))
 
 
 def _budget(diagnoses: Sequence[Diagnosis]) -> tuple[BudgetLine, ...]:

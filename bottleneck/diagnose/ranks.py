@@ -12,7 +12,7 @@ import numpy as np
 from ..ingest import bundle as ingest
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
-from ..timeline.steps.basis import step_times
+from ..timeline.steps.clock import step_times
 from ..timeline.trace.collectives import Skew, collective_ns, rank_skew
 from ..timeline.trace.dialect import kinds
 from .reading import Reading

@@ -197,7 +197,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[MemorySummary, ...] = ()
     """One per device that the snapshot tells of; empty when no memory history was read."""
     phases_ms: dict[str, float] = {}
-    """Median host time per phase of the baseline window (exclusive)."""
+    """Mean host time per phase of the baseline window (exclusive), as timed; with what lies outside the
+    phases they add up to the host's step."""
     settings: dict[str, JsonValue] = {}
     acceleration: tuple[SettingRow, ...] = ()
     compile: CompileSummary | None = None

@@ -10,7 +10,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +20,8 @@ from ..runs.environment import environment_of
 from ..runs.launch_apart import launch_apart
 from ..runs.layout import collect, record_end
 from ..runs.plan import Plan
-from ..stats import typical_step
+from ..timeline.steps.basis import find_basis
+from ..timeline.steps.clock import step_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from ..model.run import Counters
     from ..runs.launch_apart import Ended
 
-__all__ = ["Arms", "Target", "first_epoch", "read_facts", "read_run"]
+__all__ = ["Arms", "Target", "TimedStep", "first_epoch", "read_facts", "read_run", "read_runs", "timed_step"]
 
 LOG = "output.log"
 _TAIL_LINES = 3
 _HASHES = {"PYTHONHASHSEED": "0"}
 _CACHE = ".inductor"
 """What torch.compile keeps between the runs of one verification."""
+_UNKNOWN_ERROR = 0.05
+"""Share of the step taken for the error of a mean that has no interval: one step was timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,7 @@ class Arms:
         *,
         parity: bool,
     ) -> RunRecord:
-        run = read_run(folder)
+        runs = read_runs(folder)
         facts = read_facts(folder)
         record = RunRecord(
             number=number,
@@ -155,29 +157,27 @@ class Arms:
         )
         if ended.interrupted:
             return msgspec.structs.replace(record, status="interrupted", reason="stopped by the user")
-        window = run.window("baseline") if run is not None else None
-        timed = _timed(window)
+        timed = timed_step(runs)
         reason = self._failure(folder, outcome, ended)
         if timed is None or reason:
-            broken = run.artefacts.get("harness") if run is not None else None
+            first = runs[0] if runs else None
+            broken = first.artefacts.get("harness") if first is not None else None
             why = f": {str(broken.reason).strip().splitlines()[-1]}" if broken is not None else ""
-            said = reason or f"it ended {_length(run)}before any step could be timed{why}"
+            said = reason or f"it ended {_length(first)}before any step could be timed{why}"
             return msgspec.structs.replace(record, status="failed", reason=said)
-        assert run is not None
-        assert window is not None
-        peak, kind = _peak(window.after)
-        mean, error, count, times = timed
+        steps = timed.window.steps
+        peak, kind = _peak(timed.window.after)
         return msgspec.structs.replace(
             record,
-            step_ms=mean,
-            standard_error_ms=error,
-            steps=count,
-            first_step=window.steps.index[0] if window.steps.index else 0,
-            times_ms=times,
+            step_ms=timed.mean_ms,
+            standard_error_ms=timed.standard_error_ms,
+            steps=timed.steps,
+            first_step=steps.index[0] if steps.index else 0,
+            times_ms=timed.times_ms,
             peak_bytes=peak,
             peak_is=kind,
-            startup_seconds=_startup(window, mean, ended.began_ns),
-            load_average=run.host.load_average[0] if run.host.load_average else None,
+            startup_seconds=_startup(timed.window, timed.mean_ms, ended.began_ns),
+            load_average=timed.run.host.load_average[0] if timed.run.host.load_average else None,
         )
 
     def _failure(self, folder: Path, outcome: ScriptOutcome, ended: Ended) -> str:
@@ -200,14 +200,20 @@ def _processes(folder: Path) -> list[Path]:
     return [folder, folder / "rank0", *sorted(folder.glob("rank*"))]
 
 
-def read_run(folder: Path) -> Run | None:
-    """Return the run.json of a run, of rank 0 where there are several."""
-    for place in _processes(folder):
+def read_runs(folder: Path) -> list[Run]:
+    """Return what the processes of a run wrote, one per rank, as far as it can be read."""
+    runs = []
+    for place in dict.fromkeys(_processes(folder)):
         try:
-            return msgspec.json.decode((place / "run.json").read_bytes(), type=Run)
+            runs.append(msgspec.json.decode((place / "run.json").read_bytes(), type=Run))
         except (OSError, msgspec.DecodeError):
             continue
-    return None
+    return runs
+
+
+def read_run(folder: Path) -> Run | None:
+    """Return the run.json of a run, of rank 0 where there are several."""
+    return next(iter(read_runs(folder)), None)
 
 
 def read_facts(folder: Path) -> TrialFacts | None:
@@ -238,30 +244,46 @@ def first_epoch(folder: Path) -> int | None:
     return min(passes, default=None)
 
 
-def _timed(window: Window | None) -> tuple[float, float, int, list[float | None]] | None:
-    """Return (mean, its standard error, steps, each step where they differ), or None without timed steps."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """The step of a run, as its deciding rank made it."""
+
+    run: Run
+    window: Window
+    mean_ms: float
+    standard_error_ms: float
+    steps: int
+    times_ms: list[float | None]
+    """Each step where they differ; empty where they are alike."""
+
+
+def timed_step(runs: Sequence[Run]) -> TimedStep | None:
+    """Return the step as `diagnose` reports it: of several ranks the longest; None without timed steps."""
+    return max(filter(None, map(_of_rank, runs)), key=lambda rank: rank.mean_ms, default=None)
+
+
+def _of_rank(run: Run) -> TimedStep | None:
+    window = run.window("baseline")
     if window is None or not window.steps.wall_ms:
         return None
-    steps = window.steps
-    times = _times(steps.wall_ms, steps.device_ms)
-    found = typical_step(times, validation=steps.validation, compiled=steps.compiled)
-    if found is None or found.count == 0:
+    basis = find_basis(run, None, given_ms=None)
+    step, kept = basis.summary, basis.kept
+    if step.true_ms is None or kept is None:
         return None
-    interval = found.interval_ms
-    error = (interval[1] - interval[0]) / 3.92 if interval is not None else found.mean_ms * 0.05
-    kept = [
-        round(ms, 4) if belongs and ms is not None else None
-        for ms, belongs in zip(times, found.kept, strict=True)
-    ]
-    return found.mean_ms, error, found.count, kept if found.varies else []
-
-
-def _times(wall: Sequence[float], device: Sequence[float | None]) -> list[float | None]:
-    """Return the device's step times where there are some: the host runs ahead of it."""
-    known = [time for time in device if time is not None]
-    if len(known) == len(wall) and fmean(known) > fmean(wall):
-        return list(device)
-    return list(wall)
+    ci = step.true_ci_ms
+    times, _ = step_times(window.steps)
+    return TimedStep(
+        run=run,
+        window=window,
+        mean_ms=step.true_ms,
+        standard_error_ms=(ci[1] - ci[0]) / 3.92 if ci is not None else step.true_ms * _UNKNOWN_ERROR,
+        steps=step.count,
+        times_ms=[
+            round(ms, 4) if keep and ms is not None else None for ms, keep in zip(times, kept, strict=True)
+        ]
+        if basis.varies
+        else [],
+    )
 
 
 def _length(run: Run | None) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
-from ...model.run import LoaderFacts
 from ...model.words import ms
 from ...model.words import share_text as percent
+from ...timeline.steps.supply import batches_per_iterator, burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
 __all__ = [
@@ -20,28 +20,9 @@ __all__ = [
     "InputProductionSlow",
     "WaitingForInput",
     "WorkerStartUp",
-    "batches_per_iterator",
-    "production_ms",
 ]
 
 _WORTH_SHARE = 0.02
-
-
-def production_ms(loader: LoaderFacts) -> float | None:
-    """Return the mean cost of one batch where it is produced, ms; None if not measured."""
-    made = loader.production
-    if made is None or not made.fetch_ms:
-        return None
-    total = statistics.fmean(made.fetch_ms)
-    return total + (statistics.fmean(made.collate_ms) if made.collate_ms else 0.0)
-
-
-def batches_per_iterator(loader: LoaderFacts) -> float:
-    """Return how many batches one iterator yields: the length, or fewer where it is given up early."""
-    seen = loader.fetches / loader.iterators if loader.iterators else float(loader.length or 1)
-    # The last pass is still under way: a mean below the length says little unless passes are many.
-    whole = loader.length is not None and (loader.iterators < 3 or seen > 0.5 * loader.length)
-    return max(1.0, float(loader.length) if whole and loader.length is not None else seen)
 
 
 class WaitingForInput(Analyzer):
@@ -275,17 +256,16 @@ class InputBursty(Analyzer):
             return ()
         if facts.timeline.part_ms(Part.INPUT) < _WORTH_SHARE * facts.true_ms:
             return ()
-        waits = sorted(loader.wait_ms)
-        held = sum(waits[int(0.9 * len(waits)) :]) / max(sum(waits), 1e-9)
+        middle, longest = statistics.median(loader.wait_ms), max(loader.wait_ms)
         return (
             self.finding(
                 facts,
-                f"The slowest tenth of the fetches hold {percent(held)} of the wait",
+                f"The slowest tenth of the fetches hold {percent(burst_share(loader))} of the wait",
                 time_ms=facts.phases_ms.get("data"),
                 evidence=[
                     Evidence(
-                        text=f"median wait {ms(statistics.median(waits))}, longest {ms(waits[-1])}",
-                        value=waits[-1],
+                        text=f"median wait {ms(middle)}, longest {ms(longest)}",
+                        value=longest,
                         unit="ms",
                         source="baseline window",
                     )

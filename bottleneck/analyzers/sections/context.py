@@ -15,7 +15,7 @@ from ...model.diagnosis import StepSummary
 from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ...timeline.result import Timeline
-from ..findings.input_bound import batches_per_iterator
+from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
 from .memory_context import memory_context
 
@@ -54,12 +54,9 @@ def _machine(run: Run) -> dict[str, JsonValue]:
 def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
     if loaders is None:
         return {}
-    training = [item for item in loaders if item.role == "train"] or [
-        item for item in loaders if item.role != "eval"
-    ]
-    if not training:
+    loader = training_loader(loaders)
+    if loader is None:
         return {"loader.present": False}
-    loader = max(training, key=lambda item: item.fetches)
     out: dict[str, JsonValue] = {
         "loader.present": True,
         "loader.num_workers": loader.num_workers,
@@ -79,22 +76,6 @@ def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
     if loader.batch is not None:
         out["batch.padding_share"] = loader.batch.padding_share
     return out
-
-
-def _bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
-    """Whether supply keeps up on average and yet a tenth of the fetches hold most of the wait."""
-    if loader is None or loader.production is None or not loader.production.fetch_ms:
-        return None
-    if loader.num_workers == 0 or len(loader.wait_ms) < 10:
-        return None
-    made = statistics.fmean(loader.production.fetch_ms)
-    if loader.production.collate_ms:
-        made += statistics.fmean(loader.production.collate_ms)
-    waits = sorted(loader.wait_ms)
-    total = sum(waits)
-    held = sum(waits[int(0.9 * len(waits)) :])
-    keeps_up = made / loader.num_workers < 0.9 * rest_ms
-    return keeps_up and total > 0 and held > 0.7 * total
 
 
 def _step(run: Run, step: StepSummary) -> dict[str, JsonValue]:
@@ -253,12 +234,9 @@ def build_context(
         told.pop("step.varying_shapes", None)
     out |= told
     if loaders:
-        training = [item for item in loaders if item.role == "train"] or list(loaders)
         wait = timeline.context.get("input.wait_share")
         share = float(wait) if isinstance(wait, (int, float)) else 0.0
-        bursty = _bursty(
-            max(training, key=lambda item: item.fetches), rest_ms=timeline.true_ms * (1.0 - share)
-        )
+        bursty = is_bursty(training_loader(loaders), rest_ms=timeline.true_ms * (1.0 - share))
         if bursty is not None:
             out["loader.bursty"] = bursty
     out |= dict(extra or {})

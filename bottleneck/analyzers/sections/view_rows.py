@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.view import LoaderRow, WindowSteps
-from ...timeline.steps.basis import step_times
-from ..findings.input_bound import production_ms
+from ...timeline.steps.clock import step_times
+from ...timeline.steps.supply import production_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,6 +23,7 @@ from ..result import CompiledWork, SeamPrice, Timeline
 from ..steps.baseline import Baseline, read_baseline
 from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, dearest_loop
+from ..steps.supply import InputSupply, input_supply
 from ..steps.traced import Steps
 from ..trace.dialect import kinds
 from ..trace.operators import OpClass
@@ -33,7 +34,7 @@ from .describe import describe_context, describe_kernels, describe_spans
 from .pools import WORK, Pool, Pools, calibrate, split, undivided
 from .segments import PHASES, Segments, operator_ms, read_segments
 from .steady import steady_ns
-from .what_ifs import InputSupply, answer, input_supply, remove_both, table_share
+from .what_ifs import answer, remove_both, table_share
 
 __all__ = ["read_cpu", "waiting_threads"]
 

@@ -6,18 +6,16 @@ runs everything, so removing a part saves that part; only the input can overlap 
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.run import LoaderFacts, OptimizerFacts, Run
+from ...model.run import OptimizerFacts, Run
 from ..steps.baseline import Baseline
+from ..steps.supply import InputSupply
 from .budget import CpuBudget
 
-__all__ = ["InputSupply", "answer", "in_main", "input_supply", "remove_both", "table_share"]
+__all__ = ["answer", "in_main", "remove_both", "table_share"]
 
 _FUSED_WORK_LEFT = {
     # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
@@ -35,82 +33,6 @@ some is work; what stays is collecting parameters, state and gradients."""
 
 _DOUBLE_OVER_SINGLE = 0.5
 """Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
-
-
-_START_SHARE = 0.25
-"""A fetch that waits so much of a start-up is the first of its iterator: the rest of the start-up lies in
-making the iterator."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSupply:
-    """What producing the input of one step costs, and who does it."""
-
-    production_ms: float
-    """Serial time to produce the batches of one step."""
-    batches_per_step: float
-    workers: int
-    where: str
-    wait_ms: float
-    """Of the step: waiting in the loader."""
-    needed_workers: int | None = None
-    """Workers whose supply keeps up with the step without its wait."""
-    startup_ms: float = 0.0
-    """Of the wait, per step: workers being started anew for another epoch."""
-    alone_ms: float | None = None
-    """What producing would take in the training process; None where no worker was timed."""
-
-
-def input_supply(
-    loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float, cores: int | None = None
-) -> InputSupply | None:
-    """Join the training loader's production cost with the step."""
-    training = [loader for loader in loaders if loader.role == "train"] or [
-        loader for loader in loaders if loader.role != "eval"
-    ]
-    if not training:
-        return None
-    loader = max(training, key=lambda item: item.fetches)
-    steps = len(set(loader.wait_step))
-    per_step = len(loader.wait_ms) / steps if steps else 1.0
-    made = loader.production
-    if made is not None and made.fetch_ms:
-        one = sum(made.fetch_ms) / len(made.fetch_ms)
-        if made.collate_ms:
-            one += sum(made.collate_ms) / len(made.collate_ms)
-        production = one * per_step
-    elif loader.num_workers == 0:
-        production = wait_ms
-    else:
-        return None
-    rest = max(true_ms - wait_ms, 1e-6)
-    alone = None
-    if loader.num_workers and made is not None and made.fetch_ms:
-        # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
-        typical = statistics.median if cores is not None and loader.num_workers > cores else statistics.fmean
-        alone = per_step * (typical(made.fetch_ms) + (typical(made.collate_ms) if made.collate_ms else 0.0))
-    return InputSupply(
-        production_ms=production,
-        batches_per_step=per_step,
-        workers=loader.num_workers,
-        where="workers" if loader.num_workers else "main",
-        wait_ms=wait_ms,
-        needed_workers=max(1, math.ceil(production / rest)),
-        startup_ms=_startup_ms(loader, steps=steps),
-        alone_ms=alone,
-    )
-
-
-def _startup_ms(loader: LoaderFacts, *, steps: int) -> float:
-    """Start-up per step, as far as the baseline's own fetches hold any; 0 where a step never goes without."""
-    starts = [value for value in loader.startup_ms if value > 0]
-    if not loader.num_workers or loader.persistent_workers or len(starts) < 2 or not steps:
-        return 0.0
-    if loader.fetches < 2 * loader.iterators:
-        return 0.0  # next(iter(loader)) in each step: keeping the workers is not what it lacks
-    start = statistics.median(starts)
-    held = sum(wait > _START_SHARE * start for wait in loader.wait_ms)
-    return start * held / steps
 
 
 def _input_workers(

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine
-from ..cpu.what_ifs import input_supply, table_share
+from ..cpu.what_ifs import table_share
 from ..lanes.budget import PART_OF_WORK, gpu_budget
 from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
 from ..lanes.host_work import Work
@@ -24,6 +24,7 @@ from ..lanes.replay import Replay
 from ..result import Timeline
 from ..steps.baseline import Baseline, read_baseline
 from ..steps.loop_price import loop_of_dispatch
+from ..steps.supply import input_supply
 from ..trace.dialect import Kind
 from ..trace.dialect import kinds as kinds_of
 from ..views.gpu import gpu_view

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,10 +18,11 @@ from ...model.diagnosis import StepSummary
 from ...model.run import Run, StepTable, Window
 from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
+from .clock import step_times
 from .rare import RareWork, find_rare
 from .traced import Steps
 
-__all__ = ["StepBasis", "find_basis", "step_times"]
+__all__ = ["StepBasis", "find_basis"]
 
 _USUAL_STAND_IN = 3
 """Last steps of a short warm-up that stand in; of a script that makes three steps in all, two."""
@@ -36,6 +37,8 @@ class StepBasis:
     """The run as given, or with a stand-in for its missing baseline window."""
     kept: NDArray[np.bool_] | None = None
     """Which steps of the baseline window count; those with rare work do not."""
+    varies: bool = False
+    """The steps that count differ from each other by more than a tenth."""
     rare: RareWork | None = None
     """What some of the steps do beside; its price is part of the step time."""
     problems: tuple[str, ...] = ()
@@ -76,14 +79,6 @@ def _stand_in(run: Run) -> Window | None:
     if count < 1:
         return None
     return Window(name="baseline", status="short", planned_steps=count, steps=_tail(table, count))
-
-
-def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", "host"]]:
-    """Return step times and their clock: device events where they exist, since a host runs ahead."""
-    device = table.device_ms
-    if len(device) == len(table.wall_ms) and sum(t is not None for t in device) >= 0.8 * len(device) > 0:
-        return list(device), "device"
-    return list(table.wall_ms), "host"
 
 
 def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTable) -> tuple[str, ...]:
@@ -153,6 +148,7 @@ def _with_rare(
         ),
         run=run,
         kept=kept,
+        varies=typical.varies,
         rare=rare,
         problems=tuple(problems),
         notes=(note,),
@@ -225,6 +221,7 @@ def find_basis(
             ),
             run=run,
             kept=typical.kept,
+            varies=typical.varies,
             problems=tuple(problems),
             notes=_left_out(typical, times, window.steps),
         )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.work import LoaderArguments, OptimizerArguments, Workload
+from .clock import step_times
+from .supply import training_loader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,17 +42,8 @@ def _arguments(loader: LoaderFacts) -> LoaderArguments:
     )
 
 
-def _training(loaders: Sequence[LoaderFacts]) -> LoaderFacts | None:
-    candidates = [item for item in loaders if item.role == "train"]
-    candidates = candidates or [item for item in loaders if item.role != "eval"]
-    return max(candidates, key=lambda item: item.fetches, default=None)
-
-
 def _times(table: StepTable, kept: NDArray[np.bool_] | None) -> tuple[float, ...]:
-    """Times of the steps that count: between device events where they exist, else the host's."""
-    device = [time for time in table.device_ms if time is not None]
-    times: list[float] | list[float | None]
-    times = table.device_ms if len(device) == len(table.wall_ms) else list(table.wall_ms)
+    times, _ = step_times(table)
     if kept is not None and len(kept) == len(times):
         times = [time for time, keep in zip(times, kept.tolist(), strict=True) if keep]
     return tuple(round(time, 4) for time in times[-_MOST_STEPS:] if time is not None)
@@ -70,7 +63,7 @@ def read_workload(
         return None
     window = run.window("baseline")
     table = window.steps if window is not None else None
-    training = _training(loaders or ())
+    training = training_loader(loaders or ())
     sizes = [size for size in table.batch_elements if size > 0] if table is not None else []
     return Workload(
         world_size=run.world_size,

@@ -26,8 +26,8 @@ from torch_bottleneck.model.run import (
 )
 from torch_bottleneck.timeline.cpu.budget import fault_ms
 from torch_bottleneck.timeline.cpu.reading import read_cpu
-from torch_bottleneck.timeline.cpu.what_ifs import input_supply
 from torch_bottleneck.timeline.steps.baseline import Baseline
+from torch_bottleneck.timeline.steps.supply import input_supply
 
 from .cpu_traces import make_steps, make_trace, training, training_step
 

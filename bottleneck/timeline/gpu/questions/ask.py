@@ -27,9 +27,9 @@ from .dispatch import dispatch_questions
 from .host import copy_questions, host_questions
 
 if TYPE_CHECKING:
-    from ...cpu.what_ifs import InputSupply
     from ...lanes.calibrate import Calibration
     from ...lanes.replay import Replay
+    from ...steps.supply import InputSupply
     from ..device_masks import DeviceWork
     from .circumstances import Circumstances
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from ....model.codes import WhatIf
     from ....model.run import OptimizerFacts
-    from ...cpu.what_ifs import InputSupply
     from ...lanes.replay import Edit
+    from ...steps.supply import InputSupply
 
 __all__ = ["Circumstances", "Question"]
 
