@@ -27,6 +27,8 @@ __all__ = ["ENVIRONMENT", "PASSED_ON", "command_of", "launch", "name_signal"]
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """What schedulers and launchers send to the process they know, which is this one."""
 
+HARNESS = f"{__name__.rpartition('.runs.')[0]}.harness"
+"""The package in which the script's process begins: by its name for a module, by its file for a script."""
 ENTRY = Path(__file__).parents[1] / "harness" / "__main__.py"
 ENVIRONMENT = {
     # Without it CUPTI stays attached after the profiler has stopped, and every later step pays.
@@ -92,7 +94,7 @@ def command_of(plan: Plan, *, flags: bool = True) -> list[str]:
         plan: what to run.
         flags: with the options that this interpreter was started with.
     """
-    entry = [str(ENTRY)] if plan.module is None else ["-m", __name__.rpartition(".")[0]]
+    entry = [str(ENTRY)] if plan.module is None else ["-m", HARNESS]
     return [*(_interpreter_flags() if flags else []), *entry, encode_plan(plan), *plan.args]
 
 
