@@ -39,8 +39,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import verify_table  # noqa: E402
-from recorded.cases import CASES  # noqa: E402
+import verify_table
+from recorded.cases import CASES
 
 HEAD = """# Predicted against measured
 

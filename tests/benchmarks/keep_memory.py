@@ -22,7 +22,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from recorded.trim import trim  # noqa: E402
+from recorded.trim import trim
 
 TIMED = {"empty-cache", "variable-lengths", "lengths-near-cap", "recompute"}
 """Cases whose fix has a predicted step time."""
