@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..model.words import clean, milliseconds, percent
+from ..model.words import milliseconds, percent
+from .markdown_text import escape, table
 from .rows import details
 from .rows.closing import capture_line, settings_lines
 from .rows.diagnosis import bar_cells, budget_rows, cause_rows, device_line, headline, step_line
@@ -19,17 +20,9 @@ from .rows.memory import memory_rows
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["escape", "render"]
+__all__ = ["render"]
 
-# An underscore inside a word is text to GitHub and CommonMark, and names are full of them.
-_SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~$!]|(?<!\w)_|_(?!\w))")
 _BAR_WIDTH = 30
-
-
-def escape(text: str) -> str:
-    """Return `text` on one line with Markdown's and HTML's special characters made harmless."""
-    escaped = _SPECIAL.sub(r"\\\1", clean(text))
-    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
 
 
 def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
@@ -144,8 +137,6 @@ def _fix(row: FixRow) -> list[str]:
 
 
 def _tried(diagnosis: Diagnosis) -> list[str]:
-    from .verify_markdown import table  # which escapes as we do
-
     if not diagnosis.tried:
         return []
     return ["", "## Predicted and measured", "", *table(diagnosis.tried)]

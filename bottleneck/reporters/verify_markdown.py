@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .markdown import escape
+from .markdown_text import escape, table
 from .rows.verify import (
-    COLUMNS,
     closing_lines,
     combination_line,
     edit_rows,
     headline,
     how_lines,
     reason_lines,
-    rows_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from ..model.verify import Verification
 
-    from ..model.verify import Outcome, Verification
-
-__all__ = ["render", "table"]
+__all__ = ["render"]
 
 
 def render(verification: Verification) -> str:
@@ -54,10 +50,3 @@ def render(verification: Verification) -> str:
     lines += ["", "## How it was measured", ""]
     lines += [f"- {escape(line)}" for line in (*how_lines(verification), *closing_lines(verification))]
     return "\n".join(lines) + "\n"
-
-
-def table(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the lines of the table alone."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += [f"| {' | '.join(escape(cell) for cell in row.cells)} |" for row in rows_of(outcomes)]
-    return lines

@@ -111,7 +111,7 @@ class Agent:
         self._loader_watch.install()
         self._compile_watch.install()
         self._meter.garbage.install()
-        torch_private.skip_package(__name__.rpartition(".")[0])
+        torch_private.skip_package(torch_private.__name__.rpartition(".")[0])
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""

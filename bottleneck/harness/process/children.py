@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...runs.plan import Plan
+    from .session import Session
 
 __all__ = ["ChildTarget", "any_alive", "install", "uninstall"]
 
@@ -50,28 +51,25 @@ _training: weakref.WeakSet[Any] = weakref.WeakSet()
 class ChildTarget:
     """Stands in for a process's target: runs it under a session, with the same result."""
 
-    def __init__(self, plan: Plan, target: Callable[..., object], wake: int | None) -> None:
+    def __init__(
+        self, plan: Plan, target: Callable[..., object], begin: Callable[[Plan], Session], wake: int | None
+    ) -> None:
         """Note whom to tell of a stop.
 
         Args:
             plan: what the session is to do.
             target: what the script wants to run.
+            begin: begins the session; it must pickle by reference, as the target must.
             wake: the signal that the stopper of this process, the parent, listens to.
         """
         self.plan = plan
         self.target = target
+        self.begin = begin
         self.parent, self.wake = os.getpid(), wake
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Run the target; a stop of ours counts as a normal return."""
-        from . import session as sessions
-
-        inherited = sessions.current()
-        if inherited is not None:
-            # Forked: the hooks in place count the parent's steps and write the parent's folder.
-            inherited.abandon()
-        session = sessions.Session(self.plan, child=True)
-        session.arm()
+        session = self.begin(self.plan)
         try:
             result = self.target(*args, **kwargs)
         except StopRun:
@@ -107,11 +105,12 @@ def any_alive() -> bool:
     return False
 
 
-def install(plan: Plan, *, wake: int | None = None) -> None:
+def install(plan: Plan, *, begin: Callable[[Plan], Session], wake: int | None = None) -> None:
     """Wrap the targets of processes made from now on.
 
     Args:
         plan: what their sessions are to do.
+        begin: begins such a session, in the process that was started.
         wake: the signal by which they may tell this process that they were stopped.
     """
     if _originals:
@@ -124,7 +123,7 @@ def install(plan: Plan, *, wake: int | None = None) -> None:
         original(self, *args, **kwargs)
         target = getattr(self, "_target", None)
         if target is not None and _may_train(target):
-            self._target = ChildTarget(plan, target, wake)
+            self._target = ChildTarget(plan, target, begin, wake)
             _training.add(self)
 
     multiprocessing.process.BaseProcess.__init__ = init  # type: ignore[method-assign]

@@ -223,7 +223,7 @@ class SaveGuard:
     def _replace_everywhere(self, replacements: dict[int, tuple[object, object]]) -> None:
         """Replace functions under every module-level name: `from torch import save` counts too."""
         for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "").startswith(__package__):
+            if getattr(module, "__name__", "").startswith(__name__.partition(".")[0]):
                 continue
             for name, value in list(getattr(module, "__dict__", {}).items()):
                 found = replacements.get(id(value))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...runs.plan import Plan
     from .agent import Agent
 
-__all__ = ["Session", "current"]
+__all__ = ["Session", "begin_in_child"]
 
 TERMINATED = 128 + signal.SIGTERM
 END_SECONDS = 20.0
@@ -44,9 +44,14 @@ END_SECONDS = 20.0
 _current: Session | None = None
 
 
-def current() -> Session | None:
-    """Return the session of this process; in a forked child, its parent's."""
-    return _current
+def begin_in_child(plan: Plan) -> Session:
+    """Begin the session of a process that the script has started."""
+    if _current is not None:
+        # Forked: the hooks in place count the parent's steps and write the parent's folder.
+        _current.abandon()
+    session = Session(plan, child=True)
+    session.arm()
+    return session
 
 
 class Session:
@@ -180,7 +185,7 @@ class Session:
 
         try:
             relaunches.install(self.plan)
-            children.install(self.plan, wake=self.stopper.wake)
+            children.install(self.plan, begin=begin_in_child, wake=self.stopper.wake)
             self.stopper.follow_children(children.any_alive)
             from .agent import Agent
 

@@ -21,7 +21,7 @@ from torch_bottleneck.harness.facts.settings import Seen, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
 from torch_bottleneck.harness.process.saves import SaveGuard
-from torch_bottleneck.harness.process.session import is_out_of_memory
+from torch_bottleneck.harness.process.session import begin_in_child, is_out_of_memory
 from torch_bottleneck.model.run import CompileFacts
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.runs.store import Store
@@ -372,7 +372,7 @@ def test_only_targets_that_may_train_are_wrapped() -> None:
     import multiprocessing.process
 
     before = multiprocessing.process.BaseProcess.__init__
-    children.install(Plan())
+    children.install(Plan(), begin=begin_in_child)
     try:
         own = multiprocessing.Process(target=target)
         pool = multiprocessing.Process(target=concurrent.futures.process._process_worker)

@@ -1,0 +1,35 @@
+"""What every Markdown report writes alike: text that cannot act as markup, and the table of fixes tried.
+
+In: text from a script or a trace, or outcomes. Out: GitHub-flavoured Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ..model.words import clean
+from .rows.verify import COLUMNS, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model.verify import Outcome
+
+__all__ = ["escape", "table"]
+
+# An underscore inside a word is text to GitHub and CommonMark, and names are full of them.
+_SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~$!]|(?<!\w)_|_(?!\w))")
+
+
+def escape(text: str) -> str:
+    """Return `text` on one line with Markdown's and HTML's special characters made harmless."""
+    escaped = _SPECIAL.sub(r"\\\1", clean(text))
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def table(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the lines of the table of fixes that were tried."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
+    lines += [f"| {' | '.join(escape(cell) for cell in row.cells)} |" for row in rows_of(outcomes)]
+    return lines
