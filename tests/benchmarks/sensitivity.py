@@ -188,7 +188,7 @@ def report(rows: list[tuple[Threshold, list[dict[str, list[str]]]]]) -> str:
         "",
         f"Made by `python tests/benchmarks/sensitivity.py` over {len(CASES)} recorded runs: each numeric",
         "constant of the analysis is moved by 30 % down and up, and every run is diagnosed anew. Numbers",
-        "count runs; a price counts when it moves by more than a tenth. A table of numbers is moved as a whole.",
+        "count runs; a price counts when it moves by more than a tenth. A table is moved as a whole.",
         "",
         f"{len(rows)} thresholds; {flips} flip the verdict of at least one run; {len(still)} change nothing",
         "at all in these runs: they guard what none of them shows, or limit a list.",
