@@ -23,7 +23,7 @@ from torch.utils.data import dataloader as loader_module
 
 from .. import torch_private
 from . import quick
-from .replacing import Replaced, put_back
+from .replacing import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,11 +53,12 @@ class Hooks:
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         """May change between any two events."""
-        self._replaced: list[Replaced] = []
+        self._replaced = Replacements()
         self._handles: list[Any] = []
         self._step_hooks: list[Callable[..., None]] = []
-        self._copies: list[Replaced] = []
-        self._narrowed: list[Replaced] = []
+        self._copies = Replacements()
+        self._narrowed = Replacements()
+        self._plain_call: Callable[..., Any] = torch.nn.Module.__call__
         self._wide: Any = None
         """Our `nn.Module.__call__` while it is not in place."""
         self._local = _Local()
@@ -66,21 +67,23 @@ class Hooks:
 
     def install(self) -> None:
         """Put everything in. What this torch does not have is left out."""
-        self._replace(torch.nn.Module, "__call__", self._module_call)
+        put = self._replaced.put
+        self._plain_call = torch.nn.Module.__call__
+        put(torch.nn.Module, "__call__", self._module_call)
         owner = torch_private.engine_owner()
         if owner is not None:
-            self._replace(*owner, self._run_backward)
-        self._replace(torch_private.LoaderIterator, "__next__", self._next)
-        self._replace(loader_module.DataLoader, "__iter__", self._iter)
-        self._replace(optim_module.Optimizer, "zero_grad", self._zero_grad)
-        self._replace(optim_module.Optimizer, "__init__", self._optimizer_init)
+            put(*owner, self._run_backward)
+        put(torch_private.LoaderIterator, "__next__", self._next)
+        put(loader_module.DataLoader, "__iter__", self._iter)
+        self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._zero_grad)
+        put(optim_module.Optimizer, "__init__", self._optimizer_init)
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
-            self._replace(scaler, "step", self._scaler_step)
+            put(scaler, "step", self._scaler_step)
         session = autograd_profiler.profile
         if hasattr(session, "_prepare_trace"):
-            self._replace(session, "_prepare_trace", self._prepare_trace)
-            self._replace(session, "__exit__", self._profile_exit)
+            put(session, "_prepare_trace", self._prepare_trace)
+            put(session, "__exit__", self._profile_exit)
         self._step_hooks = [self._step_hook(begin=True), self._step_hook(begin=False)]
         self._handles = [
             optim_module.register_optimizer_step_pre_hook(self._step_hooks[0]),
@@ -90,10 +93,7 @@ class Hooks:
     @property
     def module_call(self) -> Callable[..., Any]:
         """`nn.Module.__call__` as torch has it."""
-        for entry in self._replaced:
-            if entry.owner is torch.nn.Module and entry.name == "__call__":
-                return entry.original  # type: ignore[no-any-return]
-        return torch.nn.Module.__call__  # type: ignore[no-any-return]
+        return self._plain_call
 
     def uninstall(self) -> None:
         """Put everything back that is still ours; what the script has replaced since stays its."""
@@ -102,7 +102,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles, self._step_hooks = [], []
-        put_back(self._replaced)
+        self._replaced.undo()
 
     def quicken(self, tape: Tape, roots: Iterable[type]) -> bool:
         """Have events noted on the tape right where they happen, until `widen`.
@@ -116,10 +116,10 @@ class Hooks:
         Returns:
             Whether only these classes are watched.
         """
-        for owner, name, original, wide, _own in self._replaced:
+        for owner, name, original, wide, _own in self._replaced.entries:
             make = _QUICK.get(name)
             if make is not None and vars(owner).get(name) is wide:
-                self._replace(owner, name, partial(make, tape, original), into=self._narrowed)
+                self._narrowed.put(owner, name, partial(make, tape, original))
         for handle, wide_hook, make_hook in zip(
             self._handles, self._step_hooks, (quick.before_step, quick.after_step), strict=True
         ):
@@ -136,14 +136,14 @@ class Hooks:
         torch.nn.Module.__call__ = plain
         wide = self._root_call()
         for kind in chosen:
-            self._replace(kind, "__call__", lambda _plain: quick.root_call(tape, wide), into=self._narrowed)
+            self._narrowed.put(kind, "__call__", lambda _plain: quick.root_call(tape, wide))
         self._wide = ours
         return True
 
     def widen(self) -> None:
         """Tell the observer of everything again, calls of all modules among it."""
         wide, self._wide = self._wide, None
-        put_back(self._narrowed)
+        self._narrowed.undo()
         if wide is not None and vars(torch.nn.Module).get("__call__") is self.module_call:
             torch.nn.Module.__call__ = wide
         for handle, hook in zip(self._handles, self._step_hooks, strict=True):
@@ -155,36 +155,14 @@ class Hooks:
         Replacing `Tensor.to` is neutral to torch.compile, but it changes the identity of
         `torch.Tensor.to`, by which tensor subclasses dispatch, and costs 0.4 us on every call.
         """
-        if self._copies:
+        if self._copies.entries:
             return
         for name in ("to", "cuda"):
-            self._replace(torch.Tensor, name, self._copy, into=self._copies)
+            self._copies.put(torch.Tensor, name, self._copy)
 
     def unlabel_copies(self) -> None:
         """Stop reporting copies."""
-        put_back(self._copies)
-
-    def _replace(
-        self,
-        owner: Any,
-        name: str,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
-        *,
-        into: list[Replaced] | None = None,
-    ) -> None:
-        own = name in vars(owner)
-        original = vars(owner)[name] if own else getattr(owner, name)
-        ours = make(original)
-        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
-            value = getattr(original, attribute, None)
-            if value is not None:
-                setattr(ours, attribute, value)
-        # accelerate reads the signature of zero_grad to see whether set_to_none may be passed.
-        ours.__wrapped__ = original  # type: ignore[attr-defined]
-        if hasattr(ours, "__code__"):
-            torch_private.mark_skip(ours.__code__)
-        setattr(owner, name, ours)
-        (self._replaced if into is None else into).append(Replaced(owner, name, original, ours, own))
+        self._copies.undo()
 
     # -- the wrappers --------------------------------------------------------------------------
 
@@ -295,22 +273,20 @@ class Hooks:
     def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hooks = self
         range_of = torch_private.record_function
-        inner = torch_private.undisabled(original)
 
         def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
             set_to_none = kwargs.get("set_to_none", True) if kwargs or not args else args[0]
             if not hooks.observer.begin_zero_grad(set_to_none):
-                return inner(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
             try:
                 if autograd_profiler._is_profiler_enabled:
                     with range_of("zero_grad"):
-                        return inner(self, *args, **kwargs)
-                return inner(self, *args, **kwargs)
+                        return original(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 hooks.observer.end_phase()
 
-        torch_private.mark_skip(zero_grad.__code__)
-        return torch_private.disable_dynamo(zero_grad)
+        return zero_grad
 
     def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hooks = self

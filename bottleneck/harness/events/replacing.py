@@ -1,14 +1,21 @@
-"""Attributes that were replaced by ours, and how each is put back.
+"""Replacing attributes of torch and of Python by wrappers of ours, and putting them back.
 
-In: entries, as they were made. Out: the objects as they were, except where somebody has replaced
-ours since: that stays.
+In: owner, name, and a function that makes the wrapper from the original. Out: nothing; `undo`
+restores, on the object where it was replaced, whatever is still ours. What somebody has replaced since
+stays. Wrappers are neutral to torch.compile: dynamo skips their code.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["Replaced", "put_back"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+__all__ = ["Replaced", "Replacements"]
 
 
 class Replaced(NamedTuple):
@@ -22,13 +29,64 @@ class Replaced(NamedTuple):
     """It stood on the owner itself; otherwise the owner inherits it."""
 
 
-def put_back(entries: list[Replaced]) -> None:
-    """Put everything back that is still ours, the last first, and forget the entries."""
-    while entries:
-        entry = entries.pop()
-        if vars(entry.owner).get(entry.name) is not entry.ours:
-            continue
-        if entry.own:
-            setattr(entry.owner, entry.name, entry.original)
-        else:
-            delattr(entry.owner, entry.name)
+class Replacements:
+    """A set of replaced attributes."""
+
+    def __init__(self) -> None:
+        self.entries: list[Replaced] = []
+
+    def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
+        """Replace `owner.name` by `make(original)`; a name that is not there is left out.
+
+        Returns:
+            Whether there was anything to replace.
+        """
+        original = vars(owner).get(name, getattr(owner, name, None))
+        if original is None:
+            return False
+        plain = make(original)
+        _keep_from_dynamo(plain.__code__)
+        self.set(owner, name, functools.wraps(original)(plain))
+        return True
+
+    def put_disabled(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Replace a function that torch keeps dynamo out of (`torch._disable_dynamo`).
+
+        Where several wrappers lie around one another, each takes this layer off and puts it on again:
+        what is beneath it must be the next wrapper, not torch's function.
+        """
+        from .. import torch_private
+
+        inner = torch_private.undisabled(vars(owner)[name])
+        plain = make(inner)
+        _keep_from_dynamo(plain.__code__)
+        # Without torch's attributes: among them is its own cached way around dynamo.
+        self.set(
+            owner, name, torch_private.disable_dynamo(functools.update_wrapper(plain, inner, updated=()))
+        )
+
+    def set(self, owner: Any, name: str, ours: Any) -> None:
+        """Set the attribute to `ours` as it is, and remember how to undo it."""
+        own = name in vars(owner)
+        original = vars(owner)[name] if own else getattr(owner, name)
+        setattr(owner, name, ours)
+        self.entries.append(Replaced(owner, name, original, ours, own))
+
+    def undo(self) -> None:
+        """Put everything back that is still ours, the last first."""
+        while self.entries:
+            entry = self.entries.pop()
+            if vars(entry.owner).get(entry.name) is not entry.ours:
+                continue
+            if entry.own:
+                setattr(entry.owner, entry.name, entry.original)
+            else:
+                delattr(entry.owner, entry.name)
+
+
+def _keep_from_dynamo(code: CodeType) -> None:
+    """Have dynamo skip this code; without torch there is no dynamo."""
+    if "torch" in sys.modules:
+        from .. import torch_private
+
+        torch_private.mark_skip(code)

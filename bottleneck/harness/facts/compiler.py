@@ -9,7 +9,6 @@ lacks are read with a default.
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import sys
 import time
@@ -20,9 +19,9 @@ import msgspec
 import torch
 
 from ...model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
+from ..events.replacing import Replacements
 from ..imports import ImportWatch
 from ..lines.sites import is_library
-from ..torch_private import mark_skip
 from .compile_records import (
     ATTEMPT,
     break_site,
@@ -74,7 +73,7 @@ class CompileWatch:
         self._counters: dict[str, dict[str, int]] = {}
         self._base: dict[str, dict[str, int]] = {}
         self._problem: str | None = None
-        self._original_compile: Callable[..., Any] | None = None
+        self._replaced = Replacements()
 
     @property
     def compiling(self) -> bool:
@@ -83,24 +82,13 @@ class CompileWatch:
 
     def install(self) -> None:
         """Note what is given to torch.compile; wait for dynamo."""
-        original = torch.compile
-
-        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - stands in for it
-            with contextlib.suppress(Exception):
-                self._note_call(args[0] if args else kwargs.get("model"), kwargs)
-            return original(*args, **kwargs)
-
-        mark_skip(compile.__code__)
-        self._original_compile = original
-        torch.compile = functools.wraps(original)(compile)
+        self._replaced.put(torch, "compile", self._make_compile)
         self._watch.install()
 
     def uninstall(self) -> None:
         """Take everything off again."""
         self._watch.uninstall()
-        if self._original_compile is not None:
-            torch.compile = self._original_compile
-            self._original_compile = None
+        self._replaced.undo()
         if self._callbacks:
             handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
             with contextlib.suppress(Exception):
@@ -154,6 +142,14 @@ class CompileWatch:
             self._store.artefact("compile", "failed", reason=traceback.format_exc(limit=-2))
 
     # -- while the program runs -----------------------------------------------------------------
+
+    def _make_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - stands in for it
+            with contextlib.suppress(Exception):
+                self._note_call(args[0] if args else kwargs.get("model"), kwargs)
+            return original(*args, **kwargs)
+
+        return compile
 
     def _on_dynamo(self) -> None:
         with contextlib.suppress(Exception):

@@ -7,7 +7,6 @@ loader.json, a list of `LoaderFacts`. The loader, its dataset and its batches ar
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import time
@@ -21,15 +20,13 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ...model.run import LoaderFacts, SourceSite
 from ...runs.store import RAW_RECORDS
+from ..events.replacing import Replacements
 from ..lines.line_sampler import Line, LineSampler, merge
 from ..lines.sites import user_site
-from ..torch_private import mark_skip
 from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
 from .loader_worker import Batch, WorkerLoop, read_lines, read_records, time_fetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...runs.store import Store
 
 __all__ = ["LoaderWatch"]
@@ -61,27 +58,19 @@ class LoaderWatch:
         self._window = ""
         self._problem = ""
         self._last: _Iteration | None = None
-        self._undo: list[Callable[[], None]] = []
+        self._replaced = Replacements()
 
     def install(self) -> None:
         """Hook the constructor, `__iter__` and the worker loop. Undo in reverse order of others."""
         self._folder.mkdir(exist_ok=True)
-        self._replace(DataLoader, "__init__", self._make_init)
-        self._replace(DataLoader, "__iter__", self._make_iter)
-        original = torch_worker._worker_loop
-        WorkerLoop.original = original
-        torch_worker._worker_loop = self._loop
-
-        def restore() -> None:
-            if torch_worker._worker_loop is self._loop:
-                torch_worker._worker_loop = original
-
-        self._undo.append(restore)
+        self._replaced.put(DataLoader, "__init__", self._make_init)
+        self._replaced.put(DataLoader, "__iter__", self._make_iter)
+        WorkerLoop.original = torch_worker._worker_loop
+        self._replaced.set(torch_worker, "_worker_loop", self._loop)
 
     def uninstall(self) -> None:
         """Take everything off and remove the workers' raw records."""
-        while self._undo:
-            self._undo.pop()()
+        self._replaced.undo()
         if os.getpid() == self._pid:
             # A forked child takes its parent's hooks out too, and has no say in its files.
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -203,19 +192,6 @@ class LoaderWatch:
                     loader.sampler.stop()
 
     # -- hooks ----------------------------------------------------------------------------------
-
-    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = vars(owner)[name]
-        plain = make(original)
-        mark_skip(plain.__code__)
-        ours = functools.wraps(original)(plain)
-        setattr(owner, name, ours)
-
-        def restore() -> None:
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, original)
-
-        self._undo.append(restore)
 
     def _make_init(self, original: Any) -> Any:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it

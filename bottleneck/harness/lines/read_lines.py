@@ -11,13 +11,12 @@ is new. Dynamo traces them by name, never through the replaced attribute.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import torch_private
-from ..torch_private import mark_skip
+from ..events.replacing import Replacements
 from .sites import is_library, user_frame, user_frame_of
 
 if TYPE_CHECKING:
@@ -38,32 +37,21 @@ class ReadLines:
     """The replaced methods of torch.Tensor."""
 
     def __init__(self) -> None:
-        self._own: dict[str, Any] = {}
-        """Names that torch.Tensor itself defines -> what it had; the others are inherited."""
-        self._replaced: list[str] = []
+        self._replaced = Replacements()
 
     def start(self) -> None:
         """Replace the methods; those that this torch lacks stay away."""
-        if self._replaced:
+        if self._replaced.entries:
             return
+        # What a wrapper calls, too: after a graph break dynamo looks at every frame that is entered.
+        for function in (user_frame, user_frame_of, is_library):
+            torch_private.mark_skip(function.__code__)
         for name in _READS:
-            original = getattr(torch.Tensor, name, None)
-            if original is None:
-                continue
-            if name in vars(torch.Tensor):
-                self._own[name] = vars(torch.Tensor)[name]
-            setattr(torch.Tensor, name, _labelled(original))
-            self._replaced.append(name)
+            self._replaced.put(torch.Tensor, name, _labelled)
 
     def stop(self) -> None:
         """Put every method back as it was."""
-        for name in self._replaced:
-            if name in self._own:
-                setattr(torch.Tensor, name, self._own[name])
-            else:
-                delattr(torch.Tensor, name)
-        self._replaced.clear()
-        self._own.clear()
+        self._replaced.undo()
 
 
 def _labelled(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +67,4 @@ def _labelled(original: Callable[..., Any]) -> Callable[..., Any]:
         with range_of(f"{READ_LABEL}{code.co_filename}({frame.f_lineno}): {code.co_name}"):
             return original(*args, **kwargs)
 
-    # What it calls, too: after a graph break dynamo looks at every frame that is entered.
-    for function in (read, user_frame, user_frame_of, is_library):
-        mark_skip(function.__code__)
-    return functools.wraps(original)(read)
+    return read

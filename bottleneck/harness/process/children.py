@@ -14,13 +14,13 @@ parent as well if it has not gone on by itself.
 from __future__ import annotations
 
 import contextlib
-import functools
 import multiprocessing.process
 import os
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..events.replacing import Replacements
 from .stopping import StopRun
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ NOT_TRAINING = (
 )
 """Modules whose process targets are helpers, never a training loop."""
 
-_originals: list[Callable[..., None]] = []
-"""`BaseProcess.__init__` as it was, while it is wrapped."""
+_replaced = Replacements()
 _training: weakref.WeakSet[Any] = weakref.WeakSet()
 """Processes of this one that may train, as long as the script keeps them."""
 
@@ -113,26 +112,25 @@ def install(plan: Plan, *, begin: Callable[[Plan], Session], wake: int | None = 
         begin: begins such a session, in the process that was started.
         wake: the signal by which they may tell this process that they were stopped.
     """
-    if _originals:
+    if _replaced.entries:
         return
-    original: Callable[..., None] = multiprocessing.process.BaseProcess.__init__
-    _originals.append(original)
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        target = getattr(self, "_target", None)
-        if target is not None and _may_train(target):
-            self._target = ChildTarget(plan, target, begin, wake)
-            _training.add(self)
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            target = getattr(self, "_target", None)
+            if target is not None and _may_train(target):
+                self._target = ChildTarget(plan, target, begin, wake)
+                _training.add(self)
 
-    multiprocessing.process.BaseProcess.__init__ = init  # type: ignore[method-assign]
+        return init
+
+    _replaced.put(multiprocessing.process.BaseProcess, "__init__", make)
 
 
 def uninstall() -> None:
     """Take the wrapper off again."""
-    if _originals:
-        multiprocessing.process.BaseProcess.__init__ = _originals.pop()  # type: ignore[method-assign]
+    _replaced.undo()
 
 
 def _may_train(target: Callable[..., object]) -> bool:

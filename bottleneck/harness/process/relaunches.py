@@ -17,7 +17,6 @@ Everything else passes untouched.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shlex
 import subprocess
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...runs.launch import command_of
+from ..events.replacing import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +57,7 @@ VALUED = ("-W", "-X", "--check-hash-based-pycs")
 SECONDS = 60.0
 """For the other ranks to leave after this one has: they stop at the same step."""
 
-_originals: list[Callable[..., None]] = []
-"""`Popen.__init__` as it was, while it is wrapped."""
+_replaced = Replacements()
 _started: list[Any] = []
 """Ranks of ours."""
 _unseen: list[str] = []
@@ -112,31 +111,30 @@ def started_by_launcher(frame: FrameType | None) -> bool:
 
 def install(plan: Plan) -> None:
     """Watch for such commands from now on."""
-    if _originals:
+    if _replaced.entries:
         return
-    original: Callable[..., None] = subprocess.Popen.__init__
-    _originals.append(original)
 
-    @functools.wraps(original)
-    def init(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-        command = None
-        with contextlib.suppress(Exception):
-            launcher = started_by_launcher(sys._getframe(1))
-            command = observed(plan, args, kwargs.get("env"), launcher=launcher)
-            name = _may_train(args) if command is None else None
-            if name is not None and name not in _unseen:
-                _unseen.append(name)
-        original(self, args if command is None else command, *rest, **kwargs)
-        if command is not None:
-            _started.append(self)
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def init(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
+            command = None
+            with contextlib.suppress(Exception):
+                launcher = started_by_launcher(sys._getframe(1))
+                command = observed(plan, args, kwargs.get("env"), launcher=launcher)
+                name = _may_train(args) if command is None else None
+                if name is not None and name not in _unseen:
+                    _unseen.append(name)
+            original(self, args if command is None else command, *rest, **kwargs)
+            if command is not None:
+                _started.append(self)
 
-    subprocess.Popen.__init__ = init  # type: ignore[method-assign]
+        return init
+
+    _replaced.put(subprocess.Popen, "__init__", make)
 
 
 def uninstall() -> None:
     """Take the wrapper off again."""
-    if _originals:
-        subprocess.Popen.__init__ = _originals.pop()  # type: ignore[method-assign]
+    _replaced.undo()
 
 
 def unseen() -> tuple[str, ...]:

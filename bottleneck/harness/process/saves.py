@@ -13,6 +13,7 @@ are replaced only once the stop is under way, in every module that holds them by
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import io
 import os
@@ -23,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..events.replacing import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +67,7 @@ class SaveGuard:
         self._store = store
         self._began = time.time()
         self._places: dict[str, Path] = {}
-        self._undo: list[tuple[Any, str, object]] = []
+        self._replaced = Replacements()
 
     def install(self) -> None:
         """Put the guards in: called when the stop is about to be raised."""
@@ -87,9 +90,7 @@ class SaveGuard:
 
     def uninstall(self) -> None:
         """Put everything back."""
-        for holder, name, original in reversed(self._undo):
-            setattr(holder, name, original)
-        self._undo.clear()
+        self._replaced.undo()
 
     # -- guards ---------------------------------------------------------------------------------
 
@@ -228,21 +229,18 @@ class SaveGuard:
             for name, value in list(getattr(module, "__dict__", {}).items()):
                 found = replacements.get(id(value))
                 if found is not None and found[0] is value:
-                    self._put(module, name, value, found[1])
+                    self._put(module, name, found[1])
         # Python 3.10's pathlib holds them as class attributes.
         accessor = getattr(pathlib, "_NormalAccessor", None)
         for name, value in list(vars(accessor).items()) if accessor is not None else []:
             plain = value.__func__ if isinstance(value, staticmethod) else value
             found = replacements.get(id(plain))
             if found is not None and found[0] is plain:
-                self._put(accessor, name, value, staticmethod(found[1]))  # type: ignore[arg-type]
+                self._put(accessor, name, staticmethod(found[1]))  # type: ignore[arg-type]
 
-    def _put(self, holder: Any, name: str, original: object, replacement: object) -> None:
-        try:
-            setattr(holder, name, replacement)
-        except (AttributeError, TypeError):
-            return
-        self._undo.append((holder, name, original))
+    def _put(self, holder: Any, name: str, replacement: object) -> None:
+        with contextlib.suppress(AttributeError, TypeError):
+            self._replaced.set(holder, name, replacement)
 
 
 def _opened_for_writing(file: object) -> str | None:

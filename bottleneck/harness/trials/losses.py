@@ -14,7 +14,7 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from .. import torch_private
-from .patches.replace import Replacements
+from ..events.replacing import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....model.run import SourceSite
 from ....model.verify import Applied
-from .replace import Replacements
+from ...events.replacing import Replacements
 
 if TYPE_CHECKING:
     from ....model.run import JsonValue

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import fetch as torch_fetch
 
-from .replace import Replacements
+from ...events.replacing import Replacements
 
 __all__ = ["SeededBatches"]
 
