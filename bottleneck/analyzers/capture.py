@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..model.codes import Part
+from ..model.doubt import Doubt, DoubtCode
 from ..model.finding import Evidence, Finding
 from ..model.words import ms
 from ..model.words import share_text as percent
@@ -21,7 +22,10 @@ _REPLAY_POOR = 0.10
 """Replay error above which no what-if is made from it."""
 _MISSING_POOR = 0.05
 """Share of launches without a recorded kernel above which idle time cannot be told."""
+_MISSING_FAIR = 0.005
 _UNEXPLAINED_POOR = 0.5
+_LOWER_THE_GRADE = (DoubtCode.STEPS_DIFFER, DoubtCode.MACHINE_BUSY, DoubtCode.THREADS_WAIT)
+"""Doubts of the reading itself that make a capture fair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +33,8 @@ class Quality:
     """The grade, and why."""
 
     grade: Literal["good", "fair", "poor"]
-    reasons: tuple[str, ...] = ()
-    """What lowers the grade; the first is the worst."""
-    remedy: str = ""
-    """For a poor capture: what to do."""
+    reasons: tuple[Doubt, ...] = ()
+    """What lowers the grade; the first is the worst, and says what to do about a poor capture."""
 
 
 def _remedy_for_no_trace(facts: Facts) -> str:
@@ -45,14 +47,15 @@ def _remedy_for_no_trace(facts: Facts) -> str:
     return "Run again and let the trace window finish; use --steps 3 if the trace grew too large."
 
 
-def _without_a_step_time(facts: Facts) -> tuple[str, str]:
+def _without_a_step_time(facts: Facts) -> Doubt:
     """Return what there was instead of a step to judge by, and what to do."""
     window = facts.run.window("warm-up") if facts.run is not None else None
     seen = len(window.steps.wall_ms) if window is not None else 0
     if window is None or not seen:
-        return (
-            "no training step was seen",
-            "Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
+        return Doubt(
+            code=DoubtCode.NO_STEP_SEEN,
+            text="no training step was seen",
+            remedy="Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
         )
     table = window.steps
     last_ms = table.wall_ms[-1]
@@ -63,10 +66,15 @@ def _without_a_step_time(facts: Facts) -> tuple[str, str]:
         part = f", {ms(spent_ms)} ({percent(spent_ms / last_ms)}) of it in the phase {longest}"
     if seen == 1:
         what = f"the one step that was seen is the script's first ({ms(last_ms)}{part})"
-        return f"{what}, and a first step holds the costs of starting", "Let the script make more steps."
-    return (
-        f"every one of the {seen} steps seen compiled something (the last took {ms(last_ms)}{part})",
-        "Let the script make more steps, until nothing is compiled any more.",
+        return Doubt(
+            code=DoubtCode.NO_STEP_SEEN,
+            text=f"{what}, and a first step holds the costs of starting",
+            remedy="Let the script make more steps.",
+        )
+    return Doubt(
+        code=DoubtCode.NO_STEP_SEEN,
+        text=f"every one of the {seen} steps seen compiled something (the last took {ms(last_ms)}{part})",
+        remedy="Let the script make more steps, until nothing is compiled any more.",
     )
 
 
@@ -81,7 +89,7 @@ def _broken_harness(facts: Facts) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _memory_alone(facts: Facts) -> Quality | None:
+def _memory_alone(facts: Facts) -> Doubt | None:
     """Memory is all that was captured: nothing is wrong with it, but no step can be divided."""
     if not facts.memory or facts.timeline.steps:
         return None
@@ -89,38 +97,35 @@ def _memory_alone(facts: Facts) -> Quality | None:
         if not facts.run.outcome.out_of_memory or facts.memory[0].out_of_memory is None:
             return None
         what = "timed" if facts.timeline.true_ms <= 0 else "traced"
-        return Quality(
-            grade="poor",
-            reasons=(f"memory ran out before a step was {what}",),
+        return Doubt(
+            code=DoubtCode.MEMORY_ALONE,
+            text=f"memory ran out before a step was {what}",
             remedy="Make the run fit (BN213 says what held the memory), then diagnose it again.",
         )
     if facts.timeline.true_ms > 0:
         return None
-    return Quality(
-        grade="poor",
-        reasons=("a memory snapshot tells of memory, not of time",),
+    return Doubt(
+        code=DoubtCode.MEMORY_ALONE,
+        text="a memory snapshot tells of memory, not of time",
         remedy="Give the trace or the run folder beside it; what it says of memory stands below.",
     )
-
-
-def _profiles_itself(facts: Facts) -> bool:
-    return facts.run is not None and any("own profiler" in text for text in facts.run.warnings)
 
 
 def judge(facts: Facts) -> Quality:
     """Grade the capture of one rank."""
     timeline = facts.timeline
-    poor: list[tuple[str, str]] = []
-    fair: list[str] = []
+    poor: list[Doubt] = []
+    fair: list[Doubt] = []
     alone = _memory_alone(facts)
     if alone is not None:
-        return alone
+        return Quality(grade="poor", reasons=(alone,))
     if timeline.true_ms <= 0 or facts.step.true_ms is None:
         broken = _broken_harness(facts)
         poor.append(
-            (
-                f"no training step was seen, since watching failed ({broken})",
-                "This is a fault of the tool's, or a torch that it does not know: please report it.",
+            Doubt(
+                code=DoubtCode.NO_STEP_SEEN,
+                text=f"no training step was seen, since watching failed ({broken})",
+                remedy="This is a fault of the tool's, or a torch that it does not know: please report it.",
             )
             if broken
             else _without_a_step_time(facts)
@@ -129,59 +134,69 @@ def judge(facts: Facts) -> Quality:
         timeline.replay_error > _REPLAY_POOR or not timeline.usable_what_ifs
     ):
         poor.append(
-            (
-                f"the replay misses the traced window by {percent(timeline.replay_error)}",
-                "Trace more steps (--steps 16), without other profilers and on a quiet machine.",
+            Doubt(
+                code=DoubtCode.REPLAY_MISSES,
+                text=f"the replay misses the traced window by {percent(timeline.replay_error)}",
+                remedy="Trace more steps (--steps 16), without other profilers and on a quiet machine.",
             )
         )
     if timeline.launches and timeline.missing_activities:
         missing = timeline.missing_activities / timeline.launches
-        if missing > _MISSING_POOR:
-            poor.append(
-                (
-                    f"{percent(missing)} of the launches have no recorded kernel",
-                    "The trace lost events: trace fewer steps (--steps 2), or upgrade the driver.",
+        if missing > _MISSING_FAIR:
+            (poor if missing > _MISSING_POOR else fair).append(
+                Doubt(
+                    code=DoubtCode.KERNELS_MISSING,
+                    text=f"{percent(missing)} of the launches have no recorded kernel",
+                    remedy="The trace lost events: trace fewer steps (--steps 2), or upgrade the driver.",
                 )
             )
-        elif missing > 0.005:
-            fair.append(f"{percent(missing)} of the launches have no recorded kernel")
     unexplained = timeline.part_ms(Part.UNEXPLAINED) / timeline.true_ms if timeline.true_ms > 0 else 0.0
-    if unexplained > _UNEXPLAINED_POOR and _profiles_itself(facts):
+    if unexplained > _UNEXPLAINED_POOR and facts.run is not None and facts.run.profiles_itself:
         poor.append(
-            (
-                "the script's own torch.profiler records while it is diagnosed, and only one can",
-                "Take it out of the loop, or let it end (schedule(..., repeat=1)), and run again. If real "
-                "runs have it too, it is the first thing to remove: it records every operator.",
+            Doubt(
+                code=DoubtCode.OWN_PROFILER,
+                text="the script's own torch.profiler records while it is diagnosed, and only one can",
+                remedy="Take it out of the loop, or let it end (schedule(..., repeat=1)), and run again. "
+                "If real runs have it too, it is the first thing to remove: it records every operator.",
             )
         )
     elif unexplained > _UNEXPLAINED_POOR:
         poor.append(
-            (
-                f"{percent(unexplained)} of the step is unexplained"
+            Doubt(
+                code=DoubtCode.UNEXPLAINED,
+                text=f"{percent(unexplained)} of the step is unexplained"
                 if timeline.steps
                 else "no whole step was traced, so the step cannot be divided",
-                _remedy_for_no_trace(facts),
+                remedy=_remedy_for_no_trace(facts),
             )
         )
     elif unexplained > 0.15:
-        fair.append(f"{percent(unexplained)} of the step is unexplained")
+        fair.append(
+            Doubt(code=DoubtCode.UNEXPLAINED, text=f"{percent(unexplained)} of the step is unexplained")
+        )
     if facts.step.true_is == "profiled":
-        fair.append("no unprofiled step time, so the profiler's own cost is in the figures")
+        fair.append(
+            Doubt(
+                code=DoubtCode.PROFILED_TIMES,
+                text="no unprofiled step time, so the profiler's own cost is in the figures",
+            )
+        )
     # Where no step was seen at all, that is the reason, and what follows from it is none.
     seen = timeline.true_ms > 0 and facts.step.true_ms is not None
     if seen and facts.step.true_is == "measured" and facts.step.count < 5:
         steps = "step was" if facts.step.count == 1 else "steps were"
-        fair.append(f"only {facts.step.count} unprofiled {steps} timed")
+        fair.append(
+            Doubt(code=DoubtCode.FEW_TIMED_STEPS, text=f"only {facts.step.count} unprofiled {steps} timed")
+        )
     if seen and timeline.steps < 2 and (timeline.steps or unexplained <= _UNEXPLAINED_POOR):
-        fair.append(f"{'one' if timeline.steps else 'no'} whole traced step")
+        many = "one" if timeline.steps else "no"
+        fair.append(Doubt(code=DoubtCode.FEW_WHOLE_STEPS, text=f"{many} whole traced step"))
     spread = facts.step.spread_ms
     if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:
-        fair.append(f"step times scatter by {percent(spread / facts.step.true_ms)}")
-    doubts = ("The traced steps differ", "The machine was busy", "Threads wait for one another")
-    fair += [text.partition(". ")[0] for text in timeline.problems if text.startswith(doubts)]
-    if poor:
-        return Quality(grade="poor", reasons=tuple([p[0] for p in poor] + fair), remedy=poor[0][1])
-    return Quality(grade="fair" if fair else "good", reasons=tuple(fair))
+        text = f"step times scatter by {percent(spread / facts.step.true_ms)}"
+        fair.append(Doubt(code=DoubtCode.STEPS_SCATTER, text=text))
+    fair += [doubt for doubt in timeline.doubts if doubt.code in _LOWER_THE_GRADE]
+    return Quality(grade="poor" if poor else "fair" if fair else "good", reasons=(*poor, *fair))
 
 
 class CaptureQuality(Analyzer):
@@ -221,8 +236,8 @@ class CaptureQuality(Analyzer):
         return (
             self.finding(
                 facts,
-                "The capture does not carry a verdict: " + quality.reasons[0],
-                evidence=[Evidence(text=text, source="capture") for text in quality.reasons],
+                "The capture does not carry a verdict: " + quality.reasons[0].text,
+                evidence=[Evidence(text=doubt.text, source="capture") for doubt in quality.reasons],
                 not_this="Says nothing about the script's speed.",
                 note=True,
             ),

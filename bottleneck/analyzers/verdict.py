@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..model.codes import BottleneckClass, Part, WhatIf
 from ..model.diagnosis import Cause, Verdict
+from ..model.doubt import DoubtCode
 from ..model.finding import Finding
 from ..model.words import ms
 from ..model.words import share_text as percent
@@ -142,30 +143,40 @@ def _noise_ms(facts: Facts) -> float:
     return max(effect.noise_ms, NEGLIGIBLE_SHARE * facts.true_ms)
 
 
-def _confidence(
-    facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
-) -> tuple[Literal["high", "medium", "low"], str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Confidence:
+    """How sure a verdict is, why, and which doubts of the capture the reason names."""
+
+    level: Literal["high", "medium", "low"]
+    reason: str
+    doubts: tuple[DoubtCode, ...] = ()
+
+
+def _confidence(facts: Facts, quality: Quality, *, effect_ms: float, bound: bool) -> _Confidence:
     effect = weigh_effect(
         effect_ms,
         step_ms=facts.true_ms,
         interval_ms=_interval(facts),
         relative_error=facts.timeline.replay_error or 0.0,
     )
-    doubts = list(quality.reasons)
+    reasons = [doubt.text for doubt in quality.reasons]
     if effect.decision != "real":
-        doubts.insert(0, "the effect is within the noise of the step time")
+        reasons.insert(0, "the effect is within the noise of the step time")
     if facts.is_on("step.varying_shapes"):
-        doubts.append("batches differ in size, so traced and timed steps may not be alike")
+        reasons.append("batches differ in size, so traced and timed steps may not be alike")
     if bound:
-        doubts.append("the price is an upper bound")
+        reasons.append("the price is an upper bound")
+    reason, doubts = "; ".join(reasons), tuple(doubt.code for doubt in quality.reasons)
     if effect.decision != "real" or quality.grade == "poor":
-        return "low", "; ".join(doubts)
+        return _Confidence(level="low", reason=reason, doubts=doubts)
     if effect.ratio >= 3.0 and quality.grade == "good" and not facts.is_on("step.varying_shapes"):
         reason = f"the effect is {min(effect.ratio, 99):.0f} times the noise, and the capture is good"
-        return "high", reason
+        return _Confidence(level="high", reason=reason)
     if effect.ratio < 1.5 or len(quality.reasons) > 2:
-        return "low", "; ".join(doubts) or "the effect is close to the noise"
-    return "medium", "; ".join(doubts) or f"the effect is {effect.ratio:.1f} times the noise"
+        reason = reason or "the effect is close to the noise"
+        return _Confidence(level="low", reason=reason, doubts=doubts)
+    reason = reason or f"the effect is {effect.ratio:.1f} times the noise"
+    return _Confidence(level="medium", reason=reason, doubts=doubts)
 
 
 def _headline(facts: Facts, price: _Price) -> str:
@@ -178,14 +189,20 @@ def _work_share(facts: Facts) -> float:
     return facts.timeline.part_ms(*WORK_PARTS) / facts.true_ms if facts.true_ms > 0 else 0.0
 
 
-def _undetermined(reason: str, remedy: str) -> Verdict:
+def _undetermined(reason: str, remedy: str, doubts: tuple[DoubtCode, ...] = ()) -> Verdict:
     return Verdict(
         bottleneck_class=BottleneckClass.UNDETERMINED,
         confidence="none",
         headline=f"undetermined: {reason}",
         reason=reason,
+        doubts=doubts,
         remedy=remedy,
     )
+
+
+def _not_judged(quality: Quality) -> Verdict:
+    worst = quality.reasons[0]
+    return _undetermined(worst.text, worst.remedy, (worst.code,))
 
 
 def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms: float) -> Verdict:
@@ -195,7 +212,8 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
         (line for line in facts.timeline.budget if line.part in WORK_PARTS),
         key=lambda line: line.ms,
     )
-    confidence, reason = _confidence(facts, quality, effect_ms=work_ms, bound=False)
+    sure = _confidence(facts, quality, effect_ms=work_ms, bound=False)
+    confidence, reason = sure.level, sure.reason
     who = "the device is" if facts.timeline.kind == "gpu" else "operators are"
     headline = (
         f"{BottleneckClass.COMPUTE.value}: {who} at work for {ms(work_ms)} of {ms(facts.true_ms)} "
@@ -216,6 +234,7 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
         confidence=confidence,
         headline=headline,
         reason=reason,
+        doubts=sure.doubts,
     )
 
 
@@ -239,7 +258,7 @@ def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
 def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdict:
     """Name the bottleneck class of one rank, or say why that cannot be done."""
     if facts.true_ms <= 0:
-        return _undetermined(quality.reasons[0] if quality.reasons else "no step was seen", quality.remedy)
+        return _not_judged(quality)
     prices = [p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE]
     first = prices[0] if prices else None
     # Waiting for input is told by the baseline window alone; it needs neither trace nor replay.
@@ -251,7 +270,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         and first.cost_ms > 0.5 * facts.true_ms
     )
     if quality.grade == "poor" and not told_by_baseline:
-        return _undetermined(quality.reasons[0], quality.remedy)
+        return _not_judged(quality)
     work = _work_share(facts)
     kernels_ms = _kernel_price_ms(facts, findings)
     if first is not None and work > _MOSTLY and kernels_ms > first.rank:
@@ -272,7 +291,8 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
     work_ms = work * facts.true_ms
     if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise and work_ms >= least:
         also.append(BottleneckClass.COMPUTE)
-    confidence, reason = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
+    sure = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
+    confidence, reason = sure.level, sure.reason
     if also:
         rivals = " and ".join(group.value for group in also)
         close = f"{rivals} would save about as much, within the noise"
@@ -282,8 +302,10 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         bottleneck_class=first.bottleneck_class,
         confidence=confidence,
         headline=_headline(facts, first),
+        code=first.finding.code,
         also=tuple(also),
         reason=reason,
+        doubts=sure.doubts,
     )
 
 

@@ -22,9 +22,10 @@ __all__ = ["capture_of", "notes_of", "outcome_of"]
 def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Capture:
     """Judge the capture, and gather what it cost and which of its parts are there."""
     quality = judge(facts)
-    # Some reasons are the first sentence of a problem that goes on to say what to do.
-    reasons = [text for text in quality.reasons if not any(told.startswith(text) for told in problems)]
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
+    said = {doubt.code: doubt.sentences for doubt in timeline.doubts}
+    reasons = {doubt.code: doubt.text for doubt in quality.reasons if doubt.code not in said}
+    sentences = tuple(dict.fromkeys([*reasons.values(), *problems]))
     overhead: dict[str, float] = {}
     artefacts: dict[str, str] = {}
     if run is not None:
@@ -39,7 +40,8 @@ def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Captu
         inflation = step.profiled_ms / step.true_ms
     return Capture(
         quality=quality.grade,
-        problems=tuple(dict.fromkeys([*reasons, *problems])),
+        problems=sentences,
+        codes={code: sentences.index(text) for code, text in {**reasons, **said}.items()},
         replay_error=timeline.replay_error,
         dispatch_scale=timeline.dispatch_scale,
         inflation=inflation,

@@ -15,6 +15,7 @@ from ..ingest import flops_from_shapes
 from ..ingest.memory import read_memory
 from ..model.codes import Part
 from ..model.diagnosis import BudgetLine
+from ..model.doubt import Doubt, DoubtCode
 from ..model.memory import MemorySummary
 from ..model.run import FlopCount, Run
 from ..model.view import WindowSteps
@@ -59,7 +60,8 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     if rare is not None:
         timeline = with_rare(timeline, rare)
     memory, memory_problems = read_memory(rank)
-    problems = [*rank.problems, *basis.problems, *timeline.problems, *memory_problems]
+    doubts = [doubt.sentences for doubt in timeline.doubts]
+    problems = [*rank.problems, *basis.problems, *doubts, *memory_problems]
     if rank.trace_problem:
         problems.append(rank.trace_problem)
     if trace is not None:
@@ -96,8 +98,8 @@ def _read_timeline(
         # Of a snapshot alone no step is looked for, and those of its own history are told with the memory;
         # of a run the verdict says which steps were seen.
         looked = rank.run is None and rank.trace_path is not None
-        problem = "No training step was found." if looked else ""
-        return _nothing_known("gpu" if gpu else "cpu", None, problem)
+        doubt = Doubt(code=DoubtCode.NO_STEP_FOUND, text="No training step was found")
+        return _nothing_known("gpu" if gpu else "cpu", None, doubt if looked else None)
     trace = rank.trace
     has_device = trace is not None and bool(np.isin(kinds(trace), DEVICE_KINDS).any())
     if trace is not None and steps is not None and has_device:
@@ -115,13 +117,16 @@ def _read_timeline(
         if found is not None:
             return found
     if gpu and trace is None:
-        return _nothing_known("gpu", true_ms, "")  # why there is none stands among the rank's problems
+        return _nothing_known("gpu", true_ms)  # why there is none stands among the rank's problems
     if gpu:
         return _nothing_known(
             "gpu",
             true_ms,
-            "A GPU run without device activity in its trace cannot be divided: check that CUPTI works "
-            "(no other profiler attached, enough permissions), and run again.",
+            Doubt(
+                code=DoubtCode.NO_DEVICE_ACTIVITY,
+                text="A GPU run without device activity in its trace cannot be divided: check that CUPTI "
+                "works (no other profiler attached, enough permissions), and run again",
+            ),
         )
     return read_cpu(
         trace,
@@ -134,7 +139,7 @@ def _read_timeline(
     )
 
 
-def _nothing_known(kind: str, true_ms: float | None, problem: str) -> Timeline:
+def _nothing_known(kind: str, true_ms: float | None, doubt: Doubt | None = None) -> Timeline:
     line = BudgetLine(part=Part.UNEXPLAINED, ms=true_ms or 0.0, share=1.0 if true_ms else 0.0)
     return Timeline(
         kind="gpu" if kind == "gpu" else "cpu",
@@ -144,7 +149,7 @@ def _nothing_known(kind: str, true_ms: float | None, problem: str) -> Timeline:
         budget=(line,) if true_ms else (),
         what_ifs={},
         usable_what_ifs=False,
-        problems=(problem,) if problem else (),
+        doubts=(doubt,) if doubt is not None else (),
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from .codes import BottleneckClass, Part, WhatIf
 from .counters import StepCounters
+from .doubt import DoubtCode
 from .finding import Finding
 from .fix import Suggestion
 from .memory import MemorySummary
@@ -47,10 +48,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence
     headline: str
     """One sentence with the price in ms and %."""
+    code: str = ""
+    """The finding whose title the headline holds; empty where it holds none."""
     also: tuple[BottleneckClass, ...] = ()
     """Classes whose cost is within the noise of the first."""
     reason: str = ""
-    """Why this confidence; for `undetermined`, why no verdict is possible."""
+    """Why this confidence; for `undetermined`, why no verdict is possible: the headline holds it, too."""
+    doubts: tuple[DoubtCode, ...] = ()
+    """Of `Capture.codes`: what `reason` names."""
     remedy: str = ""
     """For `undetermined`: what to do to get a verdict."""
 
@@ -156,6 +161,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     quality: Literal["good", "fair", "poor"]
     problems: tuple[str, ...] = ()
     """What is missing or doubtful, each with what to do."""
+    codes: dict[DoubtCode, int] = {}
+    """Position in `problems` of those that have a code."""
     replay_error: float | None = None
     """|replayed - profiled| / profiled of the traced window; None when there was no replay."""
     dispatch_scale: float | None = None

@@ -279,6 +279,8 @@ class Run(_Record, frozen=True, kw_only=True):
     parallel_us: tuple[float, float] | None = None
     """CPU runs: one operator just large enough for several threads, on the script's threads and on one of
     them (means, in microseconds). None with one thread, or where the script goes on after the capture."""
+    profiles_itself: bool = False
+    """The script's own profiler recorded while it was watched; one process has room for one."""
     pinned_gbps: float | None = None
     """GPU runs: measured bandwidth of a pinned host-to-device copy, GB/s (1e9)."""
     pageable_gbps: float | None = None

@@ -48,7 +48,7 @@ def _head(diagnosis: Diagnosis) -> list[str]:
     confidence = "" if undetermined else f" (confidence {verdict.confidence})"
     lines = [f"# {escape(diagnosis.title) or 'Diagnosis'}: {classes}{confidence}", ""]
     lines.append(f"**{escape(headline(diagnosis))}**")
-    reason = "" if verdict.reason in verdict.headline else verdict.reason
+    reason = "" if undetermined else verdict.reason  # the headline is the reason
     for text in (reason, f"To do: {verdict.remedy}" if verdict.remedy else ""):
         if text:
             lines += ["", escape(text)]

@@ -103,9 +103,9 @@ def _verdict(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
     page.line(*pieces)
     page.line((headline(diagnosis), "bold"))
     reason = clean(verdict.reason)
-    if reason and verdict.reason not in verdict.headline and (undetermined or verdict.confidence != "high"):
-        said = reason if undetermined else f"Confidence is {verdict.confidence}: {reason}"
-        page.line(cut(said, page, room))
+    # The headline of a verdict that cannot be given is its reason.
+    if reason and not undetermined and verdict.confidence != "high":
+        page.line(cut(f"Confidence is {verdict.confidence}: {reason}", page, room))
     if verdict.remedy:
         page.line(("To get a verdict: " if undetermined else "To be surer: "), sentence(verdict.remedy))
     page.line((step_line(diagnosis), "dim"))
@@ -148,7 +148,7 @@ def _causes(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
     rest = [row for row in worth if row not in shown and row not in covered]
     page.heading("What each cause costs", "step without it" if any(row.without for row in shown) else "")
     for row in shown:
-        _cause(page, row, said=headline(diagnosis), room=room)
+        _cause(page, row, room=room)
     gone = covered[0].after_previous if covered else ""
     groups = ((gone, covered), ("also", rest), (_BELOW, small))
     told = [f"{words}: {', '.join(map(_named_cause, rows))}" for words, rows in groups if rows]
@@ -161,14 +161,14 @@ def _named_cause(row: CauseRow) -> str:
     return f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms"
 
 
-def _cause(page: Page, row: CauseRow, *, said: str, room: Room | None) -> None:
+def _cause(page: Page, row: CauseRow, *, room: Room | None) -> None:
     cost = f"{'≤ ' if row.bound else ''}{row.cost}"
     without = f"{'≥ ' if row.bound else ''}{row.without} ms" if row.without else ""
     if page.width < NARROW:
         page.columns((f"{row.name} {cost} ms", "bold"), without)
     else:
         page.columns((f"{row.name:<20} {cost:>9} ms {row.share:>7}  ", "bold"), without, (row.code, "dim"))
-    means = row.means if (room is None or room.words) and row.means not in said else ""
+    means = row.means if (room is None or room.words) and not row.in_headline else ""
     places = ", ".join(row.sites if room is None else row.sites[:2])
     told = [means, places, row.after_previous]
     one_line = " · ".join(filter(None, told))
@@ -202,12 +202,9 @@ def _closing(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
             text = listed(head, names, page.width, lines=room.settings)
         page.line((head, "bold"), text.removeprefix(head))
     page.line(("capture: ", "bold"), capture_line(diagnosis, short=room is not None))
-    said = sentence(diagnosis.verdict.reason)
-    problems = [
-        text
-        for text in diagnosis.capture.problems
-        if room is None or clean(text).partition(". ")[0] not in said
-    ]
+    capture = diagnosis.capture
+    said = {capture.codes[code] for code in diagnosis.verdict.doubts if code in capture.codes}
+    problems = [text for i, text in enumerate(capture.problems) if room is None or i not in said]
     for problem in problems if room is None else problems[: room.problems]:
         page.line(("! ", "yellow"), cut(sentence(problem), page, room, indent=2))
     if room is not None and len(problems) > room.problems:

@@ -6,15 +6,17 @@ In: nothing. Out: `Timeline`, read by analyzers and composed into the diagnosis.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Literal
 
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
+from ..model.doubt import Doubt
 from ..model.run import JsonValue, LoopTime, SourceSite
 from ..model.view import StepTimeline
 from ..model.work import ComputeFacts
 
-__all__ = ["CompiledWork", "HostSpan", "SeamPrice", "Timeline"]
+__all__ = ["CompiledWork", "HostSpan", "SeamPrice", "SpanKind", "Timeline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +49,33 @@ class CompiledWork:
     """Compiled regions entered per step, forward."""
 
 
+class SpanKind(Enum):
+    """What a span of host time is, for those who decide by it; `HostSpan.what` is only shown."""
+
+    CALL = auto()
+    """A device call, an operator, or all of one category."""
+    PREPARATION = auto()
+    """Making the batch ready, between its fetch and the forward."""
+    COLLECTOR = auto()
+    """Python's garbage collector."""
+    BEFORE_MODEL = auto()
+    """Python in the forward or before it, as behind an evaluation that the step itself makes."""
+    IN_LOSS = auto()
+    """Python between the model and its update."""
+    ASIDE = auto()
+    """Other Python: behind the update, or in no phase."""
+    RARE = auto()
+    """What only some steps do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpan:
     """Host time that kept the step waiting, attributed: one row per (part, what, site)."""
 
     part: Part
+    kind: SpanKind = SpanKind.CALL
     what: str
-    """API call, operator or label, as in "cudaMemcpyAsync" or "aten::item"."""
+    """API call, operator or label, as in "cudaMemcpyAsync" or "aten::item"; for people."""
     exposed_ms: float
     """Per step: device idle (GPU) or step time (CPU) that it explains."""
     called_ms: float
@@ -86,8 +108,8 @@ class Timeline:
     dispatch_scale: float | None = None
     usable_what_ifs: bool = True
     """False when the replay's error forbids predictions (above 10 %)."""
-    problems: tuple[str, ...] = ()
-    """Doubts about the capture, each with what to do."""
+    doubts: tuple[Doubt, ...] = ()
+    """What makes these figures doubtful, each with what to do."""
     context: dict[str, JsonValue] = field(default_factory=dict)
     """Keys of model/context.py that only the timeline can fill."""
     launches: int | None = None

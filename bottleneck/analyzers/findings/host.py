@@ -12,7 +12,7 @@ from ...model.finding import Evidence, Finding
 from ...model.words import ms
 from ...model.words import share_text as percent
 from ...timeline.cpu.reading import waiting_threads
-from ...timeline.steps.rare import RARE
+from ...timeline.result import SpanKind
 from ..base import Analyzer, Facts
 
 __all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
@@ -59,7 +59,7 @@ class OtherHostWork(Analyzer):
         answer = facts.ask(WhatIf.HOST_WORK_GONE)
         if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
             return ()
-        spans = [span for span in facts.spans(Part.HOST) if span.what != "garbage collector"]
+        spans = [span for span in facts.spans(Part.HOST) if span.kind is not SpanKind.COLLECTOR]
         evidence = [
             Evidence(
                 text=f"{span.what}: {ms(span.exposed_ms)} per step",
@@ -72,7 +72,7 @@ class OtherHostWork(Analyzer):
             if span.exposed_ms > 0
         ]
         title = f"Other host work costs {ms(answer.saves_ms)} per step"
-        rare = next((span for span in spans[:1] if span.label == RARE), None)
+        rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if rare is not None:
             title = f"{rare.what[0].upper()}{rare.what[1:]}: {ms(rare.exposed_ms)} per step"
         return (

@@ -12,6 +12,7 @@ from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.words import ms
 from ...model.words import share_text as percent
+from ...timeline.result import SpanKind
 from ...timeline.steps.supply import batches_per_iterator, burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
@@ -86,7 +87,7 @@ class WaitingForInput(Analyzer):
                 site=span.site,
             )
             for span in facts.spans(Part.INPUT)
-            if span.what == "preparing the batch" and span.exposed_ms > _WORTH_SHARE * facts.true_ms
+            if span.kind is SpanKind.PREPARATION and span.exposed_ms > _WORTH_SHARE * facts.true_ms
         ]
         if loader is not None:
             evidence.append(

@@ -14,15 +14,13 @@ from ...model.context import CONTEXT_KEYS
 from ...model.diagnosis import StepSummary
 from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
-from ...timeline.result import Timeline
+from ...timeline.result import SpanKind, Timeline
 from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
 from .memory_context import memory_context
 
 __all__ = ["build_context"]
 
-_IN_LOSS = ("Python after forward", "Python in backward")
-"""What `timeline.cpu.describe` calls host work between the model and its update, which is no side work."""
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Of torch.optim: their constructors have no such argument (torch 2.6 to 2.13)."""
@@ -139,11 +137,11 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
     return out
 
 
-def _host_share(timeline: Timeline, *what: str) -> float:
-    """Share of the other host work that goes by one of these names."""
+def _host_share(timeline: Timeline, *kinds: SpanKind) -> float:
+    """Share of the other host work that is of one of these kinds."""
     spans = [span for span in timeline.spans if span.part is Part.HOST]
     total = sum(span.exposed_ms for span in spans)
-    return sum(span.exposed_ms for span in spans if span.what in what) / total if total > 0 else 0.0
+    return sum(span.exposed_ms for span in spans if span.kind in kinds) / total if total > 0 else 0.0
 
 
 def _loop(timeline: Timeline) -> dict[str, JsonValue]:
@@ -209,9 +207,8 @@ def build_context(
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline)
-    before = ("Python after evaluation", "Python in forward", *_IN_LOSS)
-    out["host.before_update_share"] = _host_share(timeline, *before)
-    out["host.in_loss_share"] = _host_share(timeline, *_IN_LOSS)
+    out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
+    out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
     in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
     if in_main is not None:
         out["loader.in_main_ms"] = in_main.step_ms

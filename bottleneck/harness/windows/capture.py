@@ -224,20 +224,22 @@ class Capture:
         """The script's own profiler begins or has ended; kineto has room for one: it is theirs."""
         self._foreign_profiler = active
         if active and self.measuring:
-            self._store.warn(
-                "The script's own profiler recorded during the baseline, whose times it inflates."
-            )
+            self._profiles_itself("during the baseline, whose times it inflates")
         if active and self._trace.running:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
         elif active and self.stage == "flops":
             self._flops.abandon(self._store, reason="the script profiles itself")
             self._complete()
 
+    def _profiles_itself(self, when: str) -> None:
+        self._store.update(profiles_itself=True)
+        self._store.warn(f"The script's own profiler recorded {when}.")
+
     def _try_to_trace(self) -> None:
         if torch_private.profiler_running() or self._foreign_profiler:
             self._waited += 1
             if self._waited > PROFILER_PATIENCE_STEPS or self._times.late():
-                self._store.warn("The script's own profiler recorded all the time.")
+                self._profiles_itself("all the time")
                 self._trace.lack("absent", "the script profiles itself all the time")
                 self._after_trace()
             else:
@@ -336,7 +338,7 @@ class Capture:
                 self._book.close("baseline", planned=self._times.planned("baseline"), reason=reason)
             self._came_too_late(reason)
         elif stage == "waiting":
-            self._store.warn("The script's own profiler recorded until the end.")
+            self._profiles_itself("until the end")
             self._trace.lack("absent", "the script profiles itself until its end")
         elif stage == "trace" and self._trace.running:
             self._times.cancel("memory", "after")
@@ -355,7 +357,7 @@ class Capture:
     def _came_too_late(self, reason: str) -> None:
         """The script has ended before the trace: by itself, or since its own profiler kept us waiting."""
         if self._held_up and not self._book.baseline_rows:
-            self._store.warn("The script's own profiler recorded all steps, whose times it inflates.")
+            self._profiles_itself("all steps, whose times it inflates")
             reason = "the script profiles itself, and ended"
         self._trace.lack("absent", f"{reason} before the trace window")
 

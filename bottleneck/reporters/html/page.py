@@ -115,7 +115,7 @@ def build(diagnosis: Diagnosis) -> Page:
         undetermined=undetermined,
         confidence=verdict.confidence,
         headline=headline(diagnosis),
-        reason="" if verdict.reason in verdict.headline else clean(verdict.reason),
+        reason="" if undetermined else clean(verdict.reason),
         remedy=clean(verdict.remedy),
         outcome=clean(diagnosis.outcome),
         where=device_line(diagnosis),

@@ -86,6 +86,8 @@ class CauseRow:
     headline: str
     means: str
     """What is behind the price, in a few words: the finding's where they add something, else the class's."""
+    in_headline: bool
+    """The verdict's headline says what it means."""
     sites: tuple[str, ...]
     after_previous: str
     covered: bool
@@ -177,7 +179,7 @@ def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> 
     covered = after is not None and true_ms is not None and after < _SMALL * true_ms
     if covered:
         told = f"gone with {first}"
-    own = clean(cause.code) not in _ONLY_THE_PRICE and cause.headline
+    own = cause.code not in _ONLY_THE_PRICE and bool(cause.headline)
     return CauseRow(
         name=cause.bottleneck_class.value,
         code=clean(cause.code),
@@ -187,6 +189,7 @@ def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> 
         bound=is_bound(diagnosis, cause),
         headline=sentence(cause.headline),
         means=sentence(cause.headline) if own else _MEANINGS[cause.bottleneck_class],
+        in_headline=own and cause.code == diagnosis.verdict.code,
         sites=tuple(place(site, root=root) for site in cause.sites),
         after_previous=told,
         covered=covered,

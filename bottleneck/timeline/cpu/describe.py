@@ -5,6 +5,8 @@ In: segments, pools, the budget. Out: operator rows, host spans and context keys
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +14,7 @@ from ...model.codes import Part
 from ...model.diagnosis import KernelRow
 from ...model.run import JsonValue, Run, SourceSite
 from ...model.trace import NONE, Trace
-from ..result import HostSpan
+from ..result import HostSpan, SpanKind
 from ..steps.baseline import Baseline
 from ..steps.loop_lines import before_update, main_site
 from ..trace.dialect import kinds
@@ -97,14 +99,61 @@ def _site(run: Run | None, phase: str) -> SourceSite | None:
     return max(known, key=lambda item: item.count).site if known else None
 
 
-_PART_OF_LOOP = {"backward": "sampled between", "optimizer": "sampled after", "zero_grad": "sampled after"}
-"""Phase that Python follows -> the part of the loop it stands in."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Long Python of one place in the step."""
+
+    phase: str
+    """That it stands in, or behind; empty before the first."""
+    inside: bool
+    evaluates: bool
+    """In an evaluation that is one of its own, not part of the step's forward."""
+    count: float
+    ms: float
+    """Profiled, per step."""
+    line: SourceSite | None
+
+    @property
+    def what(self) -> str:
+        """Where it stands, for people."""
+        if self.evaluates:
+            return "evaluation"
+        if self.inside:
+            return f"Python in {self.phase}"
+        return f"Python after {self.phase or 'the step began'}"
+
+    @property
+    def kind(self) -> SpanKind:
+        """Which side of the model's update it is on."""
+        if self.evaluates:
+            return SpanKind.ASIDE
+        return _KIND_OF_PLACE.get((self.inside, self.phase), SpanKind.ASIDE)
+
+    @property
+    def sampled_in(self) -> str:
+        """The part of the loop whose samples name its line."""
+        return "" if self.evaluates else _SAMPLED_IN.get((self.inside, self.phase), "")
 
 
-def _host_chunks(
-    trace: Trace, segments: Segments, pools: Pools, *, evaluates: bool
-) -> list[tuple[str, float, float, SourceSite | None]]:
-    """Long Python by where it stands: (where, count per step, profiled ms per step, user line)."""
+_KIND_OF_PLACE = {
+    (True, "forward"): SpanKind.BEFORE_MODEL,
+    (False, "evaluation"): SpanKind.BEFORE_MODEL,
+    (False, "forward"): SpanKind.IN_LOSS,
+    (True, "backward"): SpanKind.IN_LOSS,
+}
+_SAMPLED_IN = {
+    (True, "forward"): "sampled forward",
+    (False, "forward"): "sampled between",
+    # A model that acts or labels stands in front of the forward that is trained.
+    (False, "evaluation"): "sampled before",
+    **{(inside, "backward"): "sampled between" for inside in (True, False)},
+    **{(inside, phase): "sampled after" for inside in (True, False) for phase in ("optimizer", "zero_grad")},
+}
+"""(inside, phase) -> the part of the loop that it stands in."""
+
+
+def _host_chunks(trace: Trace, segments: Segments, pools: Pools, *, evaluates: bool) -> list[_Chunk]:
+    """Long Python by where it stands, the longest first."""
     if pools.segment_pool is None:
         return []
     host = pools.segment_pool == Pool.HOST
@@ -118,14 +167,20 @@ def _host_chunks(
     for value in np.unique(where[host]).tolist():
         mask = host & (where == value)
         phase = segments.phases[value] if value > 0 else segments.phases[-value - 1]
-        text = f"Python in {phase}" if value > 0 else f"Python after {phase or 'the step began'}"
-        if phase == "evaluation" and not evaluates:
-            text = "evaluation"
         ms = float(segments.dur_ns[mask].sum()) / steps / 1e6
         longest = int(np.argmax(np.where(mask, segments.dur_ns, 0)))
         middle = int(segments.start_ns[longest] + segments.dur_ns[longest] // 2)
-        out.append((text, float(mask.sum()) / steps, ms, frames.at(middle, segments.tid)))
-    return sorted(out, key=lambda row: -row[2])
+        out.append(
+            _Chunk(
+                phase=phase,
+                inside=value > 0,
+                evaluates=phase == "evaluation" and not evaluates,
+                count=float(mask.sum()) / steps,
+                ms=ms,
+                line=frames.at(middle, segments.tid),
+            )
+        )
+    return sorted(out, key=lambda chunk: -chunk.ms)
 
 
 def _previous_phase(segments: Segments) -> NDArray[np.int64]:
@@ -155,6 +210,7 @@ def describe_spans(
         *,
         count: float,
         phase: str,
+        kind: SpanKind = SpanKind.CALL,
         called: float | None = None,
         site: SourceSite | None = None,
     ) -> None:
@@ -162,6 +218,7 @@ def describe_spans(
             spans.append(
                 HostSpan(
                     part=part,
+                    kind=kind,
                     what=what,
                     exposed_ms=ms,
                     called_ms=ms if called is None else called,
@@ -180,6 +237,7 @@ def describe_spans(
         prepared,
         count=1.0 if prepared > 0 else 0.0,
         phase="forward",
+        kind=SpanKind.PREPARATION,
         site=main_site(run, "sampled before"),
     )
     add(
@@ -189,7 +247,14 @@ def describe_spans(
         count=(baseline.faults or 0.0) if baseline else 0.0,
         phase="",
     )
-    add(Part.HOST, "garbage collector", budget.collector_ms, count=0.0, phase="")
+    add(
+        Part.HOST,
+        "garbage collector",
+        budget.collector_ms,
+        count=0.0,
+        phase="",
+        kind=SpanKind.COLLECTOR,
+    )
     add(
         Part.GRAPH_BREAK,
         "graph-break seams",
@@ -210,25 +275,33 @@ def describe_spans(
             lacked,
             count=0.0,
             phase="",
+            kind=SpanKind.IN_LOSS if in_loss else SpanKind.ASIDE,
             site=main_site(run, "sampled between" if in_loss else "sampled after"),
         )
         evaluates = baseline is not None and baseline.evaluates
         chunks = _host_chunks(trace, segments, pools, evaluates=evaluates)
-        seen = sum(ms for _, _, ms, _ in chunks)
-        for text, count, ms, line in chunks:
-            # Without recorded stacks the line of the phase that it follows is the nearest known.
-            near = text.rpartition(" ")[2]
-            label = near if text.startswith("Python in") else ""
-            part = "sampled forward" if text == "Python in forward" else _PART_OF_LOOP.get(near, "")
-            if text == "Python after forward":
-                part = "sampled between"
-            elif text == "Python after evaluation":
-                # A model that acts or labels stands in front of the forward that is trained.
-                part = "sampled before"
-            site = line or main_site(run, part) or _site(run, near)
-            add(Part.HOST, text, host_left * ms / seen, count=count, phase=label, called=ms, site=site)
+        seen = sum(chunk.ms for chunk in chunks)
+        for chunk in chunks:
+            add(
+                Part.HOST,
+                chunk.what,
+                host_left * chunk.ms / seen,
+                count=chunk.count,
+                phase=chunk.phase if chunk.inside and not chunk.evaluates else "",
+                kind=chunk.kind,
+                called=chunk.ms,
+                # Without recorded stacks the line of the phase that it follows is the nearest known.
+                site=chunk.line or main_site(run, chunk.sampled_in) or _site(run, chunk.phase),
+            )
         if not chunks:
-            add(Part.HOST, "Python outside the phases", host_left, count=0.0, phase="")
+            add(
+                Part.HOST,
+                "Python outside the phases",
+                host_left,
+                count=0.0,
+                phase="",
+                kind=SpanKind.ASIDE,
+            )
         reads = segments.first_of_row & (segments.op_class == OpClass.SYNC)
         read_ms = float(segments.dur_ns[segments.op_class == OpClass.SYNC].sum()) / steps / 1e6
         add(
@@ -254,6 +327,7 @@ def describe_spans(
             budget.parts[Part.HOST] - budget.collector_ms,
             count=0.0,
             phase="",
+            kind=SpanKind.ASIDE,
         )
     return tuple(sorted(spans, key=lambda span: -span.exposed_ms))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
+from ...model.doubt import Doubt, DoubtCode
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, LoopTime, Run
 from ...model.trace import NONE, Trace
 from ...model.view import StepTimeline
@@ -142,39 +143,65 @@ def waiting_threads(run: Run | None) -> tuple[float, float] | None:
     return run.parallel_us if together > _WAIT_FOR_EACH_OTHER * alone else None
 
 
-def _problems(
+def _doubts(
     pools: Pools, *, budget: CpuBudget, divided: bool, baseline: Baseline | None, steps: int, run: Run | None
-) -> tuple[str, ...]:
-    out: list[str] = []
+) -> tuple[Doubt, ...]:
+    out: list[Doubt] = []
     waiting = waiting_threads(run)
     if waiting is not None:
         out.append(
-            f"Threads wait for one another: an operator that {_threads(run)} threads share took"
-            f" {waiting[0]:.0f} us, and {waiting[1]:.0f} us on one. With torch.set_num_threads(1), or once"
-            " nothing else runs on this machine, operators may take a fraction of their time."
+            Doubt(
+                code=DoubtCode.THREADS_WAIT,
+                text=f"Threads wait for one another: an operator that {_threads(run)} threads share took"
+                f" {waiting[0]:.0f} us, and {waiting[1]:.0f} us on one",
+                remedy="With torch.set_num_threads(1), or once nothing else runs on this machine, operators "
+                "may take a fraction of their time.",
+            )
         )
     if not divided:
         out.append(
-            "No trace: only the phases of the baseline window are known, so computing and dispatch "
-            "cannot be told apart. Run again and let the trace window finish."
+            Doubt(
+                code=DoubtCode.NOT_TRACED,
+                text="No trace: only the phases of the baseline window are known, so computing and dispatch "
+                "cannot be told apart",
+                remedy="Run again and let the trace window finish.",
+            )
         )
     elif steps < 2:
-        out.append("One traced step only: how it divides may not be typical. Use --steps 3 or more.")
+        out.append(
+            Doubt(
+                code=DoubtCode.ONE_TRACED_STEP,
+                text="One traced step only: how it divides may not be typical",
+                remedy="Use --steps 3 or more.",
+            )
+        )
     if baseline is None and divided:
         out.append(
-            "No unprofiled window: the profiled step stands in, and dispatch looks larger than it is. "
-            "Capture with `bottleneck diagnose`, or give --true-step-ms."
+            Doubt(
+                code=DoubtCode.NO_BASELINE,
+                text="No unprofiled window: the profiled step stands in, and dispatch looks larger than it "
+                "is",
+                remedy="Capture with `bottleneck diagnose`, or give --true-step-ms.",
+            )
         )
     had = _processor_share(budget, baseline)
     if had is not None and had < _HAD_LITTLE:
         out.append(
-            f"The machine was busy: the process had a processor for {100 * had:.0f} % of its working time. "
-            "Times are long, shares hold approximately. Run again on a quiet machine."
+            Doubt(
+                code=DoubtCode.MACHINE_BUSY,
+                text=f"The machine was busy: the process had a processor for {100 * had:.0f} % of its "
+                "working time",
+                remedy="Times are long, shares hold approximately. Run again on a quiet machine.",
+            )
         )
     if pools.misfit > _MISFIT:
         out.append(
-            f"The traced steps differ from the timed ones: {100 * pools.misfit:.0f} % of it is in other "
-            "phases. Steps vary, or the machine was busy. Use more --steps on a quiet machine."
+            Doubt(
+                code=DoubtCode.STEPS_DIFFER,
+                text=f"The traced steps differ from the timed ones: {100 * pools.misfit:.0f} % of it is in "
+                "other phases",
+                remedy="Steps vary, or the machine was busy. Use more --steps on a quiet machine.",
+            )
         )
     return tuple(out)
 
@@ -254,7 +281,7 @@ def read_cpu(
         kernels=describe_kernels(trace, segments, pools, true_ms=true_ms),
         spans=describe_spans(trace, segments, pools, budget, baseline=baseline, run=run),
         dispatch_scale=pools.scale,
-        problems=_problems(
+        doubts=_doubts(
             pools, budget=budget, divided=profile is not None, baseline=baseline, steps=traced, run=run
         ),
         context=_context(

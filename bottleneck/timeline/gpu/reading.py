@@ -14,6 +14,7 @@ import numpy as np
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine
+from ...model.doubt import Doubt, DoubtCode
 from ..cpu.what_ifs import table_share
 from ..lanes.budget import PART_OF_WORK, gpu_budget
 from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
@@ -210,7 +211,7 @@ def read_gpu(
         replay_error=calibration.replay_error,
         dispatch_scale=calibration.dispatch_scale,
         usable_what_ifs=usable,
-        problems=(*calibration.problems, *_doubts(program, calibration)),
+        doubts=(*calibration.doubts, *_doubts(program, calibration)),
         context=context,
         launches=program.launch_calls,
         device_activities=len(program.event),
@@ -294,33 +295,51 @@ def _credit_waits(
         parts[Part.DISPATCH] -= moved
 
 
-def _doubts(program: Program, calibration: Calibration) -> list[str]:
+def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
     """Return what is doubtful about the capture itself."""
-    doubts: list[str] = []
+    doubts: list[Doubt] = []
     launches = max(1, program.launch_calls)
     if program.missing_activities > _MOST_MISSING * launches + 8:
         doubts.append(
-            f"{program.missing_activities} of {launches} launches have no kernel in the trace: the "
-            "profiler dropped activities. Trace fewer steps (--steps 3)."
+            Doubt(
+                code=DoubtCode.ACTIVITIES_DROPPED,
+                text=f"{program.missing_activities} of {launches} launches have no kernel in the trace: the "
+                "profiler dropped activities",
+                remedy="Trace fewer steps (--steps 3).",
+            )
         )
     if program.orphan_activities > _MOST_MISSING * max(1, len(program.event)) + 1024:
         doubts.append(
-            f"{program.orphan_activities} kernels have no launch call in the trace; they are left out. "
-            "Record CPU and CUDA activities together."
+            Doubt(
+                code=DoubtCode.KERNELS_WITHOUT_LAUNCH,
+                text=f"{program.orphan_activities} kernels have no launch call in the trace; they are "
+                "left out",
+                remedy="Record CPU and CUDA activities together.",
+            )
         )
     if calibration.replay_error > MAX_REPLAY_ERROR:
         doubts.append(
-            f"The replay misses the profiled window by {100 * calibration.replay_error:.0f} %; nothing is "
-            "predicted from it."
+            Doubt(
+                code=DoubtCode.NOTHING_PREDICTED,
+                text=f"The replay misses the profiled window by {100 * calibration.replay_error:.0f} %; "
+                "nothing is predicted from it",
+            )
         )
     if calibration.varying:
         doubts.append(
-            "Steps differ in size, so the traced steps need not be typical: shares are of the traced "
-            "steps, times are scaled to the mean step. Trace more steps (--steps 32) to narrow this."
+            Doubt(
+                code=DoubtCode.STEPS_VARY,
+                text="Steps differ in size, so the traced steps need not be typical: shares are of the "
+                "traced steps, times are scaled to the mean step",
+                remedy="Trace more steps (--steps 32) to narrow this.",
+            )
         )
     if program.steps < 3:
         doubts.append(
-            f"Only {program.steps} whole step{'s' if program.steps > 1 else ''} traced. Let the script run "
-            "longer, or trace more steps."
+            Doubt(
+                code=DoubtCode.FEW_TRACED_STEPS,
+                text=f"Only {program.steps} whole step{'s' if program.steps > 1 else ''} traced",
+                remedy="Let the script run longer, or trace more steps.",
+            )
         )
     return doubts

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
+from ...model.doubt import Doubt, DoubtCode
 from .host_work import Work
 from .program import PARTS, EventKind
 from .replay import Edit, step_ends
@@ -65,7 +66,7 @@ class Calibration:
     """The calibrated replay's step; equals the true step where it could be reached."""
     varying: bool
     """Steps differ in device work, so the traced ones need not be the baseline's."""
-    problems: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
 def observed_step_ns(program: Program) -> float:
@@ -195,7 +196,7 @@ def calibrate(
     observed = observed_step_ns(program)
     plain = replay.run().step_ns
     error = abs(plain - observed) / observed if observed else 1.0
-    problems: list[str] = []
+    doubts: list[Doubt] = []
     varying = _device_work_varies(program)
 
     if true_ms is None:
@@ -248,24 +249,36 @@ def calibrate(
             if step(scale, device) > target * (1 + _CLOSE):
                 scale = _solve(lambda x: step(x, device), target, _LOW, scale)
             if device_scale < 0.95:
-                problems.append(
-                    f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than the true "
-                    "step allows; other work may have shared the device. Run again on an idle device."
+                doubts.append(
+                    Doubt(
+                        code=DoubtCode.DEVICE_SHARED,
+                        text=f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than "
+                        "the true step allows; other work may have shared the device",
+                        remedy="Run again on an idle device.",
+                    )
                 )
         elif step(_HIGH) < target * (1 - _CLOSE):
             scale = 1.0
             device_scale = _solve(lambda d: step(1.0, d), target, 1.0, 2.0)
             device = device_scale
-            problems.append(
-                "The true step is slower than anything in the trace explains; the run may have been "
-                "disturbed while the baseline was timed. Run again."
+            doubts.append(
+                Doubt(
+                    code=DoubtCode.BASELINE_SLOWER,
+                    text="The true step is slower than anything in the trace explains; the run may have been "
+                    "disturbed while the baseline was timed",
+                    remedy="Run again.",
+                )
             )
         else:
             scale = _solve(step, target, _LOW, _HIGH)
             if scale > 1.25:
-                problems.append(
-                    f"Steps ran faster under the profiler than without (dispatch x{scale:.2f}); the "
-                    "baseline was probably disturbed. Run again on an idle machine."
+                doubts.append(
+                    Doubt(
+                        code=DoubtCode.BASELINE_DISTURBED,
+                        text=f"Steps ran faster under the profiler than without (dispatch x{scale:.2f}); the "
+                        "baseline was probably disturbed",
+                        remedy="Run again on an idle machine.",
+                    )
                 )
     base = edit_for(scale, device)
     return Calibration(
@@ -276,5 +289,5 @@ def calibrate(
         observed_ms=observed / 1e6,
         replayed_true_ms=replay.run(base).step_ns / 1e6,
         varying=varying,
-        problems=tuple(problems),
+        doubts=tuple(doubts),
     )

@@ -19,13 +19,11 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine, WhatIfResult
 from ...model.run import Run, SourceSite, StepTable
 from ...stats.spread import MAD_TO_SIGMA
-from ..result import HostSpan, Timeline
+from ..result import HostSpan, SpanKind, Timeline
 from .traced import Steps
 
-__all__ = ["RARE", "RareWork", "find_rare", "ordinary_steps", "with_rare"]
+__all__ = ["RareWork", "find_rare", "ordinary_steps", "with_rare"]
 
-RARE = "of some steps only"
-"""Label of the span."""
 EVALUATION = "evaluation"
 OTHER = "other work"
 
@@ -268,12 +266,12 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
         )
     span = HostSpan(
         part=Part.HOST,
+        kind=SpanKind.RARE,
         what=f"{rare.what} in one of {rare.every:.0f} steps, {rare.each_ms:.1f} ms each",
         exposed_ms=rare.ms,
         called_ms=rare.ms,
         count=1.0 / rare.every,
         site=rare.site,
-        label=RARE,
     )
     return replace(
         timeline,

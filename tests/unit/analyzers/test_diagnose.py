@@ -11,6 +11,7 @@ import pytest
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.codes import BottleneckClass
+from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.model.run import (
     Artefact,
     DeviceFacts,
@@ -146,9 +147,23 @@ def test_a_doubt_is_told_once_with_what_to_do(tmp_path):
     phases = {"data": 0.1, "forward": 5.0, "backward": 4.0}
     idle = msgspec.structs.replace(table(20, phases), user_cpu_ms=[1.0] * 20, system_cpu_ms=[0.0] * 20)
     run = make_run(windows=[Window(name="baseline", status="ok", steps=idle)])
-    problems = diagnose_paths([make_folder(tmp_path / "run", run)]).capture.problems
-    (busy,) = [text for text in problems if text.startswith("The machine was busy")]
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
+    (busy,) = [text for text in diagnosis.capture.problems if text.startswith("The machine was busy")]
     assert "quiet machine" in busy
+    assert diagnosis.capture.problems[diagnosis.capture.codes[DoubtCode.MACHINE_BUSY]] == busy
+    assert diagnosis.capture.quality == "fair"
+    assert DoubtCode.MACHINE_BUSY in diagnosis.verdict.doubts
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_script_that_profiles_itself_is_told_what_is_in_the_way(tmp_path, own):
+    phases = {"data": 0.1, "forward": 5.0, "backward": 5.0}
+    run = make_run(
+        windows=[Window(name="baseline", status="ok", steps=table(20, phases))], profiles_itself=own
+    )
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
+    assert diagnosis.verdict.doubts == (DoubtCode.OWN_PROFILER if own else DoubtCode.UNEXPLAINED,)
+    assert ("Take it out of the loop" in diagnosis.verdict.remedy) is own
 
 
 @pytest.mark.parametrize(("together", "doubted"), [(9000.0, True), (25.0, False)])

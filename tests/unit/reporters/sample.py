@@ -260,7 +260,7 @@ def empty() -> Diagnosis:
         verdict=Verdict(
             bottleneck_class=BottleneckClass.UNDETERMINED,
             confidence="none",
-            headline="No step was seen.",
+            headline="undetermined: The script ended after 0 optimizer steps.",
             reason="The script ended after 0 optimizer steps.",
             remedy="Let it run for at least 10 steps.",
         ),

@@ -30,7 +30,7 @@ def test_the_compiler_takes_up_what_the_true_step_differs_by(true_ms: float) -> 
     found = calibrate(replay, true_ms, host_scale=1.0)
     assert found.replayed_true_ms == pytest.approx(true_ms, rel=1e-3)
     assert found.dispatch_scale == TYPICAL_SCALE
-    assert not found.problems
+    assert not found.doubts
     without = replay.run(found.base.and_also(Edit(work={Work.COMPILE: 0.0})))
     assert without.step_ns / MS == pytest.approx(10 * TYPICAL_SCALE, rel=0.05)
 

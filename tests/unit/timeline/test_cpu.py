@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.model.run import (
     CompileFacts,
     GraphBreak,
@@ -442,7 +443,7 @@ def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():
     assert timeline.part_ms(Part.INPUT) == pytest.approx(6.0)
     assert timeline.part_ms(Part.UNEXPLAINED) == pytest.approx(3.0)
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.0)
-    assert any("No trace" in problem for problem in timeline.problems)
+    assert [doubt.code for doubt in timeline.doubts] == [DoubtCode.NOT_TRACED]
 
 
 def unsteady_run(outside_ms: list[float], *, cpu_ms: float) -> tuple[Run, np.ndarray]:

@@ -9,8 +9,9 @@ import pytest
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Window
 from torch_bottleneck.timeline.cpu.reading import read_cpu
+from torch_bottleneck.timeline.result import SpanKind
 from torch_bottleneck.timeline.steps.basis import find_basis
-from torch_bottleneck.timeline.steps.rare import RARE, ordinary_steps, with_rare
+from torch_bottleneck.timeline.steps.rare import ordinary_steps, with_rare
 
 from .cpu_traces import make_steps, training
 
@@ -132,7 +133,7 @@ def test_budget_and_answers_hold_for_the_mean_step():
     assert gone.step_ms == pytest.approx(ORDINARY_MS, rel=0.05)
     for question, answer in whole.what_ifs.items():
         assert answer.step_ms == pytest.approx(whole.true_ms - answer.saves_ms), question
-    assert [span.label for span in whole.spans].count(RARE) == 1
+    assert [span.kind for span in whole.spans].count(SpanKind.RARE) == 1
 
 
 def test_traced_steps_that_hold_the_rare_work_are_not_read():
