@@ -78,7 +78,8 @@ def _spare(out: Path) -> None:
     Raises:
         InputError: there is one.
     """
-    from ..reporters.output import DIAGNOSIS_FILE, PAGE_FILE, REPORT_FILE
+    from ..model.documents import DIAGNOSIS_FILE
+    from ..reporters.output import PAGE_FILE, REPORT_FILE
 
     for name in (REPORT_FILE, PAGE_FILE):
         if (out / name).exists() and not (out / DIAGNOSIS_FILE).exists():

@@ -103,7 +103,7 @@ def command(
     4 the script itself failed.
     """
     from ..compare.history import read_history
-    from ..reporters.output import expect_writable
+    from ..model.files import expect_writable
 
     target, arguments = split_words(module, script)
     if module is None:

@@ -26,12 +26,12 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     \b
     bottleneck report RUN --format html    writes RUN/report.html, opens offline
     """
-    from ..reporters.json import load
+    from ..model.documents import load_diagnosis
     from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for
     from ..verify.record import tried_in, with_tried
 
     folder = run if run.is_dir() else run.parent
-    diagnosis = with_tried(load(run), tried_in(folder))
+    diagnosis = with_tried(load_diagnosis(run), tried_in(folder))
     if out == "-" and not fits_terminal(format_, sys.stdout):
         out = str(folder / PAGE_FILE)
     stream = sys.stdout if out == "-" else None

@@ -129,7 +129,7 @@ def _diagnosis(path: Path) -> tuple[Diagnosis, list[Path]]:
     from .. import __version__
     from ..diagnose import diagnose_paths
     from ..errors import NotATraceError
-    from ..reporters.json import load
+    from ..model.documents import load_diagnosis
 
     stored = path / "diagnosis.json" if path.is_dir() else None
     has_run = path.is_dir() and ((path / "run.json").is_file() or any(path.glob("rank*/run.json")))
@@ -137,7 +137,7 @@ def _diagnosis(path: Path) -> tuple[Diagnosis, list[Path]]:
         return diagnose_paths([path]), [path]
     if has_run:
         try:
-            diagnosis = load(stored)
+            diagnosis = load_diagnosis(stored)
         except InputError:
             return diagnose_paths([path]), [path]
         if diagnosis.tool_version == __version__ and diagnosis.timeline is not None:
@@ -146,7 +146,7 @@ def _diagnosis(path: Path) -> tuple[Diagnosis, list[Path]]:
     try:
         return diagnose_paths([path]), [path]
     except NotATraceError:
-        return load(stored), []
+        return load_diagnosis(stored), []
 
 
 def _free_name(path: Path, taken: set[str]) -> str:

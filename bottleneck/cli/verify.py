@@ -168,7 +168,7 @@ def command(
 
     Exit codes: 0 measured, 2 bad usage or input, 4 the script itself failed, 130 interrupted.
     """
-    from ..reporters.output import expect_writable
+    from ..model.files import expect_writable
     from ..verify.arms import Arms
     from ..verify.edits import must_be_clean, script_file, with_edits
     from ..verify.session import Session
@@ -261,27 +261,26 @@ def _check_together(ctx: click.Context, *, resume: bool) -> None:
 
 
 def _save(state: Verification, folder: Path, *, report: bool = False) -> None:
-    from ..reporters.output import write_text
-    from ..reporters.verify_json import VERIFY_FILE
-    from ..reporters.verify_json import render as as_json
+    from ..model.documents import VERIFY_FILE, document_text
+    from ..model.files import write_text
     from ..reporters.verify_markdown import render as as_markdown
 
-    write_text(folder / VERIFY_FILE, as_json(state))
+    write_text(folder / VERIFY_FILE, document_text(state))
     if report:
         write_text(folder / "verify.md", as_markdown(state))
 
 
 def _accumulate(state: Verification, folder: Path, run_folder: Path | None) -> None:
     """Show in the run's own reports what was measured of its fixes, wherever that was written to."""
-    from ..reporters.json import load
-    from ..reporters.output import DIAGNOSIS_FILE, save
+    from ..model.documents import DIAGNOSIS_FILE, load_diagnosis
+    from ..reporters.output import save
     from ..verify.record import tried_in, with_tried
 
     run = run_folder or folder.parent
     if not (run / DIAGNOSIS_FILE).is_file() or not any(row.verdict != "not run" for row in state.outcomes):
         return
     try:
-        save(with_tried(load(run), [*tried_in(run), state]), run)
+        save(with_tried(load_diagnosis(run), [*tried_in(run), state]), run)
     except InputError as error:
         # A run folder that cannot be written to: the verification itself is whole.
         _say(f"the reports in {shown(run)} are left as they were: {error}")
@@ -291,9 +290,9 @@ def _report(state: Verification, format_: str) -> None:
     from ..reporters.output import emit, traits
 
     if format_ == "json":
-        from ..reporters.verify_json import render as as_json
+        from ..model.documents import document_text
 
-        emit(as_json(state))
+        emit(document_text(state))
     elif format_ == "md":
         from ..reporters.verify_markdown import render as as_markdown
 
@@ -311,7 +310,7 @@ def _apply(state: Verification, *, patch: Path | None, write: bool) -> None:
     Raises:
         InputError: there is nothing to write, or git holds no clean copy of a source.
     """
-    from ..reporters.output import write_text
+    from ..model.files import write_text
     from ..verify.edits import SAID_ALREADY, joined_diff, write_edits
 
     if not state.combination:

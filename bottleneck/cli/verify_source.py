@@ -19,11 +19,15 @@ import msgspec
 
 from .. import __version__
 from ..errors import InputError, ScriptError, UsageError
-from ..ingest.run_folder import read_run
+from ..model.documents import (
+    DIAGNOSIS_FILE,
+    VERIFY_FILE,
+    load_diagnosis,
+    load_verification,
+    read_run,
+    run_files,
+)
 from ..model.verify import Verification
-from ..reporters.json import load as load_diagnosis
-from ..reporters.verify_json import VERIFY_FILE
-from ..reporters.verify_json import load as load_verification
 from ..verify.arms import Target
 from ..verify.record import VERIFY_FOLDER
 from ..verify.rows import candidate_again, empty_row
@@ -104,9 +108,7 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
             cwd=_existing(Path(state.cwd), folder),
         )
         return Source(target=target, verification=folder)
-    file = next(
-        (f for f in (folder / "run.json", *sorted(folder.glob("rank*/run.json"))) if f.is_file()), None
-    )
+    file = next(iter(run_files(folder)), None)
     if file is None:
         raise InputError(
             f"{folder} is no run folder: it holds no run.json.",
@@ -267,7 +269,7 @@ def _diagnosis_of(folder: Path, *, everything: bool) -> Diagnosis:
     """Return the run's diagnosis; made again if there is none, or an older one without what applies."""
     from ..diagnose import diagnose_paths
 
-    if (folder / "diagnosis.json").is_file():
+    if (folder / DIAGNOSIS_FILE).is_file():
         known = load_diagnosis(folder)
         if known.applicable or not everything:
             return known

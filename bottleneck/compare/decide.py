@@ -21,14 +21,14 @@ from ..model.compare import (
     SideSummary,
     TimeRow,
 )
-from ..model.gate import GateSettings
-from ..reporters.rows.compare_words import (
+from ..model.compare_words import (
     budget_words,
     counter_words,
     drift_words,
     mismatch_words,
     time_words,
 )
+from ..model.gate import GateSettings
 from .cause import Reason, budget_changes, finding_changes, name_changes, reasons_by_counter
 from .comparable import changed_settings, mismatches
 from .counters import compare_counters

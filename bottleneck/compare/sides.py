@@ -14,13 +14,12 @@ from ..diagnose import diagnose_paths
 from ..errors import InputError
 from ..model.baseline import Baseline
 from ..model.diagnosis import Diagnosis
-from ..reporters.json import load
+from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, run_files
 from .baseline_file import is_baseline, read_baseline
 from .join import join_runs
 
 __all__ = ["Side", "read_side"]
 
-_DIAGNOSIS = "diagnosis.json"
 _LABELS = 3
 
 
@@ -59,9 +58,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _holds_a_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (_DIAGNOSIS, "run.json")) or any(
-        folder.glob("rank*/run.json")
-    )
+    return (folder / DIAGNOSIS_FILE).is_file() or bool(run_files(folder))
 
 
 def _runs(path: Path) -> list[Path]:
@@ -91,29 +88,25 @@ def _diagnosis(path: Path) -> Diagnosis:
         InputError: neither is possible, or the diagnosis is too old to hold counters.
     """
     if path.is_file() and path.suffix == ".json" and not _is_trace(path):
-        found = load(path)
+        found = load_diagnosis(path)
         if found.counters is None:
             raise InputError(
                 f"{path} was written by version {found.tool_version or 'unknown'}, which did not count yet.",
                 remedy="Give the run folder instead: it is then diagnosed anew.",
             )
         return found
-    stored = path / _DIAGNOSIS
+    stored = path / DIAGNOSIS_FILE
     if stored.is_file():
-        found = load(stored)
+        found = load_diagnosis(stored)
         if found.counters is not None:
             return found
-        if not _has_run(path):
+        if not run_files(path):
             raise InputError(
                 f"{stored} was written by version {found.tool_version or 'unknown'}, which did not count "
                 "yet, and the run it was made from is not beside it.",
                 remedy="Record the run again with `bottleneck diagnose`.",
             )
     return diagnose_paths([path])
-
-
-def _has_run(folder: Path) -> bool:
-    return (folder / "run.json").is_file() or any(folder.glob("rank*/run.json"))
 
 
 def _is_trace(path: Path) -> bool:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ..errors import RunFolderError
-from ..model.run import RUN_FORMAT, CompileFacts, LoaderFacts, Run
+from ..model.documents import RUN_FILE, read_run
+from ..model.run import CompileFacts, LoaderFacts, Run
 from ..model.snapshot import FAILURE_SUFFIX
 from .rank import Rank
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PARTIAL_SUFFIX", "is_partial", "read_rank", "read_run"]
+__all__ = ["PARTIAL_SUFFIX", "is_partial", "read_rank"]
 
 PARTIAL_SUFFIX = ".partial"
 """A folder is written as `.NAME.partial` and renamed to `NAME` when whole."""
@@ -26,52 +26,9 @@ PARTIAL_SUFFIX = ".partial"
 _T = TypeVar("_T")
 
 
-class _Stamp(msgspec.Struct):
-    """The part of run.json that every version of the tool can read."""
-
-    format: int
-    tool_version: str = ""
-
-
 def is_partial(folder: Path) -> bool:
     """Return whether the folder still bears its temporary name: its process was killed."""
     return folder.name.endswith(PARTIAL_SUFFIX)
-
-
-def read_run(file: Path) -> Run:
-    """Read run.json.
-
-    Raises:
-        RunFolderError: unreadable, cut off, not ours, or of a newer format.
-    """
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise RunFolderError(f"{file} cannot be read: {error.strerror}.") from None
-    try:
-        stamp = msgspec.json.decode(data, type=_Stamp)
-    except msgspec.ValidationError:
-        raise RunFolderError(
-            f"{file} has no format number: it was not written by bottleneck.",
-            remedy="Give a run folder, a trace file or a folder of traces.",
-        ) from None
-    except ValueError:
-        raise RunFolderError(
-            f"{file} is empty, cut off or not JSON ({len(data)} bytes).",
-            remedy="Run diagnose again; a trace in this folder can still be analysed by itself.",
-        ) from None
-    if stamp.format > RUN_FORMAT:
-        writer = f" by bottleneck {stamp.tool_version}" if stamp.tool_version else ""
-        wanted = stamp.tool_version or "a newer version"
-        raise RunFolderError(
-            f"{file} has format {stamp.format}, written{writer};"
-            f" this version reads formats up to {RUN_FORMAT}.",
-            remedy=f"Use bottleneck {wanted} or later to read it.",
-        )
-    try:
-        return msgspec.json.decode(data, type=Run)
-    except msgspec.ValidationError as error:
-        raise RunFolderError(f"{file} does not hold what format {stamp.format} says: {error}.") from None
 
 
 def _side_file(file: Path, kind: type[_T], problems: list[str]) -> _T | None:
@@ -111,9 +68,9 @@ def read_rank(folder: Path) -> Rank:
     """Read the run folder of one process.
 
     Raises:
-        RunFolderError: as `read_run`.
+        RunFolderError: run.json is unreadable, cut off, not ours, or of a newer format.
     """
-    run = read_run(folder / "run.json")
+    run = read_run(folder / RUN_FILE)
     problems: list[str] = []
     if is_partial(folder):
         problems.append(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from ..model.compare_words import counter_words, drift_words, mismatch_words, time_words
 from ..model.words import clean
-from .rows.compare_words import counter_words, drift_words, mismatch_words, time_words
 
 if TYPE_CHECKING:
     from ..model.compare import Comparison, CounterRow, TimeRow

@@ -16,7 +16,8 @@ import msgspec
 
 from ..errors import InputError, UsageError
 from ..model.compare import COMPARISON_SCHEMA, Comparison
-from .output import traits, write_text
+from ..model.files import write_text
+from .output import traits
 
 __all__ = ["COMPARE_FORMATS", "load_comparison", "render_comparison", "write_job_summary", "write_reports"]
 

@@ -17,8 +17,8 @@ import msgspec
 
 from ..errors import InputError
 from ..ingest import bundle as ingest
+from ..model.files import write_text
 from ..reporters.base import reporter
-from ..reporters.output import write_text
 from .copy import Copied, copy_trace
 from .events import write_events
 from .lane import Place, idle_of, lane_events, places

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .. import __version__
+from ..errors import RunFolderError
+from ..model.documents import RUN_FILE, read_run
 from ..model.run import Run, ScriptOutcome
 from .launch import name_signal
 from .store import RAW_RECORDS, Store, publish, write_atomically
@@ -26,11 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "collect",
+    "first_run",
     "has_steps",
     "holds_steps",
-    "read_run",
+    "processes",
     "record_end",
     "report_done",
+    "run_of",
+    "runs_of",
     "wait_for_ranks",
 ]
 
@@ -80,7 +85,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     publish_leftovers(working, only=process)
     path = working / process
     left = path.is_dir()
-    run = read_run(path)
+    run = run_of(path)
     if run is None:
         # It died before it could write anything: a fault of the interpreter's or of ours.
         store = Store(
@@ -94,7 +99,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     if run.outcome.how != "running":
         return run.outcome
     outcome = _end_of(returncode)
-    write_atomically(path / "run.json", msgspec.json.encode(msgspec.structs.replace(run, outcome=outcome)))
+    write_atomically(path / RUN_FILE, msgspec.json.encode(msgspec.structs.replace(run, outcome=outcome)))
     return outcome
 
 
@@ -140,7 +145,7 @@ def collect(working: Path, folder: Path) -> Path:
     _number_children(working)
     for mark in working.glob(f".*{_DONE}"):
         mark.unlink()
-    processes = sorted(path for path in working.iterdir() if (path / "run.json").is_file())
+    processes = sorted(path for path in working.iterdir() if (path / RUN_FILE).is_file())
     trained = [path for path in processes if has_steps(path)]
     kept = [path for path in trained if path.name == "main"] or trained or processes[:1]
     for path in processes:
@@ -158,17 +163,32 @@ def collect(working: Path, folder: Path) -> Path:
     return publish(working, folder)
 
 
-def read_run(path: Path) -> Run | None:
+def run_of(path: Path) -> Run | None:
     """Return the run.json of a process folder, or None where it is missing or broken."""
     try:
-        return msgspec.json.decode((path / "run.json").read_bytes(), type=Run)
-    except (OSError, msgspec.DecodeError):
+        return read_run(path / RUN_FILE)
+    except RunFolderError:
         return None
+
+
+def processes(folder: Path) -> list[Path]:
+    """Return the folders of a run's processes: itself, and those of its ranks, the first one first."""
+    return [folder, *sorted(folder.glob("rank*"))]
+
+
+def runs_of(folder: Path) -> list[Run]:
+    """Return what the processes of a run wrote, one per rank, as far as it can be read."""
+    return [run for run in map(run_of, processes(folder)) if run is not None]
+
+
+def first_run(folder: Path) -> Run | None:
+    """Return what the first of a run's processes wrote."""
+    return next(iter(runs_of(folder)), None)
 
 
 def has_steps(path: Path) -> bool:
     """Say whether a process folder holds anything measured."""
-    run = read_run(path)
+    run = run_of(path)
     return run is not None and (
         any(window.steps.index for window in run.windows) or any(path.glob("trace/*"))
     )
@@ -176,7 +196,7 @@ def has_steps(path: Path) -> bool:
 
 def holds_steps(folder: Path) -> bool:
     """Say whether a run folder holds anything measured: by its one process, or by any of its ranks."""
-    return has_steps(folder) or any(has_steps(path) for path in folder.glob("rank*"))
+    return any(map(has_steps, processes(folder)))
 
 
 def _number_children(working: Path) -> None:
@@ -186,7 +206,7 @@ def _number_children(working: Path) -> None:
     for path in sorted(children, key=lambda child: int(child.name.removeprefix("child-"))):
         if not has_steps(path):
             continue
-        run = read_run(path)
+        run = run_of(path)
         number = run.rank if run is not None and run.world_size > 1 else 0
         while f"rank{number}" in taken:
             number += 1
@@ -197,16 +217,16 @@ def _number_children(working: Path) -> None:
 
 def _number_main(working: Path, taken: set[str]) -> None:
     """Name the first process's folder by rank as well if it is one of several that trained alike."""
-    main = read_run(working / "main")
+    main = run_of(working / "main")
     if main is None or main.world_size == 1 or f"rank{main.rank}" in taken:
         return
-    others = (read_run(working / name) for name in taken if re.fullmatch(r"rank\d+", name))
+    others = (run_of(working / name) for name in taken if re.fullmatch(r"rank\d+", name))
     if any(run is not None and run.world_size == main.world_size for run in others):
         (working / "main").rename(working / f"rank{main.rank}")
 
 
 def _is_rank_of_several(path: Path) -> bool:
-    run = read_run(path)
+    run = run_of(path)
     return run is not None and run.world_size > 1
 
 

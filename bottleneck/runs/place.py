@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
-from .layout import has_steps, read_run
+from .layout import has_steps, run_of
 from .store import partial_name
 from .tasks import Task, this_task
 
@@ -83,7 +83,7 @@ class Place:
         keeps the folder of its own, as does a script that has started the other ranks itself.
         """
         fellows = self.fellows
-        run = read_run(self.working / self.process)
+        run = run_of(self.working / self.process)
         if fellows is None or run is None or run.world_size != fellows.task.size:
             return self
         if any(has_steps(child) for child in self.working.glob("child-*")):

@@ -10,7 +10,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from ..model.run import LoaderFacts, Run, ScriptOutcome, Window
 from ..model.verify import RunRecord, Trial, TrialFacts, Wish
 from ..runs.environment import environment_of
 from ..runs.launch_apart import launch_apart
-from ..runs.layout import collect, record_end
+from ..runs.layout import collect, processes, record_end, runs_of
 from ..runs.plan import Plan
 from ..timeline.steps.basis import find_basis
 from ..timeline.steps.clock import step_times
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from ..model.run import Counters
     from ..runs.launch_apart import Ended
 
-__all__ = ["Arms", "Target", "TimedStep", "first_epoch", "read_facts", "read_run", "read_runs", "timed_step"]
+__all__ = ["Arms", "Target", "TimedStep", "first_epoch", "read_facts", "timed_step"]
+
+_T = TypeVar("_T")
 
 LOG = "output.log"
 _TAIL_LINES = 3
@@ -144,7 +146,7 @@ class Arms:
         *,
         parity: bool,
     ) -> RunRecord:
-        runs = read_runs(folder)
+        runs = runs_of(folder)
         facts = read_facts(folder)
         record = RunRecord(
             number=number,
@@ -195,46 +197,15 @@ class Arms:
         return told
 
 
-def _processes(folder: Path) -> list[Path]:
-    """Return the folders of a run's processes: itself, or those of its ranks, the first one first."""
-    return [folder, folder / "rank0", *sorted(folder.glob("rank*"))]
-
-
-def read_runs(folder: Path) -> list[Run]:
-    """Return what the processes of a run wrote, one per rank, as far as it can be read."""
-    runs = []
-    for place in dict.fromkeys(_processes(folder)):
-        try:
-            runs.append(msgspec.json.decode((place / "run.json").read_bytes(), type=Run))
-        except (OSError, msgspec.DecodeError):
-            continue
-    return runs
-
-
-def read_run(folder: Path) -> Run | None:
-    """Return the run.json of a run, of rank 0 where there are several."""
-    return next(iter(read_runs(folder)), None)
-
-
 def read_facts(folder: Path) -> TrialFacts | None:
     """Return the trial.json of a run, of rank 0 where there are several."""
-    for place in _processes(folder):
-        try:
-            return msgspec.json.decode((place / "trial.json").read_bytes(), type=TrialFacts)
-        except (OSError, msgspec.DecodeError):
-            continue
-    return None
+    return _first(folder, "trial.json", TrialFacts)
 
 
 def first_epoch(folder: Path) -> int | None:
     """Return how many batches the training loader's first pass has, if it began another one."""
-    for place in _processes(folder):
-        try:
-            loaders = msgspec.json.decode((place / "loader.json").read_bytes(), type=list[LoaderFacts])
-            break
-        except (OSError, msgspec.DecodeError):
-            continue
-    else:
+    loaders = _first(folder, "loader.json", list[LoaderFacts])
+    if loaders is None:
         return None
     passes = [
         loader.length
@@ -242,6 +213,16 @@ def first_epoch(folder: Path) -> int | None:
         if loader.role != "eval" and loader.iterators > 1 and loader.length is not None
     ]
     return min(passes, default=None)
+
+
+def _first(folder: Path, name: str, kind: type[_T]) -> _T | None:
+    """Return what the first process of a run that wrote such a file wrote, as far as it can be read."""
+    for place in processes(folder):
+        try:
+            return msgspec.json.decode((place / name).read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

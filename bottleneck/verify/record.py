@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError
-from ..reporters.verify_json import VERIFY_FILE, load
+from ..model.documents import VERIFY_FILE, load_verification
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ def tried_in(folder: Path) -> list[Verification]:
     found = []
     for file in folder.glob(f"{VERIFY_FOLDER}*/{VERIFY_FILE}"):
         try:
-            found.append(load(file))
+            found.append(load_verification(file))
         except InputError:
             continue
     return sorted(found, key=lambda state: state.created)

@@ -13,7 +13,8 @@ import msgspec
 
 from ..model.fix import Risk
 from ..model.verify import Outcome, Parity
-from .arms import first_epoch, read_facts, read_run
+from ..runs.layout import first_run
+from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
 from .tolerances import MOVES_SAMPLES, tolerance_of, widened
@@ -113,7 +114,7 @@ class Evidence:
 
     def _dtypes(self, run: RunRecord) -> list[str]:
         """Return the types that the script computes in: loss, most parameters, autocast."""
-        facts, whole = self.of(run), read_run(self.folder / run.folder)
+        facts, whole = self.of(run), first_run(self.folder / run.folder)
         settings = whole.settings if whole is not None else {}
         counts = settings.get("parameters.dtype")
         most = max(counts, key=lambda name: counts[name]) if isinstance(counts, dict) and counts else ""

@@ -15,7 +15,7 @@ import msgspec
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
 from ..model.verify import Verification
-from .arms import read_run
+from ..runs.layout import first_run
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
 from .rows import Candidate, Evidence, make_outcome
@@ -99,7 +99,7 @@ class Session:
                 )
         first = next(run for run in self.state.runs if run.fixes == () and run.status == "ok")
         self.arms.steps = self.state.protocol.steps
-        run = read_run(self.arms.folder / first.folder)
+        run = first_run(self.arms.folder / first.folder)
         if run is not None:
             self._note_other_device(run)
             self._put(
@@ -145,7 +145,7 @@ class Session:
         Raises:
             InputError: this is another machine, or another torch.
         """
-        run = read_run(self.arms.folder / record.folder) if record.status == "ok" else None
+        run = first_run(self.arms.folder / record.folder) if record.status == "ok" else None
         known = self.state.host
         if run is None or not known.torch:
             return

@@ -12,6 +12,7 @@ from unit.reporters.sample import empty, hostile, sample
 
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.diagnosis import SCHEMA
+from torch_bottleneck.model.documents import load_diagnosis
 from torch_bottleneck.model.schema import SCHEMA_FILE, diagnosis_schema, schema_text
 from torch_bottleneck.reporters import json as json_reporter
 
@@ -99,20 +100,20 @@ def test_a_wrong_document_is_refused_by_schema_and_reader_alike(change: Any, tmp
     path = tmp_path / "diagnosis.json"
     path.write_text(json.dumps(document))
     with pytest.raises(InputError, match=r"is not a diagnosis\.json"):
-        json_reporter.load(path)
+        load_diagnosis(path)
 
 
 def test_a_newer_schema_is_refused_with_the_remedy(tmp_path: Any) -> None:
     path = tmp_path / "diagnosis.json"
     path.write_text(json.dumps(broken(lambda d: d.update({"schema": SCHEMA + 1}))))
     with pytest.raises(InputError, match="Upgrade torch-bottleneck"):
-        json_reporter.load(path)
+        load_diagnosis(path)
 
 
 def test_fields_of_a_later_minor_version_are_ignored(tmp_path: Any) -> None:
     path = tmp_path / "diagnosis.json"
     path.write_text(json.dumps(broken(lambda d: d.update({"later": 1}))))
-    assert json_reporter.load(path) == sample()
+    assert load_diagnosis(path) == sample()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'"diagnosis"', b"null"])
@@ -120,11 +121,11 @@ def test_what_is_no_diagnosis_is_refused(content: bytes, tmp_path: Any) -> None:
     path = tmp_path / "diagnosis.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
-        json_reporter.load(path)
+        load_diagnosis(path)
 
 
 def test_a_folder_without_a_diagnosis_says_how_to_make_one(tmp_path: Any) -> None:
     with pytest.raises(InputError, match="bottleneck analyze"):
-        json_reporter.load(tmp_path)
+        load_diagnosis(tmp_path)
     with pytest.raises(InputError, match="Cannot read"):
-        json_reporter.load(tmp_path / "missing.json")
+        load_diagnosis(tmp_path / "missing.json")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.compare_words import number, signed_ms
 from ...model.words import clean, milliseconds, place, sentence
-from .compare_words import number, signed_ms
 
 if TYPE_CHECKING:
     from ...model.compare import Comparison, CounterRow, SideSummary

@@ -11,6 +11,7 @@ from unit.reporters.sample import HOSTILE_NAME, empty, hostile, sample
 
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis, WhatIfResult
+from torch_bottleneck.model.documents import load_diagnosis
 from torch_bottleneck.reporters import json as json_reporter
 from torch_bottleneck.reporters import markdown, terminal
 from torch_bottleneck.reporters.base import FORMATS, reporter
@@ -170,9 +171,9 @@ def test_markdown_escapes_html() -> None:
 def test_json_reads_back_as_the_same_diagnosis_and_renders_the_same(make: Any, tmp_path: Any) -> None:
     path = tmp_path / "diagnosis.json"
     path.write_text(json_reporter.render(make()))
-    again = json_reporter.load(path)
+    again = load_diagnosis(path)
     assert again == make()
-    assert json_reporter.load(tmp_path) == again
+    assert load_diagnosis(tmp_path) == again
     for name in ("text", "md"):
         assert reporter(name).render(again, verbose=True) == reporter(name).render(make(), verbose=True)
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.documents import document_text
+from torch_bottleneck.model.documents import load_diagnosis as load
 from torch_bottleneck.model.verify import Measured, Outcome, Parity, Verification
-from torch_bottleneck.reporters import html, markdown, terminal, verify_json
-from torch_bottleneck.reporters.json import load
+from torch_bottleneck.reporters import html, markdown, terminal
 from torch_bottleneck.verify.record import tried_in, with_tried
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "launch_bound"
@@ -59,7 +60,7 @@ def test_the_newest_that_decides_counts(diagnosis: Diagnosis) -> None:
 def test_verifications_are_found_in_their_order_and_broken_ones_left_out(tmp_path: Path) -> None:
     for name, created in (("verify", "2026-01-02"), ("verify-2", "2026-01-01")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "verify.json").write_text(verify_json.render(verification(created)))
+        (tmp_path / name / "verify.json").write_text(document_text(verification(created)))
     (tmp_path / "verify-3").mkdir()
     (tmp_path / "verify-3" / "verify.json").write_text("{")
     assert [state.created for state in tried_in(tmp_path)] == ["2026-01-01", "2026-01-02"]

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from torch_bottleneck.errors import InputError
+from torch_bottleneck.model.documents import document_text, load_verification
 from torch_bottleneck.model.run import DeviceFacts, SourceSite
 from torch_bottleneck.model.schema import VERIFY_SCHEMA_FILE, verify_schema_text
 from torch_bottleneck.model.verify import (
@@ -25,7 +26,7 @@ from torch_bottleneck.model.verify import (
     Verification,
 )
 from torch_bottleneck.model.words import clean
-from torch_bottleneck.reporters import verify_json, verify_markdown, verify_terminal
+from torch_bottleneck.reporters import verify_markdown, verify_terminal
 from torch_bottleneck.reporters.rows.verify import headline, reason_lines, rows_of
 
 HOSTILE = "<script>|`x`\x1b[31m\nnew"
@@ -163,10 +164,10 @@ def test_markdown_holds_nothing_that_acts_as_markup() -> None:
 
 def test_json_comes_back_as_it_was_and_obeys_the_shipped_schema(tmp_path: Path) -> None:
     assert VERIFY_SCHEMA_FILE.read_text() == verify_schema_text(), "run: make schema"
-    document = json.loads(verify_json.render(VERIFICATION))
+    document = json.loads(document_text(VERIFICATION))
     jsonschema.validate(document, json.loads(VERIFY_SCHEMA_FILE.read_text()))
     (tmp_path / "verify.json").write_text(json.dumps(document))
-    assert verify_json.load(tmp_path) == VERIFICATION
+    assert load_verification(tmp_path) == VERIFICATION
 
 
 @pytest.mark.parametrize(
@@ -181,12 +182,12 @@ def test_json_comes_back_as_it_was_and_obeys_the_shipped_schema(tmp_path: Path) 
 def test_what_is_no_verification_is_refused(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "verify.json").write_text(content)
     with pytest.raises(InputError, match=said):
-        verify_json.load(tmp_path)
+        load_verification(tmp_path)
 
 
 def test_a_folder_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Cannot read"):
-        verify_json.load(tmp_path)
+        load_verification(tmp_path)
 
 
 def test_an_empty_verification_renders() -> None:

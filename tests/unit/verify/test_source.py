@@ -9,9 +9,9 @@ import pytest
 
 from torch_bottleneck.cli.verify_source import Source, find_source, launcher_words, resume_from
 from torch_bottleneck.errors import InputError, UsageError
+from torch_bottleneck.model.documents import VERIFY_FILE, document_text
 from torch_bottleneck.model.run import Run
 from torch_bottleneck.model.verify import Protocol, Verification
-from torch_bottleneck.reporters.verify_json import VERIFY_FILE, render
 from torch_bottleneck.verify.arms import Target
 
 
@@ -58,7 +58,7 @@ def test_resuming_keeps_to_the_pairs_it_was_begun_with_unless_told(
 ) -> None:
     """What three pairs have decided, though not narrowly, is not asked again by the default of six."""
     protocol = Protocol(pairs=3, max_pairs=3, budget_seconds=60.0)
-    (tmp_path / VERIFY_FILE).write_text(render(Verification(script="t.py", protocol=protocol)))
+    (tmp_path / VERIFY_FILE).write_text(document_text(Verification(script="t.py", protocol=protocol)))
     source = Source(target=Target(script="t.py"), verification=tmp_path)
     folder, state, _ = resume_from(source, None, budget_seconds=120.0, max_pairs=asked)
     assert (folder, state.protocol.max_pairs, state.protocol.budget_seconds) == (tmp_path, expected, 120.0)

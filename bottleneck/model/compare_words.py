@@ -5,9 +5,9 @@ In: rows. Out: short statements without a full stop.
 
 from __future__ import annotations
 
-from ...model.codes import BottleneckClass, Part
-from ...model.compare import BudgetChange, CounterRow, Drift, Mismatch, TimeRow
-from ...model.words import milliseconds
+from .codes import BottleneckClass, Part
+from .compare import BudgetChange, CounterRow, Drift, Mismatch, TimeRow
+from .words import milliseconds
 
 __all__ = [
     "budget_words",

@@ -1,0 +1,170 @@
+"""The documents of ours that are read back: run.json, diagnosis.json and verify.json.
+
+In: a path, or a record. Out: the record, or an error that says what is wrong and what to do; or its text.
+The JSON Schemas of the last two lie beside this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import InputError, RunFolderError
+from .diagnosis import SCHEMA, Diagnosis
+from .run import RUN_FORMAT, Run
+from .verify import VERIFY_SCHEMA, Verification
+
+__all__ = [
+    "DIAGNOSIS_FILE",
+    "RUN_FILE",
+    "VERIFY_FILE",
+    "document_text",
+    "load_diagnosis",
+    "load_verification",
+    "read_run",
+    "run_files",
+]
+
+RUN_FILE = "run.json"
+DIAGNOSIS_FILE = "diagnosis.json"
+VERIFY_FILE = "verify.json"
+
+_Document = TypeVar("_Document")
+
+
+class _Head(msgspec.Struct):
+    """Only the number that says whether the rest can be read."""
+
+    schema: int
+
+
+class _Stamp(msgspec.Struct):
+    """The part of run.json that every version of the tool can read."""
+
+    format: int
+    tool_version: str = ""
+
+
+def document_text(document: msgspec.Struct) -> str:
+    """Return the record as indented JSON."""
+    try:
+        data = msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        # A path or argument that was no UTF-8 reaches Python as lone surrogates, which JSON cannot hold.
+        data = msgspec.json.encode(_encodable(msgspec.to_builtins(document)))
+    return msgspec.json.format(data, indent=2).decode() + "\n"
+
+
+def _encodable(value: Any) -> Any:
+    r"""Return the same document with every lone surrogate written out as \udcXX."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value
+
+
+def run_files(folder: Path) -> list[Path]:
+    """Return the run.json of a run folder, or those of its ranks, the first one first."""
+    files = (folder / RUN_FILE, *sorted(folder.glob(f"rank*/{RUN_FILE}")))
+    return [file for file in files if file.is_file()]
+
+
+def read_run(file: Path) -> Run:
+    """Read run.json.
+
+    Raises:
+        RunFolderError: unreadable, cut off, not ours, or of a newer format.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise RunFolderError(f"{file} cannot be read: {error.strerror}.") from None
+    try:
+        stamp = msgspec.json.decode(data, type=_Stamp)
+    except msgspec.ValidationError:
+        raise RunFolderError(
+            f"{file} has no format number: it was not written by bottleneck.",
+            remedy="Give a run folder, a trace file or a folder of traces.",
+        ) from None
+    except ValueError:
+        raise RunFolderError(
+            f"{file} is empty, cut off or not JSON ({len(data)} bytes).",
+            remedy="Run diagnose again; a trace in this folder can still be analysed by itself.",
+        ) from None
+    if stamp.format > RUN_FORMAT:
+        writer = f" by bottleneck {stamp.tool_version}" if stamp.tool_version else ""
+        wanted = stamp.tool_version or "a newer version"
+        raise RunFolderError(
+            f"{file} has format {stamp.format}, written{writer};"
+            f" this version reads formats up to {RUN_FORMAT}.",
+            remedy=f"Use bottleneck {wanted} or later to read it.",
+        )
+    try:
+        return msgspec.json.decode(data, type=Run)
+    except msgspec.DecodeError as error:
+        raise RunFolderError(f"{file} does not hold what format {stamp.format} says: {error}.") from None
+
+
+def load_diagnosis(path: str | Path) -> Diagnosis:
+    """Read a diagnosis from a file, or from the diagnosis.json in a run folder.
+
+    Raises:
+        InputError: there is none, it is not one, or a newer version of the tool wrote it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        folder, path = path, path / DIAGNOSIS_FILE
+        if not path.exists():
+            raise InputError(
+                f"{folder} holds no diagnosis.json.",
+                remedy=f"Make one with: bottleneck analyze {folder} --out {folder}",
+            )
+    folder = path.parent
+    again = ""
+    if run_files(folder):
+        again = f"Make it again with: bottleneck analyze {folder} --out {folder}"
+    return _read(path, Diagnosis, newest=SCHEMA, name=DIAGNOSIS_FILE, again=again)
+
+
+def load_verification(path: Path) -> Verification:
+    """Read a verification from a file, or from the verify.json in a folder.
+
+    Raises:
+        InputError: there is none, it is not one, or a newer version of the tool wrote it.
+    """
+    file = path / VERIFY_FILE if path.is_dir() else path
+    return _read(file, Verification, newest=VERIFY_SCHEMA, name=VERIFY_FILE)
+
+
+def _read(path: Path, kind: type[_Document], *, newest: int, name: str, again: str = "") -> _Document:
+    """Read a document of ours that bears a schema number.
+
+    Args:
+        path: the file.
+        kind: what it holds.
+        newest: the highest schema number that this version reads.
+        name: what such a file is called.
+        again: what to do about a damaged one.
+
+    Raises:
+        InputError: it cannot be read, is not one, or a newer version of the tool wrote it.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
+    try:
+        schema = msgspec.json.decode(data, type=_Head).schema
+        if schema <= newest:
+            return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a {name}: {error}.", remedy=again) from None
+    raise InputError(
+        f"{path} has schema {schema}; this version reads up to {newest}.",
+        remedy="Upgrade torch-bottleneck to the version that wrote it.",
+    )
