@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
-from .host_work import Work
+from .labels import Work
 from .program import PARTS, EventKind
 from .replay import Edit, step_ends
 
