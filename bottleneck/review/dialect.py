@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..model.codes import Part
-from ..timeline.lanes.host_work import Work, label_of
+from ..timeline.lanes.labels import Work, label_of
 from ..timeline.trace.dialect import Kind, normalise
 from ..timeline.trace.kernels import classify
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timeline"))
 from programs import make_program
 
 from torch_bottleneck.timeline.lanes.budget import gpu_budget
-from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import WAIT_ALL, EventKind
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 

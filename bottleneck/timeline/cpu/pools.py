@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.trace import NONE
+from ..lanes.labels import PYTHON_GAP_NS
 from ..trace.operators import OpClass
 from .gaps import aside, preparation
 from .segments import Segments
@@ -50,9 +51,6 @@ WORK = (Pool.MATH, Pool.MEMORY, Pool.GRAPH)
 INFLATED = (Pool.OPS, Pool.PYTHON, Pool.SEAM)
 """Pools that carry the profiler's own cost."""
 
-_LONG_PYTHON_NS = 500_000
-"""A stretch without operators beyond which Python is work of its own and not dispatch: two orders
-of magnitude above the Python between two operators of an eager model (5 to 20 us)."""
 _DEFAULT_DISPATCH_NS = 2_000.0
 """Fixed cost per operator where the run did not measure it (bare traces)."""
 PROFILED_FACTOR = 2.0
@@ -143,7 +141,7 @@ def split(
     is_work = np.isin(pool, WORK)
     work[~is_work] = 0.0
 
-    long = dur >= _LONG_PYTHON_NS
+    long = dur > PYTHON_GAP_NS
     code = {name: i for i, name in enumerate(segments.phases)}
     # An optimizer collects its parameters in Python before the first operator: that is its own.
     own_python = np.isin(segments.phase, [code[name] for name in ("optimizer", "zero_grad") if name in code])

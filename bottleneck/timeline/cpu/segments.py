@@ -13,20 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.trace import NONE, Trace
+from ..lanes.labels import phase_of
 from ..trace.dialect import Kind, kinds
 from ..trace.operators import OpClass, is_region, op_classes, updates_in_place
 
-__all__ = ["PHASES", "Segments", "operator_ms", "phase_of_annotation", "read_segments"]
+__all__ = ["PHASES", "Segments", "operator_ms", "read_segments"]
 
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
 """Labels that the harness writes; user labels are phases too when the baseline window has them."""
-
-_TORCH_LABELS = (
-    ("Optimizer.step#", "optimizer"),
-    ("Optimizer.zero_grad#", "zero_grad"),
-    ("enumerate(DataLoader)#", "data"),
-)
-"""What torch itself labels while a profiler runs: all that a bare trace has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +66,6 @@ class Segments:
         """Return which rows of the trace begin in these steps on the training thread, bool[n]."""
         first, last = self.bounds_ns
         return np.asarray((trace.tid == self.tid) & (trace.ts_ns >= first) & (trace.ts_ns < last))
-
-
-def phase_of_annotation(name: str, *, labels: Sequence[str]) -> str | None:
-    """Return the phase that an annotation opens, or None when it opens none.
-
-    Torch's own labels count only where the harness wrote none of ours; they nest inside ours
-    otherwise and name the same phase.
-    """
-    if name in labels:
-        return name
-    return next((phase for prefix, phase in _TORCH_LABELS if name.startswith(prefix)), None)
 
 
 class _Sweep:
@@ -184,7 +167,7 @@ def read_segments(
     phase_of_name = {
         i: code[phase]
         for i, name in enumerate(trace.names)
-        if i in annotated and (phase := phase_of_annotation(name, labels=phases[1:])) is not None
+        if i in annotated and (phase := phase_of(name, labels=phases[1:])) is not None
     }
     classes = op_classes(trace.names)
     in_place_names = np.asarray([updates_in_place(name) for name in trace.names], dtype=np.bool_)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..lanes.host_work import Work
+from ..lanes.labels import Work
 from ..trace.dialect import Kind
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...model.codes import Part
 from ...model.work import ComputeFacts, MathRow
-from ..lanes.host_work import Work
+from ..lanes.labels import Work
 from ..lanes.program import PARTS
 from ..result import CompiledWork
 from ..trace.dialect import Kind

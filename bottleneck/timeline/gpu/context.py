@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
-from ..lanes.host_work import Work
+from ..lanes.labels import Work
 from ..lanes.program import EventKind
 from ..trace.dialect import Kind
 from ..trace.kernels import classify

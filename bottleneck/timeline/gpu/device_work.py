@@ -15,7 +15,7 @@ import numpy as np
 
 from ...model.codes import Part
 from ...model.diagnosis import KernelRow
-from ..lanes.host_work import Work
+from ..lanes.labels import Work
 from ..lanes.program import PARTS
 from ..lanes.recompute import recomputed
 from ..trace.dialect import Kind

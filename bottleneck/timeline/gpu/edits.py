@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..lanes.host_work import Work
+from ..lanes.labels import Work
 from ..lanes.replay import Edit
 from ..result import SeamPrice
 from .compiler_reach import host_left_ns

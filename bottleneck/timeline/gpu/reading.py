@@ -16,9 +16,9 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine
 from ...model.doubt import Doubt, DoubtCode
 from ..cpu.what_ifs import table_share
-from ..lanes.budget import PART_OF_WORK, gpu_budget
+from ..lanes.budget import gpu_budget
 from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
-from ..lanes.host_work import Work
+from ..lanes.labels import PART_OF_WORK, Work
 from ..lanes.program import PARTS, Program, build_program
 from ..lanes.recompute import checkpoint_ms, forward_work
 from ..lanes.replay import Replay

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.run import SAMPLED
-from ..lanes.budget import PART_OF_WORK
-from ..lanes.host_work import Work
+from ..lanes.labels import PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import EventKind
 from ..result import HostSpan
 from ..steps.loop_lines import main_site
@@ -30,18 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["read_spans"]
 
-_WORK_OF_EVENT = {
-    EventKind.SYNC: Work.SYNC,
-    EventKind.COPY: Work.COPY,
-    EventKind.ALLOCATOR: Work.ALLOCATOR,
-}
-_PLAIN = ("aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_")
 _NOTES_OF_EVENT = {
     EventKind.SYNC: "synchronisation",
     EventKind.COPY: "h2d",
     EventKind.ALLOCATOR: "empty_cache",
 }
-_PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD: "zero_grad"}
 
 
 def _enclosing_ops(
@@ -107,7 +99,7 @@ def read_spans(
         idle_ms: device idle per step by category, for the categories that labels tell.
         main_tid: thread code of the training thread.
     """
-    special = np.flatnonzero(np.isin(program.kind, list(_WORK_OF_EVENT)))
+    special = np.flatnonzero(np.isin(program.kind, list(WORK_OF_WAIT)))
     # A long trace has the same calls in every step: 20 000 of them name them all.
     if len(special) > 20_000:
         special = special[np.argsort(exposed_ns[special])[-20_000:]]
@@ -130,7 +122,7 @@ def read_spans(
             lines[key][line] += 1
     spans = [
         HostSpan(
-            part=PART_OF_WORK[_WORK_OF_EVENT[EventKind(kind)]],
+            part=PART_OF_WORK[WORK_OF_WAIT[EventKind(kind)]],
             what=what,
             exposed_ms=total / max(1, steps - 1) / 1e6 * scale,
             called_ms=called / steps / 1e6,
@@ -148,7 +140,7 @@ def read_spans(
         traced = float(program.work[:, work].sum()) / steps / 1e6
         if traced <= 0:
             continue
-        phase = _PHASE_OF_WORK.get(work, "")
+        phase = PHASE_OF_WORK.get(work, "")
         spans.append(
             HostSpan(
                 part=PART_OF_WORK[work],

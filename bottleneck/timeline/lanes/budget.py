@@ -20,8 +20,8 @@ import numpy as np
 from ...model.codes import Part
 from ..trace import intervals
 from .calibrate import DISPATCH_WORK
-from .host_work import Work
-from .program import NO_WAIT, PARTS, EventKind
+from .labels import PART_OF_WORK, WORK_OF_WAIT, Work
+from .program import NO_WAIT, PARTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,27 +30,6 @@ if TYPE_CHECKING:
     from .replay import Schedule
 
 __all__ = ["GpuBudget", "gpu_budget"]
-
-PART_OF_WORK: dict[Work, Part] = {
-    Work.DISPATCH: Part.DISPATCH,
-    Work.OPTIMIZER: Part.DISPATCH,
-    Work.ZERO_GRAD: Part.DISPATCH,
-    Work.INPUT: Part.INPUT,
-    Work.SYNC: Part.SYNC,
-    Work.ALLOCATOR: Part.ALLOCATOR,
-    Work.COMPILE: Part.COMPILE,
-    Work.SEAM: Part.GRAPH_BREAK,
-    Work.HOST: Part.HOST,
-    Work.ASIDE: Part.HOST,
-    Work.COPY: Part.COPIES,
-    Work.OVERHEAD: Part.UNEXPLAINED,
-}
-
-_WORK_OF_WAIT = {
-    EventKind.SYNC: Work.SYNC,
-    EventKind.COPY: Work.COPY,
-    EventKind.ALLOCATOR: Work.ALLOCATOR,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +62,7 @@ def _host_curves(
     tail = schedule.host - schedule.issued
     # Blocked time and the return from it belong to the wait.
     category = np.full(n, int(Work.SYNC))
-    for kind, work in _WORK_OF_WAIT.items():
+    for kind, work in WORK_OF_WAIT.items():
         category[program.kind == kind] = work
     spent[2::2][np.arange(n), category] = tail
     # Waiting for room in the queue shows as time beyond the event's own work: the device is busy then.
@@ -173,7 +152,7 @@ def _split_gaps(
     # the wait.
     event = np.minimum(np.searchsorted(schedule.host, dry), len(program.kind) - 1)
     blocked = (program.wait[event] != NO_WAIT) & (schedule.issued[event] < dry - 1_000.0)
-    for kind, work in _WORK_OF_WAIT.items():
+    for kind, work in WORK_OF_WAIT.items():
         rows = np.flatnonzero(blocked & (program.kind[event] == kind))
         for dispatch in DISPATCH_WORK:
             if dispatch is not work:
@@ -193,6 +172,6 @@ def _split_gaps(
         return np.where(k >= 0, total[first] + inside, 0.0)
 
     stretch = covered_until(schedule.host) - covered_until(schedule.before)
-    special = np.isin(program.kind, list(_WORK_OF_WAIT))
+    special = np.isin(program.kind, list(WORK_OF_WAIT))
     exposed[special] += np.where(exposed[special] > 0, 0.0, stretch[special])
     return float(amounts[:, Work.OPTIMIZER].sum()), float(amounts[:, Work.ASIDE].sum())

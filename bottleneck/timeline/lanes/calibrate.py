@@ -21,7 +21,7 @@ import numpy as np
 
 from ...model.codes import Part
 from ...model.doubt import Doubt, DoubtCode
-from .host_work import Work
+from .labels import Work
 from .program import PARTS, EventKind
 from .replay import Edit, step_ends
 

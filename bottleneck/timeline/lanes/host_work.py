@@ -1,27 +1,21 @@
 """What the host is doing at each moment: a piecewise-constant function of time over categories.
 
 In: a `Trace`, its kinds, the launching threads. Out: `HostWork`, which splits any host interval
-over the categories below. Device calls themselves (launches, waits, allocator calls) are events of
+over the categories of labels.py. Device calls themselves (launches, waits, allocator calls) are events of
 the program (program.py); here is what lies between them.
-
-Categories come from labels, never from durations: `data` and `enumerate(DataLoader)` are input,
-`optimizer` / `Optimizer.step#` the optimizer, `(dynamo_timed)` ranges compilation, and so on. The
-one exception is unlabelled Python: a stretch with neither an operator nor a device call for longer
-than `PYTHON_GAP_NS` is host work of its own (logging, tokenising, sleeping), since a dispatching
-program does not pause that long between two operators.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..trace import intervals
 from ..trace.dialect import HOST_CALL_KINDS, Kind
+from .labels import PYTHON_GAP_NS, Work, label_of
 from .seams import find_seams
 
 if TYPE_CHECKING:
@@ -30,66 +24,10 @@ if TYPE_CHECKING:
     from ...model.run import CompileFacts
     from ...model.trace import Trace
 
-__all__ = ["PYTHON_GAP_NS", "HostWork", "Work", "label_of", "read_host_work"]
+__all__ = ["HostWork", "read_host_work"]
 
-PYTHON_GAP_NS = 400_000
-"""Longest pause between operators that still counts as dispatching. An eager operator costs 5 to
-60 us of host time (up to 2x more under the profiler); nn.Module glue adds some tens of us."""
-
-
-class Work(IntEnum):
-    """Categories of host time."""
-
-    DISPATCH = 0
-    OPTIMIZER = 1
-    """Dispatch inside the optimizer label."""
-    ZERO_GRAD = 2
-    INPUT = 3
-    SYNC = 4
-    ALLOCATOR = 5
-    COMPILE = 6
-    SEAM = 7
-    """Between and around compiled regions of one forward or backward."""
-    HOST = 8
-    COPY = 9
-    OVERHEAD = 10
-    """The profiler's own buffer work, which the true step does not have."""
-    ASIDE = 11
-    """Dispatch behind the step's last update: metrics, logging, averaged weights."""
-
-
-_INPUT = re.compile(
-    r"^data$|^enumerate\(DataLoader\)|DataLoader.*__next__|^\[pl\]\[.*(next|fetch)", re.IGNORECASE
-)
-_OPTIMIZER = re.compile(r"^optimizer$|^Optimizer\.step#|^\[pl\].*optimizer_step", re.IGNORECASE)
-_ZERO_GRAD = re.compile(r"^zero_grad$|^Optimizer\.zero_grad#|zero_grad$", re.IGNORECASE)
-_DISPATCH = re.compile(
-    r"^(forward|backward|h2d)$|DistributedDataParallel\.forward|FSDP::|FullyShardedDataParallel\."
-)
-_HOST = re.compile(r"^evaluation$|checkpoint|validat|^logging$|^gc$|save_", re.IGNORECASE)
-_COMPILE = re.compile(
-    r"\(dynamo_timed\)|^dynamo$|^entire_(frame|backward)_compile$|_compile\.compile_inner|compile_fx"
-    r"|^Inductor::compile|CachingAutotuner"
-)
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 _SYNC_CALL = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy")
-
-
-def label_of(name: str) -> Work | None:
-    """Return the category that a range of that name gives to the time inside it, if any."""
-    if _COMPILE.search(name):
-        return Work.COMPILE
-    if _INPUT.search(name):
-        return Work.INPUT
-    if _OPTIMIZER.search(name):
-        return Work.OPTIMIZER
-    if _ZERO_GRAD.search(name):
-        return Work.ZERO_GRAD
-    if _DISPATCH.search(name):
-        return Work.DISPATCH
-    if _HOST.search(name):
-        return Work.HOST
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +134,7 @@ def read_host_work(
     in_window = (trace.end_ns > low_ns) & (trace.ts_ns < high_ns)
     labelled = np.full(len(trace.names), -1, dtype=np.int8)
     for code, name in enumerate(trace.names):
-        work = label_of(name)
-        if evaluates and name == "evaluation":
-            work = Work.DISPATCH
+        work = label_of(name, evaluates=evaluates)
         if work is not None:
             labelled[code] = work
     label = labelled[trace.name]

@@ -21,7 +21,8 @@ import numpy as np
 from ...model.codes import Part
 from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind
 from ..trace.kernels import classify
-from .host_work import HostWork, Work, read_host_work
+from .host_work import HostWork, read_host_work
+from .labels import Work
 from .waits import (
     NO_WAIT,
     QUEUE_DEPTH,

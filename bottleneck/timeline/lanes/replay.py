@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .host_work import Work
+from .labels import Work
 from .program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind
 
 if TYPE_CHECKING:

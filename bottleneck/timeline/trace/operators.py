@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OpClass", "base_name", "classify", "is_region", "op_classes", "updates_in_place"]
+__all__ = ["COMPILING", "OpClass", "base_name", "classify", "is_region", "op_classes", "updates_in_place"]
 
 
 class OpClass(IntEnum):
@@ -75,6 +75,11 @@ _MATH = re.compile(
     r"_native_multi_head_attention|native_multi_head_attention|mkl_linear|_mkl_linear.*|onednn.*|"
     r"_thnn_fused_.*|quantized_.*|linalg_(?!vector_norm).*|_cdist.*|cdist|_grouped_mm)$"
 )
+COMPILING = re.compile(
+    r"\(dynamo_timed\)|^dynamo$|^entire_(frame|backward)_compile$|_compile\.compile_inner|compile_fx"
+    r"|^Inductor::compile|CachingAutotuner|^CompileTimeInstructionCounter"
+)
+"""Ranges of the compiler: what runs inside them is compiling, whatever it is."""
 _SEAM_PREFIXES = (
     "TorchDynamo Cache Lookup",
     "Pregraph bytecode",
@@ -109,7 +114,7 @@ def is_region(name: str) -> bool:
 def _classify_special(name: str) -> OpClass | None:
     if name.startswith(("## Call CompiledFxGraph", "triton_", "cpp_fused")):
         return OpClass.GRAPH
-    if "(dynamo_timed)" in name or name.startswith("CompileTimeInstructionCounter"):
+    if COMPILING.search(name):
         return OpClass.COMPILING
     if name.startswith(("c10d::", "gloo:", "mpi:", "record_param_comms")):
         return OpClass.COMMUNICATION

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
-from ..lanes.budget import PART_OF_WORK
 from ..lanes.calibrate import DISPATCH_WORK
-from ..lanes.host_work import Work
+from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import NO_WAIT, EventKind
 from ..lanes.replay import step_ends
 from ..trace import intervals
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WHAT_OF_PART", "IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
 
-_WORK_OF_CALL = {
-    EventKind.SYNC: Work.SYNC,
-    EventKind.COPY: Work.COPY,
-    EventKind.ALLOCATOR: Work.ALLOCATOR,
-}
 WHAT_OF_PART: dict[Part, str] = {
     Part.INPUT: "waiting for the next batch",
     Part.SYNC: "host blocked in a synchronisation",
@@ -77,7 +71,7 @@ def observed_step_ends(program: Program) -> NDArray[np.int64]:
 
 def _calls(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return start, end and event of the calls that wait, copy or allocate."""
-    event = np.flatnonzero(np.isin(program.kind, list(_WORK_OF_CALL)))
+    event = np.flatnonzero(np.isin(program.kind, list(WORK_OF_WAIT)))
     rows = program.row[event]
     return trace.ts_ns[rows], trace.end_ns[rows], event
 
@@ -91,7 +85,7 @@ def _host_curve(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDAr
     first, last = np.searchsorted(edges, start), np.searchsorted(edges, end)
     kinds = program.kind[event]
     for a, b, kind in zip(first.tolist(), last.tolist(), kinds.tolist(), strict=True):
-        work[a:b] = _WORK_OF_CALL[EventKind(kind)]
+        work[a:b] = WORK_OF_WAIT[EventKind(kind)]
     return edges, work
 
 
@@ -146,7 +140,7 @@ def idle_pieces(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Idle
     call_start, call_end, event = _calls(trace, program)
     held = _blocked_at(gap_start, call_start, call_end, program.wait[event] != NO_WAIT)
     blocking = np.where(held >= 0, program.kind[event[np.maximum(held, 0)]] if len(event) else -1, -1)
-    for kind, wait_work in _WORK_OF_CALL.items():
+    for kind, wait_work in WORK_OF_WAIT.items():
         mine = (blocking[gap] == kind) & np.isin(category, [int(w) for w in DISPATCH_WORK])
         category = np.where(mine, int(wait_work), category)
 
@@ -252,7 +246,7 @@ def _add_streams(sketch: Sketch, kinds: NDArray[np.int8], program: Program) -> N
 def _add_threads(sketch: Sketch, kinds: NDArray[np.int8], program: Program, main_tid: int) -> None:
     trace = sketch.trace
     of_call = np.full(len(trace), -1, dtype=np.int64)
-    for kind, work in _WORK_OF_CALL.items():
+    for kind, work in WORK_OF_WAIT.items():
         of_call[program.row[program.kind == kind]] = PARTS.index(PART_OF_WORK[work])
     others = [int(t) for t in np.unique(trace.tid[program.row[program.row >= 0]]) if t != main_tid]
     for tid in (main_tid, *others):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torch_bottleneck.timeline.lanes.host_work import HostWork, Work
+from torch_bottleneck.timeline.lanes.host_work import HostWork
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import NO_WAIT, PARTS, EventKind, Program
 
 

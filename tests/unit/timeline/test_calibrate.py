@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_bottleneck.timeline.lanes.calibrate import TYPICAL_SCALE, calibrate
-from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 

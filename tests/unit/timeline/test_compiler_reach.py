@@ -25,7 +25,7 @@ from torch_bottleneck.timeline.gpu.questions.ask import Answers, ask_gpu
 from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances, Question
 from torch_bottleneck.timeline.gpu.questions.dispatch import dispatch_questions
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
-from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Replay
 from torch_bottleneck.timeline.trace.dialect import kinds

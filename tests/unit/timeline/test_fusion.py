@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.timeline.gpu.fusion import Fusion, fuse
-from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind
 from torch_bottleneck.timeline.trace.kernels import classify
 

@@ -12,7 +12,8 @@ from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
 from torch_bottleneck.timeline.gpu.edits import few_launches, price_seams, seams_gone
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
-from torch_bottleneck.timeline.lanes.host_work import HostWork, Work
+from torch_bottleneck.timeline.lanes.host_work import HostWork
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 

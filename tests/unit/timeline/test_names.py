@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import Part
-from torch_bottleneck.timeline.lanes.host_work import Work, label_of
+from torch_bottleneck.timeline.lanes.labels import Work, label_of
 from torch_bottleneck.timeline.trace.collectives import rank_skew
 from torch_bottleneck.timeline.trace.dialect import kinds
 from torch_bottleneck.timeline.trace.kernels import classify

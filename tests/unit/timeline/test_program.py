@@ -7,7 +7,7 @@ import pytest
 
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.timeline.lanes.calibrate import calibrate, observed_step_ns
-from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import NO_WAIT, WAIT_ALL, EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.trace.dialect import kinds

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_bottleneck.timeline.lanes.budget import gpu_budget
-from torch_bottleneck.timeline.lanes.host_work import Work
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, Program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 

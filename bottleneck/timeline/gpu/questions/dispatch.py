@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....model.codes import Part, WhatIf
-from ...lanes.host_work import Work
+from ...lanes.labels import Work
 from ...lanes.program import NO_WAIT, PARTS, EventKind
 from ...lanes.replay import Edit
 from ..compiler_reach import host_left_ns
