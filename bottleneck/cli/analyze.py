@@ -13,8 +13,7 @@ import click
 
 from ..errors import InputError, UsageError
 from ..model.codes import BottleneckClass
-from ..reporters.base import FORMATS
-from .numbers import FiniteRange
+from .options import FiniteRange, format_option, verbose_option
 
 __all__ = ["command"]
 
@@ -32,8 +31,8 @@ __all__ = ["command"]
     help="Step time measured without a profiler. A bare trace does not hold it, and profiled steps are"
     " inflated.",
 )
-@click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
+@format_option
+@verbose_option
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -5,93 +5,21 @@ In: run folders, diagnoses or baselines. Out: a report on stdout, files, an exit
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import UsageError
-from ..model.counters import COUNTERS
-from .numbers import FiniteRange
+from .gate_options import counters_table, shared_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..model.compare import Annotation, Comparison
+    from ..model.compare import Comparison
     from ..model.gate import GateSettings
 
-__all__ = ["EXIT_CODES", "command", "conclude", "gate_options", "settings_for"]
+__all__ = ["command", "conclude"]
 
-FORMATS = ("text", "md", "json", "junit", "github", "gitlab")
-ALLOWABLE = ("device", "batch", "world-size", "torch", "step")
 EXIT_CODES = {"ok": 0, "regression": 1, "undecided": 3, "incomparable": 3}
-
-
-def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that `compare` and `gate` share."""
-    for option in reversed(
-        [
-            click.option(
-                "--config",
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="TOML file with [tool.bottleneck.gate]. Default: the nearest pyproject.toml upwards.",
-            ),
-            click.option(
-                "--allow",
-                type=click.Choice(ALLOWABLE),
-                multiple=True,
-                help="Compare although this differs. May be given several times.",
-            ),
-            click.option(
-                "--times",
-                type=click.Choice(["auto", "gate", "report", "off"]),
-                help="Whether the step time counts for the outcome.",
-            ),
-            click.option(
-                "--time-tolerance",
-                type=FiniteRange(min=0, min_open=True, max=10, max_open=True),
-                help="Increase of the step time that matters, relative: 0.05 is 5 %.",
-            ),
-            click.option(
-                "--undecided",
-                type=click.Choice(["stop", "ok", "fail"]),
-                help="Exit code where the evidence does not decide: stop 3, ok 0, fail 1.",
-            ),
-            click.option(
-                "--no-gate",
-                "ungated",
-                metavar="COUNTER",
-                multiple=True,
-                help="Tell this counter, do not fail on it. May be given several times.",
-            ),
-            click.option(
-                "--report",
-                "reports",
-                metavar="FILE",
-                multiple=True,
-                help="Also write a report: .md, .json, .xml (JUnit), .txt, or FORMAT:FILE.",
-            ),
-            click.option(
-                "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True
-            ),
-            click.option("-v", "--verbose", is_flag=True, help="Show every counter, kernel and setting."),
-        ]
-    ):
-        function = option(function)
-    return function
-
-
-def counters_table() -> str:
-    """Return the counters with the growth that passes by default, for the help page."""
-    lines = ["\b", "Counters, and the growth that passes by default:"]
-    for name, spec in COUNTERS.items():
-        passes = f"{spec.tolerance:.0%}" if spec.tolerance else "none"
-        if spec.slack:
-            passes += f" + {spec.slack / 1e6:.2g} MB" if spec.unit == "bytes" else f" + {spec.slack:g}"
-        scope = "per step" if spec.scope == "step" else "per run"
-        lines.append(f"{name:<20} {passes:<9} {spec.title}, {scope}")
-    return "\n".join(lines)
 
 
 @click.command("compare", epilog=counters_table())
@@ -110,7 +38,7 @@ def counters_table() -> str:
     multiple=True,
     help="A run of the head side. May be given several times.",
 )
-@gate_options
+@shared_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -136,7 +64,9 @@ def command(
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable.
     """
     from ..compare.decide import compare_sides
+    from ..compare.settings import settings_for
     from ..compare.sides import read_side
+    from ..reporters.compare_output import wished_reports
 
     wishes = wished_reports(reports)
     base_paths, head_paths, pairs = _sides(paths, bases, heads)
@@ -169,46 +99,6 @@ def _sides(
     return list(paths[::2]), list(paths[1::2]), len(paths) > 2
 
 
-def settings_for(folder: Path, options: dict[str, Any]) -> GateSettings:
-    """Return the settings of the project, with the command line's options over them.
-
-    Raises:
-        UsageError: an option or the project's table names something that does not exist.
-    """
-    from ..compare.settings import find_settings, read_settings, with_options
-
-    for name in options.get("ungated") or ():
-        if name not in COUNTERS:
-            raise UsageError(f"There is no counter {name!r}.", remedy=f"Counters: {', '.join(COUNTERS)}.")
-    config = options.pop("config", None)
-    settings = find_settings(folder) if config is None else read_settings(config)
-    allow = tuple(dict.fromkeys([*settings.allow, *(options.pop("allow", None) or ())]))
-    return with_options(settings, allow=allow, **options)
-
-
-def wished_reports(reports: tuple[str, ...]) -> dict[Path, str]:
-    """Return file -> format for every --report.
-
-    Raises:
-        UsageError: a name tells no format.
-    """
-    from ..reporters.compare_output import SUFFIXES
-
-    wishes: dict[Path, str] = {}
-    for text in reports:
-        head, colon, rest = text.partition(":")
-        if colon and head in FORMATS and rest:
-            wishes[Path(rest)] = head
-        elif Path(text).suffix in SUFFIXES:
-            wishes[Path(text)] = SUFFIXES[Path(text).suffix]
-        else:
-            raise UsageError(
-                f"--report {text} does not say which format.",
-                remedy=f"End it in {', '.join(SUFFIXES)}, or write FORMAT:FILE with {', '.join(FORMATS)}.",
-            )
-    return wishes
-
-
 def conclude(
     comparison: Comparison,
     settings: GateSettings,
@@ -218,31 +108,11 @@ def conclude(
     verbose: bool,
 ) -> int:
     """Print and write the reports, and return the exit code."""
-    from ..reporters.compare_output import render_comparison, write_job_summary, write_reports
-    from ..reporters.output import emit
+    from ..compare.decide import placed_in_repository
+    from ..reporters.compare_output import print_comparison
 
-    comparison = _told_from_the_repository(comparison, Path.cwd())
-    emit(render_comparison(comparison, format_, stream=sys.stdout, verbose=verbose))
-    write_reports(comparison, wishes, verbose=verbose)
-    write_job_summary(comparison)
+    comparison = placed_in_repository(comparison, Path.cwd())
+    print_comparison(comparison, format_, wishes=wishes, verbose=verbose)
     if comparison.outcome == "undecided":
         return {"stop": 3, "ok": 0, "fail": 1}[settings.undecided]
     return EXIT_CODES[comparison.outcome]
-
-
-def _told_from_the_repository(comparison: Comparison, folder: Path) -> Comparison:
-    """Tell the places of annotations from the root of the repository, as GitHub and GitLab want them."""
-    import msgspec
-
-    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
-    prefix = folder.relative_to(top)
-    if not prefix.parts:
-        return comparison
-
-    def moved(note: Annotation) -> Annotation:
-        if note.site is None or Path(note.site.file).is_absolute():
-            return note
-        site = msgspec.structs.replace(note.site, file=str(prefix / note.site.file))
-        return msgspec.structs.replace(note, site=site)
-
-    return msgspec.structs.replace(comparison, annotations=tuple(map(moved, comparison.annotations)))

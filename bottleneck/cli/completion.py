@@ -21,7 +21,7 @@ def command(shell: str) -> None:
     zsh:   eval "$(bottleneck completion zsh)"
     fish:  bottleneck completion fish | source
     """
-    from .main import cli
+    from .group import cli
 
     completion = get_completion_class(shell)
     assert completion is not None, shell

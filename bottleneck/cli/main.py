@@ -1,4 +1,4 @@
-"""The `bottleneck` command: finds the verb, runs it, turns errors into one clear line and an exit code.
+"""The `bottleneck` command: runs the verb, turns errors into one clear line and an exit code.
 
 In: command-line arguments. Out: an exit code.
 
@@ -12,23 +12,20 @@ In: command-line arguments. Out: an exit code.
 
 from __future__ import annotations
 
-import difflib
 import errno
-import re
 import sys
 import traceback
-from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from .. import __version__
 from ..errors import BottleneckError
+from .group import cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SCRIPT_WORDS", "cli", "main", "run"]
+__all__ = ["main", "run"]
 
 OUTSIDE_ERRORS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space, or write elsewhere."),
@@ -37,92 +34,10 @@ OUTSIDE_ERRORS = {
     errno.ELOOP: "Name the place without the link.",
 }
 """What is no fault of ours wherever it is met, and what to do about it."""
-LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
-"""What `deepspeed` and `torch.distributed.launch` add to the script's arguments, as the first."""
-SCRIPT_WORDS = "torch_bottleneck.script_words"
-"""Key in a context's `meta`: arguments for the script that stood before the verb."""
 ISSUES_HINT = (
     "This is a bug in bottleneck, not in your script. Please report it with the traceback above,\n"
     "the command you ran and the output of `bottleneck --version`."
 )
-
-VERBS: dict[str, str] = {
-    "diagnose": "Run a training script and say what its step is waiting on.",
-    "analyze": "Diagnose run folders, or anyone's profiler traces.",
-    "compare": "Compare two sets of runs: what grew, and why.",
-    "gate": "Run a script and fail if its step has become worse than the baseline.",
-    "report": "Show the diagnosis of a run again, as text, Markdown, JSON or HTML.",
-    "verify": "Try fixes without editing the script, and measure what they bring.",
-    "review": "Look at runs in TensorBoard, with the diagnosis beside the trace.",
-    "doctor": "Check versions, permissions and files for what would go wrong.",
-    "catalog": "List, show and search the fixes.",
-    "explain": "Explain a finding (BN101) or a fix (FX101).",
-    "completion": "Print the completion script for bash, zsh or fish.",
-}
-"""Verb -> its line in `bottleneck --help`. Held here so that help imports no verb."""
-
-
-class LazyGroup(click.Group):
-    """A group whose verbs are modules of this package, imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order in which one meets them."""
-        del ctx
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb's module and return its command."""
-        del ctx
-        if cmd_name not in VERBS:
-            return None
-        command = import_module(f".{cmd_name}", __package__).command
-        assert isinstance(command, click.Command), f"cli/{cmd_name}.py must offer `command`"
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of verbs without importing any of them."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep for the script what a launcher puts behind our name, where the script's would stand."""
-        if args[1:2] == ["diagnose"] and LOCAL_RANK.fullmatch(args[0]):
-            ctx.meta[SCRIPT_WORDS] = (args[0],)
-            args = args[1:]
-        return super().parse_args(ctx, args)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; where there is none of that name, say what was probably meant."""
-        name = args[0] if args else ""
-        if name and name not in VERBS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, VERBS, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            if name.endswith(".py"):
-                hint = f" Did you mean `bottleneck diagnose {name}`?"
-            ctx.fail(f"No such command {name!r}.{hint}")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(
-    cls=LazyGroup,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(__version__, prog_name="bottleneck")
-@click.pass_context
-def cli(ctx: click.Context) -> None:
-    """Why is this PyTorch training slow?
-
-    \b
-    bottleneck diagnose train.py --epochs 1     run it and get the verdict
-    bottleneck analyze trace.json.gz            start from a profiler trace
-    bottleneck explain BN101                    what a finding means
-    """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 def run(argv: Sequence[str] | None = None) -> int:

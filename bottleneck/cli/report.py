@@ -10,16 +10,16 @@ from pathlib import Path
 
 import click
 
-from ..reporters.base import FORMATS
+from .options import format_option, verbose_option
 
 __all__ = ["command"]
 
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True)
+@format_option
 @click.option("--out", default="-", metavar="FILE", help="Write to FILE instead of standard output (-).")
-@click.option("-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings.")
+@verbose_option
 def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     """Show the diagnosis of RUN, a run folder or a diagnosis.json.
 

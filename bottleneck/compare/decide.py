@@ -6,6 +6,9 @@ In: two sides, the settings, the history. Out: `Comparison`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 
 from .. import __version__
 from ..model.baseline import Baseline
@@ -35,7 +38,7 @@ from .counters import compare_counters
 from .sides import Side
 from .times import compare_times, median_of, spread_of
 
-__all__ = ["compare_sides"]
+__all__ = ["compare_sides", "placed_in_repository"]
 
 _Reasons = dict[str, tuple[Reason, ...]]
 
@@ -271,3 +274,19 @@ def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch], time: 
     if base.title != head.title:
         notes.append(f"The scripts have different names: {base.title} and {head.title}.")
     return tuple(notes)
+
+
+def placed_in_repository(comparison: Comparison, folder: Path) -> Comparison:
+    """Name the places of annotations from the root of the repository, as GitHub and GitLab want them."""
+    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
+    prefix = folder.relative_to(top)
+    if not prefix.parts:
+        return comparison
+
+    def moved(note: Annotation) -> Annotation:
+        if note.site is None or Path(note.site.file).is_absolute():
+            return note
+        site = msgspec.structs.replace(note.site, file=str(prefix / note.site.file))
+        return msgspec.structs.replace(note, site=site)
+
+    return msgspec.structs.replace(comparison, annotations=tuple(map(moved, comparison.annotations)))

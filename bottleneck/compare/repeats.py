@@ -6,26 +6,23 @@ base head head base base head: whatever drifts on the machine meanwhile hits bot
 
 from __future__ import annotations
 
+import functools
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from ..errors import InputError, ScriptError
 from ..model.run import SourceSite
 from ..runs.launch import launch, name_signal
-from ..runs.layout import collect, holds_steps, record_end, report_done, wait_for_ranks
-from ..runs.leftovers import put_aside
+from ..runs.layout import holds_steps
 from ..runs.place import choose_place
 from ..runs.plan import Plan
+from ..runs.run_script import run_script
 
 __all__ = ["Arm", "foreign_files", "run_in_turns"]
 
-RANKS_SECONDS = 120.0
 _STDERR = 2
 
 
@@ -82,40 +79,28 @@ def _turns(arms: tuple[Arm, ...], repeat: int) -> Iterator[tuple[Arm, int]]:
 
 def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
     """Run once and return the run folder; None on a rank that does not lead."""
-    place = choose_place(folder, target=plan.target, is_module=plan.module is not None)
-    put_aside(place.working, place.process, alone=place.world_size == 1)
-    place.prepare()
-    plan = msgspec.structs.replace(plan, out=str(place.working))
+    place = choose_place(folder, plan)
     sys.stdout.flush()
     # The report is what stdout is for; what the script prints goes where our progress goes.
-    returncode = launch(plan, cwd=arm.cwd, stdout=_STDERR, variables=_variables(arm))
-    outcome = record_end(place.working, place.process, plan, returncode)
-    place = place.settled()
-    if place.world_size > 1:
-        report_done(place.working, place.process)
-    if place.leads:
-        if place.world_size > 1:
-            missing = wait_for_ranks(place.working, place.ranks, seconds=RANKS_SECONDS)
-            if missing:
-                raise InputError(
-                    f"Ranks {missing} left no whole folder within {RANKS_SECONDS:.0f} s.",
-                    remedy="Give --out DIR, a folder that all of them see.",
-                )
-        folder = collect(place.working, place.folder)
-    if returncode:
-        if returncode == -signal.SIGINT:
-            raise KeyboardInterrupt
-        how = f"was ended by {name_signal(returncode)}" if returncode < 0 else f"ended with code {returncode}"
-        why = f": {outcome.exception}" if outcome.exception else ""
+    start = functools.partial(launch, cwd=arm.cwd, stdout=_STDERR, variables=_variables(arm))
+    run = run_script(plan, place=place, start=start)
+    if run.missing:
+        raise InputError(
+            f"{run.absence.capitalize()}.", remedy="Give --out DIR, a folder that all of them see."
+        )
+    if run.ended_by_ctrl_c:
+        raise KeyboardInterrupt
+    code = run.ended.returncode
+    if code:
+        how = f"was ended by {name_signal(code)}" if code < 0 else f"ended with code {code}"
+        why = f": {run.outcome.exception}" if run.outcome.exception else ""
         raise ScriptError(f"{plan.target} {how} ({arm.name}){why}", remedy="Nothing was compared.")
-    if not place.leads:
-        return None
-    if not holds_steps(folder):
+    if run.folder is not None and not holds_steps(run.folder):
         raise InputError(
             f"{plan.target} trained no step that could be measured ({arm.name}).",
             remedy="Let it run longer, or give --warmup 2 --baseline-steps 5 --steps 2.",
         )
-    return folder
+    return run.folder
 
 
 def _variables(arm: Arm) -> dict[str, str]:

@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["find_settings", "read_settings", "with_options"]
+__all__ = ["find_settings", "read_settings", "settings_for", "with_options"]
 
 _WHERE = "[tool.bottleneck.gate]"
 
@@ -101,3 +101,18 @@ def with_options(settings: GateSettings, **options: Any) -> GateSettings:
     for name in ungated:
         counters[name] = msgspec.structs.replace(counters.get(name, CounterLimit()), gate=False)
     return msgspec.structs.replace(settings, **given, counters=counters)
+
+
+def settings_for(folder: Path, options: dict[str, Any]) -> GateSettings:
+    """Return the settings of the project, with the command line's options over them.
+
+    Raises:
+        UsageError: an option or the project's table names something that does not exist.
+    """
+    for name in options.get("ungated") or ():
+        if name not in COUNTERS:
+            raise UsageError(f"There is no counter {name!r}.", remedy=f"Counters: {', '.join(COUNTERS)}.")
+    config = options.pop("config", None)
+    settings = find_settings(folder) if config is None else read_settings(config)
+    allow = tuple(dict.fromkeys([*settings.allow, *(options.pop("allow", None) or ())]))
+    return with_options(settings, allow=allow, **options)

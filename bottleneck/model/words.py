@@ -5,10 +5,13 @@ In: values as they stand in a diagnosis. Out: short strings, free of control cha
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .run import SourceSite
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "sentence",
     "share_text",
     "shorten",
+    "shown",
     "step_after",
     "step_change",
     "times",
@@ -155,3 +159,9 @@ def place(site: SourceSite, *, root: str = "", width: int = 60) -> str:
         parts = parts[1:]
         short = "…/" + "/".join(parts)
     return shorten(short + function, max(width, 20))
+
+
+def shown(path: Path) -> str:
+    """Return a path as short as it can be from where the user stands."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

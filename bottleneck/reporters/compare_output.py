@@ -17,9 +17,17 @@ import msgspec
 from ..errors import InputError, UsageError
 from ..model.compare import COMPARISON_SCHEMA, Comparison
 from ..model.files import write_text
-from .output import traits
+from .output import emit, traits
 
-__all__ = ["COMPARE_FORMATS", "load_comparison", "render_comparison", "write_job_summary", "write_reports"]
+__all__ = [
+    "COMPARE_FORMATS",
+    "load_comparison",
+    "print_comparison",
+    "render_comparison",
+    "wished_reports",
+    "write_job_summary",
+    "write_reports",
+]
 
 COMPARE_FORMATS = ("text", "md", "json", "junit", "github", "gitlab")
 SUFFIXES = {".md": "md", ".json": "json", ".xml": "junit", ".txt": "text"}
@@ -102,6 +110,41 @@ def load_comparison(path: Path) -> Comparison:
             remedy="Upgrade torch-bottleneck.",
         )
     return found
+
+
+def wished_reports(reports: tuple[str, ...]) -> dict[Path, str]:
+    """Return file -> format for every --report.
+
+    Raises:
+        UsageError: a name tells no format.
+    """
+    wishes: dict[Path, str] = {}
+    for text in reports:
+        head, colon, rest = text.partition(":")
+        if colon and head in COMPARE_FORMATS and rest:
+            wishes[Path(rest)] = head
+        elif Path(text).suffix in SUFFIXES:
+            wishes[Path(text)] = SUFFIXES[Path(text).suffix]
+        else:
+            raise UsageError(
+                f"--report {text} does not say which format.",
+                remedy=f"End it in {', '.join(SUFFIXES)}, or write FORMAT:FILE"
+                f" with {', '.join(COMPARE_FORMATS)}.",
+            )
+    return wishes
+
+
+def print_comparison(
+    comparison: Comparison, name: str, *, wishes: Mapping[Path, str], verbose: bool = False
+) -> None:
+    """Print the report in the format `name`, and write it wherever else it is wanted.
+
+    Raises:
+        InputError: a place cannot be written to.
+    """
+    emit(render_comparison(comparison, name, stream=sys.stdout, verbose=verbose))
+    write_reports(comparison, wishes, verbose=verbose)
+    write_job_summary(comparison)
 
 
 def write_reports(comparison: Comparison, wishes: Mapping[Path, str], *, verbose: bool = False) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError
-from ..model.documents import DIAGNOSIS_FILE
+from ..model.documents import DIAGNOSIS_FILE, document_text
 from ..model.files import write_text
 from .base import reporter
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..model.diagnosis import Diagnosis
+    from ..model.verify import Verification
 
 __all__ = [
     "PAGE_FILE",
@@ -29,6 +30,8 @@ __all__ = [
     "Traits",
     "emit",
     "fits_terminal",
+    "print_diagnosis",
+    "print_verification",
     "render_for",
     "save",
     "traits",
@@ -129,6 +132,28 @@ def emit(text: str, *, out: str | Path | None = None) -> None:
         ) from None
     except ValueError:  # closed stream
         return
+
+
+def print_diagnosis(diagnosis: Diagnosis, name: str, *, verbose: bool = False) -> None:
+    """Print the report in the format `name`, as text where a terminal would get the HTML page."""
+    if not fits_terminal(name, sys.stdout):
+        name = "text"
+    emit(render_for(diagnosis, name, stream=sys.stdout, verbose=verbose))
+
+
+def print_verification(verification: Verification, name: str) -> None:
+    """Print a verification as "text", "md" or "json"."""
+    if name == "json":
+        emit(document_text(verification))
+    elif name == "md":
+        from .verify_markdown import render as as_markdown
+
+        emit(as_markdown(verification))
+    else:
+        from .verify_terminal import render as as_text
+
+        able = traits(sys.stdout)
+        emit(as_text(verification, width=able.width, color=able.color, unicode=able.unicode))
 
 
 def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_run"]
+__all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_beside", "prepare_run"]
 
 FOLDER = "tensorboard"
 """Name of the log folder inside a run folder."""
 _UNFINISHED = ".writing"
 LARGE_BYTES = 2 * 1024**3
 """Larger traces are left out: reading one takes minutes, and the copy would show little of it."""
+
+_BESIDE_BYTES = 32 * 1024**2
+"""Larger traces are left to `bottleneck review`: copying one takes as long as reading it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,17 @@ class Prepared:
     folder: Path
     traces: tuple[TraceFile, ...]
     problems: tuple[str, ...] = ()
+
+
+def prepare_beside(diagnosis: Diagnosis, folder: Path) -> tuple[str, ...]:
+    """Leave in a run folder what `tensorboard --logdir reports` shows; return what went wrong."""
+    try:
+        prepared = prepare_run(
+            diagnosis, [folder], folder / FOLDER, run=folder.name, most_bytes=_BESIDE_BYTES
+        )
+    except Exception as error:  # noqa: BLE001 - an extra: whatever is wrong with it, the diagnosis stands
+        return (f"the run folder was not prepared for TensorBoard: {error}",)
+    return tuple(f"TensorBoard: {problem}" for problem in prepared.problems)
 
 
 def prepare_run(

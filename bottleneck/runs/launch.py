@@ -1,6 +1,6 @@
 """Starting the process in which the script runs, and waiting for it as a good parent.
 
-In: a plan. Out: its return code, negative for a signal, as subprocess gives it. The child inherits
+In: a plan. Out: how the process ended. The child inherits
 stdin, stdout, stderr, the environment and the interpreter's flags. No torch here.
 """
 
@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["ENVIRONMENT", "PASSED_ON", "command_of", "launch", "name_signal"]
+__all__ = ["ENVIRONMENT", "PASSED_ON", "Ended", "command_of", "launch", "name_signal"]
 
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """What schedulers and launchers send to the process they know, which is this one."""
@@ -39,13 +41,27 @@ ENVIRONMENT = {
 """Set for the script's process where the user has not set them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run ended."""
+
+    returncode: int
+    """As subprocess gives it: minus the number of a signal."""
+    began_ns: int
+    """time.perf_counter_ns() when the process was started."""
+    seconds: float
+    timed_out: bool = False
+    interrupted: bool = False
+    """Somebody asked us to stop meanwhile; the run was told."""
+
+
 def launch(
     plan: Plan,
     *,
     cwd: Path | None = None,
     stdout: int | None = None,
     variables: Mapping[str, str] | None = None,
-) -> int:
+) -> Ended:
     """Run the plan in a process of its own and wait for its end.
 
     Ctrl-C is the child's to handle: a terminal delivers it to both, so this process only waits.
@@ -56,13 +72,11 @@ def launch(
         cwd: working folder of the script; None: ours.
         stdout: file descriptor for what the script prints; None: our own stdout.
         variables: of the environment, over ours.
-
-    Returns:
-        The exit code, or minus the number of the signal that ended it.
     """
     command = [sys.executable, *command_of(plan)]
     environment = {**ENVIRONMENT, **os.environ, **(variables or {})}
     process: subprocess.Popen[bytes] | None = None
+    began_ns = time.perf_counter_ns()
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         if process is not None and process.poll() is None:
@@ -81,7 +95,9 @@ def launch(
             previous[number] = signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(command, env=environment, cwd=cwd, stdout=stdout)
-        return process.wait()
+        returncode = process.wait()
+        seconds = (time.perf_counter_ns() - began_ns) / 1e9
+        return Ended(returncode=returncode, began_ns=began_ns, seconds=seconds)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -13,10 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .launch import ENVIRONMENT, PASSED_ON, command_of
+from .launch import ENVIRONMENT, PASSED_ON, Ended, command_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,25 +24,11 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["Ended", "launch_apart"]
+__all__ = ["launch_apart"]
 
 GRACE_SECONDS = 15.0
 """From the polite signal to the hard one."""
 POLL_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a run ended."""
-
-    returncode: int
-    """As subprocess gives it: minus the number of a signal."""
-    began_ns: int
-    """time.perf_counter_ns() when the process was started."""
-    seconds: float
-    timed_out: bool = False
-    interrupted: bool = False
-    """Somebody asked us to stop meanwhile; the run was told."""
 
 
 def launch_apart(

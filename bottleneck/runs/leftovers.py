@@ -16,10 +16,10 @@ from pathlib import Path
 from ..errors import InputError
 from .store import partial_name
 
-__all__ = ["put_aside"]
+__all__ = ["put_aside", "release"]
 
 _held: list[int] = []
-"""Descriptors of the working folders of this process: the locks last as long as it does."""
+"""Descriptors of the working folders of this process; each holds a lock."""
 
 
 def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
@@ -57,7 +57,7 @@ def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
 
 
 def _lock(folder: Path) -> None:
-    """Hold the folder for as long as this process lives.
+    """Hold the folder until `release`, or for as long as this process lives.
 
     Raises:
         InputError: another process holds it.
@@ -75,6 +75,12 @@ def _lock(folder: Path) -> None:
         os.close(descriptor)  # a file system without locks
     else:
         _held.append(descriptor)
+
+
+def release() -> None:
+    """Give up the locks: the run has its final name, and nothing is written under the temporary one."""
+    while _held:
+        os.close(_held.pop())
 
 
 def _final_name(working: Path) -> str:

@@ -1,6 +1,6 @@
 """Where a run's files go, and which of several ranks puts them together.
 
-In: `--out`, the script's name, and which of several tasks this is. Out: a `Place`. Runs in the parent
+In: `--out`, the plan, and which of several tasks this is. Out: a `Place`. Runs in the parent
 process; no torch here.
 """
 
@@ -13,11 +13,15 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .layout import has_steps, run_of
 from .store import partial_name
 from .tasks import Task, this_task
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = ["Fellows", "Place", "choose_place"]
 
@@ -113,7 +117,7 @@ class Fellows:
     """The working folder that all of them know of."""
 
 
-def choose_place(out: Path | None, *, target: str, is_module: bool) -> Place:
+def choose_place(out: Path | None, plan: Plan) -> Place:
     """Return where this run goes.
 
     All ranks that torchrun starts must come to the same name without talking to each other: with
@@ -122,7 +126,7 @@ def choose_place(out: Path | None, *, target: str, is_module: bool) -> Place:
     their own, and meet when their scripts turn out to have been one job (`Place.settled`).
     """
     task = this_task()
-    stem = _stem(target, is_module)
+    stem = _stem(plan)
     if task.certain and task.size > 1:
         return _place_of_rank(task, out, stem)
     now = time.strftime("%Y%m%d-%H%M%S")
@@ -183,8 +187,8 @@ def _claimed(name: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def _stem(target: str, is_module: bool) -> str:
-    name = target.rpartition(".")[2] if is_module else Path(target).stem
+def _stem(plan: Plan) -> str:
+    name = Path(plan.script).stem if plan.script is not None else str(plan.module).rpartition(".")[2]
     return re.sub(r"[^\w.-]+", "-", name) or "script"
 
 

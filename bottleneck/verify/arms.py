@@ -6,6 +6,7 @@ that fails is a result: its reason is kept.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ..model.run import LoaderFacts, Run, ScriptOutcome, Window
+from ..model.run import LoaderFacts, Run, Window
 from ..model.verify import RunRecord, Trial, TrialFacts, Wish
 from ..runs.environment import environment_of
 from ..runs.launch_apart import launch_apart
-from ..runs.layout import collect, processes, record_end, runs_of
+from ..runs.layout import processes, runs_of
+from ..runs.place import Place
 from ..runs.plan import Plan
+from ..runs.run_script import run_script
+from ..runs.target import Target
 from ..timeline.steps.basis import find_basis
 from ..timeline.steps.clock import step_times
 
@@ -27,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model.run import Counters
-    from ..runs.launch_apart import Ended
+    from ..runs.run_script import RunFolder
 
-__all__ = ["Arms", "Target", "TimedStep", "first_epoch", "read_facts", "timed_step"]
+__all__ = ["Arms", "TimedStep", "first_epoch", "read_facts", "timed_step"]
 
 _T = TypeVar("_T")
 
@@ -40,22 +44,6 @@ _CACHE = ".inductor"
 """What torch.compile keeps between the runs of one verification."""
 _UNKNOWN_ERROR = 0.05
 """Share of the step taken for the error of a mean that has no interval: one step was timed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What is run."""
-
-    script: str | None = None
-    module: str | None = None
-    args: tuple[str, ...] = ()
-    launcher: tuple[str, ...] = ()
-    cwd: Path | None = None
-
-    @property
-    def name(self) -> str:
-        """The script as typed, or -m and the module."""
-        return self.script if self.script is not None else f"-m {self.module}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,38 +72,38 @@ class Arms:
             The record, and whether the user asked to stop meanwhile.
         """
         name = f"{number:03d}-{'+'.join(w.fix for w in wishes) or 'as-is'}{'-parity' if parity else ''}"
-        place = self.folder / "runs" / name
-        shutil.rmtree(place, ignore_errors=True)
-        working = place.with_name(f".{name}.partial")
-        shutil.rmtree(working, ignore_errors=True)
-        working.mkdir(parents=True)
+        place = Place(
+            folder=self.folder / "runs" / name,
+            process="main" if not self.target.launcher else "rank0",
+            leads=True,
+        )
+        for left in (place.folder, place.working):
+            shutil.rmtree(left, ignore_errors=True)
         plan = Plan(
             script=self.target.script,
             module=self.target.module,
             args=self.target.args,
-            out=str(working),
             baseline_steps=self.steps,
             memory=False,
             max_seconds=self.window_seconds,
             trial=Trial(wishes=tuple(wishes), seed=self.seed, seed_batches=parity),
             quiet=True,
         )
-        log = working / LOG
-        ended = launch_apart(
-            plan,
-            log=log,
+        start = functools.partial(
+            launch_apart,
+            log=place.working / LOG,
             seconds=self.limit_seconds,
             environment={**self._surroundings(), **environment_of(wishes, os.environ)},
             launcher=self.target.launcher,
             cwd=self.target.cwd,
         )
-        outcome = self._outcome(working, plan, ended)
-        folder = collect(working, place)
-        for saved in folder.glob("**/diverted"):
+        run = run_script(plan, place=place, start=start)
+        assert run.folder is not None, "its only process leads"
+        for saved in run.folder.glob("**/diverted"):
             # What the script saved while it was being stopped: nobody wants a checkpoint per run.
             shutil.rmtree(saved, ignore_errors=True)
-        record = self._record(number, wishes, folder, ended, outcome, parity=parity)
-        return record, ended.interrupted
+        record = self._record(number, wishes, run, run.folder, parity=parity)
+        return record, run.ended.interrupted
 
     def _surroundings(self) -> dict[str, str]:
         """Return variables that are the same for all runs."""
@@ -132,17 +120,12 @@ class Arms:
         """Remove what only served the runs."""
         shutil.rmtree(self.folder / _CACHE, ignore_errors=True)
 
-    def _outcome(self, working: Path, plan: Plan, ended: Ended) -> ScriptOutcome:
-        process = "main" if not self.target.launcher else "rank0"
-        return record_end(working, process, plan, ended.returncode)
-
     def _record(
         self,
         number: int,
         wishes: Sequence[Wish],
+        run: RunFolder,
         folder: Path,
-        ended: Ended,
-        outcome: ScriptOutcome,
         *,
         parity: bool,
     ) -> RunRecord:
@@ -154,13 +137,13 @@ class Arms:
             fixes=tuple(wish.fix for wish in wishes),
             purpose="parity" if parity else "timing",
             folder=folder.relative_to(self.folder).as_posix(),
-            seconds=ended.seconds,
+            seconds=run.ended.seconds,
             applied=facts.applied if facts is not None else [],
         )
-        if ended.interrupted:
+        if run.ended.interrupted:
             return msgspec.structs.replace(record, status="interrupted", reason="stopped by the user")
         timed = timed_step(runs)
-        reason = self._failure(folder, outcome, ended)
+        reason = self._failure(run, folder)
         if timed is None or reason:
             first = runs[0] if runs else None
             broken = first.artefacts.get("harness") if first is not None else None
@@ -178,12 +161,13 @@ class Arms:
             times_ms=timed.times_ms,
             peak_bytes=peak,
             peak_is=kind,
-            startup_seconds=_startup(timed.window, timed.mean_ms, ended.began_ns),
+            startup_seconds=_startup(timed.window, timed.mean_ms, run.ended.began_ns),
             load_average=timed.run.host.load_average[0] if timed.run.host.load_average else None,
         )
 
-    def _failure(self, folder: Path, outcome: ScriptOutcome, ended: Ended) -> str:
+    def _failure(self, run: RunFolder, folder: Path) -> str:
         """Return why the run failed, or "" for one that was stopped by us or came to its end."""
+        outcome, ended = run.outcome, run.ended
         if ended.timed_out:
             return f"not done within {self.limit_seconds:.0f} s"
         if outcome.out_of_memory:

@@ -1,7 +1,7 @@
-"""What was measured of a run's fixes, put beside what its diagnosis predicts of them.
+"""What was measured of a run's fixes: kept in a file, and put beside what its diagnosis predicts of them.
 
-In: a diagnosis, and verifications, such as those inside its run folder. Out: the diagnosis with its
-`tried` rows, the newest of each fix or combination.
+In: a verification; a diagnosis, and verifications, such as those inside its run folder. Out: verify.json; the
+diagnosis with its `tried` rows, the newest of each fix or combination.
 """
 
 from __future__ import annotations
@@ -11,19 +11,30 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError
-from ..model.documents import VERIFY_FILE, load_verification
+from ..model.documents import DIAGNOSIS_FILE, VERIFY_FILE, document_text, load_diagnosis, load_verification
+from ..model.files import write_text
+from ..model.words import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from ..model.diagnosis import Diagnosis
     from ..model.verify import Outcome, Verification
 
-__all__ = ["VERIFY_FOLDER", "tried_in", "with_tried"]
+__all__ = ["VERIFY_FOLDER", "accumulate", "tried_in", "with_tried", "write_state"]
 
 VERIFY_FOLDER = "verify"
 """Where a verification lies inside the run folder that it starts from; later ones are numbered."""
+
+
+def write_state(state: Verification, folder: Path) -> None:
+    """Write verify.json, from which `--resume` goes on.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    write_text(folder / VERIFY_FILE, document_text(state))
 
 
 def tried_in(folder: Path) -> list[Verification]:
@@ -48,3 +59,27 @@ def with_tried(diagnosis: Diagnosis, verifications: Iterable[Verification]) -> D
             if row.verdict != "not run" and (known is None or row.verdict != "undecided"):
                 rows[row.fixes, row.base] = row
     return msgspec.structs.replace(diagnosis, tried=tuple(rows.values())) if rows else diagnosis
+
+
+def accumulate(
+    state: Verification,
+    run: Path,
+    *,
+    keep: Callable[[Diagnosis, Path], object],
+    say: Callable[[str], None],
+) -> None:
+    """Show in a run's own reports what was measured of its fixes, wherever that was written to.
+
+    Args:
+        state: the verification.
+        run: the run folder; nothing is done where it holds no diagnosis.
+        keep: writes a diagnosis and its reports into a folder.
+        say: takes why the reports are left as they were.
+    """
+    if not (run / DIAGNOSIS_FILE).is_file() or not any(row.verdict != "not run" for row in state.outcomes):
+        return
+    try:
+        keep(with_tried(load_diagnosis(run), [*tried_in(run), state]), run)
+    except InputError as error:
+        # A run folder that cannot be written to: the verification itself is whole.
+        say(f"the reports in {shown(run)} are left as they were: {error}")

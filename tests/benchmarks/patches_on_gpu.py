@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from torch_bottleneck.model.verify import Wish
-from torch_bottleneck.verify.arms import Arms, Target
+from torch_bottleneck.runs.target import Target
+from torch_bottleneck.verify.arms import Arms
 
 SCRIPT = """
 import sys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from torch_bottleneck.cli.main import VERBS, cli
+from torch_bottleneck.cli.group import VERBS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

@@ -1,7 +1,8 @@
-"""The parent process: it starts the harness, needs no torch, and one function runs a script."""
+"""A script is run by one function, in a parent process without torch; commands only parse, call and print."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 from torch_bottleneck.runs.launch import command_of
 from torch_bottleneck.runs.plan import Plan
+
+PACKAGE = Path(__file__).resolve().parents[2] / "bottleneck"
+TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
 
 @pytest.mark.parametrize("plan", [Plan(script="t.py"), Plan(module="t")], ids=["script", "module"])
@@ -21,3 +25,72 @@ def test_what_is_started_is_there(plan: Plan, tmp_path: Path) -> None:
         [sys.executable, *command_of(plan)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout == "it ran\n", done.stderr
+
+
+def imported_by(room: str) -> set[str]:
+    """Return the top-level names that a folder imports at run time; those of ours with a dot in front."""
+    found: set[str] = set()
+    for name, tree in TREES.items():
+        if not name.startswith(f"{room}/"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level < 2:
+                found.add("." if node.level else str(node.module).split(".")[0])
+            elif isinstance(node, ast.ImportFrom) and node.module is None:
+                found |= {f".{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(f".{str(node.module).split('.')[0]}")
+    return found
+
+
+def test_runs_needs_no_torch_and_of_ours_only_records_and_errors() -> None:
+    """import-linter holds this too, through all that these import in turn."""
+    found = imported_by("runs")
+    assert {name for name in found if name.startswith(".")} == {".", ".__version__", ".errors", ".model"}
+    assert not found & {"torch", "numpy", "pandas", "rich", "click"}
+
+
+@pytest.mark.parametrize("room", ["compare", "verify"])
+def test_what_decides_imports_no_reporter(room: str) -> None:
+    assert ".model" in imported_by(room)
+    assert ".reporters" not in imported_by(room)
+
+
+def users_of(*names: str) -> set[str]:
+    """Return the files that use one of these names other than by defining it."""
+    return {
+        file
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names
+    }
+
+
+def test_one_function_makes_a_run_folder_of_a_script() -> None:
+    steps = ("put_aside", "record_end", "report_done", "wait_for_ranks", "collect", "RANKS_SECONDS")
+    assert users_of(*steps) == {"runs/run_script.py"}
+    assert users_of("run_script") == {
+        "cli/diagnose.py",  # diagnose
+        "compare/repeats.py",  # gate
+        "verify/arms.py",  # verify, with fixes and without
+        "verify/source.py",  # verify --all, which diagnoses first
+    }
+
+
+def test_run_json_is_decoded_in_one_place() -> None:
+    decoded = {
+        file
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("decode")
+        and any(word.arg == "type" and ast.unparse(word.value) == "Run" for word in node.keywords)
+    }
+    assert decoded == {"model/documents.py"}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_parses_calls_and_prints(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 120

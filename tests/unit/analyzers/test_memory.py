@@ -15,7 +15,8 @@ from torch_bottleneck.analyzers import find_all
 from torch_bottleneck.analyzers.findings.memory_failure import ResidentGrowth
 from torch_bottleneck.analyzers.sections.memory_context import memory_context
 from torch_bottleneck.catalog.match import match
-from torch_bottleneck.cli.main import cli, run
+from torch_bottleneck.cli.group import cli
+from torch_bottleneck.cli.main import run
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis

@@ -292,7 +292,7 @@ def test_ranks_come_to_one_folder_without_talking(monkeypatch: pytest.MonkeyPatc
     places = []
     for rank in (0, 1):
         ranks(monkeypatch, RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2)
-        places.append(choose_place(None, target="a/train it.py", is_module=False))
+        places.append(choose_place(None, Plan(script="a/train it.py")))
     assert places[0].folder == places[1].folder
     assert places[0].folder.name.startswith("train-it-")
     assert [place.process for place in places] == ["rank0", "rank1"]
@@ -301,10 +301,10 @@ def test_ranks_come_to_one_folder_without_talking(monkeypatch: pytest.MonkeyPatc
 
 def test_each_machine_has_its_own_folder_unless_they_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks(monkeypatch, RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2, GROUP_RANK=1)
-    place = choose_place(None, target="pkg.train", is_module=True)
+    place = choose_place(None, Plan(module="pkg.train"))
     assert place.folder.name.endswith("-node1")
     assert (place.ranks, place.leads) == ((2, 3), False)
-    shared = choose_place(Path("out"), target="pkg.train", is_module=True)
+    shared = choose_place(Path("out"), Plan(module="pkg.train"))
     assert (shared.folder, shared.ranks) == (Path.cwd() / "out", (0, 1, 2, 3))
 
 
@@ -314,7 +314,7 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
     ranks(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda _format: "now")
-    places = [choose_place(None, target="t.py", is_module=False) for _ in range(3)]
+    places = [choose_place(None, Plan(script="t.py")) for _ in range(3)]
     assert [place.folder.name for place in places] == ["t-now", "t-now-2", "t-now-3"]
     for place in places:
         place.prepare()
@@ -324,8 +324,8 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
 def test_ranks_started_anew_have_a_folder_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     again = {"RANK": 0, "WORLD_SIZE": 2, "TORCHELASTIC_RESTART_COUNT": 1}
     ranks(monkeypatch, **again)
-    assert choose_place(None, target="t.py", is_module=False).folder.name.endswith("-restart1")
-    assert choose_place(Path("out"), target="t.py", is_module=False).folder.name == "out-restart1"
+    assert choose_place(None, Plan(script="t.py")).folder.name.endswith("-restart1")
+    assert choose_place(Path("out"), Plan(script="t.py")).folder.name == "out-restart1"
 
 
 def test_ranks_started_by_hand_a_second_time_are_not_refused(
@@ -335,7 +335,7 @@ def test_ranks_started_by_hand_a_second_time_are_not_refused(
     monkeypatch.chdir(tmp_path)
     ranks(monkeypatch, RANK=0, WORLD_SIZE=2)
     for expected in ("", "-2"):
-        place = choose_place(None, target="t.py", is_module=False)
+        place = choose_place(None, Plan(script="t.py"))
         place.prepare()
         folder = collect(place.working, place.folder)
         (folder / "run.json").touch()
@@ -344,7 +344,7 @@ def test_ranks_started_by_hand_a_second_time_are_not_refused(
 
 def tasks(monkeypatch: pytest.MonkeyPatch, number: int, out: Path | None) -> Place:
     ranks(monkeypatch, SLURM_PROCID=number, SLURM_STEP_NUM_TASKS=2, SLURM_LOCALID=number)
-    place = choose_place(out, target="t.py", is_module=False)
+    place = choose_place(out, Plan(script="t.py"))
     place.prepare()
     return place
 
@@ -409,16 +409,16 @@ def test_a_folder_for_reports_that_cannot_be_made_is_the_users_error(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reports").touch()
     with pytest.raises(InputError, match="Cannot write"):
-        choose_place(None, target="t.py", is_module=False).prepare()
+        choose_place(None, Plan(script="t.py")).prepare()
 
 
 def test_a_place_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks(monkeypatch)
     (tmp_path / "run").mkdir()
-    place = choose_place(tmp_path / "run", target="t.py", is_module=False)
+    place = choose_place(tmp_path / "run", Plan(script="t.py"))
     place.prepare()
     (tmp_path / "run/x").touch()
     with pytest.raises(InputError, match="exists already"):
         place.prepare()
     with pytest.raises(InputError, match="Cannot write"):
-        choose_place(tmp_path / "run/x/deeper", target="t.py", is_module=False).prepare()
+        choose_place(tmp_path / "run/x/deeper", Plan(script="t.py")).prepare()

@@ -15,7 +15,8 @@ import pytest
 from torch_bottleneck.errors import InputError, ScriptError
 from torch_bottleneck.model.run import HostFacts, Run
 from torch_bottleneck.model.verify import Applied, Protocol, RunRecord, TrialFacts, Verification, Wish
-from torch_bottleneck.verify.arms import Arms, Target
+from torch_bottleneck.runs.target import Target
+from torch_bottleneck.verify.arms import Arms
 from torch_bottleneck.verify.rows import Candidate, candidate_again, empty_row
 from torch_bottleneck.verify.session import Session
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torch_bottleneck.cli.verify_source import Source, find_source, launcher_words, resume_from
 from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.model.documents import VERIFY_FILE, document_text
 from torch_bottleneck.model.run import Run
 from torch_bottleneck.model.verify import Protocol, Verification
-from torch_bottleneck.verify.arms import Target
+from torch_bottleneck.runs.target import Target
+from torch_bottleneck.verify.source import Source, find_source, launcher_words, resume_from
 
 
 def run_folder(tmp_path: Path, *, world_size: int, launched: bool | None) -> Path:

@@ -1,4 +1,4 @@
-"""What `bottleneck verify` starts from: a run folder, a script, or a verification that was stopped.
+"""What a verification starts from: a run folder, a script, or a verification that was stopped.
 
 In: the command line's words. Out: a `Source`, then the folder to write, the first state, and the
 candidates in their order.
@@ -6,10 +6,10 @@ candidates in their order.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import shlex
 import shutil
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,22 +27,25 @@ from ..model.documents import (
     read_run,
     run_files,
 )
-from ..model.verify import Verification
-from ..verify.arms import Target
-from ..verify.record import VERIFY_FOLDER
-from ..verify.rows import candidate_again, empty_row
-from ..verify.wishes import candidates_from, candidates_of
-from .diagnose import check_script, shown, split_words
+from ..model.verify import Protocol, Verification
+from ..model.words import shown
+from ..runs.layout import holds_steps
+from ..runs.place import choose_place
+from ..runs.plan import Plan
+from ..runs.run_script import run_script
+from ..runs.target import Target, find_target
+from .record import VERIFY_FOLDER
+from .rows import candidate_again, empty_row
+from .wishes import candidates_from, candidates_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..model.diagnosis import Diagnosis
     from ..model.run import Run
-    from ..model.verify import Protocol
-    from ..verify.rows import Candidate
+    from .rows import Candidate
 
-__all__ = ["Source", "begin", "find_source", "launcher_words", "resume_from"]
+__all__ = ["Asked", "Source", "find_source", "launcher_words", "resume_from", "start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,27 @@ class Source:
     """The run that it comes from."""
     verification: Path | None = None
     """The verification that it comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line asks for, as its options say it."""
+
+    fixes: tuple[str, ...]
+    everything: bool
+    """Try whatever applies."""
+    combine: bool
+    """Try those that helped together."""
+    pairs: int
+    max_pairs: int
+    max_pairs_given: bool
+    budget_minutes: float
+    run_limit_minutes: float
+    steps: int | None
+    seed: int
+    resume: bool
+    out: Path | None
+    """Folder to write."""
 
 
 def launcher_words(text: str | None) -> tuple[str, ...]:
@@ -84,17 +108,8 @@ def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[s
         if len(words) > 1:
             raise UsageError(f"A run folder takes no arguments: {' '.join(words[1:])}.")
         return _from_folder(Path(words[0]), launcher)
-    name, arguments = split_words(module, words)
-    if module is None:
-        check_script(name)
-    target = Target(
-        script=name if module is None else None,
-        module=module,
-        args=arguments,
-        launcher=launcher,
-        cwd=Path.cwd(),
-    )
-    return Source(target=target)
+    target = find_target(module, words, verb="verify")
+    return Source(target=dataclasses.replace(target, launcher=launcher, cwd=Path.cwd()))
 
 
 def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
@@ -150,22 +165,45 @@ def _existing(cwd: Path, folder: Path) -> Path:
     return cwd
 
 
-def begin(
+def start(
     source: Source,
-    out: Path | None,
-    protocol: Protocol,
+    asked: Asked,
     *,
-    fixes: tuple[str, ...],
-    everything: bool,
-    combine: bool,
     say: Callable[[str], None],
+    diagnose: Callable[[Path], Diagnosis],
+    keep: Callable[[Diagnosis, Path], object],
 ) -> tuple[Path, Verification, tuple[Candidate, ...]]:
-    """Choose what to try and where to write.
+    """Choose what to try and where to write, or find what to go on with.
+
+    Args:
+        source: what to run.
+        asked: what is asked for.
+        say: takes a line of progress.
+        diagnose: diagnoses a run folder.
+        keep: writes the diagnosis of a run that was made here, and its reports, into its folder.
 
     Raises:
         UsageError: nothing was asked for, or what cannot be tried.
-        InputError: the place is taken.
+        InputError: the place is taken, or there is nothing to go on with.
     """
+    if asked.resume:
+        return resume_from(
+            source,
+            asked.out,
+            budget_seconds=asked.budget_minutes * 60,
+            max_pairs=asked.max_pairs if asked.max_pairs_given else None,
+        )
+    return _begin(source, asked, say=say, diagnose=diagnose, keep=keep)
+
+
+def _begin(
+    source: Source,
+    asked: Asked,
+    *,
+    say: Callable[[str], None],
+    diagnose: Callable[[Path], Diagnosis],
+    keep: Callable[[Diagnosis, Path], object],
+) -> tuple[Path, Verification, tuple[Candidate, ...]]:
     if source.verification is not None:
         raise UsageError(
             f"{shown(source.verification)} holds a verification already.",
@@ -174,22 +212,24 @@ def begin(
     notes: list[str] = []
     run_folder, diagnosis = source.run_folder, None
     if run_folder is None:
-        if not fixes and not everything:
+        if not asked.fixes and not asked.everything:
             raise UsageError(
                 "Which fixes?",
                 remedy="Name them with --fix, take all with --all, or start from a run folder.",
             )
         # Before minutes of running, not after.
-        candidates_from(fixes, None)
-        if everything:
+        candidates_from(asked.fixes, None)
+        if asked.everything:
             say("diagnosing first, to know what applies")
-            run_folder = _diagnose(source.target)
-    if run_folder is not None:
-        diagnosis = _diagnosis_of(run_folder, everything=everything)
-    candidates = candidates_from(fixes, diagnosis)
-    if diagnosis is not None and (everything or not fixes):
+            run_folder = _run_once(source.target)
+            diagnosis = diagnose(run_folder)
+            keep(diagnosis, run_folder)
+    else:
+        diagnosis = _known(run_folder, everything=asked.everything) or diagnose(run_folder)
+    candidates = candidates_from(asked.fixes, diagnosis)
+    if diagnosis is not None and (asked.everything or not asked.fixes):
         named = {candidate.fixes for candidate in candidates}
-        found = candidates_of(diagnosis, everything=everything)
+        found = candidates_of(diagnosis, everything=asked.everything)
         candidates = (*candidates, *(c for c in found if c.fixes not in named))
         if diagnosis.step.true_is == "profiled":
             notes.append("The predictions start from a profiled step, which is longer than the true one.")
@@ -198,7 +238,7 @@ def begin(
             "No fix of this run can be tried without editing the script.",
             remedy="`bottleneck report` shows what to change by hand; --all tries whatever applies.",
         )
-    folder = _new_folder(out, run_folder, source.target)
+    folder = _new_folder(asked.out, run_folder, source.target)
     state = Verification(
         tool_version=__version__,
         created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
@@ -207,9 +247,15 @@ def begin(
         args=source.target.args,
         cwd=str(source.target.cwd),
         launcher=source.target.launcher,
-        protocol=protocol,
+        protocol=Protocol(
+            pairs=asked.pairs,
+            max_pairs=max(asked.pairs, asked.max_pairs),
+            budget_seconds=asked.budget_minutes * 60,
+            seed=asked.seed,
+            steps=asked.steps,
+        ),
         wishes=tuple(wish for candidate in candidates for wish in candidate.wishes),
-        combine=combine,
+        combine=asked.combine,
         outcomes=tuple(empty_row(candidate) for candidate in candidates),
         notes=tuple(notes),
         predicted_for=diagnosis.device if diagnosis is not None else None,
@@ -265,48 +311,34 @@ def _modified(file: Path) -> int:
     return file.stat().st_mtime_ns
 
 
-def _diagnosis_of(folder: Path, *, everything: bool) -> Diagnosis:
-    """Return the run's diagnosis; made again if there is none, or an older one without what applies."""
-    from ..diagnose import diagnose_paths
-
+def _known(folder: Path, *, everything: bool) -> Diagnosis | None:
+    """Return the run's diagnosis; None if there is none, or an older one without what applies."""
     if (folder / DIAGNOSIS_FILE).is_file():
         known = load_diagnosis(folder)
         if known.applicable or not everything:
             return known
-    return diagnose_paths([folder])
+    return None
 
 
-def _diagnose(target: Target) -> Path:
+def _run_once(target: Target) -> Path:
     """Run the script under observation once, as `bottleneck diagnose` does, and return its folder.
 
     Raises:
         ScriptError: nothing could be measured.
     """
-    from ..diagnose import diagnose_paths
-    from ..reporters.output import save
-    from ..runs.launch import launch
-    from ..runs.layout import collect, holds_steps, record_end
-    from ..runs.place import choose_place
-    from ..runs.plan import Plan
-
     if target.launcher:
         raise UsageError("--all with --launcher starts from a run folder: diagnose under the launcher first.")
-    place = choose_place(None, target=target.script or str(target.module), is_module=target.script is None)
-    plan = Plan(
-        script=target.script, module=target.module, args=target.args, out=str(place.working), quiet=True
-    )
-    place.prepare()
-    returncode = launch(plan)
-    outcome = record_end(place.working, place.process, plan, returncode)
-    folder = collect(place.working, place.folder)
-    if returncode == -signal.SIGINT or outcome.how == "interrupted":
+    plan = Plan(script=target.script, module=target.module, args=target.args, quiet=True)
+    # Whatever else was started beside us: each verification is a run of its own.
+    place = dataclasses.replace(choose_place(None, plan), leads=True, ranks=(0,), fellows=None)
+    run = run_script(plan, place=place)
+    if run.ended_by_ctrl_c or run.outcome.how == "interrupted":
         raise KeyboardInterrupt
-    if not holds_steps(folder):
-        raise ScriptError(
-            f"{target.name} could not be diagnosed: {outcome.exception or f'exit code {returncode}'}."
-        )
-    save(diagnose_paths([folder]), folder)
-    return folder
+    assert run.folder is not None, "its only process leads"
+    if not holds_steps(run.folder):
+        why = run.outcome.exception or f"exit code {run.ended.returncode}"
+        raise ScriptError(f"{target.name} could not be diagnosed: {why}.")
+    return run.folder
 
 
 def _new_folder(out: Path | None, run_folder: Path | None, target: Target) -> Path:

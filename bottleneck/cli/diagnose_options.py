@@ -1,0 +1,49 @@
+"""What may be typed behind `diagnose`.
+
+In: nothing. Out: a decorator that adds options.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..runs.plan import Plan
+from .options import FiniteRange, format_option, module_option, quiet_option, together, verbose_option
+
+__all__ = ["diagnose_options"]
+
+diagnose_options = together(
+    module_option,
+    click.option(
+        "--steps",
+        type=click.IntRange(min=1),
+        default=Plan().steps,
+        show_default=True,
+        help="Steps to trace with the profiler.",
+    ),
+    click.option(
+        "--warmup", type=click.IntRange(min=0), help="Steps to skip first. Default: until times settle."
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        help="Run folder to write. Default: reports/<script>-<time>.",
+    ),
+    click.option("--run-to-end", is_flag=True, help="Let the script run on after the capture."),
+    click.option("--no-memory", is_flag=True, help="Leave out the allocator's history (GPU runs)."),
+    click.option("--with-stack", is_flag=True, help="Record Python stacks: dearer, names every line."),
+    click.option("--lines", is_flag=True, help="Name the line of every .item() and the like, for `compare`."),
+    click.option(
+        "--max-seconds",
+        type=FiniteRange(min=0, min_open=True),
+        default=Plan().max_seconds,
+        show_default=True,
+        help="Limit on the measured windows, beyond warm-up.",
+    ),
+    format_option,
+    verbose_option,
+    quiet_option,
+)
+"""In the order of the help page; most bear the names of a plan's fields."""

@@ -1,0 +1,113 @@
+"""What may be typed behind `compare` and `gate`.
+
+In: nothing. Out: decorators that add options, and the table of counters for the help page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..model.counters import COUNTERS
+from ..reporters.compare_output import COMPARE_FORMATS
+from .options import FiniteRange, module_option, together
+
+__all__ = ["counters_table", "gate_options", "shared_options"]
+
+ALLOWABLE = ("device", "batch", "world-size", "torch", "step")
+
+
+def counters_table() -> str:
+    """Return the counters with the growth that passes by default, for the help page."""
+    lines = ["\b", "Counters, and the growth that passes by default:"]
+    for name, spec in COUNTERS.items():
+        passes = f"{spec.tolerance:.0%}" if spec.tolerance else "none"
+        if spec.slack:
+            passes += f" + {spec.slack / 1e6:.2g} MB" if spec.unit == "bytes" else f" + {spec.slack:g}"
+        scope = "per step" if spec.scope == "step" else "per run"
+        lines.append(f"{name:<20} {passes:<9} {spec.title}, {scope}")
+    return "\n".join(lines)
+
+
+shared_options = together(
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="TOML file with [tool.bottleneck.gate]. Default: the nearest pyproject.toml upwards.",
+    ),
+    click.option(
+        "--allow",
+        type=click.Choice(ALLOWABLE),
+        multiple=True,
+        help="Compare although this differs. May be given several times.",
+    ),
+    click.option(
+        "--times",
+        type=click.Choice(["auto", "gate", "report", "off"]),
+        help="Whether the step time counts for the outcome.",
+    ),
+    click.option(
+        "--time-tolerance",
+        type=FiniteRange(min=0, min_open=True, max=10, max_open=True),
+        help="Increase of the step time that matters, relative: 0.05 is 5 %.",
+    ),
+    click.option(
+        "--undecided",
+        type=click.Choice(["stop", "ok", "fail"]),
+        help="Exit code where the evidence does not decide: stop 3, ok 0, fail 1.",
+    ),
+    click.option(
+        "--no-gate",
+        "ungated",
+        metavar="COUNTER",
+        multiple=True,
+        help="Tell this counter, do not fail on it. May be given several times.",
+    ),
+    click.option(
+        "--report",
+        "reports",
+        metavar="FILE",
+        multiple=True,
+        help="Also write a report: .md, .json, .xml (JUnit), .txt, or FORMAT:FILE.",
+    ),
+    click.option(
+        "--format", "format_", type=click.Choice(COMPARE_FORMATS), default="text", show_default=True
+    ),
+    click.option("-v", "--verbose", is_flag=True, help="Show every counter, kernel and setting."),
+)
+"""Options of both."""
+
+gate_options = together(
+    module_option,
+    click.option(
+        "--baseline",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Baseline to hold the script against.",
+    ),
+    click.option(
+        "--update-baseline", is_flag=True, help="Write the baseline anew, after telling what changed; exit 0."
+    ),
+    click.option(
+        "--base",
+        "base_folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Another checkout of the project: SCRIPT is run there in turns with here.",
+    ),
+    click.option("--repeat", type=click.IntRange(min=1), help="Runs per side. Default: 3."),
+    click.option("--warmup", type=click.IntRange(min=0), help="Steps to skip first. Default: 8."),
+    click.option("--baseline-steps", type=click.IntRange(min=2), help="Steps to time. Default: 20."),
+    click.option("--steps", type=click.IntRange(min=1), help="Steps to trace. Default: 4."),
+    click.option(
+        "--history",
+        type=click.Path(file_okay=False),
+        help="Folder that keeps the past runs: fails on a slow drift. Use it on the main branch only.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Keep the run folders here. Default: they are removed.",
+    ),
+    shared_options,
+)
+"""Options of `gate`, in the order of its help page."""

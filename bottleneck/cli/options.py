@@ -1,0 +1,57 @@
+"""Options that several verbs share, and numbers on the command line.
+
+In: words. Out: what they mean; a float that can be reckoned with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..reporters.base import FORMATS
+
+__all__ = [
+    "FiniteRange",
+    "format_option",
+    "module_option",
+    "quiet_option",
+    "together",
+    "verbose_option",
+]
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class FiniteRange(click.FloatRange):
+    """A range without "nan", which lies in every range, and without "inf", which JSON cannot hold."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; click's own error where it is none."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+def together(*options: Option) -> Option:
+    """Return one decorator that adds these options, in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+module_option = click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+format_option = click.option(
+    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
+)
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings."
+)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress lines.")

@@ -1,0 +1,77 @@
+"""Commands that run a script: where our options end and the script's own words begin.
+
+In: the words of the command line. Out: the same, in the order in which click reads them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["ScriptCommand", "VerifyCommand"]
+
+_OURS_BEHIND_SCRIPT = ("--fix", "--all", "--resume")
+"""Options that may also stand directly behind SCRIPT, before its own arguments."""
+
+
+class ScriptCommand(click.Command):
+    """A command whose options end at the script: everything behind it is the script's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Close our options after `-m module` too, as python does."""
+        return super().parse_args(ctx, self._close_after_module(args))
+
+    def target_position(self, args: list[str]) -> int:
+        """Return where the script stands, or the `-m` in its place, or `--`, or the end."""
+        valued = {
+            name
+            for parameter in self.params
+            if isinstance(parameter, click.Option) and not parameter.is_flag
+            for name in parameter.opts
+        }
+        position = 0
+        while position < len(args):
+            word = args[position]
+            if word in ("--", "-") or not word.startswith("-"):
+                break
+            if word.startswith("-m") and not word.startswith("--"):
+                break
+            position += 2 if word in valued else 1
+        return min(position, len(args))
+
+    def _close_after_module(self, args: list[str]) -> list[str]:
+        position = self.target_position(args)
+        word = args[position] if position < len(args) else ""
+        if word == "-m":
+            return [*args[: position + 2], "--", *args[position + 2 :]]
+        if word.startswith("-m"):
+            return [*args[:position], "-m", word[2:], "--", *args[position + 1 :]]
+        return args
+
+
+class VerifyCommand(ScriptCommand):
+    """Options may follow a run folder, which takes no arguments, and some of them a script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Bring our options to the front."""
+        position = self.target_position(args)
+        if position < len(args) and args[position] != "--":
+            target, rest = args[position], args[position + 1 :]
+            if Path(target).is_dir():
+                args = [*args[:position], *rest, target]
+            else:
+                ours = _leading(rest)
+                args = [*args[:position], *rest[:ours], target, *rest[ours:]]
+        return super().parse_args(ctx, args)
+
+
+def _leading(words: list[str]) -> int:
+    """Return how many of the words behind a script are options of ours."""
+    count = 0
+    while count < len(words):
+        name = words[count].partition("=")[0]
+        if name not in _OURS_BEHIND_SCRIPT:
+            break
+        count += 2 if words[count] == "--fix" else 1
+    return min(count, len(words))

@@ -1,0 +1,120 @@
+"""One run of a script from its place on disk to its whole run folder: every command that runs one asks here.
+
+In: a plan, a place, and how to start the process. Out: a `RunFolder`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..model.words import shown
+from .launch import launch, name_signal
+from .layout import collect, record_end, report_done, wait_for_ranks
+from .leftovers import put_aside, release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ..model.run import ScriptOutcome
+    from .launch import Ended
+    from .place import Place
+    from .plan import Plan
+
+__all__ = ["RunFolder", "run_script"]
+
+RANKS_SECONDS = 120.0
+"""How long the leading rank waits for the other ranks' folders after its own script has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """What a run has left, and how it ended."""
+
+    folder: Path | None
+    """None on a rank that does not lead: another rank's process puts the folder together."""
+    outcome: ScriptOutcome
+    ended: Ended
+    missing: tuple[int, ...]
+    """Ranks that had not reported when the folder was put together."""
+    world_size: int
+    """Ranks that share the folder."""
+
+    @property
+    def ended_by_ctrl_c(self) -> bool:
+        """The signal has ended the process, which could make nothing of it itself."""
+        return self.ended.returncode == -signal.SIGINT
+
+    @property
+    def absence(self) -> str:
+        """Which ranks are missing, as a sentence without its full stop."""
+        return f"ranks {list(self.missing)} left no whole folder within {RANKS_SECONDS:.0f} s"
+
+    @property
+    def failure(self) -> str:
+        """How the script failed, one sentence."""
+        outcome, returncode = self.outcome, self.ended.returncode
+        if outcome.out_of_memory:
+            return f"the script ran out of memory ({outcome.exception})."
+        if returncode < 0:
+            text = f"the script was ended by {name_signal(returncode)}"
+            if returncode == -signal.SIGKILL:
+                text += ", which is also what the kernel sends when the machine runs out of memory"
+            return f"{text}."
+        if outcome.how == "raised":
+            text = f"the script failed with {outcome.exception}."
+            if str(outcome.exception).startswith("ModuleNotFoundError"):
+                text += f" It runs in the interpreter that bottleneck is installed in: {sys.executable}"
+            return text
+        if outcome.exception:
+            return f"the script ended with exit code {outcome.exit_code} ({outcome.exception})."
+        return f"the script ended with exit code {returncode}."
+
+
+def run_script(
+    plan: Plan,
+    *,
+    place: Place,
+    start: Callable[[Plan], Ended] = launch,
+    say: Callable[[str], None] | None = None,
+) -> RunFolder:
+    """Run a script and put its run folder together, whatever becomes of it.
+
+    Args:
+        plan: what to run; its `out` is set here.
+        place: where the run goes.
+        start: starts the process and waits for its end.
+        say: takes the line that tells of an earlier run which was put aside.
+
+    Raises:
+        InputError: the place is taken, or cannot be written, or another run writes there.
+    """
+    left = put_aside(place.working, place.process, alone=place.world_size == 1)
+    if left is not None and say is not None:
+        say(f"a run that was killed before it was whole lies in {shown(left)} now")
+    place.prepare()
+    plan = msgspec.structs.replace(plan, out=str(place.working))
+    ended = start(plan)
+    outcome = record_end(place.working, place.process, plan, ended.returncode)
+    place = place.settled()
+    several = place.world_size > 1
+    if several:
+        report_done(place.working, place.process)
+    folder, missing = None, []
+    if place.leads:
+        if several:
+            missing = wait_for_ranks(place.working, place.ranks, seconds=RANKS_SECONDS)
+        folder = collect(place.working, place.folder)
+    release()
+    return RunFolder(
+        folder=folder,
+        outcome=outcome,
+        ended=ended,
+        missing=tuple(missing),
+        world_size=place.world_size,
+    )

@@ -1,0 +1,108 @@
+"""One call of `verify`, from its first run to the edits that keep what helped.
+
+In: what to run, the first state, the candidates. Out: the verification, on disk after every run; then a
+patch, or changed sources.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..model.files import write_text
+from ..model.words import shown
+from .arms import Arms
+from .edits import SAID_ALREADY, joined_diff, with_edits, write_edits
+from .record import write_state
+from .session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ..model.verify import Verification
+    from ..runs.target import Target
+    from .rows import Candidate
+
+__all__ = ["apply_edits", "run_verification"]
+
+
+def run_verification(
+    target: Target,
+    folder: Path,
+    state: Verification,
+    candidates: tuple[Candidate, ...],
+    *,
+    limit_seconds: float,
+    say: Callable[[str], None],
+) -> tuple[Verification, bool]:
+    """Measure what is left to measure.
+
+    Args:
+        target: what to run.
+        folder: where verify.json goes, and the runs.
+        state: what is known.
+        candidates: what to try, in this order.
+        limit_seconds: for a single run.
+        say: takes lines of progress.
+
+    Returns:
+        The verification with its edits, and whether the user has asked to stop.
+
+    Raises:
+        ScriptError: the script fails as it is.
+    """
+    session = Session(
+        arms=Arms(
+            target=target,
+            folder=folder,
+            seed=state.protocol.seed,
+            session=1 + max((run.session for run in state.runs), default=0),
+            limit_seconds=limit_seconds,
+            steps=state.protocol.steps,
+        ),
+        state=state,
+        candidates=candidates,
+        save=lambda current: write_state(current, folder),
+        say=say,
+    )
+    interrupted = False
+    try:
+        session.run()
+    except KeyboardInterrupt:
+        # Between two runs; what was measured is on disk and is reported all the same.
+        interrupted = True
+    finally:
+        session.arms.clean()
+    state = with_edits(session.state)
+    write_state(state, folder)
+    return state, interrupted or session.interrupted
+
+
+def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Callable[[str], None]) -> None:
+    """Write the diffs to a file, or into the sources.
+
+    Args:
+        state: a verification with edits.
+        patch: the file.
+        write: change the sources.
+        say: takes what was done, and what is left to the user.
+
+    Raises:
+        InputError: there is nothing to write, or git holds no clean copy of a source.
+    """
+    if not state.combination:
+        raise InputError("No fix was proven to help, so there is nothing to change.")
+    if not any(edit.diff for edit in state.edits):
+        raise InputError(
+            "None of the edits is known to the letter.", remedy="The report says what to change, and where."
+        )
+    if patch is not None:
+        write_text(patch, joined_diff(state.edits))
+        say(f"patch: {shown(patch)}")
+    if write:
+        for file in write_edits(state.edits):
+            say(f"changed {shown(file)}")
+    for edit in state.edits:
+        if not edit.diff and edit.reason != SAID_ALREADY:
+            say(f"{edit.fix} is left to you: {edit.reason}")
