@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..model.codes import BottleneckClass, Part, WhatIf
+from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part, WhatIf
 from ..model.diagnosis import Cause, Verdict
 from ..model.doubt import DoubtCode
 from ..model.finding import Finding
@@ -18,7 +18,6 @@ from ..model.words import share_text as percent
 from ..stats import weigh_effect
 from .base import Facts
 from .capture import Quality
-from .findings.compute import WORK_PARTS
 
 __all__ = ["NEGLIGIBLE_SHARE", "decide", "order_causes"]
 
@@ -45,29 +44,6 @@ _BEHIND_BREAKS_WEIGHT = 0.3
 """Launching once, as a CUDA graph, asks for one graph: until the breaks are gone that bound is out of
 reach, so breaks that cost something rank before it. Their own price is on the low side, too: what
 one graph would fuse is not in it (an H200 example: 5.8 ms predicted, 7.2 ms measured)."""
-_KERNEL_QUESTIONS = {
-    "BN302": WhatIf.TF32,
-    "BN303": WhatIf.BF16,
-    "BN304": WhatIf.FUSED_ATTENTION,
-    "BN310": WhatIf.SINGLE_PRECISION,
-}
-"""Findings about kernels whose price is an estimate, not a bound: they can outweigh a host cause."""
-
-_WHERE_IT_HAPPENS = frozenset({"BN503"})
-"""Findings that say where other causes' time is spent: no price beside theirs."""
-
-_QUESTIONS: dict[BottleneckClass, tuple[WhatIf, ...]] = {
-    BottleneckClass.INPUT: (WhatIf.INPUT_READY,),
-    BottleneckClass.ALLOCATOR: (WhatIf.ALLOCATOR_FREE,),
-    BottleneckClass.GRAPH_BREAK: (WhatIf.SEAMS_GONE,),
-    # Not ONE_LAUNCH: a compiled graph also fuses kernels, which is no saving of the host's.
-    BottleneckClass.LAUNCH: (WhatIf.DISPATCH_FREE,),
-    BottleneckClass.SYNC: (WhatIf.SYNCS_GONE,),
-    BottleneckClass.TRANSFER: (WhatIf.COPIES_ASYNC, WhatIf.COPIES_GONE),
-    BottleneckClass.COMMUNICATION: (WhatIf.COMM_OVERLAPPED,),
-    BottleneckClass.COMPILE: (WhatIf.NO_COMPILE,),
-    BottleneckClass.HOST: (WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +70,10 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
         group = finding.bottleneck_class
         if finding.note or finding.cost_ms is None or group is None or finding.cost_ms <= 0:
             continue
-        if finding.code in _WHERE_IT_HAPPENS:
+        known = FINDING_CODES[finding.code]
+        if known.within_others or (known.priced_by is not None and facts.ask(known.priced_by) is None):
             continue
-        if finding.code == "BN402" and facts.ask(WhatIf.NO_COMPILE) is None:
-            continue  # given up long ago: what the step pays now is dispatch
-        answer = facts.ask(*_QUESTIONS.get(group, ()))
+        answer = facts.ask(*CLASSES[group].questions)
         same = answer is not None and abs(answer.saves_ms - finding.cost_ms) < 1e-9
         broken = group is BottleneckClass.LAUNCH and _breaks_cost(facts)
         price = _Price(
@@ -128,8 +103,8 @@ def _breaks_cost(facts: Facts) -> bool:
 
 def _kernel_price_ms(facts: Facts, findings: Sequence[Finding]) -> float:
     """What the best fix of the kernels themselves saves, 0 when none is priced."""
-    asked = [_KERNEL_QUESTIONS[f.code] for f in findings if f.code in _KERNEL_QUESTIONS]
-    answer = facts.ask(*asked)
+    asked = [FINDING_CODES[finding.code].kernels_by for finding in findings]
+    answer = facts.ask(*(question for question in asked if question is not None))
     return answer.saves_ms if answer is not None and not answer.bound else 0.0
 
 
@@ -264,7 +239,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
     # Waiting for input is told by the baseline window alone; it needs neither trace nor replay.
     told_by_baseline = (
         first is not None
-        and first.bottleneck_class in (BottleneckClass.INPUT, BottleneckClass.COMPILE)
+        and CLASSES[first.bottleneck_class].told_by_baseline
         and facts.timeline.kind == "cpu"
         and facts.step.true_is == "measured"
         and first.cost_ms > 0.5 * facts.true_ms
@@ -310,7 +285,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
 
 
 def _compute_cause(facts: Facts, findings: Sequence[Finding]) -> Cause | None:
-    busy = next((f for f in findings if f.code == "BN301"), None)
+    busy = next((f for f in findings if FINDING_CODES[f.code].is_work), None)
     if busy is None or busy.time_ms is None:
         return None
     return Cause(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..model.baseline import Baseline, FindingKey
-from ..model.codes import Part
+from ..model.codes import BUDGET_PARTS, Part
 from ..model.compare import BudgetChange, FindingChange, NameChange, SettingChange
 from ..model.counters import BreakSite, StepCounters, SyncSite
 from ..model.run import SourceSite
@@ -59,39 +59,16 @@ def budget_changes(
     return tuple(sorted(rows, key=lambda row: -abs(row.delta_ms)))
 
 
-_COUNTERS_OF: dict[Part, tuple[str, ...]] = {
-    Part.SYNC: ("syncs",),
-    Part.GRAPH_BREAK: ("graph_breaks",),
-    Part.COMPILE: ("recompiles", "graphs"),
-    Part.COPIES: ("copies",),
-    Part.COMMUNICATION: ("collectives",),
-    Part.ALLOCATOR: ("segments", "allocations"),
-    **dict.fromkeys(
-        (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.DISPATCH), ("kernels", "operators")
-    ),
-}
-_SETTINGS_OF: dict[Part, tuple[str, ...]] = {
-    Part.INPUT: ("loader",),
-    Part.OPTIMIZER: ("optimizer", "fused optimizer"),
-    Part.COMPILE: ("torch.compile",),
-    Part.GRAPH_BREAK: ("torch.compile",),
-    Part.ALLOCATOR: ("expandable segments", "allocator", "caching malloc"),
-    Part.COPIES: ("pinned", "loader"),
-    **dict.fromkeys(
-        (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND),
-        ("TF32", "mixed precision", "torch.compile", "fused attention", "channels last", "matmul."),
-    ),
-}
-
-
 def _because(
     part: Part, reasons: dict[str, tuple[Reason, ...]], settings: Sequence[SettingChange]
 ) -> tuple[str, ...]:
-    words = _SETTINGS_OF.get(part, ())
+    known = BUDGET_PARTS[part]
     told = [
-        f"{row.name} {row.base} → {row.head}" for row in settings if any(word in row.name for word in words)
+        f"{row.name} {row.base} → {row.head}"
+        for row in settings
+        if any(word in row.name for word in known.settings)
     ]
-    for counter in _COUNTERS_OF.get(part, ()):
+    for counter in known.counters:
         told += [_placed(reason) for reason in reasons.get(counter, ())]
     return tuple(dict.fromkeys(told))[:_MOST_REASONS]
 

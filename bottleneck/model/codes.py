@@ -1,7 +1,7 @@
-"""Stable names: bottleneck classes, finding codes, budget parts, what-if questions.
+"""Stable names, and what is known of each: classes, budget parts, what-if questions, finding codes.
 
-In: nothing. Out: enumerations and the append-only table of finding codes. A code is never reused
-and never renumbered; a retired one keeps its row with status "removed".
+In: nothing. Out: enumerations, and one record per member of each. The table of finding codes is append-only:
+a code is never reused and never renumbered; a retired one keeps its record with status "removed".
 """
 
 from __future__ import annotations
@@ -11,7 +11,26 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["FINDING_CODES", "BottleneckClass", "CodeEntry", "Part", "WhatIf"]
+__all__ = [
+    "BUDGET_PARTS",
+    "CLASSES",
+    "CLASS_QUESTIONS",
+    "FINDING_CODES",
+    "FIX_QUESTIONS",
+    "IDLE_PARTS",
+    "WHAT_IFS",
+    "WORK_PARTS",
+    "BottleneckClass",
+    "ClassEntry",
+    "CodeEntry",
+    "Part",
+    "PartEntry",
+    "WhatIf",
+    "WhatIfEntry",
+    "class_of",
+    "count_twice",
+    "entry_of",
+]
 
 
 class BottleneckClass(str, Enum):
@@ -86,67 +105,261 @@ class WhatIf(str, Enum):
     FORWARD_STORED = "forward-stored"
 
 
-class CodeEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table of finding codes."""
+class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a line of the budget."""
+
+    device: Literal["computes", "moves", "idle", ""]
+    """What the device (CPU: the one lane) does meanwhile; nobody knows where the time is unexplained."""
+    in_calls: bool = False
+    """The host sits in a call of the device's API, so its lane of calls shows it."""
+    meanwhile: str = ""
+    """What the host does while an idle device waits for it: the name of that time on a timeline."""
+    counters: tuple[str, ...] = ()
+    """Counters whose growth explains that the line grew."""
+    settings: tuple[str, ...] = ()
+    """Parts of names of settings whose change explains that the line changed."""
+
+
+_KERNELS = ("kernels", "operators")
+_MATH = ("TF32", "mixed precision", "torch.compile", "fused attention", "channels last", "matmul.")
+_ALLOCATOR = ("expandable segments", "allocator", "caching malloc")
+
+BUDGET_PARTS: dict[Part, PartEntry] = {
+    Part.TENSOR_CORE: PartEntry(device="computes", counters=_KERNELS, settings=_MATH),
+    Part.OTHER_MATH: PartEntry(device="computes", counters=_KERNELS, settings=_MATH),
+    Part.MEMORY_BOUND: PartEntry(device="computes", counters=_KERNELS, settings=_MATH),
+    Part.OPTIMIZER: PartEntry(device="computes", settings=("optimizer", "fused optimizer")),
+    Part.COMMUNICATION: PartEntry(device="moves", counters=("collectives",)),
+    Part.COPIES: PartEntry(
+        device="moves",
+        meanwhile="host in a blocking copy",
+        in_calls=True,
+        counters=("copies",),
+        settings=("pinned", "loader"),
+    ),
+    Part.INPUT: PartEntry(device="idle", meanwhile="waiting for the next batch", settings=("loader",)),
+    Part.SYNC: PartEntry(
+        device="idle", meanwhile="host blocked in a synchronisation", in_calls=True, counters=("syncs",)
+    ),
+    Part.ALLOCATOR: PartEntry(
+        device="idle",
+        meanwhile="host in the allocator",
+        in_calls=True,
+        counters=("segments", "allocations"),
+        settings=_ALLOCATOR,
+    ),
+    Part.COMPILE: PartEntry(
+        device="idle",
+        meanwhile="host compiling",
+        counters=("recompiles", "graphs"),
+        settings=("torch.compile",),
+    ),
+    Part.GRAPH_BREAK: PartEntry(
+        device="idle",
+        meanwhile="host between compiled regions",
+        counters=("graph_breaks",),
+        settings=("torch.compile",),
+    ),
+    Part.DISPATCH: PartEntry(device="idle", meanwhile="host still dispatching operators", counters=_KERNELS),
+    Part.HOST: PartEntry(device="idle", meanwhile="host in Python without operators"),
+    Part.DEVICE: PartEntry(device="idle", meanwhile="device's own gap between queued work"),
+    Part.UNEXPLAINED: PartEntry(device="", meanwhile="the profiler's own work"),
+}
+WORK_PARTS = tuple(part for part in Part if BUDGET_PARTS[part].device == "computes")
+IDLE_PARTS = tuple(part for part in Part if BUDGET_PARTS[part].device == "idle")
+
+
+class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a question, besides its answer in one run."""
+
+    by_fix: bool = False
+    """A fix can bring it about as a whole; other answers are bounds, or parts of one that is asked."""
+    changes: Literal["", "launches", "precision"] = ""
+    """Questions that change the same kernels in the same way count twice when asked together."""
+    holds_less: bool = False
+    """Backward finds less saved for it: half the bytes, no intermediates, no scores. Where the allocator
+    trades blocks with the driver for want of memory, that may end it; a trace does not tell."""
+
+
+WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
+    WhatIf.INPUT_READY: WhatIfEntry(by_fix=True),
+    WhatIf.SYNCS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
+    WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),
+    WhatIf.SEAMS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.ONE_LAUNCH: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
+    WhatIf.COMPILED: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
+    WhatIf.FUSED_ATTENTION: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
+    WhatIf.OPTIMIZER_FUSED: WhatIfEntry(by_fix=True),
+    WhatIf.TF32: WhatIfEntry(by_fix=True, changes="precision"),
+    WhatIf.BF16: WhatIfEntry(by_fix=True, changes="precision", holds_less=True),
+}
+
+
+FIX_QUESTIONS = tuple(question for question in WhatIf if WHAT_IFS[question].by_fix)
+
+
+def count_twice(one: WhatIf, other: WhatIf) -> bool:
+    """Tell whether two questions change the same kernels in the same way."""
+    return WHAT_IFS[one].changes != "" and WHAT_IFS[one].changes == WHAT_IFS[other].changes
+
+
+class ClassEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a class."""
+
+    meaning: str
+    """What is behind its price, in a few words."""
+    parts: tuple[Part, ...] = ()
+    """Where it shows on a budget and on a timeline."""
+    questions: tuple[WhatIf, ...] = ()
+    """What prices it. The first removes the whole class; pairs of classes are asked by it."""
+    everywhere: bool = False
+    """Spread over the whole step, so that no stretch of it is the place to look at."""
+    told_by_baseline: bool = False
+    """On a CPU the timed steps alone tell it, without trace or replay."""
+
+
+CLASSES: dict[BottleneckClass, ClassEntry] = {
+    BottleneckClass.INPUT: ClassEntry(
+        meaning="the step waits for its next batch",
+        parts=(Part.INPUT,),
+        questions=(WhatIf.INPUT_READY,),
+        told_by_baseline=True,
+    ),
+    BottleneckClass.ALLOCATOR: ClassEntry(
+        meaning="memory is asked for and given back in the step",
+        parts=(Part.ALLOCATOR,),
+        questions=(WhatIf.ALLOCATOR_FREE,),
+    ),
+    BottleneckClass.COMPUTE: ClassEntry(meaning="the work itself", parts=WORK_PARTS, everywhere=True),
+    BottleneckClass.GRAPH_BREAK: ClassEntry(
+        meaning="compiled code is left and entered again",
+        parts=(Part.GRAPH_BREAK,),
+        questions=(WhatIf.SEAMS_GONE,),
+    ),
+    BottleneckClass.LAUNCH: ClassEntry(
+        meaning="Python and dispatch, operator by operator",
+        parts=(Part.DISPATCH,),
+        # Not ONE_LAUNCH: a compiled graph also fuses kernels, which is no saving of the host's.
+        questions=(WhatIf.DISPATCH_FREE,),
+        everywhere=True,
+    ),
+    BottleneckClass.SYNC: ClassEntry(
+        meaning="the host waits for the device", parts=(Part.SYNC,), questions=(WhatIf.SYNCS_GONE,)
+    ),
+    BottleneckClass.TRANSFER: ClassEntry(
+        meaning="the step waits for copies",
+        parts=(Part.COPIES,),
+        questions=(WhatIf.COPIES_ASYNC, WhatIf.COPIES_GONE),
+    ),
+    BottleneckClass.COMMUNICATION: ClassEntry(
+        meaning="the step waits for other ranks",
+        parts=(Part.COMMUNICATION,),
+        questions=(WhatIf.COMM_OVERLAPPED,),
+    ),
+    BottleneckClass.COMPILE: ClassEntry(
+        meaning="the step waits for the compiler",
+        parts=(Part.COMPILE,),
+        questions=(WhatIf.NO_COMPILE,),
+        told_by_baseline=True,
+    ),
+    BottleneckClass.HOST: ClassEntry(
+        meaning="other Python work in the step",
+        parts=(Part.HOST,),
+        questions=(WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE),
+    ),
+    BottleneckClass.UNDETERMINED: ClassEntry(meaning=""),
+}
+
+
+CLASS_QUESTIONS = tuple(entry.questions[0] for entry in CLASSES.values() if entry.questions)
+"""One per class."""
+
+
+def class_of(part: Part) -> BottleneckClass | None:
+    """Return the class that a wait or overhead is the sign of; None for work and for what no class owns."""
+    if part in WORK_PARTS:
+        return None
+    return next((group for group, entry in CLASSES.items() if part in entry.parts), None)
+
+
+class CodeEntry(msgspec.Struct, frozen=True):
+    """What is known of a finding code."""
 
     code: str
     name: str
-    bottleneck_class: BottleneckClass | None
+    bottleneck_class: BottleneckClass | None = None
     status: Literal["stable", "preview", "removed"] = "stable"
     since: str = "0.1.0"
+    is_work: bool = False
+    """The work itself: no cause that can be removed, since the step without its work is no step."""
+    price_only: bool = False
+    """Its sentence says the class and its price again, and nothing besides."""
+    within_others: bool = False
+    """Says where other causes' time is spent: no price beside theirs."""
+    priced_by: WhatIf | None = None
+    """Without an answer to this question its price does not count: the step no longer pays it."""
+    kernels_by: WhatIf | None = None
+    """The question about kernels whose answer is an estimate, not a bound: it can outweigh a host cause."""
+    memory: Literal["", "always", "untimed", "composition"] = ""
+    """Stands in a report's section on memory, as it speaks of memory, not of time. untimed: only where no
+    step was timed. composition: only where the lines of the peak and of its holders do not say the same."""
 
 
-def _rows(
-    *rows: tuple[str, str, BottleneckClass | None],
-) -> dict[str, CodeEntry]:
-    return {c: CodeEntry(code=c, name=n, bottleneck_class=b) for c, n, b in rows}
+def _records(*entries: CodeEntry) -> dict[str, CodeEntry]:
+    return {entry.code: entry for entry in entries}
 
 
 _C = BottleneckClass
 
-FINDING_CODES: dict[str, CodeEntry] = _rows(
-    ("BN001", "capture-quality-too-low", _C.UNDETERMINED),
-    ("BN101", "waiting-for-input", _C.INPUT),
-    ("BN102", "input-production-slow", _C.INPUT),
-    ("BN103", "input-bursty", _C.INPUT),
-    ("BN104", "worker-start-up", _C.INPUT),
-    ("BN201", "allocator-in-critical-path", _C.ALLOCATOR),
-    ("BN202", "empty-cache-in-loop", _C.ALLOCATOR),
-    ("BN203", "page-faults-each-step", _C.ALLOCATOR),
-    ("BN204", "gradients-alive-in-forward", None),
-    ("BN205", "memory-leak", None),
-    ("BN206", "narrow-memory-spike", None),
-    ("BN207", "state-dominates-memory", None),
-    ("BN208", "activations-dominate-memory", None),
-    ("BN209", "large-vocabulary-logits", None),
-    ("BN210", "batch-headroom", None),
-    ("BN211", "recomputation-with-memory-to-spare", _C.COMPUTE),
-    ("BN212", "fragmented-memory", None),
-    ("BN213", "out-of-memory", None),
-    ("BN214", "resident-memory-grows", None),
-    ("BN301", "device-busy", _C.COMPUTE),
-    ("BN302", "fp32-matmul-without-tf32", _C.COMPUTE),
-    ("BN303", "fp32-without-autocast", _C.COMPUTE),
-    ("BN304", "attention-materialises-scores", _C.COMPUTE),
-    ("BN305", "optimizer-kernels-unfused", _C.COMPUTE),
-    ("BN306", "memory-bound-kernels", _C.COMPUTE),
-    ("BN307", "layout-conversions", _C.COMPUTE),
-    ("BN308", "cudnn-benchmark-off", _C.COMPUTE),
-    ("BN309", "zero-grad-fills", _C.COMPUTE),
-    ("BN310", "double-precision", _C.COMPUTE),
-    ("BN311", "forward-without-gradients", _C.COMPUTE),
-    ("BN401", "graph-breaks", _C.GRAPH_BREAK),
-    ("BN402", "recompiles-in-steady-state", _C.COMPILE),
-    ("BN403", "cudagraphs-skipped", _C.LAUNCH),
-    ("BN501", "dispatch-decides", _C.LAUNCH),
-    ("BN502", "optimizer-dispatch", _C.LAUNCH),
-    ("BN503", "python-loop-in-step", _C.LAUNCH),
-    ("BN601", "synchronisation-stalls", _C.SYNC),
-    ("BN701", "blocking-copy", _C.TRANSFER),
-    ("BN702", "exposed-copies", _C.TRANSFER),
-    ("BN801", "exposed-communication", _C.COMMUNICATION),
-    ("BN802", "straggler", _C.COMMUNICATION),
-    ("BN901", "other-host-work", _C.HOST),
-    ("BN902", "garbage-collector", _C.HOST),
-    ("BN903", "thread-settings", _C.HOST),
+FINDING_CODES: dict[str, CodeEntry] = _records(
+    CodeEntry("BN001", "capture-quality-too-low", _C.UNDETERMINED),
+    CodeEntry("BN101", "waiting-for-input", _C.INPUT),
+    CodeEntry("BN102", "input-production-slow", _C.INPUT),
+    CodeEntry("BN103", "input-bursty", _C.INPUT),
+    CodeEntry("BN104", "worker-start-up", _C.INPUT),
+    CodeEntry("BN201", "allocator-in-critical-path", _C.ALLOCATOR, memory="untimed"),
+    CodeEntry("BN202", "empty-cache-in-loop", _C.ALLOCATOR),
+    CodeEntry("BN203", "page-faults-each-step", _C.ALLOCATOR),
+    CodeEntry("BN204", "gradients-alive-in-forward", memory="always"),
+    CodeEntry("BN205", "memory-leak", memory="always"),
+    CodeEntry("BN206", "narrow-memory-spike", memory="always"),
+    CodeEntry("BN207", "state-dominates-memory", memory="composition"),
+    CodeEntry("BN208", "activations-dominate-memory", memory="composition"),
+    CodeEntry("BN209", "large-vocabulary-logits", memory="always"),
+    CodeEntry("BN210", "batch-headroom", memory="always"),
+    CodeEntry("BN211", "recomputation-with-memory-to-spare", _C.COMPUTE),
+    CodeEntry("BN212", "fragmented-memory", memory="always"),
+    CodeEntry("BN213", "out-of-memory", memory="always"),
+    CodeEntry("BN214", "resident-memory-grows", memory="always"),
+    CodeEntry("BN301", "device-busy", _C.COMPUTE, is_work=True, price_only=True),
+    CodeEntry("BN302", "fp32-matmul-without-tf32", _C.COMPUTE, kernels_by=WhatIf.TF32),
+    CodeEntry("BN303", "fp32-without-autocast", _C.COMPUTE, kernels_by=WhatIf.BF16),
+    CodeEntry("BN304", "attention-materialises-scores", _C.COMPUTE, kernels_by=WhatIf.FUSED_ATTENTION),
+    CodeEntry("BN305", "optimizer-kernels-unfused", _C.COMPUTE),
+    CodeEntry("BN306", "memory-bound-kernels", _C.COMPUTE),
+    CodeEntry("BN307", "layout-conversions", _C.COMPUTE),
+    CodeEntry("BN308", "cudnn-benchmark-off", _C.COMPUTE),
+    CodeEntry("BN309", "zero-grad-fills", _C.COMPUTE),
+    CodeEntry("BN310", "double-precision", _C.COMPUTE, kernels_by=WhatIf.SINGLE_PRECISION),
+    CodeEntry("BN311", "forward-without-gradients", _C.COMPUTE),
+    CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
+    CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
+    CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),
+    CodeEntry("BN501", "dispatch-decides", _C.LAUNCH, price_only=True),
+    CodeEntry("BN502", "optimizer-dispatch", _C.LAUNCH),
+    CodeEntry("BN503", "python-loop-in-step", _C.LAUNCH, within_others=True),
+    CodeEntry("BN601", "synchronisation-stalls", _C.SYNC),
+    CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
+    CodeEntry("BN702", "exposed-copies", _C.TRANSFER),
+    CodeEntry("BN801", "exposed-communication", _C.COMMUNICATION),
+    CodeEntry("BN802", "straggler", _C.COMMUNICATION),
+    CodeEntry("BN901", "other-host-work", _C.HOST, price_only=True),
+    CodeEntry("BN902", "garbage-collector", _C.HOST),
+    CodeEntry("BN903", "thread-settings", _C.HOST),
 )
+
+
+def entry_of(code: str) -> CodeEntry:
+    """Return what is known of a code; of one that a newer version wrote, nothing but the code."""
+    return FINDING_CODES.get(code) or CodeEntry(code, "")

@@ -5,7 +5,7 @@ In: rows. Out: short statements without a full stop.
 
 from __future__ import annotations
 
-from .codes import BottleneckClass, Part
+from .codes import class_of
 from .compare import BudgetChange, CounterRow, Drift, Mismatch, TimeRow
 from .words import milliseconds
 
@@ -25,17 +25,6 @@ _MISMATCH = {
     "world-size": "other number of ranks",
     "torch": "other torch",
     "step": "other kind of step",
-}
-_CLASS_OF = {
-    Part.INPUT: BottleneckClass.INPUT,
-    Part.SYNC: BottleneckClass.SYNC,
-    Part.ALLOCATOR: BottleneckClass.ALLOCATOR,
-    Part.COMPILE: BottleneckClass.COMPILE,
-    Part.GRAPH_BREAK: BottleneckClass.GRAPH_BREAK,
-    Part.DISPATCH: BottleneckClass.LAUNCH,
-    Part.HOST: BottleneckClass.HOST,
-    Part.COPIES: BottleneckClass.TRANSFER,
-    Part.COMMUNICATION: BottleneckClass.COMMUNICATION,
 }
 _FACTOR = 3.0
 _PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -120,7 +109,7 @@ def drift_words(row: Drift) -> str:
 
 def budget_words(row: BudgetChange) -> str:
     """Word a budget line's change with its class and cause."""
-    cause = _CLASS_OF.get(row.part)
+    cause = class_of(row.part)
     name = f"{cause.value} ({row.part.value})" if cause is not None else row.part.value
     because = f", {', '.join(row.because)}" if row.because else ""
     return f"{signed_ms(row.delta_ms)}: {name}{because}"

@@ -10,12 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from .codes import BottleneckClass, Part
+from .codes import Part
 from .run import SourceSite
 
 __all__ = [
     "NO_PART",
-    "PARTS_OF_CLASS",
     "Lane",
     "LoaderRow",
     "Span",
@@ -25,21 +24,6 @@ __all__ = [
 
 NO_PART = -1
 """`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
-
-PARTS_OF_CLASS: dict[BottleneckClass, tuple[Part, ...]] = {
-    BottleneckClass.INPUT: (Part.INPUT,),
-    BottleneckClass.ALLOCATOR: (Part.ALLOCATOR,),
-    BottleneckClass.COMPUTE: (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER),
-    BottleneckClass.GRAPH_BREAK: (Part.GRAPH_BREAK,),
-    BottleneckClass.LAUNCH: (Part.DISPATCH,),
-    BottleneckClass.SYNC: (Part.SYNC,),
-    BottleneckClass.TRANSFER: (Part.COPIES,),
-    BottleneckClass.COMMUNICATION: (Part.COMMUNICATION,),
-    BottleneckClass.COMPILE: (Part.COMPILE,),
-    BottleneckClass.HOST: (Part.HOST,),
-    BottleneckClass.UNDETERMINED: (),
-}
-"""Where on a timeline a class shows: the parts that its spans are coloured by."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..model.codes import BottleneckClass, Part
-from ..model.view import NO_PART, PARTS_OF_CLASS
+from ..model.codes import BUDGET_PARTS, CLASSES, Part
+from ..model.view import NO_PART
 from ..model.words import milliseconds, percent, sentence
 from ..reporters.rows.diagnosis import headline
 from ..timeline.lanes.program import build_program
 from ..timeline.trace.dialect import kinds
-from ..timeline.views.gpu import WHAT_OF_PART, idle_pieces
+from ..timeline.views.gpu import idle_pieces
 from ..timeline.views.thinned import PARTS
 from .dialect import LANE
 
@@ -162,13 +162,13 @@ def _spot(timeline: StepTimeline, cause: Cause) -> tuple[float, float, str] | No
 
     What is spread over the whole step (computing, dispatch) is shown as the whole step.
     """
-    parts = PARTS_OF_CLASS.get(cause.bottleneck_class, ())
-    wanted = {timeline.parts.index(part) for part in parts if part in timeline.parts}
+    known = CLASSES[cause.bottleneck_class]
+    wanted = {timeline.parts.index(part) for part in known.parts if part in timeline.parts}
     spans = [s for lane in timeline.lanes if lane.kind in ("idle", "work", "stream") for s in lane.spans]
     mine = [span for span in spans if span.part in wanted]
     if not mine:
         return None
-    if cause.bottleneck_class in (BottleneckClass.COMPUTE, BottleneckClass.LAUNCH):
+    if known.everywhere:
         return 0.0, timeline.length_us, f"step {timeline.step}"
     longest = max(mine, key=lambda span: span.dur_us)
     return longest.start_us, longest.dur_us, timeline.names[longest.name]
@@ -182,7 +182,7 @@ def _idle_lane(idle: Idle) -> list[Event]:
     ]
     for begin, length, part in idle.pieces:
         block = _block(
-            WHAT_OF_PART.get(part, part.value), _DIVIDED, begin, length, {"budget line": part.value}
+            BUDGET_PARTS[part].meanwhile or part.value, _DIVIDED, begin, length, {"budget line": part.value}
         )
         events.append(block | {"cname": _COLOURS.get(part, "grey")})
     return events

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.codes import Part, WhatIf
+from ...model.codes import WORK_PARTS, Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.run import SourceSite
 from ...model.words import ms
@@ -15,13 +15,10 @@ from ...model.words import share_text as percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
 
-__all__ = ["WORK_PARTS", "DeviceBusy", "ForwardWithoutGradients", "MemoryBoundKernels"]
+__all__ = ["DeviceBusy", "ForwardWithoutGradients", "MemoryBoundKernels"]
 
 _LEAST_UNGRADED = 0.05
 """Of the step: less is not worth a word."""
-
-WORK_PARTS = (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER)
-"""Budget parts in which the device, or an operator on the CPU, does the training's own work."""
 
 
 def _second_question(facts: Facts) -> list[Evidence]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model.codes import Part
-from ...model.view import PARTS_OF_CLASS
+from ...model.codes import BUDGET_PARTS, CLASSES, Part
 from ...model.words import clean
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["blocks_of", "chart_data", "json_for_script"]
 
-_CALLS = (Part.SYNC, Part.ALLOCATOR, Part.COPIES)
 _LONGEST_NAME = 200
 
 
@@ -65,7 +63,7 @@ def chart_data(diagnosis: Diagnosis) -> dict[str, Any]:
         "causes": [
             {
                 "name": cause.bottleneck_class.value,
-                "parts": [list(Part).index(part) for part in PARTS_OF_CLASS[cause.bottleneck_class]],
+                "parts": [list(Part).index(part) for part in CLASSES[cause.bottleneck_class].parts],
                 "lanes": _where(timeline, cause.bottleneck_class) if timeline is not None else [],
             }
             for cause in diagnosis.causes
@@ -129,8 +127,9 @@ def _matching(timeline: StepTimeline, lane: Lane, parts: tuple[Part, ...]) -> li
 
 def _where(timeline: StepTimeline, group: BottleneckClass) -> list[int]:
     """Return the lanes in which a class is looked for: the first kind of lane that shows it at all."""
-    parts = PARTS_OF_CLASS[group]
-    for kind in ("idle", "work", "stream", *(("calls",) if set(parts) & set(_CALLS) else ())):
+    parts = CLASSES[group].parts
+    calls = ("calls",) if any(BUDGET_PARTS[part].in_calls for part in parts) else ()
+    for kind in ("idle", "work", "stream", *calls):
         found = [
             i
             for i, lane in enumerate(timeline.lanes)
@@ -148,6 +147,6 @@ def blocks_of(timeline: StepTimeline | None, group: BottleneckClass) -> tuple[in
     times = [
         us
         for i in _where(timeline, group)
-        for us in _matching(timeline, timeline.lanes[i], PARTS_OF_CLASS[group])
+        for us in _matching(timeline, timeline.lanes[i], CLASSES[group].parts)
     ]
     return len(times), sum(times) / 1e3

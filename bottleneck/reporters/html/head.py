@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.codes import Part
+from ...model.codes import BUDGET_PARTS, Part
 from ...model.words import clean, milliseconds, percent, times
 from ..rows.diagnosis import is_bound
 from ..rows.fixes import fix_rows
@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
 __all__ = ["BudgetGroup", "Figure", "budget_groups", "figures"]
-
-_WORK = (
-    Part.TENSOR_CORE,
-    Part.OTHER_MATH,
-    Part.MEMORY_BOUND,
-    Part.OPTIMIZER,
-    Part.COMMUNICATION,
-    Part.COPIES,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +138,7 @@ def budget_groups(diagnosis: Diagnosis, *, gpu: bool) -> tuple[BudgetGroup, ...]
     rest = "GPU idle, by what the host did" if gpu else "Everything else in the step"
     largest = max((line.share for line in diagnosis.budget), default=0.0)
     for line in sorted(diagnosis.budget, key=lambda line: (line.part is Part.UNEXPLAINED, -line.ms)):
-        title = work if line.part in _WORK else rest
+        title = work if BUDGET_PARTS[line.part].device in ("computes", "moves") else rest
         groups.setdefault(title, []).append(
             BudgetCells(
                 part=list(Part).index(line.part),

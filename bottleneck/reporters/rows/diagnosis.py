@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.codes import BottleneckClass, Part
+from ...model.codes import CLASSES, Part, entry_of
 from ...model.words import clean, milliseconds, percent, place, sentence
 
 if TYPE_CHECKING:
@@ -41,24 +41,6 @@ _SMALL = 0.02
 _SAME_COST = 0.05
 """Causes that do not overlap cost the same after the first is gone; saying so says nothing."""
 _SAME_MS = 1e-9
-_WORK_ITSELF = "BN301"
-"""Not a cause that can be removed: the step without its work is no step."""
-
-_MEANINGS = {
-    BottleneckClass.INPUT: "the step waits for its next batch",
-    BottleneckClass.ALLOCATOR: "memory is asked for and given back in the step",
-    BottleneckClass.COMPUTE: "the work itself",
-    BottleneckClass.GRAPH_BREAK: "compiled code is left and entered again",
-    BottleneckClass.LAUNCH: "Python and dispatch, operator by operator",
-    BottleneckClass.SYNC: "the host waits for the device",
-    BottleneckClass.TRANSFER: "the step waits for copies",
-    BottleneckClass.COMMUNICATION: "the step waits for other ranks",
-    BottleneckClass.COMPILE: "the step waits for the compiler",
-    BottleneckClass.HOST: "other Python work in the step",
-    BottleneckClass.UNDETERMINED: "",
-}
-_ONLY_THE_PRICE = frozenset({"BN301", "BN501", "BN901"})
-"""Findings whose sentence says the class and its price again, and nothing besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +140,7 @@ def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
     """Return the causes worth acting on and, apart, those below 2 % of the step."""
     root = root_of(diagnosis)
     # Everything is asked again with the first cause gone that can go: the work itself cannot.
-    first = next((c.bottleneck_class.value for c in diagnosis.causes if c.code != _WORK_ITSELF), "")
+    first = next((c.bottleneck_class.value for c in diagnosis.causes if not entry_of(c.code).is_work), "")
     worth: list[CauseRow] = []
     small: list[CauseRow] = []
     for cause in diagnosis.causes:
@@ -179,16 +161,17 @@ def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> 
     covered = after is not None and true_ms is not None and after < _SMALL * true_ms
     if covered:
         told = f"gone with {first}"
-    own = cause.code not in _ONLY_THE_PRICE and bool(cause.headline)
+    known = entry_of(cause.code)
+    own = not known.price_only and bool(cause.headline)
     return CauseRow(
         name=cause.bottleneck_class.value,
         code=clean(cause.code),
         cost=milliseconds(cause.cost_ms, like=true_ms),
         share=percent(cause.share),
-        without="" if cause.code == _WORK_ITSELF else milliseconds(cause.predicted_ms, like=true_ms),
+        without="" if known.is_work else milliseconds(cause.predicted_ms, like=true_ms),
         bound=is_bound(diagnosis, cause),
         headline=sentence(cause.headline),
-        means=sentence(cause.headline) if own else _MEANINGS[cause.bottleneck_class],
+        means=sentence(cause.headline) if own else CLASSES[cause.bottleneck_class].meaning,
         in_headline=own and cause.code == diagnosis.verdict.code,
         sites=tuple(place(site, root=root) for site in cause.sites),
         after_previous=told,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...model.codes import entry_of
 from ...model.words import byte_size, clean, percent, place, sentence
 from .diagnosis import root_of
 
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["memory_rows"]
 
 Row: TypeAlias = "tuple[int, str]"
-
-CODES = ("BN204", "BN205", "BN206", "BN207", "BN208", "BN209", "BN210", "BN212", "BN213", "BN214")
-"""Findings that speak of memory, not of time: no other part of a report shows them."""
-
-_IN_THE_COMPOSITION = ("BN207", "BN208")
-"""The lines of the peak and of its holders say the same."""
 
 _HOLDERS = 3
 _WORTH = 0.01
@@ -43,10 +38,11 @@ def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:
     several = len(diagnosis.memory) > 1
     for summary in diagnosis.memory if whole else diagnosis.memory[:1]:
         rows += _device(summary, root=root, several=several, most=20 if whole else _HOLDERS)
-    codes = CODES if diagnosis.step.true_ms is not None else ("BN201", *CODES)
+    shown = {"always", "composition", *(("untimed",) if diagnosis.step.true_ms is None else ())}
     for finding in diagnosis.findings:
-        said = finding.code in _IN_THE_COMPOSITION and bool(diagnosis.memory)
-        if finding.code in codes and (whole or not (finding.note or said)):
+        how = entry_of(finding.code).memory
+        said = how == "composition" and bool(diagnosis.memory)
+        if how in shown and (whole or not (finding.note or said)):
             at = f" at {place(finding.sites[0], root=root)}" if finding.sites else ""
             rows.append((0, f"{clean(finding.code)} {sentence(finding.title)}{at}"))
     if several and not whole:

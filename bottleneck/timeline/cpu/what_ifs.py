@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.codes import Part, WhatIf
+from ...model.codes import CLASSES, Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.run import OptimizerFacts, Run
 from ..steps.baseline import Baseline
@@ -258,15 +258,7 @@ def remove_both(
 
     Pairs that remove the same time (all dispatch, and the optimizer's) are left out.
     """
-    disjoint = (
-        WhatIf.INPUT_READY,
-        WhatIf.ALLOCATOR_FREE,
-        WhatIf.DISPATCH_FREE,
-        WhatIf.SEAMS_GONE,
-        WhatIf.NO_COMPILE,
-        WhatIf.HOST_WORK_GONE,
-        WhatIf.GC_FREE,
-    )
+    disjoint = (question for entry in CLASSES.values() for question in entry.questions)
     asked = [question for question in disjoint if question in what_ifs]
     return {
         (first, then): max(0.0, true_ms - what_ifs[first].saves_ms - what_ifs[then].saves_ms)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model.codes import Part
+from ...model.codes import IDLE_PARTS, Part
 from ..lanes.labels import Work
 from ..lanes.program import EventKind
 from ..trace.dialect import Kind
@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from .device_masks import DeviceWork
 
 __all__ = ["gpu_context"]
-
-_IDLE = (
-    Part.INPUT,
-    Part.SYNC,
-    Part.ALLOCATOR,
-    Part.COMPILE,
-    Part.GRAPH_BREAK,
-    Part.DISPATCH,
-    Part.HOST,
-    Part.DEVICE,
-)
 
 
 def _per_step(count: int, program: Program) -> float:
@@ -98,7 +87,7 @@ def gpu_context(
     context: dict[str, JsonValue] = {
         # A bare trace has no run.json to say it.
         "device.kind": "rocm" if any(n.startswith("hip") for n in set(call_names)) else "cuda",
-        "step.idle_share": sum(parts[p] for p in _IDLE) / true_ms if true_ms else 0.0,
+        "step.idle_share": sum(parts[p] for p in IDLE_PARTS) / true_ms if true_ms else 0.0,
         "input.wait_share": parts[Part.INPUT] / true_ms if true_ms else 0.0,
         "copies.pageable_blocking": of_kind[EventKind.COPY] > 0,
         "copies.h2d_ms": share(to_device) * true_ms,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model.codes import Part
+from ...model.codes import BUDGET_PARTS, Part
 from ..lanes.calibrate import DISPATCH_WORK
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import NO_WAIT, EventKind
@@ -32,20 +32,7 @@ if TYPE_CHECKING:
     from ...model.view import StepTimeline
     from ..lanes.program import Program
 
-__all__ = ["WHAT_OF_PART", "IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
-
-WHAT_OF_PART: dict[Part, str] = {
-    Part.INPUT: "waiting for the next batch",
-    Part.SYNC: "host blocked in a synchronisation",
-    Part.ALLOCATOR: "host in the allocator",
-    Part.COMPILE: "host compiling",
-    Part.GRAPH_BREAK: "host between compiled regions",
-    Part.DISPATCH: "host still dispatching operators",
-    Part.HOST: "host in Python without operators",
-    Part.COPIES: "host in a blocking copy",
-    Part.DEVICE: "device's own gap between queued work",
-    Part.UNEXPLAINED: "the profiler's own work",
-}
+__all__ = ["IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +192,9 @@ def gpu_view(
     notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
     sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
     pieces = idle_pieces(trace, kinds, program)
-    code = np.asarray([sketch.code(WHAT_OF_PART.get(part, part.value)) for part in PARTS], dtype=np.int64)
+    code = np.asarray(
+        [sketch.code(BUDGET_PARTS[part].meanwhile or part.value) for part in PARTS], dtype=np.int64
+    )
     sketch.add(
         LaneEvents(
             kind="idle",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ....model.codes import WhatIf
+from ....model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
 from ....model.diagnosis import WhatIfResult
 from ...cpu.what_ifs import in_main
 from ...lanes.replay import Edit
@@ -48,47 +48,8 @@ class Answers:
 _NOTHING = 1e-4
 """Savings below this share of the step are rounding."""
 
-CLASS_QUESTIONS = (
-    WhatIf.INPUT_READY,
-    WhatIf.SYNCS_GONE,
-    WhatIf.ALLOCATOR_FREE,
-    WhatIf.COPIES_ASYNC,
-    WhatIf.SEAMS_GONE,
-    WhatIf.NO_COMPILE,
-    WhatIf.HOST_WORK_GONE,
-    WhatIf.COMM_OVERLAPPED,
-    WhatIf.DISPATCH_FREE,
-)
-"""One per class: these are asked in pairs too."""
-
-_FIX_QUESTIONS = (
-    WhatIf.INPUT_READY,
-    WhatIf.SYNCS_GONE,
-    WhatIf.ALLOCATOR_FREE,
-    WhatIf.COPIES_ASYNC,
-    WhatIf.SEAMS_GONE,
-    WhatIf.ONE_LAUNCH,
-    WhatIf.COMPILED,
-    WhatIf.OPTIMIZER_FUSED,
-    WhatIf.TF32,
-    WhatIf.BF16,
-    WhatIf.FUSED_ATTENTION,
-)
-"""What a fix of the catalogue can bring about, as opposed to a bound."""
-_SAME_THING = frozenset(
-    {
-        frozenset({WhatIf.ONE_LAUNCH, WhatIf.COMPILED}),
-        frozenset({WhatIf.TF32, WhatIf.BF16}),
-        frozenset({WhatIf.ONE_LAUNCH, WhatIf.FUSED_ATTENTION}),
-        frozenset({WhatIf.COMPILED, WhatIf.FUSED_ATTENTION}),
-    }
-)
-"""Pairs that change the same kernels: asked together they would count twice."""
-_HOLDS_LESS = (WhatIf.BF16, WhatIf.COMPILED, WhatIf.ONE_LAUNCH, WhatIf.FUSED_ATTENTION)
-"""Changes after which backward finds less saved for it: half the bytes, no intermediates, no scores. Where
-the allocator trades blocks with the driver for want of memory, that may end it; a trace does not tell."""
 _RELIEF = 0.02
-"""Share of the step that the allocator must cost for that to matter."""
+"""Share of the step that the allocator must cost for changes that hold less memory to matter."""
 
 
 def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: Circumstances) -> Answers:
@@ -173,8 +134,8 @@ def _relieved(
     free = edits[WhatIf.ALLOCATOR_FREE]
     return results | {
         name: msgspec.structs.replace(results[name], relieved_ms=ms(edits[name].and_also(free)))
-        for name in _HOLDS_LESS
-        if name in results
+        for name, known in WHAT_IFS.items()
+        if known.holds_less and name in results
     }
 
 
@@ -185,11 +146,11 @@ def _pairs(
 ) -> dict[tuple[WhatIf, WhatIf], float]:
     """Ask the costly classes, and the fixes that gain most, two at a time."""
     out: dict[tuple[WhatIf, WhatIf], float] = {}
-    for questions, most in ((CLASS_QUESTIONS, 5), (_FIX_QUESTIONS, 4)):
+    for questions, most in ((CLASS_QUESTIONS, 5), (FIX_QUESTIONS, 4)):
         asked = [q for q in questions if q in results and q in edits and results[q].saves_ms > 0]
         ranked = sorted(asked, key=lambda q: -results[q].saves_ms)[:most]
         for first, then in combinations(ranked, 2):
-            if frozenset((first, then)) not in _SAME_THING and (first, then) not in out:
+            if not count_twice(first, then) and (first, then) not in out:
                 # Removing two causes has no order; readers ask in either.
                 out[first, then] = out[then, first] = ms(edits[first].and_also(edits[then]))
     return out
