@@ -16,9 +16,8 @@ from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile, sample
 
 from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.model.codes import BottleneckClass, Part
+from torch_bottleneck.model.codes import CLASSES, BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import Diagnosis
-from torch_bottleneck.model.view import PARTS_OF_CLASS
 from torch_bottleneck.reporters import html
 from torch_bottleneck.reporters.base import reporter
 from torch_bottleneck.reporters.html import render
@@ -171,7 +170,7 @@ def test_html_is_a_format_like_the_others() -> None:
 
 
 def test_every_class_has_a_place_and_every_part_a_colour_and_every_topic_is_used() -> None:
-    assert set(PARTS_OF_CLASS) == set(BottleneckClass)
+    assert set(CLASSES) == set(BottleneckClass)
     assert set(COLOURS) == set(Part)
     for light in (0, 1):
         assert len({pair[light] for pair in COLOURS.values()}) == len(Part)
