@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
+from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Variable
 from .build import ON_GPU, docs, given, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -226,6 +226,12 @@ torch.set_num_threads(len(os.sched_getaffinity(0)))""",
         undo="Remove the line.",
         verify="Step time falls and its spread too.",
         can_try=True,
+        options={"threads": Option(kind="int", measured="cores")},
+        environment=(
+            Variable(name="OMP_NUM_THREADS", value="{threads}"),
+            Variable(name="MKL_NUM_THREADS", value="{threads}"),
+        ),
+        arithmetic=Arithmetic.REORDERED,
         sources=(
             _THREADS,
             recipe("recipes/recipes/tuning_guide.html", "Tuning guide: CPU specific optimizations"),
@@ -406,6 +412,7 @@ torch.autograd.set_detect_anomaly(False)""",
         undo="torch.autograd.set_detect_anomaly(True)",
         verify="Operators per step fall (the NaN checks are gone), and the step time with them.",
         can_try=True,
+        edits=(RemovalEdit(call="set_detect_anomaly"),),
         sources=(docs("autograd.html#torch.autograd.detect_anomaly", "torch.autograd.detect_anomaly"),),
     ),
 )

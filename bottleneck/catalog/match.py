@@ -12,7 +12,7 @@ import msgspec
 
 from ..model.codes import WhatIf
 from ..model.fix import Suggestion
-from .conditions import evaluate, fill
+from .conditions import evaluate, filled_code, filled_options
 from .registry import FIXES
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ def _suggest(
         adds_ms=adds if isinstance(adds, float) else None,
         basis=basis,
         how=fix.what_to_change,
-        code=fill(fix.code, fix.fills, context),
+        code=filled_code(fix, context),
+        options=filled_options(fix.options, context),
         site=finding.sites[0] if finding is not None and finding.sites else None,
         risk=fix.risk,
         may_break=fix.may_break,

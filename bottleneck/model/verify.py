@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from .fix import Risk
+from .fix import Beside, Risk, Variable
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
 __all__ = [
@@ -161,6 +161,8 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """What the diff alone does not do."""
     reason: str = ""
     """Why there is no diff."""
+    already: bool = False
+    """The source says so as it is: nothing is left to do."""
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +220,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     fix: str
     options: dict[str, JsonValue] = {}
     """Values that take the place of the patch's own, like {"num_workers": 8}."""
+    environment: tuple[Variable, ...] = ()
+    """What the fix needs before the script's process starts; filled in when a run is planned."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +251,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """User lines at which it acted."""
     values: dict[str, JsonValue] = {}
     """Keyword -> value as really set, for the edit that makes the fix permanent."""
+    beside: tuple[Beside, ...] = ()
+    """What else was done, which that edit leaves to do by hand."""
 
 
 class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..catalog.registry import by_id
 from ..model.fix import Risk
 from ..model.verify import Outcome, Parity
 from ..runs.layout import first_run
 from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
-from .tolerances import MOVES_SAMPLES, tolerance_of, widened
+from .tolerances import tolerance_of, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +109,7 @@ class Evidence:
         facts = self.of(run)
         if facts is None:
             return []
-        if not MOVES_SAMPLES.intersection(added):
+        if not any(by_id(fix).moves_samples for fix in added):
             return facts.losses
         return facts.losses[: first_epoch(self.folder / run.folder)]
 

@@ -15,11 +15,11 @@ import msgspec
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
 from ..model.verify import Verification
+from ..runs.environment import usable
 from ..runs.layout import first_run
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
 from .rows import Candidate, Evidence, make_outcome
-from .tolerances import MOVES_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,14 +160,19 @@ class Session:
             )
 
     def _filled(self, wishes: Sequence[Wish]) -> list[Wish]:
-        """Add what only a run without the fix can tell: how much memory there is to preheat."""
+        """Add what the catalogue says of these fixes, and what only this machine or a run tells."""
+        measured = {
+            "cores": usable(),
+            "device peak": next((run.peak_bytes for run in self.state.runs if run.peak_is == "device"), None),
+        }
         filled = []
         for wish in wishes:
-            if wish.fix == "FX203" and "bytes" not in wish.options:
-                peak = next((run.peak_bytes for run in self.state.runs if run.peak_is == "device"), None)
-                if peak is not None:
-                    wish = msgspec.structs.replace(wish, options={**wish.options, "bytes": peak})  # noqa: PLW2901
-            filled.append(wish)
+            fix = by_id(wish.fix)
+            figures = {name: measured.get(option.measured) for name, option in fix.options.items()}
+            own = {name: figure for name, figure in figures.items() if figure is not None}
+            filled.append(
+                msgspec.structs.replace(wish, options={**own, **wish.options}, environment=fix.environment)
+            )
         return filled
 
     # -- experiments ---------------------------------------------------------------------------
@@ -209,7 +214,8 @@ class Session:
     def _may_be_moved(self, candidate: Candidate, base: tuple[str, ...]) -> bool:
         together = base + candidate.fixes
         seen = any(run.purpose == "parity" and run.fixes == together for run in self.state.runs)
-        return not seen and bool(MOVES_SAMPLES.intersection(candidate.fixes)) and not self._interrupted
+        moves = any(by_id(fix).moves_samples for fix in candidate.fixes)
+        return moves and not seen and not self._interrupted
 
     def _outcome(self, candidate: Candidate, base: tuple[str, ...], *, stopped: str = "") -> Outcome:
         return make_outcome(
