@@ -6,6 +6,7 @@ field changes meaning or goes away; adding a field does not raise it.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -17,6 +18,7 @@ __all__ = [
     "VERIFY_SCHEMA",
     "Applied",
     "Edit",
+    "EndedBy",
     "Measured",
     "Noise",
     "Outcome",
@@ -43,6 +45,21 @@ ParityVerdict: TypeAlias = Literal["same", "close", "harmful", "not comparable",
 """same: to rounding. close: within what the fix may change."""
 
 
+class EndedBy(str, Enum):
+    """What ended a run, or the trying of a fix."""
+
+    DONE = "done"
+    """Nothing came before its end; of a fix, enough is known."""
+    TOO_SHORT = "too-short"
+    """The script, before a step of it could be timed."""
+    FAULT = "fault"
+    TIME = "time"
+    """The limit of a single run; of a fix, the budget of the verification."""
+    USER = "user"
+    NOTHING_TO_COMPARE = "nothing-to-compare"
+    """The script fails without the fix as well."""
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One process that was run."""
 
@@ -53,7 +70,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...] = ()
     """Fixes in force; none for the script as it is."""
     status: Literal["ok", "failed", "interrupted"] = "ok"
+    ended: EndedBy = EndedBy.DONE
     reason: str = ""
+    """Why it is not "ok", in words."""
     purpose: Literal["timing", "parity"] = "timing"
     folder: str = ""
     """Where its run.json and trial.json lie, relative to verify.json."""
@@ -124,6 +143,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     base: tuple[str, ...] = ()
     """Fixes in force on both sides."""
     verdict: Verdict = "not run"
+    ended: EndedBy | None = None
+    """None while it is being tried, and before."""
     reason: str = ""
     predicted_ms: float | None = None
     predicted_ratio: float | None = None

@@ -13,7 +13,7 @@ import msgspec
 
 from ..catalog.registry import by_id
 from ..model.fix import Risk
-from ..model.verify import Outcome, Parity
+from ..model.verify import EndedBy, Outcome, Parity
 from ..runs.layout import first_run
 from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
@@ -165,6 +165,14 @@ class Evidence:
         return worst
 
 
+_STOPPED: dict[EndedBy | None, str] = {
+    EndedBy.USER: "stopped by the user",
+    EndedBy.TIME: "the time budget is used up; --resume goes on",
+    EndedBy.NOTHING_TO_COMPARE: "the script now fails without it as well",
+}
+"""What is said of a fix that was not tried to the end."""
+
+
 def make_outcome(
     candidate: Candidate,
     runs: Sequence[RunRecord],
@@ -172,7 +180,7 @@ def make_outcome(
     base: tuple[str, ...],
     protocol: Protocol,
     evidence: Evidence,
-    stopped: str = "",
+    ended: EndedBy | None = None,
 ) -> Outcome:
     """Say what is known of a candidate.
 
@@ -182,15 +190,17 @@ def make_outcome(
         base: fixes in force on both sides.
         protocol: thresholds.
         evidence: where losses come from.
-        stopped: why trying ended early, if it did.
+        ended: what ended trying it; None while it goes on.
     """
     added = candidate.fixes
     measured, ratio = measure(runs, base=base, added=added)
     outcome = msgspec.structs.replace(
         empty_row(candidate),
         base=base,
+        ended=ended,
         options={wish.fix: _plain(wish.options) for wish in candidate.wishes if wish.options},
     )
+    stopped = _STOPPED.get(ended, "")
     tried = [run for run in runs if run.fixes == base + added]
     if not tried:
         return msgspec.structs.replace(outcome, reason=stopped) if stopped else outcome

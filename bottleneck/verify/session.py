@@ -14,7 +14,7 @@ import msgspec
 
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
-from ..model.verify import Verification
+from ..model.verify import EndedBy, Verification
 from ..runs.environment import usable
 from ..runs.layout import first_run
 from .measure import noise_of
@@ -63,8 +63,7 @@ class Session:
                 self._experiment(candidate)
         if self.state.combine and not self._interrupted:
             self._combine()
-        left = self._interrupted or any(row.reason == _OUT_OF_TIME for row in self.state.outcomes)
-        self._put(complete=not left)
+        self._put(complete=not self._interrupted and not any(map(_is_open, self.state.outcomes)))
         return self.state
 
     @property
@@ -87,7 +86,7 @@ class Session:
             record = self._launch(())
             if self._interrupted:
                 return
-            if record.status == "failed" and record.reason.startswith("it ended"):
+            if record.ended is EndedBy.TOO_SHORT:
                 raise ScriptError(
                     f"{self.arms.target.name} is too short to measure: {record.reason}.",
                     remedy="Let it make 50 steps or more; a run is stopped as soon as it has told enough.",
@@ -180,8 +179,8 @@ class Session:
     def _experiment(self, candidate: Candidate, base: tuple[Wish, ...] = ()) -> Outcome:
         """Run one candidate against what is in force already, until it is decided."""
         fixes = tuple(wish.fix for wish in base)
-        stopped = ""
-        while not stopped:
+        ended: EndedBy | None = None
+        while ended is None:
             outcome = self._outcome(candidate, fixes)
             step = next_run(
                 self.state.runs,
@@ -192,17 +191,16 @@ class Session:
                 harmful=outcome.verdict == "harmful",
             )
             if step.run == "stop":
-                stopped = step.reason if step.reason not in _SAID_BY_THE_ROW else ""
-                break
-            if self._interrupted:
-                stopped = "stopped by the user"
+                ended = step.ended
+            elif self._interrupted:
+                ended = EndedBy.USER
             elif self._out_of_time(0.0 if base else self._kept_back(candidate)):
-                stopped = _OUT_OF_TIME
+                ended = EndedBy.TIME
             else:
                 sides = {"with": (*base, *candidate.wishes), "without": base, "as it is": ()}
                 self._launch(sides[step.run])
-        outcome = self._outcome(candidate, fixes, stopped=stopped)
-        if outcome.verdict == "harmful" and not stopped and self._may_be_moved(candidate, fixes):
+        outcome = self._outcome(candidate, fixes, ended=ended)
+        if outcome.verdict == "harmful" and ended is EndedBy.DONE and self._may_be_moved(candidate, fixes):
             # Random transforms that run elsewhere draw other numbers: look again without that.
             self._launch(base, parity=True)
             if not self._interrupted:
@@ -217,14 +215,16 @@ class Session:
         moves = any(by_id(fix).moves_samples for fix in candidate.fixes)
         return moves and not seen and not self._interrupted
 
-    def _outcome(self, candidate: Candidate, base: tuple[str, ...], *, stopped: str = "") -> Outcome:
+    def _outcome(
+        self, candidate: Candidate, base: tuple[str, ...], *, ended: EndedBy | None = None
+    ) -> Outcome:
         return make_outcome(
             candidate,
             self.state.runs,
             base=base,
             protocol=self.state.protocol,
             evidence=self._evidence,
-            stopped=stopped,
+            ended=ended,
         )
 
     def _note(self, outcome: Outcome) -> None:
@@ -319,8 +319,9 @@ class Session:
         self.save(self.state)
 
 
-_SAID_BY_THE_ROW = frozenset({"failed", "not applied", "harmful", "faster", "slower", "no gain", "undecided"})
-_OUT_OF_TIME = "the time budget is used up; --resume goes on"
+def _is_open(row: Outcome) -> bool:
+    """Say whether the time ran out before anything was decided."""
+    return row.ended is EndedBy.TIME and row.verdict in ("not run", "undecided")
 
 
 def _conflict(first: Sequence[str], second: Sequence[str]) -> bool:

@@ -208,6 +208,9 @@ def test_code_is_filled_with_the_figures_of_the_run() -> None:
     }
     by_fix = {s.fix: s for s in match([finding("BN101", 50.0)], context, {}, 100.0)}
     assert "num_workers=6" in by_fix["FX101"].code
+    assert by_fix["FX101"].options == {"num_workers": 6}
+    unknown = {s.fix: s for s in match([finding("BN101", 50.0)], {"loader.present": True}, {}, 100.0)}
+    assert unknown["FX101"].options == {"num_workers": 4}, "the default, which its code says as well"
     assert "FX111" not in by_fix, "there is a DataLoader"
 
 

@@ -150,6 +150,21 @@ def test_writing_is_refused_without_a_clean_copy_in_git(script: Path) -> None:
     assert "fused=True" in script.read_text()
 
 
+def test_an_edit_that_the_source_has_already_is_told_as_such(script: Path) -> None:
+    script.write_text("o = torch.optim.AdamW(p, fused=True)\n")
+    (edit,) = with_edits(verification(script, applied("FX311", script, 1, fused=True))).edits
+    assert edit.already
+    assert not edit.diff
+
+
+def test_what_was_pinned_for_the_run_is_left_to_do_by_hand(script: Path) -> None:
+    found = applied("FX103", script, 11, non_blocking=True)
+    (edit,) = with_edits(
+        verification(script, msgspec.structs.replace(found, beside=(Beside.PINNED,), evidence="xyzzy"))
+    ).edits
+    assert ".pin_memory()" in edit.also
+
+
 def test_without_a_winner_there_is_nothing_to_edit(script: Path) -> None:
     state = verification(script, applied("FX311", script, 5, fused=True))
     assert with_edits(msgspec.structs.replace(state, combination=())).edits == ()
