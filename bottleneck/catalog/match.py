@@ -29,6 +29,9 @@ __all__ = ["applicable", "match"]
 _WORTH_SHARE = 0.02
 """The verdict's own threshold: below it a predicted gain does not outrank an unpriced fix."""
 
+_SHOWN_SHARE = 0.005
+"""A speed-up is worded with two decimals: a gain below this share of the step would be listed as 1.00×."""
+
 _EMPTIED = "allocator.empty_cache_per_step"
 
 _WEIGHTS: dict[WhatIf | None, float] = {WhatIf.LOOP_GONE: 0.7}
@@ -50,8 +53,8 @@ def match(
 
     A fix is suggested once, for the dearest finding that it addresses. One whose condition is false
     (it is on already, the device cannot do it) is left out; a condition that the run could not check
-    is listed with the suggestion. A fix that the replay predicts to save nothing is left out too. Of
-    two that conflict the better stays.
+    is listed with the suggestion. A fix that is predicted to save nothing, or nothing that a report
+    could show, is left out too. Of two that conflict the better stays.
 
     Args:
         findings: what was found, in any order.
@@ -86,7 +89,7 @@ def match(
             entry[1], entry[2], true_ms, priced, bound_weight=_WEIGHTS.get(entry[0].what_if, _BOUND_WEIGHT)
         ),
     )
-    return _without_conflicts(ranked)
+    return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
 
 
 def applicable(
@@ -123,6 +126,11 @@ def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
     """Return whether the replay was asked about this fix and saw no gain."""
     answer = what_ifs.get(fix.what_if) if fix.what_if is not None else None
     return answer is not None and answer.saves_ms <= 0
+
+
+def _shows_nothing(suggestion: Suggestion, true_ms: float | None) -> bool:
+    saves = suggestion.saves_ms
+    return saves is not None and true_ms is not None and saves < _SHOWN_SHARE * true_ms
 
 
 def _unchecked(fix: Fix, context: Mapping[str, JsonValue]) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.fix import Condition, Fix, Risk, Suggestion
 from torch_bottleneck.model.run import SourceSite
+from torch_bottleneck.model.words import step_change
 from torch_bottleneck.model.work import BreakRow
 
 SITE = SourceSite(file="train.py", line=12)
@@ -136,6 +137,16 @@ def test_a_fix_whose_evidence_was_not_measured_is_not_suggested() -> None:
 def test_a_fix_that_the_replay_gives_no_gain_is_left_out() -> None:
     fix = make("FX001", what_if=WhatIf.ALLOCATOR_FREE)
     assert match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, 0.0), 100.0, fixes=[fix]) == ()
+
+
+@pytest.mark.parametrize(("saves", "listed"), [(0.49, False), (0.51, True)])
+def test_what_would_be_listed_as_no_change_at_all_is_left_out(saves: float, listed: bool) -> None:
+    fix = make("FX001", what_if=WhatIf.ALLOCATOR_FREE)
+    found = match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, saves), 100.0, fixes=[fix])
+    assert bool(found) is listed
+    if found and found[0].predicted_ms is not None:
+        assert "1.00×" not in step_change(100.0, found[0].predicted_ms, bound=False)
+    assert "1.00×" in step_change(100.0, 100.0 - 0.49, bound=False)
 
 
 def test_one_fix_appears_once_for_the_dearest_finding() -> None:
