@@ -12,6 +12,7 @@ import msgspec
 
 from ..model.codes import WhatIf
 from ..model.fix import Suggestion
+from ..stats import worth
 from .conditions import evaluate, filled_code, filled_options
 from .registry import FIXES
 
@@ -33,11 +34,6 @@ _SHOWN_SHARE = 0.005
 """A speed-up is worded with two decimals: a gain below this share of the step would be listed as 1.00×."""
 
 _EMPTIED = "allocator.empty_cache_per_step"
-
-_WEIGHTS: dict[WhatIf | None, float] = {WhatIf.LOOP_GONE: 0.7}
-"""Bounds that are known to be near: loops that were rewritten gave 0.7 of theirs and more (reports/trials.md)."""
-_BOUND_WEIGHT = 0.5
-"""In the order only: "at most 50 ms" is a weaker reason to begin there than "40 ms"."""
 
 
 def match(
@@ -85,9 +81,7 @@ def match(
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     ranked = sorted(
         chosen.values(),
-        key=lambda entry: _rank(
-            entry[1], entry[2], true_ms, priced, bound_weight=_WEIGHTS.get(entry[0].what_if, _BOUND_WEIGHT)
-        ),
+        key=lambda entry: _rank(entry[0], entry[1], entry[2], true_ms, priced),
     )
     return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
 
@@ -221,12 +215,7 @@ def _of_its_breaks(
 
 
 def _rank(
-    suggestion: Suggestion,
-    finding_ms: float,
-    true_ms: float | None,
-    priced: set[str],
-    *,
-    bound_weight: float = _BOUND_WEIGHT,
+    fix: Fix, suggestion: Suggestion, finding_ms: float, true_ms: float | None, priced: set[str]
 ) -> tuple[int, float, str]:
     saves, bound = suggestion.saves_ms, suggestion.bound
     if suggestion.note:
@@ -236,8 +225,8 @@ def _rank(
             return (1, -finding_ms, suggestion.fix)
         # Nothing else answers this finding: at best the fix saves all that it costs.
         saves, bound = finding_ms, True
-    worth = true_ms is None or saves >= _WORTH_SHARE * true_ms
-    return (0 if worth else 2, -saves * (bound_weight if bound else 1.0), suggestion.fix)
+    large = true_ms is None or saves >= _WORTH_SHARE * true_ms
+    return (0 if large else 2, -worth(saves, bound=bound, weight=fix.bound_weight), suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

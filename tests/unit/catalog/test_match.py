@@ -187,7 +187,7 @@ def test_the_only_answer_to_a_dear_finding_is_not_buried_for_want_of_a_predictio
         make("FX002", "BN802"),
         make("FX003", "BN901"),
     ]
-    findings = [finding("BN101", 10.0), finding("BN802", 60.0), finding("BN901", 15.0)]
+    findings = [finding("BN101", 10.0), finding("BN802", 60.0), finding("BN901", 14.0)]
     suggestions = match(findings, {}, answer(WhatIf.INPUT_READY, 10.0), 100.0, fixes=fixes)
     assert ids(suggestions) == ["FX002", "FX001", "FX003"]
     assert suggestions[0].saves_ms is None, "ranked by what it might save, never given a figure"
