@@ -15,7 +15,7 @@ from ..model.doubt import DoubtCode
 from ..model.finding import Finding
 from ..model.words import ms
 from ..model.words import share_text as percent
-from ..stats import weigh_effect
+from ..stats import RIVAL_SHARE, weigh_effect, worth
 from .base import Facts
 from .capture import Quality
 
@@ -35,10 +35,6 @@ worth a fix, but it is not what such a step is bound by."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""
 _MOSTLY = 0.5
-_RIVAL_SHARE = 0.5
-"""However large the noise, a class of less than half the first one's price is no rival of it."""
-_BOUND_WEIGHT = 0.7
-"""How a bound ranks against an estimate of the same size."""
 
 _BEHIND_BREAKS_WEIGHT = 0.3
 """Launching once, as a CUDA graph, asks for one graph: until the breaks are gone that bound is out of
@@ -60,8 +56,8 @@ class _Price:
 
     @property
     def rank(self) -> float:
-        weight = _BOUND_WEIGHT if self.bound else 1.0
-        return self.cost_ms * weight * (_BEHIND_BREAKS_WEIGHT if self.behind_breaks else 1.0)
+        own = worth(self.cost_ms, bound=self.bound)
+        return own * (_BEHIND_BREAKS_WEIGHT if self.behind_breaks else 1.0)
 
 
 def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
@@ -261,7 +257,8 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         )
     assert first is not None
     noise = _noise_ms(facts)
-    least = max(first.rank - noise, _RIVAL_SHARE * first.rank)
+    # However large the noise, a class of less than half the first one's price is no rival of it.
+    least = max(first.rank - noise, RIVAL_SHARE * first.rank)
     also = [p.bottleneck_class for p in prices[1:] if p.rank >= least]
     work_ms = work * facts.true_ms
     if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise and work_ms >= least:

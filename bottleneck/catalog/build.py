@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from ..model.fix import Condition, Source
+from ..model.fix import Condition, KeywordEdit, Option, Source
 from ..model.run import JsonValue
 
-__all__ = ["ON_CUDA", "ON_GPU", "docs", "given", "if_known", "paper", "recipe", "seen", "source"]
+__all__ = [
+    "COMPILER_OPTIONS",
+    "ON_CUDA",
+    "ON_GPU",
+    "compile_with",
+    "docs",
+    "given",
+    "if_known",
+    "paper",
+    "recipe",
+    "seen",
+    "source",
+]
 
 Op: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "known"]
 
@@ -55,5 +67,20 @@ def source(url: str, title: str, claim: str = "") -> Source:
     return Source(title=title, url=url, claim=claim)
 
 
+def compile_with(keyword: str, *, drop: tuple[str, ...] = ()) -> KeywordEdit:
+    """Make the edit of one keyword of torch.compile, which may not be called at all yet."""
+    return KeywordEdit(
+        calls=("compile",),
+        keywords=(keyword,),
+        drop=drop,
+        without_call="the script has no call of torch.compile to change; put one around the model",
+    )
+
+
+COMPILER_OPTIONS = {
+    "mode": Option(kind="str"),
+    "dynamic": Option(kind="bool"),
+    "backend": Option(kind="str"),
+}
 ON_GPU = given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU")
 ON_CUDA = given("device.kind", "==", "cuda", "training runs on an NVIDIA GPU")

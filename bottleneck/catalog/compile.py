@@ -6,8 +6,8 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
-from .build import ON_CUDA, ON_GPU, docs, given, recipe, seen
+from ..model.fix import Arithmetic, Beside, Fix, Option, Risk
+from .build import COMPILER_OPTIONS, ON_CUDA, ON_GPU, compile_with, docs, given, recipe, seen
 
 __all__ = ["FIXES"]
 
@@ -46,6 +46,9 @@ out = compiled(inputs)""",
         undo="Remove mark_dynamic.",
         verify="No recompilations after the first steps: TORCH_LOGS=recompiles stays silent.",
         can_try=True,
+        edits=(compile_with("dynamic"),),
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(_DYNAMIC,),
     ),
     Fix(
@@ -125,6 +128,9 @@ for block in model.blocks:
         undo="torch.compile(model) as before.",
         verify="No recompilations; step no slower.",
         can_try=True,
+        options=COMPILER_OPTIONS,
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(
             recipe("recipes/regional_compilation.html", "Reducing compile time with regional compilation"),
         ),
@@ -146,6 +152,9 @@ torch._dynamo.config.cache_size_limit = 32""",
         undo="Remove the line.",
         verify="No message 'hit config.recompile_limit'.",
         can_try=True,
+        options={"limit": Option(kind="int")},
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(_TROUBLE,),
     ),
     Fix(
@@ -177,6 +186,14 @@ for inputs, targets in loader:
         undo="Remove mode.",
         verify="cudaGraphLaunch replaces the kernel launches; no 'skipping cudagraphs' message.",
         can_try=True,
+        options={**COMPILER_OPTIONS, "blocks": Option(kind="bool")},
+        edits=(compile_with("mode", drop=("options",)),),
+        by_hand={
+            Beside.GRADIENTS_DROPPED: "Gradients were dropped for the run where the script fills them with"
+            " zeros: call zero_grad(set_to_none=True).",
+        },
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(_GRAPH_TREES, _COMPILE),
     ),
     Fix(
@@ -225,6 +242,9 @@ if os.environ.get("COMPILE", "1") == "1":
         undo="COMPILE=0",
         verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
         can_try=True,
+        options={**COMPILER_OPTIONS, "blocks": Option(kind="bool")},
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(
             _COMPILE,
             recipe("intermediate/torch_compile_tutorial.html", "Introduction to torch.compile"),
@@ -270,6 +290,8 @@ compiled_step = torch.compile(optimizer.step)""",
         undo="Call optimizer.step() directly.",
         verify="The optimizer's launches per step fall; no recompilation when the rate changes.",
         can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(
             recipe("recipes/compiling_optimizer.html", "(beta) Compiling the optimizer with torch.compile"),
         ),

@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
+from ..model.fix import Arithmetic, Fix, KeywordEdit, Risk, StatementEdit
 from .build import ON_CUDA, ON_GPU, docs, given, paper, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -16,6 +16,10 @@ _SDPA = docs(
 )
 _TUNING = recipe("recipes/recipes/tuning_guide.html", "PyTorch performance tuning guide")
 _OPTIM = docs("optim.html", "torch.optim: foreach and fused implementations")
+_OPTIMIZERS = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam"),
+    *("RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
 _NOT_PREDICTED = "not predicted: these kernels are not in the replay's questions"
 
 FIXES: tuple[Fix, ...] = (
@@ -105,6 +109,8 @@ torch.backends.cudnn.benchmark = True""",
         undo="torch.backends.cudnn.benchmark = False",
         verify="Convolution time falls after the first steps.",
         can_try=True,
+        edits=(StatementEdit(statement="torch.backends.cudnn.benchmark = True", setting="cudnn.benchmark"),),
+        arithmetic=Arithmetic.REORDERED,
         sources=(
             docs("backends.html#torch.backends.cudnn.benchmark", "torch.backends.cudnn.benchmark"),
             _TUNING,
@@ -129,6 +135,7 @@ torch.use_deterministic_algorithms(False)""",
         undo="Switch them on again.",
         verify="Step time falls; two runs differ in the last bits.",
         can_try=True,
+        arithmetic=Arithmetic.REORDERED,
         sources=(docs("notes/randomness.html", "Reproducibility"),),
     ),
     Fix(
@@ -153,6 +160,7 @@ images = images.to(memory_format=torch.channels_last)""",
         undo="Remove both conversions.",
         verify="Kernels like nchwToNhwc disappear.",
         can_try=True,
+        arithmetic=Arithmetic.REORDERED,
         sources=(
             recipe(
                 "intermediate/memory_format_tutorial.html",
@@ -211,6 +219,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
         undo="Remove fused=True.",
         verify="The optimizer's launches per step fall to a few.",
         can_try=True,
+        edits=(KeywordEdit(calls=_OPTIMIZERS, keywords=("fused",), drop=("foreach",)),),
+        arithmetic=Arithmetic.REORDERED,
         sources=(_OPTIM, source("", "Field report", "10-15 % of the optimizer step")),
     ),
     Fix(
@@ -238,6 +248,8 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
         undo="Remove foreach=True.",
         verify="The optimizer's launches per step fall.",
         can_try=True,
+        edits=(KeywordEdit(calls=_OPTIMIZERS, keywords=("foreach",), drop=("fused",)),),
+        arithmetic=Arithmetic.REORDERED,
         sources=(_OPTIM,),
     ),
     Fix(
@@ -255,6 +267,7 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
         undo="optimizer.zero_grad(set_to_none=False)",
         verify="No fill or memset kernels inside zero_grad.",
         can_try=True,
+        edits=(KeywordEdit(calls=("zero_grad",), keywords=("set_to_none",)),),
         sources=(docs("generated/torch.optim.Optimizer.zero_grad.html", "Optimizer.zero_grad"), _TUNING),
     ),
     Fix(

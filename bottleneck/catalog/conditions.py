@@ -1,25 +1,27 @@
-"""Evaluates a fix's conditions against the context of one run.
+"""Evaluates a fix's conditions against the context of one run, and fills in its figures.
 
-In: a condition and the flat mapping of facts (keys: model/context.py). Out: True, False, or None where
-the run did not measure the fact: unknown is neither.
+In: a fix's data and the flat mapping of facts (keys: model/context.py). Out: True, False, or None where
+the run did not measure the fact: unknown is neither; code and options with this run's figures.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..model.run import JsonValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..model.fix import Condition
+    from ..model.fix import Condition, Fix, Option
 
-__all__ = ["REFERENCE", "evaluate", "fill"]
+__all__ = ["REFERENCE", "evaluate", "fill", "filled_code", "filled_options"]
 
 REFERENCE = "@"
 """A value that starts with this names another key of the context to compare with."""
+
+Value: TypeAlias = bool | int | str
 
 _VERSION_KEYS = frozenset({"torch.version"})
 _SLOT = re.compile(r"\{(?:(min|max)\()?([a-z0-9_., ]+?)\)?\}")
@@ -72,6 +74,26 @@ def _ordered(left: tuple[float, ...], op: str, right: tuple[float, ...]) -> bool
 def _parts(version: JsonValue) -> tuple[float, ...]:
     """Return a version as numbers: "2.10.0+cu126" -> (2, 10, 0)."""
     return tuple(float(part) for part in re.findall(r"\d+", str(version).partition("+")[0]))
+
+
+def filled_options(options: Mapping[str, Option], context: Mapping[str, JsonValue]) -> dict[str, Value]:
+    """Return what the patch is to be told: this run's figures where they are known, else the defaults."""
+    values: dict[str, Value] = {}
+    for name, option in options.items():
+        text = _filled(option.of_run, context) if option.of_run else None
+        if text is not None:
+            values[name] = int(text) if option.kind == "int" else text
+        elif option.default is not None:
+            values[name] = option.default
+    return values
+
+
+def filled_code(fix: Fix, context: Mapping[str, JsonValue]) -> str:
+    """Return the code of a fix with this run's figures, those of its options among them."""
+    code = fill(fix.code, fix.fills, context)
+    for name, value in filled_options(fix.options, context).items():
+        code = code.replace(f"{name}={fix.options[name].default!r}", f"{name}={value!r}")
+    return code
 
 
 def fill(code: str, fills: Mapping[str, str], context: Mapping[str, JsonValue]) -> str:

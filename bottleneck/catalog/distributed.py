@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
+from ..model.fix import Arithmetic, Fix, KeywordEdit, Option, Risk
 from .build import docs, given, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -45,6 +45,14 @@ model = DistributedDataParallel(
         undo="Remove the arguments.",
         verify=_LESS_EXPOSED,
         can_try=True,
+        options={"bucket_cap_mb": Option(kind="int"), "static_graph": Option(kind="bool")},
+        edits=(
+            KeywordEdit(
+                calls=("DistributedDataParallel", "DDP"),
+                keywords=("bucket_cap_mb", "gradient_as_bucket_view", "static_graph"),
+            ),
+        ),
+        arithmetic=Arithmetic.REORDERED,
         sources=(_DDP_DOCS, docs("notes/ddp.html", "DDP notes")),
     ),
     Fix(
@@ -74,6 +82,7 @@ optimizer.step()""",
         undo="Remove no_sync.",
         verify="Collectives per optimizer step fall by the number of micro-steps.",
         can_try=True,
+        arithmetic=Arithmetic.REORDERED,
         sources=(
             docs(
                 "generated/torch.nn.parallel.DistributedDataParallel.html"

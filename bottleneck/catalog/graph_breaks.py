@@ -6,8 +6,8 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
-from .build import docs, given, if_known, recipe, seen
+from ..model.fix import Arithmetic, Fix, Risk
+from .build import compile_with, docs, given, if_known, recipe, seen
 
 __all__ = ["FIXES"]
 
@@ -195,6 +195,9 @@ compiled = torch.compile(model, fullgraph=True)""",
         undo="Remove fullgraph=True.",
         verify="The script runs through.",
         can_try=True,
+        edits=(compile_with("fullgraph"),),
+        arithmetic=Arithmetic.REORDERED,
+        compiles=True,
         sources=(_COMPILE,),
     ),
 )

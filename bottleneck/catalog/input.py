@@ -6,13 +6,16 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
+from ..model.fix import Beside, Fix, KeywordEdit, Option, Risk
 from .build import docs, given, if_known, paper, recipe, seen, source
 
 __all__ = ["FIXES"]
 
 _LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
 _HAS_WORKERS = given("loader.num_workers", ">", 0, "the DataLoader has worker processes")
+_LOADERS = ("*Loader",)
+_WORKERS_EDIT = KeywordEdit(calls=_LOADERS, keywords=("num_workers", "persistent_workers"))
+_COPIES_EDIT = KeywordEdit(calls=("to", "cuda"), keywords=("non_blocking",), each=True)
 _DATA = docs("data.html", "torch.utils.data")
 _TUNING = recipe("recipes/recipes/tuning_guide.html", "PyTorch performance tuning guide")
 _WAIT_GONE = "The line 'waiting for input' falls below 2 % of the step."
@@ -51,10 +54,15 @@ loader = DataLoader(
     num_workers=4,
     persistent_workers=True,
 )""",
-        fills={"num_workers=4": "num_workers={min(loader.needed_workers, host.cores)}"},
         undo="Set num_workers back.",
         verify=_WAIT_GONE,
         can_try=True,
+        options={
+            "num_workers": Option(kind="int", default=4, of_run="{min(loader.needed_workers, host.cores)}"),
+            "persistent_workers": Option(kind="bool"),
+        },
+        edits=(_WORKERS_EDIT,),
+        moves_samples=True,
         sources=(
             _DATA,
             recipe(
@@ -84,10 +92,15 @@ loader = DataLoader(
     num_workers=2,
     persistent_workers=True,
 )""",
-        fills={"num_workers=2": "num_workers={min(loader.needed_workers, host.cores)}"},
         undo="Set num_workers back.",
         verify="The step does not get slower and worker start-up gets shorter.",
         can_try=True,
+        options={
+            "num_workers": Option(kind="int", default=2, of_run="{min(loader.needed_workers, host.cores)}"),
+            "persistent_workers": Option(kind="bool"),
+        },
+        edits=(_WORKERS_EDIT,),
+        moves_samples=True,
         sources=(_DATA, source("", "Field report", "drop to 2-4 workers when trouble starts")),
     ),
     Fix(
@@ -116,6 +129,14 @@ for images, labels in loader:
         undo="Remove pin_memory and non_blocking.",
         verify="Host-to-device copies no longer block; the trace shows 'Memcpy HtoD (Pinned -> Device)'.",
         can_try=True,
+        edits=(
+            KeywordEdit(calls=_LOADERS, keywords=("pin_memory",)),
+            _COPIES_EDIT,
+        ),
+        by_hand={
+            Beside.PINNED: "The tensors that are copied here were pinned for the run: call .pin_memory() on"
+            " them where they are made.",
+        },
         sources=(
             recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),
             source("", "Field report", "about 10 % for the loader's settings together"),
@@ -141,6 +162,7 @@ for images, labels in loader:
         undo="Remove non_blocking.",
         verify="No cudaStreamSynchronize follows the copies in the trace.",
         can_try=True,
+        edits=(_COPIES_EDIT,),
         sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
     ),
     Fix(
@@ -170,6 +192,8 @@ loader = DataLoader(
         undo="Remove persistent_workers.",
         verify="From the second epoch on, the first batch comes as fast as the others.",
         can_try=True,
+        edits=(KeywordEdit(calls=_LOADERS, keywords=("persistent_workers",)),),
+        moves_samples=True,
         sources=(_DATA,),
     ),
     Fix(
@@ -197,6 +221,9 @@ loader = DataLoader(
         undo="Remove prefetch_factor (the default is 2).",
         verify="The longest waits for input disappear.",
         can_try=True,
+        options={"prefetch_factor": Option(kind="int", default=8)},
+        edits=(KeywordEdit(calls=_LOADERS, keywords=("prefetch_factor",)),),
+        moves_samples=True,
         sources=(_DATA,),
     ),
     Fix(

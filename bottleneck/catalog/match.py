@@ -12,7 +12,8 @@ import msgspec
 
 from ..model.codes import WhatIf
 from ..model.fix import Suggestion
-from .conditions import evaluate, fill
+from ..stats import worth
+from .conditions import evaluate, filled_code, filled_options
 from .registry import FIXES
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ __all__ = ["applicable", "match"]
 _WORTH_SHARE = 0.02
 """The verdict's own threshold: below it a predicted gain does not outrank an unpriced fix."""
 
-_EMPTIED = "allocator.empty_cache_per_step"
+_SHOWN_SHARE = 0.005
+"""A speed-up is worded with two decimals: a gain below this share of the step would be listed as 1.00×."""
 
-_WEIGHTS: dict[WhatIf | None, float] = {WhatIf.LOOP_GONE: 0.7}
-"""Bounds that are known to be near: loops that were rewritten gave 0.7 of theirs and more (reports/trials.md)."""
-_BOUND_WEIGHT = 0.5
-"""In the order only: "at most 50 ms" is a weaker reason to begin there than "40 ms"."""
+_EMPTIED = "allocator.empty_cache_per_step"
 
 
 def match(
@@ -50,8 +49,8 @@ def match(
 
     A fix is suggested once, for the dearest finding that it addresses. One whose condition is false
     (it is on already, the device cannot do it) is left out; a condition that the run could not check
-    is listed with the suggestion. A fix that the replay predicts to save nothing is left out too. Of
-    two that conflict the better stays.
+    is listed with the suggestion. A fix that is predicted to save nothing, or nothing that a report
+    could show, is left out too. Of two that conflict the better stays.
 
     Args:
         findings: what was found, in any order.
@@ -82,11 +81,9 @@ def match(
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     ranked = sorted(
         chosen.values(),
-        key=lambda entry: _rank(
-            entry[1], entry[2], true_ms, priced, bound_weight=_WEIGHTS.get(entry[0].what_if, _BOUND_WEIGHT)
-        ),
+        key=lambda entry: _rank(entry[0], entry[1], entry[2], true_ms, priced),
     )
-    return _without_conflicts(ranked)
+    return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
 
 
 def applicable(
@@ -123,6 +120,11 @@ def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
     """Return whether the replay was asked about this fix and saw no gain."""
     answer = what_ifs.get(fix.what_if) if fix.what_if is not None else None
     return answer is not None and answer.saves_ms <= 0
+
+
+def _shows_nothing(suggestion: Suggestion, true_ms: float | None) -> bool:
+    saves = suggestion.saves_ms
+    return saves is not None and true_ms is not None and saves < _SHOWN_SHARE * true_ms
 
 
 def _unchecked(fix: Fix, context: Mapping[str, JsonValue]) -> tuple[str, ...] | None:
@@ -169,7 +171,8 @@ def _suggest(
         adds_ms=adds if isinstance(adds, float) else None,
         basis=basis,
         how=fix.what_to_change,
-        code=fill(fix.code, fix.fills, context),
+        code=filled_code(fix, context),
+        options=filled_options(fix.options, context),
         site=finding.sites[0] if finding is not None and finding.sites else None,
         risk=fix.risk,
         may_break=fix.may_break,
@@ -212,12 +215,7 @@ def _of_its_breaks(
 
 
 def _rank(
-    suggestion: Suggestion,
-    finding_ms: float,
-    true_ms: float | None,
-    priced: set[str],
-    *,
-    bound_weight: float = _BOUND_WEIGHT,
+    fix: Fix, suggestion: Suggestion, finding_ms: float, true_ms: float | None, priced: set[str]
 ) -> tuple[int, float, str]:
     saves, bound = suggestion.saves_ms, suggestion.bound
     if suggestion.note:
@@ -227,8 +225,8 @@ def _rank(
             return (1, -finding_ms, suggestion.fix)
         # Nothing else answers this finding: at best the fix saves all that it costs.
         saves, bound = finding_ms, True
-    worth = true_ms is None or saves >= _WORTH_SHARE * true_ms
-    return (0 if worth else 2, -saves * (bound_weight if bound else 1.0), suggestion.fix)
+    large = true_ms is None or saves >= _WORTH_SHARE * true_ms
+    return (0 if large else 2, -worth(saves, bound=bound, weight=fix.bound_weight), suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

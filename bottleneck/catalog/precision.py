@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
+from ..model.fix import Arithmetic, Fix, Option, Risk, StatementEdit
 from .build import ON_CUDA, ON_GPU, docs, given, paper, seen, source
 
 __all__ = ["FIXES"]
@@ -38,6 +38,13 @@ torch.set_float32_matmul_precision("high")""",
         undo='torch.set_float32_matmul_precision("highest")',
         verify="Loss follows the old curve; kernels named *tf32* or tensorop appear.",
         can_try=True,
+        options={"precision": Option(kind="str")},
+        edits=(
+            StatementEdit(
+                statement='torch.set_float32_matmul_precision("high")', setting="set_float32_matmul_precision"
+            ),
+        ),
+        arithmetic=Arithmetic.TF32,
         sources=(
             docs("generated/torch.set_float32_matmul_precision.html", "torch.set_float32_matmul_precision"),
             docs("notes/cuda.html#tf32-on-ampere", "TF32 on Ampere and later"),
@@ -67,6 +74,10 @@ torch.backends.cudnn.allow_tf32 = True""",
         undo="torch.backends.cudnn.allow_tf32 = False",
         verify="Loss follows the old curve.",
         can_try=True,
+        edits=(
+            StatementEdit(statement="torch.backends.cudnn.allow_tf32 = True", setting="cudnn.allow_tf32"),
+        ),
+        arithmetic=Arithmetic.TF32,
         sources=(docs("backends.html#torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.allow_tf32"),),
     ),
     Fix(
@@ -97,6 +108,7 @@ loss.backward()  # outside autocast""",
         undo="Remove the with statement.",
         verify="Loss after the same number of steps is within its own noise; 16-bit kernels appear.",
         can_try=True,
+        arithmetic=Arithmetic.BF16,
         sources=(_AMP, _AMP_EXAMPLES, paper("1710.03740", "Mixed precision training")),
     ),
     Fix(

@@ -11,7 +11,7 @@ from . import allocator, compute, distributed, graph_breaks, host, memory, memor
 from . import compile as compile_family
 from . import input as input_family
 
-__all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "search"]
+__all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "is_fix_id", "search"]
 
 FAMILIES: tuple[str, ...] = ("input", "allocator", "memory", "compute", "compile", "host", "distributed")
 
@@ -43,6 +43,11 @@ def by_id(fix_id: str) -> Fix:
         if fix.id == fix_id.upper():
             return fix
     raise UsageError(f"There is no fix {fix_id!r}.", remedy="`bottleneck catalog` lists them.")
+
+
+def is_fix_id(code: str) -> bool:
+    """Tell whether a code is, or is meant to be, that of a fix."""
+    return code.upper().startswith("FX")
 
 
 def by_code(code: str) -> tuple[Fix, ...]:

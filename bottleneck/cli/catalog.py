@@ -31,9 +31,9 @@ def _list_command() -> None:
 
 
 @command.command("show")
-@click.argument("ids", nargs=-1, required=True, metavar="FX...")
+@click.argument("ids", nargs=-1, required=True, metavar="FIX...")
 def _show(ids: tuple[str, ...]) -> None:
-    """Show what FX... changes, when it applies, what it may break, how to undo and verify it."""
+    """Show what FIX changes, when it applies, what it may break, how to undo and verify it."""
     pages = [fix_page(by_id(fix_id), width=traits(sys.stdout).width) for fix_id in ids]
     emit("\n".join(pages))
 

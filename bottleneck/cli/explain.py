@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from ..catalog.registry import FIXES, by_code, by_id
+from ..catalog.registry import FIXES, by_code, by_id, is_fix_id
 from ..errors import UsageError
 from ..model.codes import FINDING_CODES, CodeEntry
 from ..reporters.manual import fix_list, fix_page
@@ -29,7 +29,7 @@ def command(codes: tuple[str, ...]) -> None:
 
 def _page(code: str) -> str:
     width = traits(sys.stdout).width
-    if code.upper().startswith("FX"):
+    if is_fix_id(code):
         return fix_page(by_id(code), width=width)
     of_class = [
         entry

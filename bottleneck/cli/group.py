@@ -29,7 +29,7 @@ VERBS: dict[str, str] = {
     "review": "Look at runs in TensorBoard, with the diagnosis beside the trace.",
     "doctor": "Check versions, permissions and files for what would go wrong.",
     "catalog": "List, show and search the fixes.",
-    "explain": "Explain a finding (BN101) or a fix (FX101).",
+    "explain": "Explain a finding, a class or a fix.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
 """Verb -> its line in `bottleneck --help`. Held here so that help imports no verb."""

@@ -69,7 +69,7 @@ def command(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError(
             "verify starts every run itself, so it cannot itself run under torchrun.",
-            remedy='bottleneck verify --launcher "torchrun --nproc-per-node 2" --fix FX... train.py',
+            remedy='bottleneck verify --launcher "torchrun --nproc-per-node 2" --fix FIX train.py',
         )
     check_together(ctx)
     source = find_source(module, words, launcher=launcher_words(launcher))

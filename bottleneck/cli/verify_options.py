@@ -22,8 +22,8 @@ verify_options = together(
         "--fix",
         "fixes",
         multiple=True,
-        metavar="FX...[:NAME=VALUE,...]",
-        help="A fix to try, perhaps with options: FX101:num_workers=8. May be given several times.",
+        metavar="FIX[:NAME=VALUE,...]",
+        help="A fix to try, by its id, perhaps with options. May be given several times.",
     ),
     click.option(
         "--all",

@@ -12,15 +12,13 @@ from ..catalog.registry import by_id
 from ..model.codes import FINDING_CODES
 from ..model.diagnosis import Combination, Verdict
 from ..model.fix import Suggestion
+from ..stats import RIVAL_SHARE, worth
 from ..timeline.result import Timeline
 
 __all__ = ["best_pair", "verdicts_own_first"]
 
-_EQUAL = 1.01
 _WORTH_FIRST = 0.02
 """Share of the step, the verdict's own threshold."""
-_WORTH_LIFTING = 0.1
-"""Of what the best fix saves: one of the verdict's class that brings less is no answer to the headline."""
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 
@@ -31,31 +29,32 @@ def verdicts_own_first(
     """Put the best fix of the verdict's own class first: it is what the headline speaks of.
 
     A fix of another class may promise more and yet presuppose this one: a CUDA graph cannot be
-    captured over a synchronisation.
+    captured over a synchronisation. Where it promises more than twice as much, it stands first all the
+    same: the verdict's class is no rival of it.
     """
     able = [
         s
         for s in suggestions
-        if s.predicted_ms is not None
-        and FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class
-        and _is_worth_it(s, s.predicted_ms)
+        if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class and _is_worth_it(s)
     ]
-    most = max((s.saves_ms or 0.0 for s in suggestions if not s.note), default=0.0)
-    if not able or max(s.saves_ms or 0.0 for s in able) < _WORTH_LIFTING * most:
+    most = max((_worth(s) for s in suggestions if not s.note), default=0.0)
+    if not able or _worth(able[0]) < RIVAL_SHARE * most:
         return tuple(suggestions)
-    best = min(s.predicted_ms for s in able if s.predicted_ms is not None)
-    # Of equals an estimate before a bound, then the one made for the most specific finding: a family of
-    # codes begins with the general.
-    equals = [s for s in able if s.predicted_ms is not None and s.predicted_ms <= _EQUAL * best]
-    if able[0] in equals:
-        able[0] = max(equals, key=lambda s: (not s.bound, _made_for(s, codes)))
-    return (able[0], *(s for s in suggestions if s is not able[0]))
+    # Of equals the one made for the most specific finding: a family of codes begins with the general.
+    equals = [s for s in able if _worth(s) == _worth(able[0])]
+    first = max(equals, key=lambda s: _made_for(s, codes))
+    return (first, *(s for s in suggestions if s is not first))
 
 
-def _is_worth_it(suggestion: Suggestion, predicted_ms: float) -> bool:
+def _worth(suggestion: Suggestion) -> float:
+    weight = by_id(suggestion.fix).bound_weight
+    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=weight)
+
+
+def _is_worth_it(suggestion: Suggestion) -> bool:
     """Tell whether a fix saves what is worth speaking of; one that saves nothing answers no headline."""
-    saves = suggestion.saves_ms
-    return saves is None or saves >= _WORTH_FIRST * (predicted_ms + saves)
+    predicted, saves = suggestion.predicted_ms, suggestion.saves_ms
+    return predicted is not None and saves is not None and saves >= _WORTH_FIRST * (predicted + saves)
 
 
 def _made_for(suggestion: Suggestion, codes: set[str]) -> str:

@@ -7,14 +7,28 @@ context, a flat mapping of facts and settings in force (keys: model/context.py).
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from .codes import WhatIf
 from .run import JsonValue, SourceSite
 
-__all__ = ["Condition", "Fix", "Risk", "Source", "Suggestion"]
+__all__ = [
+    "Arithmetic",
+    "Beside",
+    "CodeEdit",
+    "Condition",
+    "Fix",
+    "KeywordEdit",
+    "Option",
+    "RemovalEdit",
+    "Risk",
+    "Source",
+    "StatementEdit",
+    "Suggestion",
+    "Variable",
+]
 
 
 class Risk(str, Enum):
@@ -23,6 +37,24 @@ class Risk(str, Enum):
     SAFE = "safe"
     CHANGES_NUMERICS = "changes numerics"
     NEEDS_REVIEW = "needs review"
+
+
+class Arithmetic(str, Enum):
+    """What a fix does to the numbers; how far the loss may move with it follows (verify/tolerances.py)."""
+
+    SAME = "the same arithmetic"
+    REORDERED = "the same arithmetic in another order"
+    TF32 = "TF32"
+    BF16 = "bfloat16"
+
+
+class Beside(str, Enum):
+    """What a patch may have to do beside the fix itself, and an edit of a keyword does not."""
+
+    PINNED = "pinned"
+    """Tensors were pinned before they were copied."""
+    GRADIENTS_DROPPED = "gradients dropped"
+    """Gradients were set to None where the script fills them with zeros."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +76,70 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The source's own figure, shown as a claim and never used as a prediction."""
 
 
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that the patch of a fix takes, by name: `verify --fix ID:NAME=VALUE`."""
+
+    kind: Literal["bool", "int", "str"]
+    default: bool | int | str | None = None
+    """Also stands in `Fix.code`, as NAME=DEFAULT; None: the patch has a default of its own."""
+    of_run: str = ""
+    """`{key}` or `{min(key, key)}` of the context: takes the default's place where every key is known."""
+    measured: Literal["", "cores", "device peak"] = ""
+    """What `verify` fills in where nobody gave a value: the cores that a process may use, or the peak of
+    the device's memory in bytes, in a run without the fix."""
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable that the script's process needs in its environment, before torch is loaded."""
+
+    name: str
+    value: str
+    """`{before}` stands for what it holds already, `{malloc}` for the path of a caching malloc that is
+    installed, any other `{name}` for that option. Without one of them the fix sets no variable at all."""
+    also_called: tuple[str, ...] = ()
+    """Other names that are read: each one that is set is changed, and `name` where none is."""
+    separator: str = ""
+    """Between the entries of a variable that holds several."""
+    drops: tuple[str, ...] = ()
+    """Entries of what it holds already that contain one of these go."""
+
+
+class KeywordEdit(msgspec.Struct, frozen=True, kw_only=True, tag="keywords"):
+    """Set keywords of a call to what the patch set them to, at the lines where it acted."""
+
+    calls: tuple[str, ...]
+    """Names of the function; a * in front stands for any beginning."""
+    keywords: tuple[str, ...]
+    drop: tuple[str, ...] = ()
+    """Keywords that go, as they exclude the ones that are set."""
+    each: bool = False
+    """Several such calls in a line are all meant."""
+    without_call: str = ""
+    """What to do where none of the lines has such a call, as the patch acts elsewhere then."""
+
+
+class StatementEdit(msgspec.Struct, frozen=True, kw_only=True, tag="statement"):
+    """Add a statement after the imports of the script."""
+
+    statement: str
+    setting: str
+    """A script that names it sets it itself: that line is the one to change."""
+
+
+class RemovalEdit(msgspec.Struct, frozen=True, kw_only=True, tag="removal"):
+    """Remove a call where it is a statement of its own."""
+
+    call: str
+
+
+CodeEdit: TypeAlias = KeywordEdit | StatementEdit | RemovalEdit
+
+
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the catalogue."""
+    """One row of the catalogue: all that is known of a fix but the patch that tries it."""
 
     id: str
-    """FX and three digits; append-only."""
+    """Two letters and three digits; append-only."""
     title: str
     addresses: tuple[str, ...]
     """Finding codes that make this fix worth suggesting; empty for a note."""
@@ -64,6 +155,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Where the predicted gain comes from, in words."""
     what_if_bound: bool = False
     """True: that answer is an upper bound for this fix, whatever the question itself is."""
+    bound_weight: float | None = None
+    """What its bound counts for, where measurements tell more of it than of bounds in general."""
     adds: str = ""
     """Key of the context: ms that the step gets longer by at most, for a fix that buys memory with time."""
     code: str = ""
@@ -75,6 +168,20 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     verify: str = ""
     can_try: bool = False
     """`bottleneck verify` can apply it at run time without editing the source."""
+    options: dict[str, Option] = {}
+    """What its patch can be told, by name."""
+    environment: tuple[Variable, ...] = ()
+    """What its patch needs before the script's process starts."""
+    edits: tuple[CodeEdit, ...] = ()
+    """Edits that keep it, the first that can be made; empty: it is more than a line to the letter."""
+    by_hand: dict[Beside, str] = {}
+    """What the edit leaves to do, by what the patch had to do beside it."""
+    arithmetic: Arithmetic = Arithmetic.SAME
+    moves_samples: bool = False
+    """Samples are made in other processes: random transforms draw other numbers there, and workers that
+    persist take another order from the second pass over the data on."""
+    compiles: bool = False
+    """The first run with it compiles; later ones may find that in a cache."""
     note: bool = False
     family: str = ""
     sources: tuple[Source, ...] = ()
@@ -100,6 +207,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     how: str = ""
     """What to change, in words."""
     code: str = ""
+    options: dict[str, bool | int | str] = {}
+    """What its patch is to be told, with this run's figures; they stand in `code` as well."""
     site: SourceSite | None = None
     risk: Risk = Risk.SAFE
     may_break: str = ""

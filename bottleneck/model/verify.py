@@ -6,17 +6,19 @@ field changes meaning or goes away; adding a field does not raise it.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from .fix import Risk
+from .fix import Beside, Risk, Variable
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
 __all__ = [
     "VERIFY_SCHEMA",
     "Applied",
     "Edit",
+    "EndedBy",
     "Measured",
     "Noise",
     "Outcome",
@@ -43,6 +45,21 @@ ParityVerdict: TypeAlias = Literal["same", "close", "harmful", "not comparable",
 """same: to rounding. close: within what the fix may change."""
 
 
+class EndedBy(str, Enum):
+    """What ended a run, or the trying of a fix."""
+
+    DONE = "done"
+    """Nothing came before its end; of a fix, enough is known."""
+    TOO_SHORT = "too-short"
+    """The script, before a step of it could be timed."""
+    FAULT = "fault"
+    TIME = "time"
+    """The limit of a single run; of a fix, the budget of the verification."""
+    USER = "user"
+    NOTHING_TO_COMPARE = "nothing-to-compare"
+    """The script fails without the fix as well."""
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One process that was run."""
 
@@ -53,7 +70,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...] = ()
     """Fixes in force; none for the script as it is."""
     status: Literal["ok", "failed", "interrupted"] = "ok"
+    ended: EndedBy = EndedBy.DONE
     reason: str = ""
+    """Why it is not "ok", in words."""
     purpose: Literal["timing", "parity"] = "timing"
     folder: str = ""
     """Where its run.json and trial.json lie, relative to verify.json."""
@@ -124,6 +143,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     base: tuple[str, ...] = ()
     """Fixes in force on both sides."""
     verdict: Verdict = "not run"
+    ended: EndedBy | None = None
+    """None while it is being tried, and before."""
     reason: str = ""
     predicted_ms: float | None = None
     predicted_ratio: float | None = None
@@ -161,6 +182,8 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """What the diff alone does not do."""
     reason: str = ""
     """Why there is no diff."""
+    already: bool = False
+    """The source says so as it is: nothing is left to do."""
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +241,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     fix: str
     options: dict[str, JsonValue] = {}
     """Values that take the place of the patch's own, like {"num_workers": 8}."""
+    environment: tuple[Variable, ...] = ()
+    """What the fix needs before the script's process starts; filled in when a run is planned."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +272,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """User lines at which it acted."""
     values: dict[str, JsonValue] = {}
     """Keyword -> value as really set, for the edit that makes the fix permanent."""
+    beside: tuple[Beside, ...] = ()
+    """What else was done, which that edit leaves to do by hand."""
 
 
 class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from .decide import Effect, weigh_effect
+from .decide import RIVAL_SHARE, Effect, weigh_effect, worth
 from .interval import mean_interval, median_interval, ratio_interval
 from .spread import mad_spread, quantile_spread, trimmed_mean
 from .typical import TypicalStep, typical_step
 
 __all__ = [
+    "RIVAL_SHARE",
     "Effect",
     "TypicalStep",
     "mad_spread",
@@ -18,4 +19,5 @@ __all__ = [
     "trimmed_mean",
     "typical_step",
     "weigh_effect",
+    "worth",
 ]

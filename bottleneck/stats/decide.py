@@ -1,8 +1,8 @@
-"""Is an effect larger than the noise it was measured in?
+"""Is an effect larger than the noise it was measured in, and what does a predicted one count for?
 
 In: the effect, the interval of what it is compared with, the smallest effect that matters.
 Out: `Effect`, an answer that may be "undecided" (pyperf's order: enough samples, then larger than
-the noise, then large enough to matter).
+the noise, then large enough to matter); what a saving counts for beside others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Effect", "weigh_effect"]
+__all__ = ["RIVAL_SHARE", "Effect", "weigh_effect", "worth"]
+
+BOUND_WEIGHT = 0.7
+"""What a bound counts for beside an estimate of the same size: "at most 50 ms" is a weaker reason to begin
+there than "40 ms". Bounds that were tried gave 0.55 of theirs and more (reports/trials.md, accuracy.md)."""
+RIVAL_SHARE = 0.5
+"""What counts for less than half of the best is no rival of it."""
+
+
+def worth(saves_ms: float, *, bound: bool, weight: float | None = None) -> float:
+    """Return what a saving counts for where causes, or fixes, are put in order, in ms.
+
+    Args:
+        saves_ms: predicted.
+        bound: it is the most that can be saved.
+        weight: of that bound, where more is known of it than of bounds in general.
+    """
+    if not bound:
+        return saves_ms
+    return saves_ms * (BOUND_WEIGHT if weight is None else weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

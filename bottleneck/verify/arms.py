@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from ..model.run import LoaderFacts, Run, Window
-from ..model.verify import RunRecord, Trial, TrialFacts, Wish
+from ..model.verify import EndedBy, RunRecord, Trial, TrialFacts, Wish
 from ..runs.environment import environment_of
 from ..runs.launch_apart import launch_apart
 from ..runs.layout import processes, runs_of
@@ -141,7 +141,9 @@ class Arms:
             applied=facts.applied if facts is not None else [],
         )
         if run.ended.interrupted:
-            return msgspec.structs.replace(record, status="interrupted", reason="stopped by the user")
+            return msgspec.structs.replace(
+                record, status="interrupted", ended=EndedBy.USER, reason="stopped by the user"
+            )
         timed = timed_step(runs)
         reason = self._failure(run, folder)
         if timed is None or reason:
@@ -149,7 +151,9 @@ class Arms:
             broken = first.artefacts.get("harness") if first is not None else None
             why = f": {str(broken.reason).strip().splitlines()[-1]}" if broken is not None else ""
             said = reason or f"it ended {_length(first)}before any step could be timed{why}"
-            return msgspec.structs.replace(record, status="failed", reason=said)
+            limit = EndedBy.TIME if run.ended.timed_out else EndedBy.FAULT
+            how = limit if reason else EndedBy.TOO_SHORT
+            return msgspec.structs.replace(record, status="failed", ended=how, reason=said)
         steps = timed.window.steps
         peak, kind = _peak(timed.window.after)
         return msgspec.structs.replace(

@@ -10,19 +10,19 @@ import difflib
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
 from ..catalog.registry import by_id
 from ..errors import InputError
+from ..model.fix import CodeEdit, KeywordEdit, RemovalEdit, StatementEdit
 from ..model.run import JsonValue, SourceSite
 from ..model.verify import Applied, Edit, Verification
 from .syntax import CannotEditError, add_after_imports, drop_statement, set_keywords
 
 __all__ = [
-    "SAID_ALREADY",
     "changed_sources",
     "joined_diff",
     "must_be_clean",
@@ -30,74 +30,6 @@ __all__ = [
     "with_edits",
     "write_edits",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A keyword of a call."""
-
-    matches: Callable[[str], bool]
-    keywords: tuple[str, ...]
-    drop: tuple[str, ...] = ()
-    each: bool = False
-    """Several such calls in a line are all meant."""
-
-
-def _named(*names: str) -> Callable[[str], bool]:
-    return lambda name: name in names
-
-
-def _loader(name: str) -> bool:
-    return name.endswith("Loader")
-
-
-_OPTIMIZERS = (
-    "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD SparseAdam"
-)
-_optimizer = _named(*_OPTIMIZERS.split())
-_COPIES = _Call(matches=_named("to", "cuda"), keywords=("non_blocking",), each=True)
-SAID_ALREADY = "the source says so already"
-SET_TO_NONE = "gradients set to None"
-"""What FX412 says of the scripts that it had to help (`harness/patches/graph_gradients.py`)."""
-
-_WORKERS = _Call(matches=_loader, keywords=("num_workers", "persistent_workers"))
-_COMPILE = _named("compile")
-_CALLS: dict[str, tuple[_Call, ...]] = {
-    "FX101": (_WORKERS,),
-    "FX102": (_WORKERS,),
-    "FX103": (
-        _Call(matches=_loader, keywords=("pin_memory",)),
-        _COPIES,
-    ),
-    "FX104": (_COPIES,),
-    "FX105": (_Call(matches=_loader, keywords=("persistent_workers",)),),
-    "FX106": (_Call(matches=_loader, keywords=("prefetch_factor",)),),
-    "FX311": (_Call(matches=_optimizer, keywords=("fused",), drop=("foreach",)),),
-    "FX312": (_Call(matches=_optimizer, keywords=("foreach",), drop=("fused",)),),
-    "FX313": (_Call(matches=_named("zero_grad"), keywords=("set_to_none",)),),
-    "FX406": (_Call(matches=_COMPILE, keywords=("fullgraph",)),),
-    "FX407": (_Call(matches=_COMPILE, keywords=("dynamic",)),),
-    "FX412": (_Call(matches=_COMPILE, keywords=("mode",), drop=("options",)),),
-    "FX601": (
-        _Call(
-            matches=_named("DistributedDataParallel", "DDP"),
-            keywords=("bucket_cap_mb", "gradient_as_bucket_view", "static_graph"),
-        ),
-    ),
-}
-_BY_COMPILING = frozenset({"FX406", "FX407", "FX412"})
-_STATEMENTS = {
-    "FX301": ('torch.set_float32_matmul_precision("high")',),
-    "FX302": ("torch.backends.cudnn.allow_tf32 = True",),
-    "FX308": ("torch.backends.cudnn.benchmark = True",),
-}
-_DROPPED = {"FX204": "empty_cache", "FX512": "set_detect_anomaly"}
-"""Calls that go, where they are statements of their own."""
-_SETTING = {
-    "FX301": "set_float32_matmul_precision",
-    "FX302": "cudnn.allow_tf32",
-    "FX308": "cudnn.benchmark",
-}
 
 
 def with_edits(verification: Verification) -> Verification:
@@ -110,7 +42,7 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     entry = by_id(fix)
     applied = _last_applied(fix, verification)
     base = Edit(fix=fix, what=entry.what_to_change, code=entry.code)
-    if fix in _STATEMENTS:
+    if _statement_of(fix) is not None:
         script = script_file(Path(verification.cwd), verification.script, verification.module)
         if script is None:
             return [msgspec.structs.replace(base, reason="the script's own file is not known")]
@@ -120,44 +52,38 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
             )
         ]
     sites = applied.sites if applied is not None else []
-    if fix in _BY_COMPILING and not _calls_compile(sites):
-        where = sites[0] if sites else None
-        why = "the script has no call of torch.compile to change; put one around the model"
-        return [msgspec.structs.replace(base, where=where, reason=why)]
-    if fix not in _CALLS and fix not in _DROPPED:
-        where = sites[0] if sites else None
+    where = sites[0] if sites else None
+    elsewhere = _without_call(entry.edits, sites)
+    if elsewhere:
+        return [msgspec.structs.replace(base, where=where, reason=elsewhere)]
+    if not entry.edits:
         return [msgspec.structs.replace(base, where=where, reason="it is more than a keyword of a call")]
-    if not sites:
+    if applied is None or not sites:
         return [msgspec.structs.replace(base, reason="no line of yours was seen to make the call")]
-    values = applied.values if applied is not None else {}
-    if applied is not None and "pinned before the copy" in applied.evidence:
-        base = msgspec.structs.replace(
-            base,
-            also="The tensors that are copied here were pinned for the run: call .pin_memory() on them"
-            " where they are made.",
-        )
-    elif applied is not None and SET_TO_NONE in applied.evidence:
-        base = msgspec.structs.replace(
-            base,
-            also="Gradients were dropped for the run where the script fills them with zeros: call"
-            " zero_grad(set_to_none=True).",
-        )
-    return [
-        _with_diff(msgspec.structs.replace(base, where=site, values=_plain(values)), verification)
-        for site in sites
-    ]
+    also = " ".join(entry.by_hand[deed] for deed in applied.beside if deed in entry.by_hand)
+    edit = msgspec.structs.replace(base, also=also, values=_plain(applied.values))
+    return [_with_diff(msgspec.structs.replace(edit, where=site), verification) for site in sites]
 
 
-def _calls_compile(sites: Sequence[SourceSite]) -> bool:
-    """Say whether one of these lines compiles something itself, instead of calling the model."""
-    for site in sites:
-        try:
-            line = Path(site.file).read_text("utf-8").splitlines()[site.line - 1]
-        except (OSError, UnicodeDecodeError, IndexError):
-            continue
-        if "compile" in line:
-            return True
-    return False
+def _statement_of(fix: str) -> StatementEdit | None:
+    return next((edit for edit in by_id(fix).edits if isinstance(edit, StatementEdit)), None)
+
+
+def _without_call(edits: Sequence[CodeEdit], sites: Sequence[SourceSite]) -> str:
+    """Return what an edit says where none of these lines has its call, or "" where one has."""
+    for edit in edits:
+        if isinstance(edit, KeywordEdit) and edit.without_call:
+            lines = [_line_at(site) for site in sites]
+            if not any(call in line for call in edit.calls for line in lines):
+                return edit.without_call
+    return ""
+
+
+def _line_at(site: SourceSite) -> str:
+    try:
+        return Path(site.file).read_text("utf-8").splitlines()[site.line - 1]
+    except (OSError, UnicodeDecodeError, IndexError):
+        return ""
 
 
 def _plain(values: dict[str, JsonValue]) -> dict[str, bool | int | float | str | None]:
@@ -186,7 +112,7 @@ def _with_diff(edit: Edit, verification: Verification) -> Edit:
     except CannotEditError as error:
         return msgspec.structs.replace(edit, reason=str(error))
     if new == old:
-        return msgspec.structs.replace(edit, reason=SAID_ALREADY)
+        return msgspec.structs.replace(edit, already=True, reason="the source says so already")
     return msgspec.structs.replace(edit, diff=_diff(file, old, new, root=Path(verification.cwd)))
 
 
@@ -204,31 +130,35 @@ def _edited(edit: Edit, source: str) -> str:
         CannotEditError: it is not known to the letter.
     """
     assert edit.where is not None
-    if edit.fix in _STATEMENTS:
-        statement = _STATEMENTS[edit.fix]
-        # Set by the script itself, perhaps later than at its top: that line is the one to change.
-        if _SETTING[edit.fix] in source:
-            raise CannotEditError(f"the script sets {_SETTING[edit.fix]} itself: change that line")
-        return add_after_imports(source, statement)
-    if edit.fix in _DROPPED:
-        return drop_statement(source, edit.where.line, matches=_named(_DROPPED[edit.fix]))
+    line = edit.where.line
     problem = CannotEditError("no keyword to set is known")
-    for call in _CALLS[edit.fix]:
-        keywords = {name: edit.values[name] for name in call.keywords if name in edit.values}
+    for change in by_id(edit.fix).edits:
+        if isinstance(change, StatementEdit):
+            # Set by the script itself, perhaps later than at its top: that line is the one to change.
+            if change.setting in source:
+                raise CannotEditError(f"the script sets {change.setting} itself: change that line")
+            return add_after_imports(source, [change.statement])
+        if isinstance(change, RemovalEdit):
+            return drop_statement(source, line, matches=_matcher((change.call,)))
+        keywords = {name: edit.values[name] for name in change.keywords if name in edit.values}
         if not keywords:
             continue
         try:
             return set_keywords(
                 source,
-                edit.where.line,
-                matches=call.matches,
+                line,
+                matches=_matcher(change.calls),
                 keywords=keywords,
-                drop=call.drop,
-                each=call.each,
+                drop=change.drop,
+                each=change.each,
             )
         except CannotEditError as error:
             problem = error
     raise problem
+
+
+def _matcher(calls: Sequence[str]) -> Callable[[str], bool]:
+    return lambda name: any(fnmatchcase(name, call) for call in calls)
 
 
 def changed_sources(edits: Iterable[Edit]) -> dict[Path, tuple[str, str]]:
@@ -245,7 +175,7 @@ def changed_sources(edits: Iterable[Edit]) -> dict[Path, tuple[str, str]]:
 
 
 def _from_below(edit: Edit) -> tuple[bool, int]:
-    return edit.fix in _STATEMENTS, -edit.where.line if edit.where is not None else 0
+    return _statement_of(edit.fix) is not None, -edit.where.line if edit.where is not None else 0
 
 
 def joined_diff(edits: Sequence[Edit], *, root: Path | None = None) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..catalog.registry import by_id
 from ..model.verify import Measured, Noise
 from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_freedom, neighbour_noise, paired_ratio
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["decide", "measure", "memory_change", "noise_of", "pays_after", "startup_change"]
 
-_COMPILING = frozenset({"FX406", "FX407", "FX410", "FX411", "FX412", "FX414", "FX416"})
 _COMMON = 10
 """Fewer steps in common are no series."""
 _ALIKE = 0.7
@@ -174,7 +174,7 @@ def startup_change(
     if not all(known):
         return None
     # Of several compilations all but the first may find a warm cache, and a user's first one does not.
-    with_it = known[1][0] if _COMPILING.intersection(added) else median(known[1])
+    with_it = known[1][0] if any(by_id(fix).compiles for fix in added) else median(known[1])
     return with_it - median(known[0])
 
 

@@ -140,7 +140,8 @@ def compare(
         return _with(
             found,
             "harmful",
-            f"The loss differs by {early:.2g} at the first steps; {tolerance.name} allows {may_early:.2g}.",
+            f"The loss differs by {early:.2g} at the first steps;"
+            f" {tolerance.arithmetic.value} allows {may_early:.2g}.",
         )
     if tail is not None and tail > may_tail:
         return _with(

@@ -1,6 +1,6 @@
 """Which run comes next: A B A B ... until enough is known, or too much time has gone.
 
-In: the records so far. Out: "without", "with", or a reason to stop. Pure functions; the session runs
+In: the records so far. Out: "without", "with", or that it is to stop. Pure functions; the session runs
 what they say.
 """
 
@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ..model.verify import EndedBy
 from .measure import decide, measure
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Next:
 
     run: Literal["without", "with", "as it is", "stop"]
     """The fixes in force on both sides, with those under test or without them; or none at all."""
-    reason: str = ""
+    ended: EndedBy = EndedBy.DONE
+    """What stops it."""
 
 
 def next_run(
@@ -57,12 +59,12 @@ def next_run(
     tried = [run for run in runs if run.fixes == together and run.purpose == "timing"]
     failed = next((run for run in reversed(tried) if run.status == "failed"), None)
     if failed is not None:
-        return Next(run="stop", reason="failed")
+        return Next(run="stop", ended=EndedBy.FAULT)
     ok = [run for run in tried if run.status == "ok"]
     if ok and _not_applied(ok[-1], added):
-        return Next(run="stop", reason="not applied")
+        return Next(run="stop")
     if len(runs) >= _HOPELESS and all(r.status == "failed" and r.fixes == base for r in runs[-_HOPELESS:]):
-        return Next(run="stop", reason="the script now fails without it as well")
+        return Next(run="stop", ended=EndedBy.NOTHING_TO_COMPARE)
     last = runs[-1] if runs else None
     fresh = last is not None and last.session == session and last.status == "ok" and last.purpose == "timing"
     # Beside other fixes, a run without any serves as well: the next question is what all bring together.
@@ -70,7 +72,7 @@ def next_run(
     if harmful and ok:
         # First see whether the script agrees with itself: a second run without any fix.
         alone = [r for r in runs if r.fixes == base and r.status == "ok" and r.purpose == "timing"]
-        return Next(run="stop", reason="harmful") if len(alone) > 1 else Next(run="without")
+        return Next(run="stop") if len(alone) > 1 else Next(run="without")
     _, ratio = measure(runs, base=base, added=added)
     pairs = ratio.pairs if ratio is not None else 0
     if pairs >= protocol.pairs:
@@ -79,7 +81,7 @@ def next_run(
             return _other_side(runs, base=base, added=added)
         decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
         if pairs >= protocol.max_pairs or (decision != "undecided" and _told(decision, ratio)):
-            return Next(run="stop", reason=decision)
+            return Next(run="stop")
     return Next(run="with") if after_base else _other_side(runs, base=base, added=added)
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..catalog.registry import by_id
 from ..model.fix import Risk
-from ..model.verify import Outcome, Parity
+from ..model.verify import EndedBy, Outcome, Parity
 from ..runs.layout import first_run
 from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
-from .tolerances import MOVES_SAMPLES, tolerance_of, widened
+from .tolerances import tolerance_of, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +109,7 @@ class Evidence:
         facts = self.of(run)
         if facts is None:
             return []
-        if not MOVES_SAMPLES.intersection(added):
+        if not any(by_id(fix).moves_samples for fix in added):
             return facts.losses
         return facts.losses[: first_epoch(self.folder / run.folder)]
 
@@ -164,6 +165,14 @@ class Evidence:
         return worst
 
 
+_STOPPED: dict[EndedBy | None, str] = {
+    EndedBy.USER: "stopped by the user",
+    EndedBy.TIME: "the time budget is used up; --resume goes on",
+    EndedBy.NOTHING_TO_COMPARE: "the script now fails without it as well",
+}
+"""What is said of a fix that was not tried to the end."""
+
+
 def make_outcome(
     candidate: Candidate,
     runs: Sequence[RunRecord],
@@ -171,7 +180,7 @@ def make_outcome(
     base: tuple[str, ...],
     protocol: Protocol,
     evidence: Evidence,
-    stopped: str = "",
+    ended: EndedBy | None = None,
 ) -> Outcome:
     """Say what is known of a candidate.
 
@@ -181,15 +190,17 @@ def make_outcome(
         base: fixes in force on both sides.
         protocol: thresholds.
         evidence: where losses come from.
-        stopped: why trying ended early, if it did.
+        ended: what ended trying it; None while it goes on.
     """
     added = candidate.fixes
     measured, ratio = measure(runs, base=base, added=added)
     outcome = msgspec.structs.replace(
         empty_row(candidate),
         base=base,
+        ended=ended,
         options={wish.fix: _plain(wish.options) for wish in candidate.wishes if wish.options},
     )
+    stopped = _STOPPED.get(ended, "")
     tried = [run for run in runs if run.fixes == base + added]
     if not tried:
         return msgspec.structs.replace(outcome, reason=stopped) if stopped else outcome

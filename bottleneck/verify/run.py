@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..model.files import write_text
 from ..model.words import shown
 from .arms import Arms
-from .edits import SAID_ALREADY, joined_diff, with_edits, write_edits
+from .edits import joined_diff, with_edits, write_edits
 from .record import write_state
 from .session import Session
 
@@ -104,5 +104,5 @@ def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Ca
         for file in write_edits(state.edits):
             say(f"changed {shown(file)}")
     for edit in state.edits:
-        if not edit.diff and edit.reason != SAID_ALREADY:
+        if not edit.diff and not edit.already:
             say(f"{edit.fix} is left to you: {edit.reason}")

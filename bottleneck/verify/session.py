@@ -14,12 +14,12 @@ import msgspec
 
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
-from ..model.verify import Verification
+from ..model.verify import EndedBy, Verification
+from ..runs.environment import usable
 from ..runs.layout import first_run
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
 from .rows import Candidate, Evidence, make_outcome
-from .tolerances import MOVES_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,8 +63,7 @@ class Session:
                 self._experiment(candidate)
         if self.state.combine and not self._interrupted:
             self._combine()
-        left = self._interrupted or any(row.reason == _OUT_OF_TIME for row in self.state.outcomes)
-        self._put(complete=not left)
+        self._put(complete=not self._interrupted and not any(map(_is_open, self.state.outcomes)))
         return self.state
 
     @property
@@ -87,7 +86,7 @@ class Session:
             record = self._launch(())
             if self._interrupted:
                 return
-            if record.status == "failed" and record.reason.startswith("it ended"):
+            if record.ended is EndedBy.TOO_SHORT:
                 raise ScriptError(
                     f"{self.arms.target.name} is too short to measure: {record.reason}.",
                     remedy="Let it make 50 steps or more; a run is stopped as soon as it has told enough.",
@@ -160,14 +159,19 @@ class Session:
             )
 
     def _filled(self, wishes: Sequence[Wish]) -> list[Wish]:
-        """Add what only a run without the fix can tell: how much memory there is to preheat."""
+        """Add what the catalogue says of these fixes, and what only this machine or a run tells."""
+        measured = {
+            "cores": usable(),
+            "device peak": next((run.peak_bytes for run in self.state.runs if run.peak_is == "device"), None),
+        }
         filled = []
         for wish in wishes:
-            if wish.fix == "FX203" and "bytes" not in wish.options:
-                peak = next((run.peak_bytes for run in self.state.runs if run.peak_is == "device"), None)
-                if peak is not None:
-                    wish = msgspec.structs.replace(wish, options={**wish.options, "bytes": peak})  # noqa: PLW2901
-            filled.append(wish)
+            fix = by_id(wish.fix)
+            figures = {name: measured.get(option.measured) for name, option in fix.options.items()}
+            own = {name: figure for name, figure in figures.items() if figure is not None}
+            filled.append(
+                msgspec.structs.replace(wish, options={**own, **wish.options}, environment=fix.environment)
+            )
         return filled
 
     # -- experiments ---------------------------------------------------------------------------
@@ -175,8 +179,8 @@ class Session:
     def _experiment(self, candidate: Candidate, base: tuple[Wish, ...] = ()) -> Outcome:
         """Run one candidate against what is in force already, until it is decided."""
         fixes = tuple(wish.fix for wish in base)
-        stopped = ""
-        while not stopped:
+        ended: EndedBy | None = None
+        while ended is None:
             outcome = self._outcome(candidate, fixes)
             step = next_run(
                 self.state.runs,
@@ -187,17 +191,16 @@ class Session:
                 harmful=outcome.verdict == "harmful",
             )
             if step.run == "stop":
-                stopped = step.reason if step.reason not in _SAID_BY_THE_ROW else ""
-                break
-            if self._interrupted:
-                stopped = "stopped by the user"
+                ended = step.ended
+            elif self._interrupted:
+                ended = EndedBy.USER
             elif self._out_of_time(0.0 if base else self._kept_back(candidate)):
-                stopped = _OUT_OF_TIME
+                ended = EndedBy.TIME
             else:
                 sides = {"with": (*base, *candidate.wishes), "without": base, "as it is": ()}
                 self._launch(sides[step.run])
-        outcome = self._outcome(candidate, fixes, stopped=stopped)
-        if outcome.verdict == "harmful" and not stopped and self._may_be_moved(candidate, fixes):
+        outcome = self._outcome(candidate, fixes, ended=ended)
+        if outcome.verdict == "harmful" and ended is EndedBy.DONE and self._may_be_moved(candidate, fixes):
             # Random transforms that run elsewhere draw other numbers: look again without that.
             self._launch(base, parity=True)
             if not self._interrupted:
@@ -209,16 +212,19 @@ class Session:
     def _may_be_moved(self, candidate: Candidate, base: tuple[str, ...]) -> bool:
         together = base + candidate.fixes
         seen = any(run.purpose == "parity" and run.fixes == together for run in self.state.runs)
-        return not seen and bool(MOVES_SAMPLES.intersection(candidate.fixes)) and not self._interrupted
+        moves = any(by_id(fix).moves_samples for fix in candidate.fixes)
+        return moves and not seen and not self._interrupted
 
-    def _outcome(self, candidate: Candidate, base: tuple[str, ...], *, stopped: str = "") -> Outcome:
+    def _outcome(
+        self, candidate: Candidate, base: tuple[str, ...], *, ended: EndedBy | None = None
+    ) -> Outcome:
         return make_outcome(
             candidate,
             self.state.runs,
             base=base,
             protocol=self.state.protocol,
             evidence=self._evidence,
-            stopped=stopped,
+            ended=ended,
         )
 
     def _note(self, outcome: Outcome) -> None:
@@ -313,8 +319,9 @@ class Session:
         self.save(self.state)
 
 
-_SAID_BY_THE_ROW = frozenset({"failed", "not applied", "harmful", "faster", "slower", "no gain", "undecided"})
-_OUT_OF_TIME = "the time budget is used up; --resume goes on"
+def _is_open(row: Outcome) -> bool:
+    """Say whether the time ran out before anything was decided."""
+    return row.ended is EndedBy.TIME and row.verdict in ("not run", "undecided")
 
 
 def _conflict(first: Sequence[str], second: Sequence[str]) -> bool:

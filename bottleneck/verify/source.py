@@ -103,7 +103,7 @@ def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[s
         InputError: what is named is neither a run nor a script.
     """
     if module is None and not words:
-        raise UsageError("Nothing to verify.", remedy="bottleneck verify RUN, or verify --fix FX... train.py")
+        raise UsageError("Nothing to verify.", remedy="bottleneck verify RUN, or verify --fix FIX train.py")
     if module is None and Path(words[0]).is_dir():
         if len(words) > 1:
             raise UsageError(f"A run folder takes no arguments: {' '.join(words[1:])}.")
@@ -151,7 +151,7 @@ def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:
     if not (cwd / first).is_file():
         raise InputError(
             f"The script of {folder} is gone: there is no {cwd / first}.",
-            remedy="Name it: bottleneck verify --fix FX... train.py",
+            remedy="Name it: bottleneck verify --fix FIX train.py",
         )
     return Target(script=first, args=arguments, launcher=launcher, cwd=cwd)
 
@@ -160,7 +160,7 @@ def _existing(cwd: Path, folder: Path) -> Path:
     if not cwd.is_dir():
         raise InputError(
             f"{folder} was run in {cwd}, which does not exist here.",
-            remedy="Go to the script's folder and name it: bottleneck verify --fix FX... train.py",
+            remedy="Go to the script's folder and name it: bottleneck verify --fix FIX train.py",
         )
     return cwd
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torch_bottleneck.catalog.conditions import REFERENCE, evaluate, fill
+from torch_bottleneck.catalog.conditions import REFERENCE, evaluate, fill, filled_code, filled_options
 from torch_bottleneck.catalog.registry import FAMILIES, FIXES, by_id
 from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.codes import FINDING_CODES
@@ -123,6 +123,30 @@ def test_fills_replace_text_that_is_there_with_facts_that_exist(fix: Fix) -> Non
         filled = fill(fix.code, {text: template}, facts)
         assert filled != fix.code
         compile(filled, fix.id, "exec")
+
+
+@each_fix()
+def test_options_stand_in_the_code_with_their_default_and_take_figures_that_exist(fix: Fix) -> None:
+    assert fix.can_try or not (fix.options or fix.edits or fix.environment)
+    for name, option in fix.options.items():
+        if option.default is None:
+            assert not option.of_run
+            continue
+        assert f"{name}={option.default!r}" in fix.code
+        for key in re.findall(r"[a-z]+\.[a-z_]+", option.of_run):
+            assert key in CONTEXT_KEYS
+    context = {
+        key: 3 for option in fix.options.values() for key in re.findall(r"[a-z]+\.[a-z_]+", option.of_run)
+    }
+    for name, value in filled_options(fix.options, context).items():
+        assert f"{name}={value!r}" in filled_code(fix, context)
+
+
+@each_fix()
+def test_variables_are_filled_from_options_that_exist(fix: Fix) -> None:
+    for variable in fix.environment:
+        for name in re.findall(r"\{(\w+)\}", variable.value):
+            assert name in ("before", "malloc") or name in fix.options
 
 
 def test_a_catalogue_without_such_an_id_says_so() -> None:

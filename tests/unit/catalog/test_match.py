@@ -13,6 +13,7 @@ from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.fix import Condition, Fix, Risk, Suggestion
 from torch_bottleneck.model.run import SourceSite
+from torch_bottleneck.model.words import step_change
 from torch_bottleneck.model.work import BreakRow
 
 SITE = SourceSite(file="train.py", line=12)
@@ -138,6 +139,16 @@ def test_a_fix_that_the_replay_gives_no_gain_is_left_out() -> None:
     assert match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, 0.0), 100.0, fixes=[fix]) == ()
 
 
+@pytest.mark.parametrize(("saves", "listed"), [(0.49, False), (0.51, True)])
+def test_what_would_be_listed_as_no_change_at_all_is_left_out(saves: float, listed: bool) -> None:
+    fix = make("FX001", what_if=WhatIf.ALLOCATOR_FREE)
+    found = match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, saves), 100.0, fixes=[fix])
+    assert bool(found) is listed
+    if found and found[0].predicted_ms is not None:
+        assert "1.00×" not in step_change(100.0, found[0].predicted_ms, bound=False)
+    assert "1.00×" in step_change(100.0, 100.0 - 0.49, bound=False)
+
+
 def test_one_fix_appears_once_for_the_dearest_finding() -> None:
     fix = Fix(id="FX001", title="t", addresses=("BN101", "BN102"), what_to_change="Do it.")
     cheap = finding("BN101", 3.0)
@@ -176,7 +187,7 @@ def test_the_only_answer_to_a_dear_finding_is_not_buried_for_want_of_a_predictio
         make("FX002", "BN802"),
         make("FX003", "BN901"),
     ]
-    findings = [finding("BN101", 10.0), finding("BN802", 60.0), finding("BN901", 15.0)]
+    findings = [finding("BN101", 10.0), finding("BN802", 60.0), finding("BN901", 14.0)]
     suggestions = match(findings, {}, answer(WhatIf.INPUT_READY, 10.0), 100.0, fixes=fixes)
     assert ids(suggestions) == ["FX002", "FX001", "FX003"]
     assert suggestions[0].saves_ms is None, "ranked by what it might save, never given a figure"
@@ -208,6 +219,9 @@ def test_code_is_filled_with_the_figures_of_the_run() -> None:
     }
     by_fix = {s.fix: s for s in match([finding("BN101", 50.0)], context, {}, 100.0)}
     assert "num_workers=6" in by_fix["FX101"].code
+    assert by_fix["FX101"].options == {"num_workers": 6}
+    unknown = {s.fix: s for s in match([finding("BN101", 50.0)], {"loader.present": True}, {}, 100.0)}
+    assert unknown["FX101"].options == {"num_workers": 4}, "the default, which its code says as well"
     assert "FX111" not in by_fix, "there is a DataLoader"
 
 

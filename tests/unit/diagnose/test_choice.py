@@ -1,8 +1,8 @@
-"""Which fix stands first: of the verdict's class, an estimate before a bound, then the specific."""
+"""Which fix stands first: one of the verdict's class, unless another promises twice as much."""
 
 from __future__ import annotations
 
-import msgspec
+import pytest
 
 from torch_bottleneck.diagnose.choice import verdicts_own_first
 from torch_bottleneck.model.codes import BottleneckClass
@@ -13,12 +13,15 @@ INPUT = Verdict(bottleneck_class=BottleneckClass.INPUT, confidence="high", headl
 
 
 def suggestion(fix: str, finding: str, predicted_ms: float | None, *, bound: bool = False) -> Suggestion:
-    return Suggestion(fix=fix, title=fix, finding=finding, predicted_ms=predicted_ms, bound=bound)
+    saves_ms = 100.0 - predicted_ms if predicted_ms is not None else None
+    return Suggestion(
+        fix=fix, title=fix, finding=finding, predicted_ms=predicted_ms, saves_ms=saves_ms, bound=bound
+    )
 
 
-CHEAPER = suggestion("FX107", "BN102", 92.1, bound=True)
-WORKERS = suggestion("FX101", "BN101", 92.2)
-COMPILE = suggestion("FX414", "BN501", 20.0)
+CHEAPER = suggestion("FX107", "BN102", 60.0, bound=True)
+WORKERS = suggestion("FX101", "BN101", 80.0)
+COMPILE = suggestion("FX414", "BN501", 70.0)
 ALL = {"BN101", "BN102", "BN501"}
 
 
@@ -26,32 +29,36 @@ def first(*suggestions: Suggestion, verdict: Verdict = INPUT) -> str:
     return verdicts_own_first(suggestions, verdict, ALL)[0].fix
 
 
-def test_of_equals_an_estimate_stands_before_a_bound() -> None:
-    assert first(CHEAPER, WORKERS, COMPILE) == "FX101"
-
-
-def test_a_bound_that_promises_clearly_more_stays_first() -> None:
-    assert first(msgspec.structs.replace(CHEAPER, predicted_ms=60.0), WORKERS) == "FX107"
-
-
-def test_a_fix_of_another_class_never_answers_the_verdict() -> None:
+def test_a_fix_of_the_class_stands_before_a_better_one_of_another() -> None:
     assert first(COMPILE, WORKERS) == "FX101"
 
 
+@pytest.mark.parametrize(("predicted_ms", "expected"), [(59.0, "FX414"), (61.0, "FX101")])
+def test_what_promises_twice_as_much_stands_first_whatever_its_class(
+    predicted_ms: float, expected: str
+) -> None:
+    assert first(suggestion("FX414", "BN501", predicted_ms), WORKERS) == expected
+
+
+def test_bounds_count_for_less_here_as_in_the_order_of_fixes() -> None:
+    bound = suggestion("FX107", "BN102", 70.0, bound=True)  # 30 ms at best count for 21
+    assert first(suggestion("FX414", "BN501", 57.0), bound) == "FX414"
+    assert first(suggestion("FX414", "BN501", 59.0), bound) == "FX107"
+
+
+def test_of_equals_the_one_made_for_the_most_specific_finding_stands_first() -> None:
+    general = suggestion("FX111", "BN101", 60.0, bound=True)
+    assert first(general, CHEAPER) == "FX107", "its first address is BN102"
+    assert verdicts_own_first((general, CHEAPER), INPUT, {"BN101"})[0].fix == "FX111"
+
+
 def test_a_fix_of_the_class_that_saves_next_to_nothing_does_not_stand_first() -> None:
-    idle = msgspec.structs.replace(WORKERS, predicted_ms=99.0, saves_ms=1.0)
-    assert first(COMPILE, idle) == "FX414"
-    assert first(COMPILE, msgspec.structs.replace(idle, predicted_ms=97.0, saves_ms=3.0)) == "FX101"
-
-
-def test_a_fix_of_the_class_that_saves_a_fraction_of_the_best_does_not_stand_first() -> None:
-    little = msgspec.structs.replace(WORKERS, predicted_ms=97.0, saves_ms=3.0)
-    assert first(msgspec.structs.replace(COMPILE, saves_ms=80.0), little) == "FX414"
-    assert first(msgspec.structs.replace(COMPILE, predicted_ms=80.0, saves_ms=20.0), little) == "FX101"
+    assert first(suggestion("FX414", "BN501", 98.0), suggestion("FX101", "BN101", 98.5)) == "FX414"
+    assert first(suggestion("FX414", "BN501", 97.0), suggestion("FX101", "BN101", 97.5)) == "FX101"
 
 
 def test_without_a_price_in_the_class_the_order_stays() -> None:
-    assert first(COMPILE, msgspec.structs.replace(WORKERS, predicted_ms=None)) == "FX414"
+    assert first(COMPILE, suggestion("FX101", "BN101", None)) == "FX414"
 
 
 def test_nothing_is_lost() -> None:

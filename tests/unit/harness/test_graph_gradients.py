@@ -13,7 +13,7 @@ from torch_bottleneck.harness.trials.patches.graph_gradients import GraphGradien
 
 @pytest.fixture
 def gradients() -> Iterator[GraphGradients]:
-    patch = GraphGradients("FX412", {})
+    patch = GraphGradients({})
     patch.install()
     yield patch
     patch.uninstall()

@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from torch_bottleneck.catalog.registry import FIXES
+from torch_bottleneck.catalog.registry import FIXES, by_id
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
@@ -49,7 +49,7 @@ def put_in() -> Iterator[Callable[..., Patch]]:
     made: list[Patch] = []
 
     def install(fix: str, **options: Any) -> Patch:
-        (patch,) = make_patches((Wish(fix=fix, options=options),))
+        (patch,) = make_patches((wish_of(fix, **options),))
         patch.install()
         made.append(patch)
         return patch
@@ -59,6 +59,11 @@ def put_in() -> Iterator[Callable[..., Patch]]:
         patch.uninstall()
     assert [vars(owner).get(name) for owner, name in REPLACED] == before
     assert torch.get_float32_matmul_precision() == precision
+
+
+def wish_of(fix: str, **options: Any) -> Wish:
+    """A wish as a run gets it, with what the catalogue says of the environment."""
+    return Wish(fix=fix, options=options, environment=by_id(fix).environment)
 
 
 def dataset(count: int = 16) -> TensorDataset:
@@ -540,14 +545,15 @@ def test_threads_are_those_asked_for(put_in: Callable[..., Patch]) -> None:
     ],
 )  # fmt: skip
 def test_allocator_settings_keep_what_is_not_against_segments_that_grow(before: str, after: str) -> None:
-    assert patch_environment.allocator_text(before) == after
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    assert patch_environment.environment_of([wish_of("FX201")], {name: before}) == {name: after}
 
 
 def test_the_environment_is_only_that_of_the_fixes_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch_environment, "find_malloc", lambda: "/lib/libjemalloc.so.2")
-    assert patch_environment.environment_of([Wish(fix="FX311")], os.environ) == {}
+    assert patch_environment.environment_of([wish_of("FX311")], os.environ) == {}
     made = patch_environment.environment_of(
-        [Wish(fix="FX201"), Wish(fix="FX206"), Wish(fix="FX506", options={"threads": 3})],
+        [wish_of("FX201"), wish_of("FX206"), wish_of("FX506", threads=3)],
         {"PYTORCH_ALLOC_CONF": "a:1", "LD_PRELOAD": "x.so"},
     )
     assert made["PYTORCH_ALLOC_CONF"] == "a:1,expandable_segments:True"
@@ -555,7 +561,7 @@ def test_the_environment_is_only_that_of_the_fixes_in_force(monkeypatch: pytest.
     assert made["MALLOC_CONF"]
     assert made["OMP_NUM_THREADS"] == "3"
     monkeypatch.setattr(patch_environment, "find_malloc", lambda: None)
-    assert patch_environment.environment_of([Wish(fix="FX206")], {}) == {}
+    assert patch_environment.environment_of([wish_of("FX206")], {}) == {}
 
 
 # -- several ranks ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch_bottleneck.stats import (
     trimmed_mean,
     typical_step,
     weigh_effect,
+    worth,
 )
 
 
@@ -113,3 +114,10 @@ def test_an_effect_is_real_only_above_its_noise(effect, interval, decision):
 def test_the_error_of_a_prediction_is_noise_too():
     effect = weigh_effect(0.5, step_ms=10.0, interval_ms=(10.0, 10.0), relative_error=0.1)
     assert effect.decision == "undecided"
+
+
+def test_a_bound_counts_for_less_than_an_estimate_of_the_same_size() -> None:
+    assert worth(10.0, bound=False) == 10.0
+    assert worth(10.0, bound=True) == pytest.approx(7.0)
+    assert worth(10.0, bound=True, weight=0.8) == pytest.approx(8.0), "where more is known of this bound"
+    assert worth(10.0, bound=False, weight=0.8) == 10.0

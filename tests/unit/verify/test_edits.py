@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from torch_bottleneck.errors import InputError
+from torch_bottleneck.model.fix import Beside
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.verify import Applied, RunRecord, Verification
 from torch_bottleneck.verify.edits import joined_diff, with_edits, write_edits
@@ -149,6 +150,21 @@ def test_writing_is_refused_without_a_clean_copy_in_git(script: Path) -> None:
     assert "fused=True" in script.read_text()
 
 
+def test_an_edit_that_the_source_has_already_is_told_as_such(script: Path) -> None:
+    script.write_text("o = torch.optim.AdamW(p, fused=True)\n")
+    (edit,) = with_edits(verification(script, applied("FX311", script, 1, fused=True))).edits
+    assert edit.already
+    assert not edit.diff
+
+
+def test_what_was_pinned_for_the_run_is_left_to_do_by_hand(script: Path) -> None:
+    found = applied("FX103", script, 11, non_blocking=True)
+    (edit,) = with_edits(
+        verification(script, msgspec.structs.replace(found, beside=(Beside.PINNED,), evidence="xyzzy"))
+    ).edits
+    assert ".pin_memory()" in edit.also
+
+
 def test_without_a_winner_there_is_nothing_to_edit(script: Path) -> None:
     state = verification(script, applied("FX311", script, 5, fused=True))
     assert with_edits(msgspec.structs.replace(state, combination=())).edits == ()
@@ -214,7 +230,7 @@ def test_what_a_graph_needed_of_the_gradients_is_told_beside_the_edit(script: Pa
     script.write_text("m = torch.compile(m)\n")
     found = msgspec.structs.replace(
         applied("FX412", script, 1, mode="reduce-overhead"),
-        evidence="1 module compiled; gradients set to None in 9 calls of zero_grad",
+        beside=(Beside.GRADIENTS_DROPPED,),
     )
     (edit,) = with_edits(verification(script, found)).edits
     assert "set_to_none=True" in edit.also

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torch_bottleneck.model.verify import Applied, Measured, Protocol, RunRecord
+from torch_bottleneck.model.verify import Applied, EndedBy, Measured, Protocol, RunRecord
 from torch_bottleneck.verify.measure import measure, memory_change, noise_of, pays_after, startup_change
 from torch_bottleneck.verify.protocol import estimate_seconds, next_run
 
@@ -29,7 +29,7 @@ def runs(*times: float, **fields: Any) -> list[RunRecord]:
 
 def following(done: list[RunRecord], **options: Any) -> str:
     step = next_run(done, base=(), added=FIX, protocol=PROTOCOL, session=1, **options)
-    return step.run if step.run != "stop" else f"stop: {step.reason}"
+    return step.run if step.run != "stop" else f"stop: {step.ended.value}"
 
 
 def test_runs_take_turns_until_it_is_decided_and_end_without_the_fix() -> None:
@@ -41,14 +41,14 @@ def test_runs_take_turns_until_it_is_decided_and_end_without_the_fix() -> None:
         number = len(done)
         done.append(record(number + 1, FIX if step == "with" else (), times[number]))
     assert order == ["without", "with"] * 3 + ["without"]
-    assert step == "stop: faster"
+    assert step == "stop: done"
 
 
 def test_more_pairs_are_run_while_it_is_undecided_up_to_the_cap() -> None:
     noisy = runs(10.0, 9.0, 10.5, 11.0, 9.5, 9.8, 10.4)
     assert following(noisy) == "with"
     assert following([*noisy, record(8, FIX, 10.2)]) == "without"
-    assert following([*noisy, record(8, FIX, 10.2), record(9, (), 9.9)]) == "stop: undecided"
+    assert following([*noisy, record(8, FIX, 10.2), record(9, (), 9.9)]) == "stop: done"
 
 
 def test_a_gain_is_measured_on_until_it_is_known_to_half_of_itself() -> None:
@@ -90,14 +90,14 @@ def following_together(done: list[RunRecord], fixes: tuple[str, ...]) -> str:
 
 def test_a_failure_and_what_is_not_applied_end_it_at_once() -> None:
     failed = [*runs(10.0), record(2, FIX, None, status="failed", reason="out of memory")]
-    assert following(failed) == "stop: failed"
+    assert following(failed) == "stop: fault"
     idle = [*runs(10.0), record(2, FIX, 10.0, applied=[Applied(fix="FX311", state="not applied")])]
-    assert following(idle) == "stop: not applied"
+    assert following(idle) == "stop: done"
 
 
 def test_harm_ends_it_once_the_script_was_compared_with_itself() -> None:
     assert following(runs(10.0, 5.0), harmful=True) == "without"
-    assert following(runs(10.0, 5.0, 10.0), harmful=True) == "stop: harmful"
+    assert following(runs(10.0, 5.0, 10.0), harmful=True) == "stop: done"
 
 
 def test_a_run_of_an_earlier_call_is_no_neighbour() -> None:
@@ -112,7 +112,7 @@ def test_a_run_of_an_earlier_call_is_no_neighbour() -> None:
 def test_what_was_decided_is_not_run_again_by_a_later_call() -> None:
     done = runs(10.0, 5.0, 10.0, 5.0, 10.0, 5.0)
     step = next_run(done, base=(), added=FIX, protocol=PROTOCOL, session=2)
-    assert (step.run, step.reason) == ("stop", "faster")
+    assert (step.run, step.ended) == ("stop", EndedBy.DONE)
 
 
 def test_each_run_is_compared_with_those_on_either_side() -> None:

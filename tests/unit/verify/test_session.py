@@ -14,7 +14,16 @@ import pytest
 
 from torch_bottleneck.errors import InputError, ScriptError
 from torch_bottleneck.model.run import HostFacts, Run
-from torch_bottleneck.model.verify import Applied, Protocol, RunRecord, TrialFacts, Verification, Wish
+from torch_bottleneck.model.verify import (
+    Applied,
+    EndedBy,
+    Protocol,
+    RunRecord,
+    TrialFacts,
+    Verification,
+    Wish,
+)
+from torch_bottleneck.runs.environment import environment_of, usable
 from torch_bottleneck.runs.target import Target
 from torch_bottleneck.verify.arms import Arms
 from torch_bottleneck.verify.rows import Candidate, candidate_again, empty_row
@@ -228,9 +237,21 @@ def test_a_script_that_fails_by_itself_is_an_error(make: Make) -> None:
         make("FX311", times={}, fails={"": "no data"}).run()
 
 
+@pytest.mark.parametrize(("ended", "said"), [(EndedBy.TOO_SHORT, "too short"), (EndedBy.FAULT, "fails")])
+def test_how_the_first_run_ended_decides_what_is_said_of_it_not_its_reason(
+    make: Make, monkeypatch: pytest.MonkeyPatch, ended: EndedBy, said: str
+) -> None:
+    session = make("FX311", times={})
+    record = RunRecord(number=1, folder="runs/1", status="failed", ended=ended, reason="xyzzy")
+    monkeypatch.setattr(session.arms, "run", lambda *_args, **_rest: (record, False))
+    with pytest.raises(ScriptError, match=f"{said}.*xyzzy"):
+        session.run()
+
+
 def test_the_budget_stops_it_and_says_so(make: Make) -> None:
     state = make("FX311", times={(): 10.0, ("FX311",): 8.0}, budget_seconds=1.0).run()
     assert not state.complete
+    assert state.outcomes[0].ended is EndedBy.TIME
     assert "time budget" in state.outcomes[0].reason
 
 
@@ -285,6 +306,21 @@ def test_the_memory_to_preheat_is_that_of_the_script_as_it_is(make: Make) -> Non
     session.arms.run = spy  # type: ignore[method-assign]
     session.run()
     assert asked[0] == {"bytes": 1000}
+
+
+def test_a_run_gets_what_the_catalogue_says_of_its_environment(make: Make) -> None:
+    session = make("FX506", times={(): 10.0, ("FX506",): 8.0})
+    asked: list[Wish] = []
+    original = session.arms.run
+
+    def spy(number: int, wishes: Sequence[Wish], **rest: Any) -> Any:
+        asked.extend(wishes)
+        return original(number, wishes, **rest)
+
+    session.arms.run = spy  # type: ignore[method-assign]
+    session.run()
+    assert environment_of(asked[:1], {})["OMP_NUM_THREADS"] == str(usable())
+    assert session.state.wishes[0].options == {}, "what was asked for stays as it was given"
 
 
 def test_what_is_stored_can_be_read_by_anyone(make: Make, tmp_path: Path) -> None:

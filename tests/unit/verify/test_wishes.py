@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from unit.reporters.sample import sample
 
+from torch_bottleneck.catalog.registry import FIXES, by_id
 from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.fix import Suggestion
-from torch_bottleneck.verify.wishes import OPTIONS, candidates_from, candidates_of, options_in, parse_wish
+from torch_bottleneck.verify.wishes import candidates_from, candidates_of, parse_wish
 
 
 def suggestion(fix: str, saves: float | None = None, **fields: object) -> Suggestion:
@@ -25,10 +26,10 @@ DIAGNOSIS = msgspec.structs.replace(
     sample(),
     suggestions=(
         suggestion("FX311", 10.0),
-        suggestion("FX101", 40.0, code="DataLoader(dataset, num_workers=7, batch_size=batch_size)"),
+        suggestion("FX101", 40.0, options={"num_workers": 7}),
         suggestion("FX107", 90.0, can_try=False),
         suggestion("FX411", note=True),
-        suggestion("FX106", 20.0, bound=True, code="DataLoader(dataset, num_workers=2, prefetch_factor=8)"),
+        suggestion("FX106", 20.0, bound=True, options={"prefetch_factor": 8}),
     ),
     applicable=(suggestion("FX505"),),
 )
@@ -89,11 +90,6 @@ def test_a_named_fix_takes_its_prediction_and_the_run_s_figures_unless_told_othe
     assert found.title == "Give the DataLoader enough workers"
 
 
-def test_code_without_figures_gives_no_options() -> None:
-    assert options_in(suggestion("FX101", code="not python (")) == {}
-    assert options_in(suggestion("FX311", code="AdamW(p, fused=True)")) == {}
-
-
 def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
     import inspect
     import re
@@ -105,7 +101,7 @@ def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
             inspect.getsource(c) for c in kind.__mro__ if "harness.trials.patches" in c.__module__
         )
         read = set(re.findall(r'self\.option\("(\w+)"', source))
-        assert set(OPTIONS.get(fix, {})) <= read, fix
+        assert set(by_id(fix).options) <= read, fix
     every = "".join(inspect.getsource(inspect.getmodule(kind) or kind) for kind in PATCHES.values())
-    known = {name for options in OPTIONS.values() for name in options}
+    known = {name for fix in FIXES for name in fix.options}
     assert set(re.findall(r'\.option\("(\w+)"', every)) == known

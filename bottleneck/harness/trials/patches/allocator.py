@@ -1,7 +1,7 @@
 """Patches of memory allocation: on the device, and of malloc where training runs on the CPU.
 
 In: allocator settings, `empty_cache`, malloc. Out: the same script on another allocator policy.
-Settings that are read when the process starts are in `patch_environment`; here they are checked.
+Settings that are read when the process starts come with the environment; here they are checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....runs.environment import ALLOCATOR_VARIABLES, allocator_text
+from ....runs.environment import variables
 from ... import torch_private
 from ...facts.settings import malloc_library
 from ...lines.sites import user_site
@@ -25,22 +25,21 @@ if TYPE_CHECKING:
 
     from ....model.verify import Applied
 
-__all__ = ["PATCHES"]
-
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 class Expandable(Patch):
-    """FX201: segments that grow."""
+    """Segments that grow."""
+
+    fix = "FX201"
 
     def install(self) -> None:
         """Settings that the script wrote into the environment before importing torch are kept."""
-        # By now one of them is set: by `patch_environment`, or by the script over it.
-        names = [name for name in ALLOCATOR_VARIABLES if name in os.environ] or [ALLOCATOR_VARIABLES[0]]
-        for name in names:
-            os.environ[name] = allocator_text(os.environ.get(name, ""))
-        self._text = os.environ[names[-1]]
+        made = variables(self.environment, self.options, os.environ)
+        os.environ.update(made)
+        # Of the old name and the new one, which torch reads from 2.9 on, the new one wins.
+        self._text = list(made.values())[-1]
 
     def training_begins(self) -> None:
         """See `Patch`."""
@@ -61,7 +60,9 @@ class Expandable(Patch):
 
 
 class Preheat(Patch):
-    """FX203: one allocation as large as the memory that training came to hold, before it begins."""
+    """One allocation as large as the memory that training came to hold, before it begins."""
+
+    fix = "FX203"
 
     def training_begins(self) -> None:
         """See `Patch`."""
@@ -85,7 +86,9 @@ class Preheat(Patch):
 
 
 class KeepCache(Patch):
-    """FX204: empty_cache() does nothing."""
+    """Calls of empty_cache() do nothing."""
+
+    fix = "FX204"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -121,7 +124,9 @@ class KeepCache(Patch):
 
 
 class MallocSettings(Patch):
-    """FX205: freed memory stays in the process (glibc)."""
+    """Freed memory stays in the process (glibc)."""
+
+    fix = "FX205"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -149,7 +154,9 @@ class MallocSettings(Patch):
 
 
 class OtherMalloc(Patch):
-    """FX206: jemalloc or tcmalloc, preloaded by `patch_environment`."""
+    """Jemalloc or tcmalloc, preloaded by the environment."""
+
+    fix = "FX206"
 
     def check(self) -> Applied:
         """Look at what is mapped into the process."""
@@ -161,7 +168,9 @@ class OtherMalloc(Patch):
 
 
 class HugePages(Patch):
-    """FX208: THP_MEM_ALLOC_ENABLE, set by `patch_environment`."""
+    """Huge pages, asked for by THP_MEM_ALLOC_ENABLE in the environment."""
+
+    fix = "FX208"
 
     def check(self) -> Applied:
         """See whether the kernel grants huge pages and this process has some."""
@@ -177,13 +186,3 @@ class HugePages(Patch):
             return self.not_applied("no memory of this process lies in huge pages")
         self.count = 1
         return self.applied(f"{size // 2**20} MiB in huge pages")
-
-
-PATCHES: dict[str, type[Patch]] = {
-    "FX201": Expandable,
-    "FX203": Preheat,
-    "FX204": KeepCache,
-    "FX205": MallocSettings,
-    "FX206": OtherMalloc,
-    "FX208": HugePages,
-}

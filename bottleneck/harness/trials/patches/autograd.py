@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from ....model.verify import Applied
 
-__all__ = ["PATCHES"]
-
 _is_compiling = torch.compiler.is_compiling
 MANY = 100
 """Calls whose lines are looked up; later ones are only counted."""
 
 
 class NoAnomalies(Patch):
-    """FX512: anomaly detection stays off, however it is asked for."""
+    """Anomaly detection stays off, however it is asked for."""
+
+    fix = "FX512"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -61,7 +61,9 @@ class NoAnomalies(Patch):
 
 
 class NoCheckpoints(Patch):
-    """FX214: what is checkpointed keeps its activations."""
+    """What is checkpointed keeps its activations."""
+
+    fix = "FX214"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -93,6 +95,3 @@ class NoCheckpoints(Patch):
     def nothing_to_do(self) -> str:
         """See `Patch`."""
         return "checkpoint() was never called outside compiled code"
-
-
-PATCHES: dict[str, type[Patch]] = {"FX214": NoCheckpoints, "FX512": NoAnomalies}

@@ -5,40 +5,51 @@ In: options. Out: something replaced in torch or set in the process, and afterwa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ....model.run import SourceSite
 from ....model.verify import Applied
 from ...events.replacing import Replacements
 
 if TYPE_CHECKING:
+    from ....model.fix import Beside, Variable
     from ....model.run import JsonValue
 
-__all__ = ["Patch", "plural"]
+__all__ = ["PATCHES", "Patch", "plural"]
 
 SITES_KEPT = 8
 
 
 class Patch:
-    """One fix in force in this process; subclasses override what they need."""
+    """One fix in force in this process; subclasses register by `fix` and override what they need."""
 
+    fix: ClassVar[str] = ""
+    """Id of the fix; empty for what several patches share, or for a part of one."""
     after_watches = False
     """Put in after the harness's own hooks, so that those see what torch gets in the end."""
 
-    def __init__(self, fix: str, options: dict[str, Any]) -> None:
+    def __init_subclass__(cls) -> None:
+        if fix := vars(cls).get("fix"):
+            assert fix not in PATCHES, f"{fix} has two patches"
+            PATCHES[fix] = cls
+
+    def __init__(self, options: dict[str, Any], environment: Sequence[Variable] = ()) -> None:
         """Prepare; nothing is replaced yet.
 
         Args:
-            fix: its id, as some patches serve several fixes.
             options: values that take the place of the patch's own.
+            environment: the variables that the fix needed before the process began.
         """
-        self.fix = fix
         self.options = options
+        self.environment = environment
         self.replaced = Replacements()
         self.count = 0
         self.reasons: list[str] = []
         """Why it did not act where it might have."""
         self.values: dict[str, JsonValue] = {}
+        self.beside: list[Beside] = []
+        """What else it had to do."""
         self._sites: dict[tuple[str, int], SourceSite] = {}
 
     def install(self) -> None:
@@ -89,6 +100,7 @@ class Patch:
             evidence=self.evidence() if evidence is None else evidence,
             sites=list(self._sites.values()),
             values=self.values,
+            beside=tuple(self.beside),
         )
 
     def not_applied(self, reason: str = "") -> Applied:
@@ -105,6 +117,10 @@ class Patch:
     def nothing_to_do(self) -> str:
         """Say why it never acted, where nothing else explains it."""
         return "the script never did what this fix changes"
+
+
+PATCHES: dict[str, type[Patch]] = {}
+"""Fix id -> the patch that applies it, filled as the modules of this folder are imported."""
 
 
 def plural(count: int, noun: str) -> str:

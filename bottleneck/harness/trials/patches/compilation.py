@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.optim import optimizer as optim_module
 
+from ....model.fix import Beside
 from ... import torch_private
 from ...lines.sites import user_site
 from .base import Patch, plural
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
     from ....model.verify import Applied
 
-__all__ = ["PATCHES", "repeated_blocks"]
+__all__ = ["repeated_blocks"]
 
 MANY = 32
-"""Recompilation limit of FX411, as in its code."""
+"""Recompilation limit, as in the code of its fix."""
 
 
 class _Compiling(RootPatch):
@@ -75,19 +76,17 @@ class _Compiling(RootPatch):
 
 
 class Compile(_Compiling):
-    """FX414: the root modules; option blocks=true compiles their repeated blocks instead."""
+    """The root modules; option blocks=true compiles their repeated blocks instead."""
+
+    fix = "FX414"
 
 
 class CompileArguments(Patch):
-    """FX406, FX407, FX411: other keywords for what the script gives to torch.compile itself."""
+    """Other keywords for what the script gives to torch.compile itself."""
 
     after_watches = True
-
-    def forced(self) -> dict[str, Any]:
-        """Return the keywords to set."""
-        if self.fix == "FX406":
-            return {"fullgraph": True}
-        return {"dynamic": True} if self.fix == "FX407" else {}
+    forced: ClassVar[dict[str, Any]] = {}
+    """The keywords to set."""
 
     def install(self) -> None:
         """See `Patch`."""
@@ -103,21 +102,13 @@ class CompileArguments(Patch):
 
     def compiles(self, kwargs: dict[str, Any]) -> None:
         """Something is given to torch.compile with these keywords, which may be changed."""
-        forced = self.forced()
-        if self.fix == "FX411":
-            limit = int(self.option("limit", MANY))
-            torch_private.set_recompile_limit(limit)
-            self.acted(user_site(), recompile_limit=limit)
-            return
-        kwargs.update(forced)
-        self.acted(user_site(), **forced)
+        kwargs.update(self.forced)
+        self.acted(user_site(), **self.forced)
 
     def check(self) -> Applied:
         """See `Patch`."""
         if not self.count:
             return self.not_applied()
-        if self.fix == "FX411" and torch_private.recompile_limit() != self.values.get("recompile_limit"):
-            return self.not_applied("the script set the limit back")
         return _with_graphs(self, self.evidence())
 
     def nothing_to_do(self) -> str:
@@ -125,15 +116,47 @@ class CompileArguments(Patch):
         return "the script gives nothing to torch.compile"
 
 
+class FullGraph(CompileArguments):
+    """A graph break is an error."""
+
+    fix = "FX406"
+    forced: ClassVar[dict[str, Any]] = {"fullgraph": True}
+
+
+class DynamicShapes(CompileArguments):
+    """One graph for all sizes."""
+
+    fix = "FX407"
+    forced: ClassVar[dict[str, Any]] = {"dynamic": True}
+
+
+class RecompileLimit(CompileArguments):
+    """More graphs of one function before the compiler gives up on it."""
+
+    fix = "FX411"
+
+    def compiles(self, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - the limit is no keyword
+        """See `CompileArguments`."""
+        limit = int(self.option("limit", MANY))
+        torch_private.set_recompile_limit(limit)
+        self.acted(user_site(), recompile_limit=limit)
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if self.count and torch_private.recompile_limit() != self.values.get("recompile_limit"):
+            return self.not_applied("the script set the limit back")
+        return super().check()
+
+
 class CudaGraphs(_Compiling):
-    """FX412: mode="reduce-overhead", for what the script compiles or else for its root modules."""
+    """mode="reduce-overhead", for what the script compiles or else for its root modules."""
 
     mode = "reduce-overhead"
 
     def install(self) -> None:
         """See `Patch`."""
         self._users: _ForcedMode | None = None
-        self._gradients = GraphGradients(self.fix, self.options)
+        self._gradients = GraphGradients(self.options)
         self._gradients.install()
         super().install()
 
@@ -185,11 +208,13 @@ class CudaGraphs(_Compiling):
             told.append(f"{plural(recorded, 'CUDA graph')} recorded")
         if kept := self._gradients.evidence():
             told.append(kept)
+        if self._gradients.count:
+            self.beside.append(Beside.GRADIENTS_DROPPED)
         return _with_graphs(self, "; ".join(told))
 
 
 class _ForcedMode(CompileArguments):
-    """The half of FX412 that changes the script's own calls of torch.compile."""
+    """The half of `ReduceOverhead` that changes the script's own calls of torch.compile."""
 
     ours = False
     """It is the other half that compiles something now."""
@@ -207,14 +232,16 @@ class _ForcedMode(CompileArguments):
 
 
 class ReduceOverhead(CudaGraphs):
-    """FX412 as a whole."""
+    """CUDA graphs of what the script compiles, or else of its root modules."""
+
+    fix = "FX412"
 
     after_watches = True
 
     def install(self) -> None:
         """See `Patch`."""
         super().install()
-        users = _ForcedMode(self.fix, self.options)
+        users = _ForcedMode(self.options)
         users.install()
         self.join(users)
 
@@ -226,7 +253,9 @@ class ReduceOverhead(CudaGraphs):
 
 
 class Regional(_Compiling):
-    """FX410: the repeated blocks of a model, instead of the whole model that the script compiles."""
+    """The repeated blocks of a model, instead of the whole model that the script compiles."""
+
+    fix = "FX410"
 
     after_watches = True
 
@@ -272,7 +301,9 @@ class Regional(_Compiling):
 
 
 class CompiledStep(Patch):
-    """FX416: the optimizer's step, compiled from its second call on."""
+    """The optimizer's step, compiled from its second call on."""
+
+    fix = "FX416"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -344,14 +375,3 @@ def _with_graphs(patch: Patch, evidence: str) -> Applied:
         if breaks:
             told.append(plural(breaks, "graph break"))
     return patch.applied("; ".join(told))
-
-
-PATCHES: dict[str, type[Patch]] = {
-    "FX406": CompileArguments,
-    "FX407": CompileArguments,
-    "FX410": Regional,
-    "FX411": CompileArguments,
-    "FX412": ReduceOverhead,
-    "FX414": Compile,
-    "FX416": CompiledStep,
-}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....model.fix import Beside
 from ...events.hooks import _to_device
 from ...lines.sites import user_site
 from .base import Patch, plural
@@ -19,40 +20,27 @@ from .loaders import Pinned
 if TYPE_CHECKING:
     from ....model.verify import Applied
 
-__all__ = ["PATCHES", "AsyncCopies"]
+__all__ = ["AsyncCopies", "PinnedCopies"]
 
 _is_compiling = torch.compiler.is_compiling
-PINNED = "pinned before the copy"
 KEPT_BYTES = 8_000_000_000
 """Pinned copies of batches that come again are kept up to this."""
 
 
 class AsyncCopies(Patch):
-    """FX103 (pin, then copy without blocking) and FX104 (the batches are pinned already)."""
+    """Copies of tensors that are pinned already, without blocking."""
+
+    fix = "FX104"
 
     def install(self) -> None:
         """See `Patch`."""
-        self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
-        self._pinned_bytes = 0
-        self._pins = 0
         self._training = False
-        self._loaders: Pinned | None = None
-        if self.fix == "FX103":
-            self._loaders = Pinned(self.fix, self.options)
-            self._loaders.install()
         for name in ("to", "cuda"):
             self.replaced.put(torch.Tensor, name, self._make_copy)
 
     def training_begins(self) -> None:
         """What is copied before, weights and buffers among it, is copied once."""
         self._training = True
-
-    def uninstall(self) -> None:
-        """See `Patch`."""
-        super().uninstall()
-        self._pinned.clear()
-        if self._loaders is not None:
-            self._loaders.uninstall()
 
     def _make_copy(self, original: Any) -> Any:
         def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -75,9 +63,48 @@ class AsyncCopies(Patch):
         """Return the pinned tensor to copy from, or None to leave this copy alone."""
         if tensor.is_pinned():
             return tensor
-        if self.fix == "FX104":
-            self.passed("the tensors that are copied are not in pinned memory")
-            return None
+        self.passed("the tensors that are copied are not in pinned memory")
+        return None
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if not torch.cuda.is_available():
+            return self.not_applied("there is no GPU to copy to")
+        return super().check()
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
+
+    def nothing_to_do(self) -> str:
+        """See `Patch`."""
+        return "no tensor was copied to the device with .to() or .cuda()"
+
+
+class PinnedCopies(AsyncCopies):
+    """Loaders that pin their batches, and everything else pinned before it is copied without blocking."""
+
+    fix = "FX103"
+
+    def install(self) -> None:
+        """See `Patch`."""
+        super().install()
+        self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
+        self._pinned_bytes = 0
+        self._pins = 0
+        self._loaders = Pinned(self.options)
+        self._loaders.install()
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        self._pinned.clear()
+        self._loaders.uninstall()
+
+    def _source(self, tensor: Any) -> Any:
+        """See `AsyncCopies`."""
+        if tensor.is_pinned():
+            return tensor
         if tensor.requires_grad or tensor.numel() == 0:
             return None
         if tensor.is_inference():
@@ -110,24 +137,20 @@ class AsyncCopies(Patch):
 
     def check(self) -> Applied:
         """See `Patch`."""
-        if not torch.cuda.is_available():
-            return self.not_applied("there is no GPU to copy to")
-        loaders = self._loaders
-        if loaders is not None and loaders.count:
-            self.values.update(loaders.values)
-            self._sites.update(loaders._sites)
-        if not self.count:
-            return self.not_applied()
-        told = f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
-        if loaders is not None and loaders.count:
-            told = f"{loaders.evidence()}; {told}"
+        if self._loaders.count:
+            self.values.update(self._loaders.values)
+            self._sites.update(self._loaders._sites)
         if self._pins:
-            told += f"; {plural(self._pins, 'tensor')} {PINNED}"
-        return self.applied(told)
+            self.beside.append(Beside.PINNED)
+        return super().check()
 
-    def nothing_to_do(self) -> str:
+    def evidence(self) -> str:
         """See `Patch`."""
-        return "no tensor was copied to the device with .to() or .cuda()"
+        told = [self._loaders.evidence()] if self._loaders.count else []
+        told.append(super().evidence())
+        if self._pins:
+            told.append(f"{plural(self._pins, 'tensor')} pinned before the copy")
+        return "; ".join(told)
 
 
 def _without_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -137,6 +160,3 @@ def _without_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[An
             return (*args[:i], True, *args[i + 1 :])
     kwargs["non_blocking"] = True
     return args
-
-
-PATCHES: dict[str, type[Patch]] = {"FX103": AsyncCopies, "FX104": AsyncCopies}

@@ -20,14 +20,14 @@ from .base import Patch, plural
 if TYPE_CHECKING:
     from ....model.verify import Applied
 
-__all__ = ["PATCHES"]
-
 LEARNED_AFTER = 3
 """Updates with the same number of backward passes before any synchronisation is left out."""
 
 
 class Overlap(Patch):
-    """FX601: larger buckets, gradients as views of them, a static graph."""
+    """Larger buckets, gradients as views of them, a static graph."""
+
+    fix = "FX601"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -58,7 +58,9 @@ class Overlap(Patch):
 
 
 class NoSync(Patch):
-    """FX602: all-reduce with the last backward of an update only."""
+    """All-reduce with the last backward of an update only."""
+
+    fix = "FX602"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -127,6 +129,3 @@ class NoSync(Patch):
     def nothing_to_do(self) -> str:
         """See `Patch`."""
         return "no module in DistributedDataParallel was trained"
-
-
-PATCHES: dict[str, type[Patch]] = {"FX601": Overlap, "FX602": NoSync}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ....model.verify import Applied
 
-__all__ = ["PATCHES", "Flag"]
+__all__ = ["Flag"]
 
 
 def _capability() -> int | None:
@@ -85,7 +85,9 @@ class Flag(Patch):
 
 
 class MatmulTf32(Flag):
-    """FX301."""
+    """Matrix products in TF32."""
+
+    fix = "FX301"
 
     needs_ampere = True
 
@@ -102,7 +104,9 @@ class MatmulTf32(Flag):
 
 
 class CudnnTf32(Flag):
-    """FX302."""
+    """Convolutions in TF32."""
+
+    fix = "FX302"
 
     needs_ampere = True
 
@@ -112,7 +116,9 @@ class CudnnTf32(Flag):
 
 
 class CudnnBenchmark(Flag):
-    """FX308."""
+    """The fastest of cuDNN's algorithms, timed once."""
+
+    fix = "FX308"
 
     def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
         """See `Flag`."""
@@ -120,7 +126,9 @@ class CudnnBenchmark(Flag):
 
 
 class NotDeterministic(Flag):
-    """FX309: what determinism costs."""
+    """What determinism costs."""
+
+    fix = "FX309"
 
     needs_gpu = False
 
@@ -139,11 +147,3 @@ class NotDeterministic(Flag):
 def _cudnn(name: str, *, wanted: bool) -> tuple[Callable[[], Any], Callable[[Any], None], Any]:
     cudnn = torch.backends.cudnn
     return (lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value), wanted)
-
-
-PATCHES: dict[str, type[Patch]] = {
-    "FX301": MatmulTf32,
-    "FX302": CudnnTf32,
-    "FX308": CudnnBenchmark,
-    "FX309": NotDeterministic,
-}

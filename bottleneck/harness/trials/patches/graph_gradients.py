@@ -17,13 +17,11 @@ from torch.optim import optimizer as optim_module
 from .base import plural
 from .optimizers import SetToNone
 
-__all__ = ["SET_TO_NONE", "GraphGradients"]
-
-SET_TO_NONE = "gradients set to None"
+__all__ = ["GraphGradients"]
 
 
 class GraphGradients(SetToNone):
-    """A part of FX412."""
+    """A part of the patch that records CUDA graphs."""
 
     def install(self) -> None:
         """See `Patch`."""
@@ -76,7 +74,7 @@ class GraphGradients(SetToNone):
 
     def evidence(self) -> str:
         """See `Patch`."""
-        told = [f"{SET_TO_NONE} in {plural(self.count, 'call')} of zero_grad"] if self.count else []
+        told = [f"gradients set to None in {plural(self.count, 'call')} of zero_grad"] if self.count else []
         if self._updates:
             told.append(f"gradients copied between the backward passes of {plural(self._updates, 'update')}")
         return ", ".join(told)

@@ -18,13 +18,13 @@ from .base import Patch, plural
 if TYPE_CHECKING:
     from ....model.verify import Applied
 
-__all__ = ["PATCHES"]
-
 NODES = Path("/sys/devices/system/node")
 
 
 class NoCollector(Patch):
-    """FX505: what exists when training begins is not walked again, and nothing is collected."""
+    """What exists when training begins is not walked again, and nothing is collected."""
+
+    fix = "FX505"
 
     def training_begins(self) -> None:
         """See `Patch`."""
@@ -53,7 +53,9 @@ class NoCollector(Patch):
 
 
 class Threads(Patch):
-    """FX506: as many intra-op threads as cores (also OMP_NUM_THREADS, by `patch_environment`)."""
+    """As many intra-op threads as cores (also by OMP_NUM_THREADS, in the environment)."""
+
+    fix = "FX506"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -81,7 +83,9 @@ class Threads(Patch):
 
 
 class OneNode(Patch):
-    """FX507: the cores of one NUMA node only."""
+    """The cores of one NUMA node only."""
+
+    fix = "FX507"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -121,6 +125,3 @@ def _cores(path: Path) -> set[int]:
         first, _, last = part.partition("-")
         cores |= set(range(int(first), int(last or first) + 1))
     return cores
-
-
-PATCHES: dict[str, type[Patch]] = {"FX505": NoCollector, "FX506": Threads, "FX507": OneNode}

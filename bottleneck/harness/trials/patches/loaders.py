@@ -7,7 +7,7 @@ read by index: an IterableDataset in several workers would yield every sample se
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -16,10 +16,7 @@ from ...facts.devices import usable_cores
 from ...lines.sites import user_site
 from .base import Patch, plural
 
-if TYPE_CHECKING:
-    from ....model.verify import Applied
-
-__all__ = ["PATCHES", "LoaderPatch"]
+__all__ = ["LoaderPatch"]
 
 FEW_WORKERS = 4
 """Without a measured need: what the catalogue's code says, bounded by the cores."""
@@ -80,7 +77,9 @@ class LoaderPatch(Patch):
 
 
 class Workers(LoaderPatch):
-    """FX101, FX102: the number of workers, upwards or downwards."""
+    """Another number of workers."""
+
+    upwards: ClassVar[bool]
 
     def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
         if isinstance(given.get("dataset"), IterableDataset):
@@ -89,7 +88,7 @@ class Workers(LoaderPatch):
         if _holds_device_tensors(given.get("dataset")):
             self.passed("the dataset holds tensors on the device, which worker processes cannot share")
             return {}
-        now, upwards = self._workers(given), self.fix == "FX101"
+        now, upwards = self._workers(given), self.upwards
         wanted = int(self.option("num_workers", min(FEW_WORKERS, usable_cores()) if upwards else 2))
         if (now >= wanted) if upwards else (now <= wanted):
             self.passed(f"it has {plural(now, 'worker')} already")
@@ -100,8 +99,24 @@ class Workers(LoaderPatch):
         return changes
 
 
+class MoreWorkers(Workers):
+    """Workers for loaders that have none, or too few."""
+
+    fix = "FX101"
+    upwards = True
+
+
+class FewerWorkers(Workers):
+    """Fewer workers for loaders that have too many."""
+
+    fix = "FX102"
+    upwards = False
+
+
 class Persistent(LoaderPatch):
-    """FX105: workers that outlive the epoch."""
+    """Workers that outlive the epoch."""
+
+    fix = "FX105"
 
     def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
         if not self._workers(given):
@@ -114,7 +129,9 @@ class Persistent(LoaderPatch):
 
 
 class Prefetch(LoaderPatch):
-    """FX106: more batches ready."""
+    """More batches ready."""
+
+    fix = "FX106"
 
     def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
         wanted = int(self.option("prefetch_factor", QUEUED))
@@ -128,19 +145,13 @@ class Prefetch(LoaderPatch):
 
 
 class Pinned(LoaderPatch):
-    """Half of FX103: batches in pinned memory."""
+    """Batches in pinned memory; half of a fix (`copies`)."""
 
     def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
         if self._given(given, "pin_memory"):
             self.passed("pin_memory is on already")
             return {}
         return {"pin_memory": True}
-
-    def check(self) -> Applied:
-        """See `Patch`."""
-        if not torch.cuda.is_available():
-            return self.not_applied("there is no GPU to pin memory for")
-        return super().check()
 
 
 def _holds_device_tensors(dataset: Any, depth: int = 3) -> bool:
@@ -154,11 +165,3 @@ def _holds_device_tensors(dataset: Any, depth: int = 3) -> bool:
             if isinstance(item, torch.Tensor) and item.device.type != "cpu":
                 return True
     return _holds_device_tensors(getattr(dataset, "dataset", None), depth - 1)
-
-
-PATCHES: dict[str, type[Patch]] = {
-    "FX101": Workers,
-    "FX102": Workers,
-    "FX105": Persistent,
-    "FX106": Prefetch,
-}

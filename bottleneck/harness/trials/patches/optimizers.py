@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.optim import optimizer as optim_module
@@ -21,7 +21,7 @@ from .base import Patch, plural
 if TYPE_CHECKING:
     from ....model.verify import Applied
 
-__all__ = ["PATCHES", "DropAfterStep", "Flavour", "SetToNone"]
+__all__ = ["DropAfterStep", "Flavour", "SetToNone"]
 
 
 class _Local(threading.local):
@@ -29,11 +29,12 @@ class _Local(threading.local):
 
 
 class Flavour(Patch):
-    """FX311 (fused) and FX312 (foreach)."""
+    """Another implementation of the optimizer's step; subclasses say which."""
+
+    keyword: ClassVar[str]
 
     def install(self) -> None:
         """See `Patch`."""
-        self._keyword = "fused" if self.fix == "FX311" else "foreach"
         self._local = _Local()
         self._changed: list[weakref.ref[Any]] = []
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -43,7 +44,7 @@ class Flavour(Patch):
                 continue
             if (
                 "__init__" in vars(kind)
-                and self._keyword in inspect.signature(vars(kind)["__init__"]).parameters
+                and self.keyword in inspect.signature(vars(kind)["__init__"]).parameters
             ):
                 self.replaced.put(kind, "__init__", functools.partial(self._make_init, kind))
 
@@ -71,32 +72,32 @@ class Flavour(Patch):
                     return original(optimizer, *args, **kwargs)  # type: ignore[no-any-return]
                 given["params"] = list(given["params"])
                 as_given = dict(given)
-                other = "foreach" if self._keyword == "fused" else "fused"
-                given[self._keyword] = True
+                other = "foreach" if self.keyword == "fused" else "fused"
+                given[self.keyword] = True
                 if other in signature.parameters:
                     given[other] = None
                 try:
                     original(*bound.args, **bound.kwargs)
                 except (RuntimeError, ValueError, TypeError) as error:
                     # Parameters that this implementation cannot take: the script's own choice stands.
-                    self.passed(f"{kind.__name__} refuses {self._keyword}: {str(error).splitlines()[0]}")
+                    self.passed(f"{kind.__name__} refuses {self.keyword}: {str(error).splitlines()[0]}")
                     bound.arguments.clear()
                     bound.arguments.update(as_given)
                     return original(*bound.args, **bound.kwargs)  # type: ignore[no-any-return]
             finally:
                 local.depth = 0
             self._changed.append(weakref.ref(optimizer))
-            self.acted(user_site(), **{self._keyword: True})
+            self.acted(user_site(), **{self.keyword: True})
             return None
 
         return __init__
 
     def _may_change(self, optimizer: Any, given: dict[str, Any]) -> bool:
         name = type(optimizer).__name__
-        if given.get(self._keyword):
-            self.passed(f"{name} is {self._keyword} already")
+        if given.get(self.keyword):
+            self.passed(f"{name} is {self.keyword} already")
         elif given.get("differentiable"):
-            self.passed(f"{name} is differentiable, which no {self._keyword} implementation is")
+            self.passed(f"{name} is differentiable, which no {self.keyword} implementation is")
         elif not type(optimizer).__module__.startswith("torch.optim"):
             self.passed(f"{name} may have a step of its own")
         else:
@@ -107,8 +108,8 @@ class Flavour(Patch):
         """Look at the parameter groups: a loaded state may have brought the old choice back."""
         alive = [o for o in (reference() for reference in self._changed) if o is not None]
         groups = [group for optimizer in alive for group in optimizer.param_groups]
-        if self.count and groups and not all(group.get(self._keyword) for group in groups):
-            return self.not_applied(f"the parameter groups are no longer {self._keyword}")
+        if self.count and groups and not all(group.get(self.keyword) for group in groups):
+            return self.not_applied(f"the parameter groups are no longer {self.keyword}")
         # One whose step is compiled calls no hooks, but has state by now.
         if self.count and groups and not any(o in self._stepped or o.state for o in alive):
             return self.not_applied("the optimizer it was built into never made a step")
@@ -116,15 +117,31 @@ class Flavour(Patch):
 
     def evidence(self) -> str:
         """See `Patch`."""
-        return f"{self._keyword}=True on {plural(self.count, 'optimizer')}"
+        return f"{self.keyword}=True on {plural(self.count, 'optimizer')}"
 
     def nothing_to_do(self) -> str:
         """See `Patch`."""
-        return f"no optimizer of torch.optim with a {self._keyword} implementation was built"
+        return f"no optimizer of torch.optim with a {self.keyword} implementation was built"
+
+
+class Fused(Flavour):
+    """One kernel for many parameters."""
+
+    fix = "FX311"
+    keyword = "fused"
+
+
+class Foreach(Flavour):
+    """Each operation once over the whole list of parameters."""
+
+    fix = "FX312"
+    keyword = "foreach"
 
 
 class SetToNone(Patch):
-    """FX313: gradients are dropped instead of filled with zeros."""
+    """Gradients are dropped instead of filled with zeros."""
+
+    fix = "FX313"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -152,7 +169,9 @@ class SetToNone(Patch):
 
 
 class DropAfterStep(Patch):
-    """FX210: gradients go as soon as the optimizer has used them, not only before the next backward."""
+    """Gradients go as soon as the optimizer has used them, not only before the next backward."""
+
+    fix = "FX210"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -184,11 +203,3 @@ class DropAfterStep(Patch):
     def nothing_to_do(self) -> str:
         """See `Patch`."""
         return "after the optimizer's step no gradient was left"
-
-
-PATCHES: dict[str, type[Patch]] = {
-    "FX210": DropAfterStep,
-    "FX311": Flavour,
-    "FX312": Flavour,
-    "FX313": SetToNone,
-}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ....model.verify import Applied
 
-__all__ = ["PATCHES", "RootPatch"]
+__all__ = ["RootPatch"]
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -80,7 +80,9 @@ class RootPatch(Patch):
 
 
 class Bf16(RootPatch):
-    """FX303: bf16 autocast around each root, its outputs handed back in fp32."""
+    """Autocast to bf16 around each root, its outputs handed back in fp32."""
+
+    fix = "FX303"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -117,7 +119,9 @@ class Bf16(RootPatch):
 
 
 class ChannelsLast(RootPatch):
-    """FX310: convolution weights and images with channels as the innermost dimension."""
+    """Convolution weights and images with channels as the innermost dimension."""
+
+    fix = "FX310"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -195,6 +199,3 @@ def _any_of(value: Any, dtype: torch.dtype) -> bool:
     if isinstance(value, dict):
         return any(_any_of(item, dtype) for item in value.values())
     return isinstance(value, (tuple, list)) and any(_any_of(item, dtype) for item in value)
-
-
-PATCHES: dict[str, type[Patch]] = {"FX303": Bf16, "FX310": ChannelsLast}
