@@ -85,7 +85,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         words = _words_of(args) if plain and rest[6:] in ((), (-1,)) else []
         request = {
             "words": words,
-            "cwd": os.fsdecode(cwd) if cwd is not None else str(Path.cwd()),
+            "cwd": str(Path(os.fsdecode(cwd or ".")).absolute()),
             "env": {os.fsdecode(k): os.fsdecode(v) for k, v in (os.environ if env is None else env).items()},
             "session": bool(rest[5]),
         }
