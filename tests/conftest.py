@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
+from recorded.diagnosed import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,6 +27,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make a folder that the processes of this session share; with xdist, the one that starts them does."""
+    if not hasattr(config, "workerinput"):
+        folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="bottleneck-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
 @pytest.fixture(autouse=True)
 def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take away what a developer's shell says about terminals; tests that need it say so themselves."""
@@ -33,7 +44,7 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bottleneck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the `bottleneck` command in a process of its own, in an empty folder."""
+    """Run the `bottleneck` command in a process of its own, in an empty folder; see `forked`."""
 
     def run(
         *arguments: str | Path,
@@ -41,7 +52,7 @@ def bottleneck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         cwd: Path | None = None,
         timeout: float = 240,
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forked.run(
             [sys.executable, "-m", "torch_bottleneck", *map(str, arguments)],
             cwd=cwd or tmp_path,
             env={**os.environ, **(env or {})},

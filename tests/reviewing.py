@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.review.logdir import prepare_run
 from torch_bottleneck.review.serve import running
@@ -27,7 +27,7 @@ def prepare_cases(names: Sequence[str], logdir: Path) -> dict[str, Diagnosis]:
     found = {}
     for name in names:
         folder = CASES[name].folder
-        found[name] = diagnose_paths([folder])
+        found[name] = diagnosed(folder)
         prepare_run(found[name], [folder], logdir / name)
     return found
 

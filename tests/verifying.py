@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
+
 SECONDS = 200
 
 
 def verify(cwd: Path, *words: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "torch_bottleneck", "verify", *words],
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

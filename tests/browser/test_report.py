@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.reporters.html import render
 
@@ -35,8 +34,7 @@ def write(tmp_path: Path) -> Callable[[Diagnosis], Path]:
 
 
 def recorded(name: str) -> Diagnosis:
-    folder, _, inside = name.partition("/")
-    return diagnose_paths([CASES[folder].folder / inside])
+    return diagnosis_of(name)
 
 
 def zoom(page: Page) -> tuple[float, float]:
@@ -75,7 +73,7 @@ def test_odd_diagnoses_open_too(make: Callable[[], Diagnosis], open_page: Open, 
 
 def ran_out_of_memory() -> Diagnosis:
     """A recorded run whose exception holds an address and a setting without a space in them."""
-    return diagnose_paths([CASES["memory-oom-in-loop-h200"].folder])
+    return diagnosis_of("memory-oom-in-loop-h200")
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -36,7 +37,7 @@ def test_every_recorded_run_has_a_golden_file_and_no_file_is_left_over() -> None
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_answer_is_what_it_was(golden: ModuleType, name: str) -> None:
     before = json.loads((TESTS / "golden" / f"{name}.json").read_text())
-    assert golden.differences(before, golden.answer_of(name)) == []
+    assert golden.differences(before, golden.summary(diagnosis_of(name))) == []
 
 
 def test_a_difference_beyond_rounding_is_seen(golden: ModuleType) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import forked
 import pytest
 
 HERE = Path(__file__).parent
@@ -17,3 +18,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each process anew: the test is about what the interpreter itself does."""
+    monkeypatch.setattr(forked, "allowed", False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed
 
 BREAKS = CASES["example-graph-breaks-cpu"].folder
 SYNCS = CASES["example-sync-bound"].folder
@@ -16,10 +17,9 @@ LAUNCHES = CASES["example-launch-bound"].folder
 
 def fewer_syncs(folder: Path, tmp_path: Path) -> Path:
     """A diagnosis of the run that has three synchronisations less, as a run before a regression."""
-    from torch_bottleneck.diagnose import diagnose_paths
     from torch_bottleneck.reporters.output import save
 
-    save(diagnose_paths([folder]), tmp_path)
+    save(diagnosed(folder), tmp_path)
     path = tmp_path / "diagnosis.json"
     raw = json.loads(path.read_text())
     raw["counters"]["values"]["syncs"]["value"] -= 3

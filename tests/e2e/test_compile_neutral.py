@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import msgspec
 import pytest
 
@@ -25,7 +25,7 @@ CASES = ("model", "in_place", "blocks", "loss", "step", "optimizer", "breaks")
 
 
 def counted(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, *command],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -47,7 +48,7 @@ def test_the_header_states_the_commands_and_the_class(script: Path) -> None:
 @pytest.mark.parametrize("fixed", [False, True], ids=["slow", "fixed"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_runs_and_prints_its_step_time(script: Path, fixed: bool) -> None:
-    ended = subprocess.run(
+    ended = forked.run(
         [sys.executable, str(script), "--steps", "4", *(["--fixed"] if fixed else [])],
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip

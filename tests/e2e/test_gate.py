@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import forked
 import pytest
 
 from torch_bottleneck.compare.baseline_file import baseline_text, read_baseline
@@ -49,7 +50,7 @@ def measured(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("measured")
     (folder / "train.py").write_text(SCRIPT)
     words = ("--baseline", "base.json", "--update-baseline", "--times", "off", *WINDOWS, "train.py")
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "torch_bottleneck", "gate", *words],
         cwd=folder, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
@@ -174,7 +175,7 @@ def test_ranks_are_gated_together_and_rank_0_reports(tmp_path):
 
     def launched(out: str, *options: str) -> subprocess.CompletedProcess[str]:
         words = ["--times", "off", "--out", out, "--baseline", "ddp.json", *options, str(script)]
-        return subprocess.run(
+        return forked.run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
              "-m", "torch_bottleneck", "gate", *words],
             cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
@@ -233,7 +234,7 @@ def test_our_own_ci_passes_and_fails_when_a_regression_is_planted(tmp_path):
 
     def ci() -> subprocess.CompletedProcess[str]:
         words = [sys.executable, ROOT / "tests" / "benchmarks" / "gate_examples.py", "--root", tmp_path]
-        return subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+        return forked.run(words, capture_output=True, text=True, timeout=240, check=False)
 
     script.write_text(source)
     done = ci()

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import msgspec
 import pytest
 
@@ -60,7 +61,7 @@ def capture(
     """Run a kind of script under the harness; return the process and the true step beginnings."""
     truth = folder / "truth"
     plan = Plan(script=str(KINDS / f"{kind}.py"), out=str(folder / "run"), quiet=True, **wishes)  # type: ignore[arg-type]
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "torch_bottleneck.harness", encode_plan(plan)],
         env={
             **os.environ,
@@ -191,7 +192,7 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
         port = str(probe.getsockname()[1])
     plan = Plan(script=str(KINDS / "ddp.py"), out=str(tmp_path / "run"), quiet=True)
     processes = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, "-m", "torch_bottleneck.harness", encode_plan(plan)],
             env={
                 **os.environ,

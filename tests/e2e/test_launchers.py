@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import forked
 import pytest
 from e2e.running import command_line, diagnose, environment, read_run
 
@@ -160,7 +161,7 @@ def srun(cwd: Path, *words: str) -> list[subprocess.CompletedProcess[str]]:
     given = environment(SLURM_NTASKS="2", SLURM_STEP_NUM_TASKS="2", SLURM_JOB_ID="7", SLURM_STEP_ID="0")
     given["MEETING"] = f"tcp://127.0.0.1:{free_port()}"
     tasks = [
-        subprocess.Popen(
+        forked.Popen(
             command_line(*words),
             cwd=cwd,
             env={**given, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)},
@@ -218,7 +219,7 @@ def test_ranks_that_torchrun_starts_anew_after_a_failure(tmp_path: Path) -> None
         "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 --monitor-interval 0.2"
     )
     ours = "-m torch_bottleneck diagnose --quiet --steps 2 --out run train.py"
-    got = subprocess.run(
+    got = forked.run(
         [sys.executable, *torchrun.split(), *ours.split()],
         cwd=tmp_path,
         env=environment(),
@@ -236,13 +237,13 @@ def test_what_a_launcher_puts_before_the_verb_is_for_the_script(tmp_path: Path, 
     """`deepspeed --module torch_bottleneck diagnose train.py`, and torch.distributed.launch."""
     (tmp_path / "train.py").write_text("import sys; print(sys.argv)")
     words = ["-m", "torch_bottleneck", word, "diagnose", "--quiet", "--out", "run", "train.py", "--lr", "1"]
-    got = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    got = forked.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert got.stdout.startswith(f"['train.py', '{word}', '--lr', '1']\n"), got.stderr
 
 
 def test_a_local_rank_before_another_verb_is_bad_usage() -> None:
     words = ["-m", "torch_bottleneck", "--local_rank=0", "catalog"]
-    got = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    got = forked.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert got.returncode == 2
     assert "No such option" in got.stderr
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from recorded.cases import CASES
-
-from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.model.diagnosis import Diagnosis
+from recorded.diagnosed import diagnosis_of
 
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted(name for name, case in CASES.items() if (case.folder / "truth.json").is_file())
@@ -29,11 +26,6 @@ def accuracy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "accuracy", module)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
-
-
-@cache
-def diagnosis_of(name: str) -> Diagnosis:
-    return diagnose_paths([CASES[name].folder])
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -5,13 +5,9 @@ tests/benchmarks/gallery.py recorded them; their traces are cut to two steps, th
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 from recorded.cases import CASES, Case
-
-from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.model.diagnosis import Diagnosis
+from recorded.diagnosed import diagnosis_of
 
 EXAMPLES = sorted(name for name in CASES if name.startswith("example-"))
 
@@ -22,11 +18,6 @@ PREDICTED = sorted(
     for name in EXAMPLES
     if CASES[name].facts["expected_class"] in ("allocator-thrashing", "transfer-bound")
 )
-
-
-@cache
-def diagnosis_of(name: str) -> Diagnosis:
-    return diagnose_paths([CASES[name].folder])
 
 
 def test_there_are_recorded_examples() -> None:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest.snapshot import read_snapshot
 from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Diagnosis
@@ -28,9 +27,8 @@ RECORDED = sorted(name for name in CASES if name.startswith("memory-"))
 SCRIPT = "tests/benchmarks/memory_cases.py"
 
 
-@cache
 def diagnosis_of(case: str) -> Diagnosis:
-    return diagnose_paths([CASES[f"memory-{case}-h200"].folder])
+    return diagnosed(CASES[f"memory-{case}-h200"].folder)
 
 
 def memory_of(case: str) -> MemorySummary:
@@ -61,7 +59,7 @@ STEADY = [
 
 @pytest.mark.parametrize("name", STEADY)
 def test_the_peak_of_the_history_is_the_peak_that_torch_counts(name: str) -> None:
-    summary = diagnose_paths([CASES[name].folder]).memory[0]
+    summary = diagnosed(CASES[name].folder).memory[0]
     # The history counts what was asked for, torch what the allocator made of it.
     assert summary.peak_bytes == pytest.approx(truth_of(name)["slow_peak_bytes"], rel=0.03)
     assert summary.unknown_share is not None and summary.unknown_share < 0.1
@@ -70,7 +68,7 @@ def test_the_peak_of_the_history_is_the_peak_that_torch_counts(name: str) -> Non
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_shares_add_up_and_lists_are_bounded(name: str) -> None:
-    for summary in diagnose_paths([CASES[name].folder]).memory:
+    for summary in diagnosed(CASES[name].folder).memory:
         assert sum(row.share for row in summary.composition) == pytest.approx(1)
         columns = summary.curve.by_category.values()
         assert [sum(c) for c in zip(*columns, strict=True)] == summary.curve.live_bytes
@@ -225,7 +223,7 @@ def test_checkpointing_is_priced_at_no_less_than_it_measured() -> None:
 
 
 def test_somebodys_snapshot_with_cpp_stacks_and_no_notes() -> None:
-    diagnosis = diagnose_paths([CASES["alloc-cap-h200"].folder / "alloc.snapshot.pickle.gz"])
+    diagnosis = diagnosed(CASES["alloc-cap-h200"].folder / "alloc.snapshot.pickle.gz")
     (summary,) = diagnosis.memory
     assert (summary.steps, summary.steps_from, summary.stacks) == (8, "annotations", "python and C++")
     held = {row.category: row.bytes for row in summary.composition}
@@ -247,7 +245,5 @@ def test_a_failure_that_the_script_catches_joins_the_history() -> None:
 def test_the_published_comparison_is_that_of_the_recordings() -> None:
     root = Path(__file__).parents[2]
     script = root / "tests" / "benchmarks" / "memory_accuracy.py"
-    ended = subprocess.run(
-        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
-    )
+    ended = forked.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

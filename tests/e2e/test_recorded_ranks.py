@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 
-from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.fix import Suggestion
-
-
-@cache
-def diagnosis_of(name: str) -> Diagnosis:
-    return diagnose_paths([CASES[name].folder])
 
 
 def compiling(name: str) -> list[Suggestion]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from recorded.cases import CASES
 from reviewing import Served, prepare_cases, served
@@ -139,7 +140,7 @@ def test_the_text_tab_and_ours_know_the_same_runs(review: tuple[Served, dict[str
 
 def start(*arguments: str | Path, cwd: Path) -> tuple[subprocess.Popen[str], str]:
     """Start `bottleneck review` and return it with the address that it prints."""
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-m", "torch_bottleneck", "review", *map(str, arguments), "--port", "0"],
         cwd=cwd,
         env={**os.environ, "TMPDIR": str(cwd)},

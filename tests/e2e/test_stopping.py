@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from e2e.running import command_line, environment, harness, harness_command, read_run
@@ -417,7 +418,7 @@ finally:
 
 
 def start(command: list[str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         command,
         cwd=cwd,
         stdout=subprocess.PIPE,
@@ -552,7 +553,7 @@ def test_ranks_that_the_script_spawns_are_captured_and_stopped(tmp_path: Path, m
             """
         ),
     )
-    got = subprocess.run(
+    got = forked.run(
         command_line("--quiet", "--out", "run", "--steps", "2", "train.py"),
         cwd=tmp_path,
         capture_output=True,
@@ -586,7 +587,7 @@ def test_ranks_of_torchrun_share_a_folder_and_one_reports(tmp_path: Path) -> Non
             """
         )
     )
-    got = subprocess.run(
+    got = forked.run(
         [
             command_line()[0],
             "-m",

@@ -26,6 +26,8 @@ from e2e.running import (
     run,
 )
 
+pytestmark = pytest.mark.usefixtures("new_interpreters")
+
 LOOK = """
 import os, sys, pickle, inspect, __main__
 class Thing:

@@ -1,13 +1,17 @@
-"""How the end-to-end tests run a script: plainly, under the harness, or with the whole command."""
+"""How the end-to-end tests run a script: plainly, under the harness, or with the whole command.
+
+A process is a fork of one that has imported torch; where a test is about how python itself starts and
+ends, the fixture `new_interpreters` makes it a new one.
+"""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import forked
 import msgspec
 
 from torch_bottleneck.model.run import Run
@@ -37,7 +41,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 def run(command: list[str], cwd: Path, *, stdin: str = "", **extra: str) -> Result:
     """Run a command to its end."""
-    done = subprocess.run(
+    done = forked.run(
         command,
         cwd=cwd,
         input=stdin,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from recorded.cases import CASES, Case
+from recorded.diagnosed import diagnosed
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
 
@@ -13,8 +13,8 @@ from torch_bottleneck.model.diagnosis import Diagnosis
 def diagnose(case: Case) -> Diagnosis:
     bare = not list(case.folder.glob("**/run.json"))
     if bare:
-        return diagnose_paths(case.traces, true_step_ms=case.true_step_ms)
-    return diagnose_paths([next(case.folder.glob("**/run.json")).parent])
+        return diagnosed(*case.traces, true_step_ms=case.true_step_ms)
+    return diagnosed(next(case.folder.glob("**/run.json")).parent)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -8,12 +8,12 @@ import shutil
 import msgspec
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed, diagnosis_of
 
 from torch_bottleneck.compare.baseline_file import write_baseline
 from torch_bottleneck.compare.decide import compare_sides
 from torch_bottleneck.compare.join import join_runs
 from torch_bottleneck.compare.sides import read_side
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.counters import Counter, SyncSite
 from torch_bottleneck.model.run import SourceSite
@@ -25,7 +25,7 @@ BREAKS = CASES["example-graph-breaks-cpu"].folder
 
 @pytest.fixture(scope="module")
 def diagnosis():
-    return diagnose_paths([BREAKS])
+    return diagnosed(BREAKS)
 
 
 def test_a_run_folder_a_diagnosis_and_a_baseline_say_the_same(tmp_path, diagnosis):
@@ -139,6 +139,6 @@ def test_a_recorded_gpu_run_compared_with_a_faster_twin_names_its_counters(tmp_p
 )
 def test_a_side_has_the_step_time_that_its_diagnosis_shows(name):
     """The mean, which a slow step in ten moves; a median would not see it."""
-    found = diagnose_paths([CASES[name].folder])
+    found = diagnosis_of(name)
     (run,) = join_runs([found]).runs
     assert run.step_ms == pytest.approx(found.step.true_ms, rel=1e-5)

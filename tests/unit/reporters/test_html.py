@@ -11,11 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile, sample
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import CLASSES, BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.reporters import html
@@ -181,7 +180,7 @@ def test_every_class_has_a_place_and_every_part_a_colour_and_every_topic_is_used
 
 
 def test_a_price_that_is_a_bound_says_so() -> None:
-    bare = diagnose_paths([CASES["launch-h200"].folder])
+    bare = diagnosis_of("launch-h200")
     labels = [figure.label for figure in build(bare).figures]
     assert "launch-bound costs at most" in labels
     assert "input-bound costs" in [figure.label for figure in build(drawn()).figures]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import msgspec
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed
 from unit.reporters.sample import sample
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.words import milliseconds
 from torch_bottleneck.reporters import markdown, terminal
@@ -21,13 +20,12 @@ SCREEN = 40
 LINE = re.compile(r"^\S .{8,}? +(?P<ms>\d[\d .]*) ms +(?P<share>[\d.]+) %", re.MULTILINE)
 
 
-@cache
 def diagnosis_of(name: str) -> Diagnosis:
     case = CASES[name]
     captured = list(case.folder.glob("**/run.json"))
     if captured:
-        return diagnose_paths([captured[0].parent])
-    return diagnose_paths([case.folder], true_step_ms=case.true_step_ms)
+        return diagnosed(captured[0].parent)
+    return diagnosed(case.folder, true_step_ms=case.true_step_ms)
 
 
 def budget_lines(text: str) -> list[tuple[str, float, float]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import NotATraceError
@@ -117,7 +118,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["launch-h200", "input-h200"])
 def test_the_copy_is_still_the_trace_to_us(tmp_path: Path, name: str) -> None:
     copy(name, tmp_path)
-    ours, again = diagnose_paths([CASES[name].folder]), diagnose_paths([tmp_path])
+    ours, again = diagnosis_of(name), diagnose_paths([tmp_path])
     assert again.verdict.bottleneck_class is ours.verdict.bottleneck_class
     # Labels that became operators hide a pause or two between operators.
     assert {line.part: line.ms for line in again.budget} == pytest.approx(

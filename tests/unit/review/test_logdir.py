@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed, diagnosis_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from unit.reporters.sample import hostile, sample
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.review.events import hyperparameters, scalars
@@ -27,7 +27,7 @@ PATTERN = r"rank_\d+\.pt\.trace\.json\.gz"
 
 @pytest.fixture(scope="module")
 def input_bound() -> Diagnosis:
-    return diagnose_paths([CASES["example-input-bound"].folder])
+    return diagnosis_of("example-input-bound")
 
 
 def page_of(folder: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_what_was_not_prepared_here_is_never_replaced(
 
 def test_every_rank_is_a_worker_of_one_run(tmp_path: Path) -> None:
     folder = CASES["ddp-h200"].folder
-    prepared = prepare_run(diagnose_paths([folder]), [folder], tmp_path / "run")
+    prepared = prepare_run(diagnosed(folder), [folder], tmp_path / "run")
     assert [(t.worker, t.rank) for t in prepared.traces] == [("rank_0", 0), ("rank_1", 1)]
 
 
@@ -110,7 +110,7 @@ def lane_of(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 def test_every_rank_has_its_idle_time_by_cause_and_it_adds_up_with_its_work(tmp_path: Path) -> None:
     folder = CASES["ddp-h200"].folder
-    prepare_run(diagnose_paths([folder]), [folder], tmp_path / "run")
+    prepare_run(diagnosed(folder), [folder], tmp_path / "run")
     for rank in (0, 1):
         lane = lane_of(tmp_path / "run", rank)
         ends = [e["ts"] + e["dur"] for e in lane]
@@ -128,10 +128,10 @@ def test_where_there_are_too_many_pieces_the_longest_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = CASES["launch-h200"].folder
-    prepare_run(diagnose_paths([folder]), [folder], tmp_path / "all")
+    prepare_run(diagnosed(folder), [folder], tmp_path / "all")
     everything = lane_of(tmp_path / "all", 0)
     monkeypatch.setattr("torch_bottleneck.review.lane._MOST_PIECES", 100)
-    prepare_run(diagnose_paths([folder]), [folder], tmp_path / "few")
+    prepare_run(diagnosed(folder), [folder], tmp_path / "few")
     few = lane_of(tmp_path / "few", 0)
     assert len(everything) > 1000 and 100 <= len(few) < 150
     assert min(e["dur"] for e in few) >= sorted(e["dur"] for e in everything)[-150]
@@ -139,7 +139,7 @@ def test_where_there_are_too_many_pieces_the_longest_stay(
 
 def test_without_a_gpu_the_lane_is_the_step_that_the_report_shows(tmp_path: Path) -> None:
     folder = CASES["input-bound-cpu"].folder
-    diagnosis = diagnose_paths([folder])
+    diagnosis = diagnosed(folder)
     prepare_run(diagnosis, [folder], tmp_path / "run")
     lane = lane_of(tmp_path / "run", 0)
     assert diagnosis.timeline is not None

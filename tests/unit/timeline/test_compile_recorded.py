@@ -6,26 +6,18 @@ The recordings were made by tests/benchmarks/record_compile.py; truth.json holds
 from __future__ import annotations
 
 import json
-from functools import cache
-from pathlib import Path
 from statistics import median
 
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.diagnosis import Diagnosis
 
 NAMES = sorted(name for name in CASES if name.startswith("compile-"))
 SLOWER = {"compile-mlp", "compile-adversarial"}
 """Small models that plain torch.compile made slower."""
 QUESTION = {"FX414": WhatIf.COMPILED, "FX412": WhatIf.ONE_LAUNCH, "FX310": WhatIf.CHANNELS_LAST}
-
-
-@cache
-def diagnosed(folder: Path) -> Diagnosis:
-    return diagnose_paths([folder])
 
 
 def gains(name: str) -> list[tuple[str, float, float]]:

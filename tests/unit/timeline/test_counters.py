@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 from unit.timeline.traces import TraceWriter
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.counters import COUNTERS
 from torch_bottleneck.model.run import (
     CompileFacts,
@@ -208,7 +207,7 @@ def test_without_whole_steps_nothing_is_counted_and_it_says_so():
     ],
 )
 def test_recorded_runs_count_what_their_scripts_do(case, expected):
-    counters = diagnose_paths([CASES[case].folder]).counters
+    counters = diagnosis_of(case).counters
     assert counters is not None
     assert {name: counters.value(name) for name in expected} == expected
     assert set(counters.values) | set(counters.absent) == set(COUNTERS), "each is measured or says why not"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from recorded.cases import CASES
+from recorded.diagnosed import diagnosed
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest.reader import read_trace
 from torch_bottleneck.timeline.steps.recorded import recorded_ms, runs_ahead
 from torch_bottleneck.timeline.steps.traced import find_steps
@@ -27,7 +27,7 @@ def test_where_the_host_runs_ahead_the_device_tells_the_step(name: str) -> None:
 
 def test_a_bare_trace_of_a_busy_device_is_not_taken_for_faster_than_it_is() -> None:
     case = CASES["fp32-h200"]
-    found = diagnose_paths([case.folder])
+    found = diagnosed(case.folder)
     assert found.step.true_is == "profiled"
     assert found.step.true_ms == pytest.approx(case.true_step_ms, rel=0.02)
 

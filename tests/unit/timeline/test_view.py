@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded.cases import CASES
+from recorded.diagnosed import diagnosis_of
 from unit.timeline.traces import TraceWriter
 
-from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import Part
-from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.view import Lane, StepTimeline
 from torch_bottleneck.timeline.gpu.reading import _edges, read_gpu
 from torch_bottleneck.timeline.lanes.program import build_program
@@ -27,14 +23,8 @@ GPU = ["example-launch-bound", "example-sync-bound", "example-transfer-bound", "
 CPU = ["input-bound-cpu/run", "example-graph-breaks-cpu"]
 
 
-@cache
-def diagnosis(name: str) -> Diagnosis:
-    folder, _, inside = name.partition("/")
-    return diagnose_paths([CASES[folder].folder / inside])
-
-
 def view(name: str) -> StepTimeline:
-    timeline = diagnosis(name).timeline
+    timeline = diagnosis_of(name).timeline
     assert timeline is not None
     return timeline
 
@@ -91,7 +81,7 @@ def test_waiting_for_input_is_where_the_budget_has_it() -> None:
     timeline = view("input-h200")
     idle = lane(timeline, "idle")
     waiting = sum(s.dur_us for s in idle.spans if PARTS[s.part] is Part.INPUT)
-    budget = next(line.ms for line in diagnosis("input-h200").budget if line.part is Part.INPUT)
+    budget = next(line.ms for line in diagnosis_of("input-h200").budget if line.part is Part.INPUT)
     assert waiting / 1e3 == pytest.approx(budget, rel=0.1)
 
 
@@ -150,7 +140,7 @@ def test_nesting_counts_the_open_events() -> None:
 
 
 def test_windows_hold_the_step_times_behind_the_figure() -> None:
-    found = diagnosis("input-bound-cpu/run")
+    found = diagnosis_of("input-bound-cpu/run")
     baseline = next(w for w in found.windows if w.name == "baseline")
     left_out = set(baseline.left_out)
     kept = [t for i, t in zip(baseline.index, baseline.ms, strict=True) if i not in left_out]
@@ -159,13 +149,13 @@ def test_windows_hold_the_step_times_behind_the_figure() -> None:
 
 
 def test_a_bare_trace_shows_its_profiled_steps() -> None:
-    windows = diagnosis("input-h200").windows
+    windows = diagnosis_of("input-h200").windows
     assert [w.clock for w in windows] == ["trace"]
     assert len(windows[0].ms) == windows[0].of_steps >= 3
 
 
 def test_loaders_are_carried_with_their_lines() -> None:
-    loader = diagnosis("input-bound-cpu/run").loaders[0]
+    loader = diagnosis_of("input-bound-cpu/run").loaders[0]
     assert loader.production_ms is not None
     assert loader.production_ms > 0
     assert loader.site is not None
