@@ -58,7 +58,7 @@ loader = DataLoader(
         verify=_WAIT_GONE,
         can_try=True,
         options={
-            "num_workers": Option(kind="int", default=4, of_run="{min(loader.needed_workers, host.cores)}"),
+            "num_workers": Option(kind="int", default=4, of_run="{min(loader.needed_workers,host.cores)}"),
             "persistent_workers": Option(kind="bool"),
         },
         edits=(_WORKERS_EDIT,),
@@ -96,7 +96,7 @@ loader = DataLoader(
         verify="The step does not get slower and worker start-up gets shorter.",
         can_try=True,
         options={
-            "num_workers": Option(kind="int", default=2, of_run="{min(loader.needed_workers, host.cores)}"),
+            "num_workers": Option(kind="int", default=2, of_run="{min(loader.needed_workers,host.cores)}"),
             "persistent_workers": Option(kind="bool"),
         },
         edits=(_WORKERS_EDIT,),
