@@ -14,14 +14,13 @@ from typing import TextIO
 
 import msgspec
 
-from ..errors import InputError, UsageError
-from ..model.compare import COMPARISON_SCHEMA, Comparison
+from ..errors import UsageError
+from ..model.compare import Comparison
 from ..model.files import write_text
 from .output import emit, traits
 
 __all__ = [
     "COMPARE_FORMATS",
-    "load_comparison",
     "print_comparison",
     "render_comparison",
     "wished_reports",
@@ -90,26 +89,6 @@ def _gitlab(comparison: Comparison) -> str:
     from .compare_annotations import render_gitlab
 
     return render_gitlab(comparison)
-
-
-def load_comparison(path: Path) -> Comparison:
-    """Read a comparison back from its JSON.
-
-    Raises:
-        InputError: it is none, or of a newer schema.
-    """
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a comparison: {error}.") from None
-    if found.schema > COMPARISON_SCHEMA:
-        raise InputError(
-            f"{path} has schema {found.schema}; this version reads up to {COMPARISON_SCHEMA}.",
-            remedy="Upgrade torch-bottleneck.",
-        )
-    return found
 
 
 def wished_reports(reports: tuple[str, ...]) -> dict[Path, str]:

@@ -5,6 +5,7 @@ In: run folders, traces, or folders of runs. Out: a folder that TensorBoard read
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -96,22 +97,18 @@ def _diagnosis(path: Path, diagnose: Callable[[Path], Diagnosis]) -> tuple[Diagn
 
     A stored diagnosis counts when this version wrote it, or when there is nothing else.
     """
-    stored = path / DIAGNOSIS_FILE if path.is_dir() else None
-    has_run = path.is_dir() and bool(run_files(path))
-    if stored is None or not stored.is_file():
-        return diagnose(path), [path]
-    if has_run:
-        try:
+    stored = path / DIAGNOSIS_FILE
+    if stored.is_file() and run_files(path):
+        with contextlib.suppress(InputError):
             diagnosis = load_diagnosis(stored)
-        except InputError:
+            if diagnosis.tool_version == __version__ and diagnosis.timeline is not None:
+                return diagnosis, [path]
+    elif stored.is_file():
+        try:
             return diagnose(path), [path]
-        if diagnosis.tool_version == __version__ and diagnosis.timeline is not None:
-            return diagnosis, [path]
-        return diagnose(path), [path]
-    try:
-        return diagnose(path), [path]
-    except NotATraceError:
-        return load_diagnosis(stored), []
+        except NotATraceError:
+            return load_diagnosis(stored), []
+    return diagnose(path), [path]
 
 
 def _free_name(path: Path, taken: set[str]) -> str:

@@ -193,17 +193,6 @@ def start(
             budget_seconds=asked.budget_minutes * 60,
             max_pairs=asked.max_pairs if asked.max_pairs_given else None,
         )
-    return _begin(source, asked, say=say, diagnose=diagnose, keep=keep)
-
-
-def _begin(
-    source: Source,
-    asked: Asked,
-    *,
-    say: Callable[[str], None],
-    diagnose: Callable[[Path], Diagnosis],
-    keep: Callable[[Diagnosis, Path], object],
-) -> tuple[Path, Verification, tuple[Candidate, ...]]:
     if source.verification is not None:
         raise UsageError(
             f"{shown(source.verification)} holds a verification already.",
