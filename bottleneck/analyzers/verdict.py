@@ -12,17 +12,15 @@ from typing import Literal
 from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part, WhatIf
 from ..model.diagnosis import Cause, Verdict
 from ..model.doubt import DoubtCode
-from ..model.finding import Finding
+from ..model.finding import NEGLIGIBLE_SHARE, Finding
 from ..model.words import ms
 from ..model.words import share_text as percent
 from ..stats import RIVAL_SHARE, weigh_effect, worth
 from .base import Facts
 from .capture import Quality
 
-__all__ = ["NEGLIGIBLE_SHARE", "decide", "order_causes"]
+__all__ = ["decide", "order_causes"]
 
-NEGLIGIBLE_SHARE = 0.02
-"""Below this share of the step a cause is listed as such and never headlined."""
 _BESIDE_WORK_SHARE = 0.08
 """While work fills most of the step, a host-side cause decides only from this share on: twice the
 replay's usual error (0.4 to 4 %), and below it the kernels are the better place to look."""

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from ..catalog.registry import by_id
 from ..model.codes import FINDING_CODES
 from ..model.diagnosis import Combination, Verdict
+from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
 from ..stats import RIVAL_SHARE, worth
 from ..timeline.result import Timeline
 
 __all__ = ["best_pair", "verdicts_own_first"]
 
-_WORTH_FIRST = 0.02
-"""Share of the step, the verdict's own threshold."""
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 
@@ -54,7 +53,7 @@ def _worth(suggestion: Suggestion) -> float:
 def _is_worth_it(suggestion: Suggestion) -> bool:
     """Tell whether a fix saves what is worth speaking of; one that saves nothing answers no headline."""
     predicted, saves = suggestion.predicted_ms, suggestion.saves_ms
-    return predicted is not None and saves is not None and saves >= _WORTH_FIRST * (predicted + saves)
+    return predicted is not None and saves is not None and saves >= NEGLIGIBLE_SHARE * (predicted + saves)
 
 
 def _made_for(suggestion: Suggestion, codes: set[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from ..ingest import bundle as ingest
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
+from ..model.finding import NEGLIGIBLE_SHARE
 from ..timeline.steps.clock import step_times
 from ..timeline.trace.collectives import Skew, collective_ns, rank_skew
 from ..timeline.trace.dialect import kinds
@@ -96,7 +97,7 @@ def critical(readings: Sequence[Reading], skew: Skew | None) -> Reading:
         readings,
         key=lambda r: (r.timeline.true_ms, max((m.peak_bytes for m in r.memory), default=0)),
     )
-    if skew is not None and skew.skew_ms >= 0.02 * slowest.timeline.true_ms:
+    if skew is not None and skew.skew_ms >= NEGLIGIBLE_SHARE * slowest.timeline.true_ms:
         return readings[skew.critical]
     # Of ranks that take as long, the one with the most work of its own.
     as_slow = [r for r in readings if r.timeline.true_ms > (1.0 - _AS_LONG) * slowest.timeline.true_ms]

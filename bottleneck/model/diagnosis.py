@@ -114,7 +114,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     headline: str = ""
     sites: tuple[SourceSite, ...] = ()
     negligible: bool = False
-    """Below 2 % of the step: listed, never headlined."""
+    """Below `NEGLIGIBLE_SHARE` of the step: listed, never headlined."""
 
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True):

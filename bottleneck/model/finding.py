@@ -10,7 +10,11 @@ import msgspec
 from .codes import BottleneckClass
 from .run import SourceSite
 
-__all__ = ["Evidence", "Finding", "Interval"]
+__all__ = ["NEGLIGIBLE_SHARE", "Evidence", "Finding", "Interval"]
+
+NEGLIGIBLE_SHARE = 0.02
+"""Below this share of the step nothing is worth a decision: such a cause is listed and never headlined, such
+a gain is no reason to begin with a fix, and such a change of a measured step is none."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .finding import NEGLIGIBLE_SHARE
 from .fix import Beside, Risk, Variable
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
@@ -191,7 +192,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
 
     pairs: int = 3
     max_pairs: int = 6
-    threshold: float = 0.02
+    threshold: float = NEGLIGIBLE_SHARE
     """A gain below this share is none."""
     budget_seconds: float | None = None
     seed: int = 0

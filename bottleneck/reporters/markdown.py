@@ -13,7 +13,7 @@ from ..model.words import milliseconds, percent
 from .markdown_text import escape, table
 from .rows import details
 from .rows.closing import capture_line, settings_lines
-from .rows.diagnosis import bar_cells, budget_rows, cause_rows, device_line, headline, step_line
+from .rows.diagnosis import NEGLIGIBLE, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
 from .rows.fixes import FixRow, combination_line, fix_rows
 from .rows.memory import memory_rows
 
@@ -89,7 +89,7 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"| {row.name} | {escape(row.code)} | {figures} | {escape(told)} |")
     if small:
         listed = ", ".join(f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms" for row in small)
-        lines += ["", f"Below 2 % of the step: {escape(listed)}."]
+        lines += ["", f"Below {NEGLIGIBLE} of the step: {escape(listed)}."]
     return lines
 
 

@@ -13,6 +13,7 @@ from .room import NARROW, ROOMS, SCREEN, Room, cut, listed
 from .rows import details
 from .rows.closing import capture_line, setting_names
 from .rows.diagnosis import (
+    NEGLIGIBLE,
     BudgetRow,
     CauseRow,
     bar_cells,
@@ -37,7 +38,7 @@ _FILLS = "█▓▒░▚▌▪·+x~=*o>"
 _ASCII_FILLS = "#=+-%:o.x~*<>@&"
 _COLORS = ("red", "yellow", "cyan", "green", "magenta", "blue", "bright_black", "white")
 
-_BELOW = "below 2 % of the step"
+_BELOW = f"below {NEGLIGIBLE} of the step"
 
 
 def render(

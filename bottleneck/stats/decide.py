@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..model.finding import NEGLIGIBLE_SHARE
+
 __all__ = ["RIVAL_SHARE", "Effect", "weigh_effect", "worth"]
 
 BOUND_WEIGHT = 0.7
@@ -49,7 +51,6 @@ def weigh_effect(
     step_ms: float,
     interval_ms: tuple[float, float] | None,
     relative_error: float = 0.0,
-    smallest_share: float = 0.02,
 ) -> Effect:
     """Weigh a saving against the noise of the step time and the error of the prediction.
 
@@ -59,15 +60,14 @@ def weigh_effect(
         interval_ms: 95 % interval of that step time; None when it could not be told, in which case
             no effect is more than "undecided" unless it is negligible.
         relative_error: error of the prediction as a share of the step (of the replay).
-        smallest_share: below this share of the step nothing is worth a decision.
 
     Returns:
-        "negligible" below the smallest share, "real" above the noise, otherwise "undecided".
+        "negligible" below `NEGLIGIBLE_SHARE` of the step, "real" above the noise, otherwise "undecided".
     """
     half_width = (interval_ms[1] - interval_ms[0]) / 2.0 if interval_ms is not None else 0.0
     noise = half_width + relative_error * step_ms
     ratio = effect_ms / noise if noise > 0 else float("inf")
-    if effect_ms < smallest_share * step_ms:
+    if effect_ms < NEGLIGIBLE_SHARE * step_ms:
         decision: Literal["real", "negligible", "undecided"] = "negligible"
     elif interval_ms is None or ratio < 1.0:
         decision = "undecided"

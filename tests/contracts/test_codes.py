@@ -22,6 +22,7 @@ from torch_bottleneck.model.codes import (
     count_twice,
     entry_of,
 )
+from torch_bottleneck.model.finding import NEGLIGIBLE_SHARE
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bottleneck"
 RECORDS = "model/codes.py"
@@ -131,3 +132,25 @@ def test_sections_of_a_report_import_no_findings() -> None:
     for path in sorted((PACKAGE / "analyzers" / "sections").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             assert "findings" not in (getattr(node, "module", None) or ""), path.name
+
+
+def shares_without_a_name(source: str) -> list[int]:
+    """Return the lines of functions that hold 0.02 bare: what is negligible has one name."""
+    return [
+        node.lineno
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Constant) and node.value == NEGLIGIBLE_SHARE
+    ]
+
+
+@pytest.mark.parametrize("room", ["analyzers", "diagnose", "reporters", "stats"])
+def test_what_is_negligible_is_said_by_its_name(room: str) -> None:
+    found = {
+        path.name: lines
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        if (lines := shares_without_a_name(path.read_text("utf-8")))
+    }
+    assert found == {}
+    assert shares_without_a_name("def f(x):\n    return x < 0.02") == [2]

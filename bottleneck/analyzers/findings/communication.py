@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
-from ...model.finding import Evidence, Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms
 from ...model.words import share_text as percent
 from ..base import Analyzer, Facts
@@ -110,7 +110,7 @@ class Straggler(Analyzer):
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Report the skew between ranks."""
         skew = facts.number("comm.rank_skew_ms")
-        if skew is None or skew < 0.02 * facts.true_ms:
+        if skew is None or skew < NEGLIGIBLE_SHARE * facts.true_ms:
             return ()
         return (
             self.finding(

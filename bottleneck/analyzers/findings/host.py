@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
-from ...model.finding import Evidence, Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms
 from ...model.words import share_text as percent
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind
+from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts
 
 __all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
-
-
-_MAIN_SHARE = 0.25
-"""A span with less of the cost than this does not say where it arises."""
 
 
 class OtherHostWork(Analyzer):
@@ -83,7 +80,7 @@ class OtherHostWork(Analyzer):
                 time_ms=sum(span.called_ms for span in spans) or None,
                 evidence=evidence,
                 # A small part's line would stand for the whole where the main part has none.
-                sites=[span.site for span in spans if span.exposed_ms >= _MAIN_SHARE * answer.saves_ms],
+                sites=[span.site for span in spans if span.exposed_ms >= MAIN_SHARE * answer.saves_ms],
                 not_this="Dispatch of operators and input are counted apart.",
             ),
         )
@@ -178,7 +175,7 @@ class ThreadSettings(Analyzer):
             return ()
         workers = facts.number("loader.num_workers") or 0.0
         load = facts.run.host.load_average if facts.run is not None else []
-        busy_input = facts.timeline.part_ms(Part.INPUT) >= 0.02 * facts.true_ms
+        busy_input = facts.timeline.part_ms(Part.INPUT) >= NEGLIGIBLE_SHARE * facts.true_ms
         problems = []
         if threads > cores:
             problems.append(f"{threads:.0f} intra-op threads on {cores:.0f} cores")

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
-from ...model.finding import Evidence, Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms
 from ...model.words import share_text as percent
 from ...timeline.result import SpanKind
@@ -22,8 +22,6 @@ __all__ = [
     "WaitingForInput",
     "WorkerStartUp",
 ]
-
-_WORTH_SHARE = 0.02
 
 
 class WaitingForInput(Analyzer):
@@ -87,7 +85,7 @@ class WaitingForInput(Analyzer):
                 site=span.site,
             )
             for span in facts.spans(Part.INPUT)
-            if span.kind is SpanKind.PREPARATION and span.exposed_ms > _WORTH_SHARE * facts.true_ms
+            if span.kind is SpanKind.PREPARATION and span.exposed_ms > NEGLIGIBLE_SHARE * facts.true_ms
         ]
         if loader is not None:
             evidence.append(
@@ -171,7 +169,9 @@ class InputProductionSlow(Analyzer):
         production = production_ms(loader)
         wait = facts.timeline.part_ms(Part.INPUT)
         rest = facts.true_ms - wait
-        if production is None or production < 0.5 * max(rest, 1e-9) or wait < _WORTH_SHARE * facts.true_ms:
+        if production is None or production < 0.5 * max(rest, 1e-9):
+            return ()
+        if wait < NEGLIGIBLE_SHARE * facts.true_ms:
             return ()
         made = loader.production
         assert made is not None
@@ -255,7 +255,7 @@ class InputBursty(Analyzer):
         loader = facts.training_loader()
         if loader is None or facts.is_on("loader.bursty") is not True:
             return ()
-        if facts.timeline.part_ms(Part.INPUT) < _WORTH_SHARE * facts.true_ms:
+        if facts.timeline.part_ms(Part.INPUT) < NEGLIGIBLE_SHARE * facts.true_ms:
             return ()
         middle, longest = statistics.median(loader.wait_ms), max(loader.wait_ms)
         return (

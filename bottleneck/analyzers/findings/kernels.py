@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.finding import Evidence, Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms
 from ...model.words import share_text as percent
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
@@ -67,7 +67,7 @@ class MatmulWithoutTf32(Analyzer):
         share = facts.number("kernels.matmul_fp32_share") or 0.0
         precision = facts.context.get("matmul.precision")
         answer = _priced(facts, WhatIf.TF32)
-        if answer is None or share < 0.02 or (precision in ("high", "medium")):
+        if answer is None or share < NEGLIGIBLE_SHARE or (precision in ("high", "medium")):
             return ()
         return (
             self.finding(
@@ -169,7 +169,7 @@ class AttentionMaterialises(Analyzer):
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Report unfused attention by its share, priced where the replay could."""
         share = facts.number("kernels.attention_unfused_share") or 0.0
-        if share < 0.02:
+        if share < NEGLIGIBLE_SHARE:
             return ()
         answer = _priced(facts, WhatIf.FUSED_ATTENTION)
         return (

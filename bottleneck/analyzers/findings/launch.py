@@ -12,12 +12,10 @@ from ...model.finding import Evidence, Finding
 from ...model.run import SourceSite
 from ...model.words import ms
 from ...model.words import share_text as percent
+from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts, predicted_evidence
 
 __all__ = ["DispatchDecides", "OptimizerDispatch", "PythonLoop"]
-
-_MAIN_SHARE = 0.2
-"""A loop that takes so much of the step is where dispatch is to be looked for first."""
 
 
 class DispatchDecides(Analyzer):
@@ -120,7 +118,7 @@ def _places(facts: Facts) -> list[SourceSite | None]:
     if loop is not None:
         # What is dispatched behind the update (averages of the weights) is host work of its own.
         aside = 2 * loop.seen.get("sampled after", 0) > sum(loop.seen.values())
-        if aside or (facts.number("loop.share") or 0.0) < _MAIN_SHARE:
+        if aside or (facts.number("loop.share") or 0.0) < MAIN_SHARE:
             loop = None
     return [
         loop.site if loop is not None else None,

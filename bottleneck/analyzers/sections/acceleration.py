@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ...model.diagnosis import SettingRow
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import JsonValue
 from ...model.words import share_text as percent
 from ...model.work import CompileSummary, ComputeFacts
@@ -229,7 +230,7 @@ def acceleration_rows(
     if gpu:
         if context.get("loader.present") is not False:
             rows.append(_flag(context, "loader.pin_memory", "pinned batches", "constructor"))
-        if (_number(context, "kernels.conv_share") or 0.0) > 0.02:
+        if (_number(context, "kernels.conv_share") or 0.0) > NEGLIGIBLE_SHARE:
             rows.append(_flag(context, "cudnn.benchmark", "cudnn.benchmark", "settings"))
             layout = context.get("memory_format")
             if isinstance(layout, str):

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..rows.diagnosis import NEGLIGIBLE
 from .charts import chart_data, json_for_script
 from .how import HOW
 from .page import build
@@ -48,6 +49,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["whole"] = _whole
+    environment.globals["negligible"] = NEGLIGIBLE
     return environment
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.codes import CLASSES, Part, entry_of
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.words import clean, milliseconds, percent, place, sentence
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Cause, Diagnosis
 
 __all__ = [
+    "NEGLIGIBLE",
     "BudgetRow",
     "CauseRow",
     "bar_cells",
@@ -35,9 +37,9 @@ _NOTHING = 0.0005
 """Shows as 0.0 %."""
 _BUDGET_LINES = 8
 """As many as a bar has segments that can be told apart without colour."""
-_SMALL = 0.02
-"""The verdict's own threshold: what is left of a cause below it goes with the first one."""
 
+NEGLIGIBLE = f"{100 * NEGLIGIBLE_SHARE:.0f} %"
+"""The share below which a report gathers causes and gains, as it is said."""
 _SAME_COST = 0.05
 """Causes that do not overlap cost the same after the first is gone; saying so says nothing."""
 _SAME_MS = 1e-9
@@ -137,7 +139,7 @@ def root_of(diagnosis: Diagnosis) -> str:
 
 
 def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
-    """Return the causes worth acting on and, apart, those below 2 % of the step."""
+    """Return the causes worth acting on and, apart, the negligible ones."""
     root = root_of(diagnosis)
     # Everything is asked again with the first cause gone that can go: the work itself cannot.
     first = next((c.bottleneck_class.value for c in diagnosis.causes if not entry_of(c.code).is_work), "")
@@ -158,7 +160,7 @@ def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> 
     told = ""
     if after is not None and abs(after - cause.cost_ms) > _SAME_COST * abs(cause.cost_ms):
         told = f"{milliseconds(after, like=true_ms)} ms of it left once {first} is gone"
-    covered = after is not None and true_ms is not None and after < _SMALL * true_ms
+    covered = after is not None and true_ms is not None and after < NEGLIGIBLE_SHARE * true_ms
     if covered:
         told = f"gone with {first}"
     known = entry_of(cause.code)

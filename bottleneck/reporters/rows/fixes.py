@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.fix import Risk
 from ...model.words import clean, clean_code, milliseconds, place, sentence, step_after, step_change
 from .diagnosis import root_of
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from ...model.fix import Suggestion
 
 __all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured"]
-
-_SMALL = 0.02
-"""The verdict's own threshold: a fix that saves less is not put before the reader first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ class FixRow:
     verify: str
     sources: tuple[str, ...]
     minor: bool
-    """A note, or a gain below 2 % of the step."""
+    """A note, or a negligible gain."""
     measured: str = ""
     """What `bottleneck verify` found, where it was run."""
 
@@ -95,7 +93,7 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow
         gain = step_change(true_ms, suggestion.predicted_ms, bound=suggestion.bound)
         after = step_after(true_ms, suggestion.predicted_ms, bound=suggestion.bound)
     saves = suggestion.saves_ms
-    small = saves is not None and true_ms is not None and saves < _SMALL * true_ms
+    small = saves is not None and true_ms is not None and saves < NEGLIGIBLE_SHARE * true_ms
     risk = "" if suggestion.risk is Risk.SAFE else suggestion.risk.value
     warning = clean(suggestion.may_break)
     if suggestion.risk is Risk.CHANGES_NUMERICS or (risk and not warning):

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from ...model.run import SAMPLED, LoopTime, Run, SiteTime, SourceSite
 
-__all__ = ["LoopShares", "after_share", "before_update", "loop_shares", "main_site"]
+__all__ = ["MAIN_SHARE", "LoopShares", "after_share", "before_update", "loop_shares", "main_site"]
 
 _FEWEST_SAMPLES = 8
 """Samples, a millisecond apart, of which a quarter more or less is chance."""
 _MOST_OF_A_PART = 0.5
 _FEWEST_IN_LOOP = 5
 """A loop is seen through many lines at once: five samples are no accident of one of them."""
-_MAIN_SHARE = 0.25
-"""A line with fewer of a part's samples than this is not where its time goes."""
+MAIN_SHARE = 0.25
+"""A line, a span or a loop with less of a cost than this is not where it arises."""
 
 
 def main_site(run: Run | None, *parts: str) -> SourceSite | None:
@@ -32,7 +32,7 @@ def main_site(run: Run | None, *parts: str) -> SourceSite | None:
     most = max(found, key=lambda item: item.count, default=None)
     if run is None or most is None:
         return None
-    if most.count >= _MAIN_SHARE * sum(item.count for item in found):
+    if most.count >= MAIN_SHARE * sum(item.count for item in found):
         return most.site
     for loop in run.loops:
         taken = sum(loop.of.get(part, 0) for part in parts)

@@ -20,6 +20,7 @@ import numpy as np
 
 from ....model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
 from ....model.diagnosis import WhatIfResult
+from ....model.finding import NEGLIGIBLE_SHARE
 from ...cpu.what_ifs import in_main
 from ...lanes.replay import Edit
 from .device import device_questions
@@ -47,9 +48,6 @@ class Answers:
 
 _NOTHING = 1e-4
 """Savings below this share of the step are rounding."""
-
-_RELIEF = 0.02
-"""Share of the step that the allocator must cost for changes that hold less memory to matter."""
 
 
 def ask_gpu(replay: Replay, calibration: Calibration, work: DeviceWork, known: Circumstances) -> Answers:
@@ -129,7 +127,7 @@ def _relieved(
 ) -> dict[WhatIf, WhatIfResult]:
     """Add what changes that hold less memory bring when the allocator's calls end with it."""
     calls = results.get(WhatIf.ALLOCATOR_FREE)
-    if calls is None or calls.saves_ms < _RELIEF * (calls.step_ms + calls.saves_ms):
+    if calls is None or calls.saves_ms < NEGLIGIBLE_SHARE * (calls.step_ms + calls.saves_ms):
         return results
     free = edits[WhatIf.ALLOCATOR_FREE]
     return results | {
