@@ -105,6 +105,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         """Hear of the end, as waitpid tells it."""
         if self._status is None:
             return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+        if self._status.fileno() == -1:
+            return self.pid, signal.SIGKILL
         if wait_flags and not select.select([self._status], [], [], 0)[0]:
             return 0, 0
         said = self._status.recv(64)
@@ -115,11 +117,14 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     def _internal_poll(self, _deadstate: int | None = None, *_: Any, **__: Any) -> int | None:
         if self._status is None:
             return super()._internal_poll(_deadstate)  # type: ignore[misc,no-any-return]
-        with self._waitpid_lock:  # type: ignore[attr-defined]
-            if self.returncode is None:
+        # A signal's handler may ask while the code that it interrupts waits.
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            try:
                 pid, status = self._try_wait(os.WNOHANG)
                 if pid:
                     self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
 
 

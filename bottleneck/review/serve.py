@@ -79,6 +79,7 @@ class TensorBoard:
             command += ["--port", str(port)]
         self._last: collections.deque[str] = collections.deque(maxlen=15)
         self._found = threading.Event()
+        self._ending = False
         self.address = ""
         self._process = subprocess.Popen(
             command,
@@ -125,7 +126,9 @@ class TensorBoard:
             if found is not None:
                 self.address = found[1]
                 self._found.set()
-            elif self._found.is_set() and not _SAYS_NOTHING.search(line) and sys.stderr is not None:
+            elif self._ending or not self._found.is_set() or _SAYS_NOTHING.search(line):
+                continue
+            elif sys.stderr is not None:
                 sys.stderr.write(line)
 
     def wait(self) -> int:
@@ -133,7 +136,11 @@ class TensorBoard:
         return self._process.wait()
 
     def stop(self) -> None:
-        """End it and every process that it started."""
+        """End it and every process that it started.
+
+        What it says from now on is about requests that its own end cut off.
+        """
+        self._ending = True
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)

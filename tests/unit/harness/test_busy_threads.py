@@ -6,6 +6,9 @@ import queue
 import sys
 import threading
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from torch_bottleneck.harness.lines.busy_threads import SHORTEST_SECONDS, BusyThreads
 from torch_bottleneck.model.run import BUSY_THREAD
@@ -22,16 +25,14 @@ def _wait(inbox: queue.Queue[None]) -> None:
     inbox.get()
 
 
-def _looks(seconds: float) -> BusyThreads:
-    busy = BusyThreads()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.005)
-        busy.look(sys._current_frames(), but=(threading.get_ident(),))
-    return busy
+def _look(busy: BusyThreads) -> None:
+    busy.look(sys._current_frames(), but=(threading.get_ident(),))
 
 
-def test_a_thread_that_works_is_named_and_one_that_waits_is_not() -> None:
+def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that stands still while other programs have the processors.
+    clock = SimpleNamespace(monotonic=time.process_time)
+    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.time", clock)
     stop, inbox = threading.Event(), queue.Queue[None]()
     threads = [
         threading.Thread(target=_work, args=(stop,), daemon=True),
@@ -40,22 +41,36 @@ def test_a_thread_that_works_is_named_and_one_that_waits_is_not() -> None:
     for thread in threads:
         thread.start()
     try:
-        found = _looks(8 * SHORTEST_SECONDS).entries()
+        busy, until = BusyThreads(), time.process_time() + 8 * SHORTEST_SECONDS
+        while time.process_time() < until:
+            time.sleep(0.005)
+            _look(busy)
+        found = busy.entries()
     finally:
         stop.set()
         inbox.put(None)
         for thread in threads:
-            thread.join(timeout=5)
+            thread.join(timeout=60)
     assert [(item.site.function, item.phase) for item in found] == [("_work", BUSY_THREAD)]
 
 
-def test_a_short_time_says_nothing() -> None:
+def test_a_short_time_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.time", clock)
     stop = threading.Event()
     thread = threading.Thread(target=_work, args=(stop,), daemon=True)
     thread.start()
     try:
-        found = _looks(SHORTEST_SECONDS / 3).entries()
+        busy, began = BusyThreads(), time.process_time()
+        _look(busy)
+        while time.process_time() < began + 3 * SHORTEST_SECONDS:
+            _look(busy)
+        now[0] = SHORTEST_SECONDS / 3
+        short = busy.entries()
+        now[0] = SHORTEST_SECONDS
+        assert busy.entries(), "or the thread did nothing"
     finally:
         stop.set()
-        thread.join(timeout=5)
-    assert found == []
+        thread.join(timeout=60)
+    assert short == []

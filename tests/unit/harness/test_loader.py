@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ def test_production_in_the_main_process(watch: LoaderWatch) -> None:
     facts = only(watch)
     assert facts.production is not None
     assert (facts.production.where, facts.production.batches) == ("main", 3)
-    assert all(4 * SLEEP_MS <= ms < 40 * SLEEP_MS for ms in facts.production.fetch_ms)
+    assert all(ms >= 4 * SLEEP_MS for ms in facts.production.fetch_ms)
     assert all(wait >= fetch for wait, fetch in zip(facts.wait_ms, facts.production.fetch_ms, strict=True))
     assert facts.wait_step == [0, 1, 2]
     assert len(facts.startup_ms) == facts.iterators == 1
@@ -209,11 +210,18 @@ class TwoLines(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 64
 
+    def __init__(self) -> None:
+        self.dear, self.cheap = (multiprocessing.Value("d", 0.0) for _ in range(2))
+
     def __getitem__(self, index: int) -> torch.Tensor:
         begun = time.perf_counter()
         while time.perf_counter() - begun < 0.010:  # dear: burns the interpreter
             pass
+        between = time.perf_counter()
         time.sleep(0.002)  # cheap: waits
+        with self.dear, self.cheap:
+            self.dear.value += between - begun
+            self.cheap.value += time.perf_counter() - between
         return torch.zeros(2)
 
 
@@ -221,7 +229,8 @@ class TwoLines(Dataset[torch.Tensor]):
 def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int) -> None:
     wait_for_samplers()
     switch = sys.getswitchinterval()
-    drain(watch, DataLoader(TwoLines(), 4, num_workers=workers), window="warm-up")
+    dataset = TwoLines()
+    drain(watch, DataLoader(dataset, 4, num_workers=workers), window="warm-up")
     production = only(watch).production
     assert production is not None
     source = Path(__file__).read_text().splitlines()
@@ -230,13 +239,16 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
         assert (item.site.file, item.phase) == (__file__, "fetch")
         text = source[item.site.line - 1]
         shares["dear" if "dear" in text or text.strip() == "pass" else "cheap"] += item.count
-    # True: five to one. A sampler biased by the interpreter lock finds nearly all where it is let go of.
-    assert 0.5 < shares["dear"] / sum(shares.values()) < 0.97
+    # Five to one on an idle machine. A sampler biased by the interpreter lock finds nearly all where it is
+    # let go of.
+    true_share = dataset.dear.value / (dataset.dear.value + dataset.cheap.value)
+    cheap_share = shares["cheap"] / sum(shares.values())
+    assert (1 - true_share) / 5 < cheap_share < (1 - true_share) + 0.3
     assert sum(item.total_ms or 0 for item in production.sites) == pytest.approx(
         sum(production.fetch_ms) + sum(production.collate_ms), rel=0.01
     )
     watch.fetched(object(), None, [], wait_ms=0.0, step_index=99, window="baseline")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while sys.getswitchinterval() != switch and time.monotonic() < until:
         time.sleep(0.01)
     assert sys.getswitchinterval() == switch
