@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..model.trace import NONE, Trace, TraceMeta
+from ..timeline.trace.table import NONE, Trace, TraceMeta
 from .events import Args, Event, Metadata, Number, XEvent, XEventExact, as_int
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..model.trace import NONE
+from ..timeline.trace.table import NONE
 
 __all__ = [
     "Args",

@@ -17,8 +17,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.trace import NONE
 from ..trace.operators import OpClass
+from ..trace.table import NONE
 from .gaps import aside, preparation
 from .segments import Segments
 

@@ -12,12 +12,12 @@ from unit.ingest.layouts import LAYOUTS, document, kineto_from_2_13
 
 from torch_bottleneck.errors import InputError, NotATraceError
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.trace import NONE
+from torch_bottleneck.timeline.trace.table import NONE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_bottleneck.model.trace import Trace
+    from torch_bottleneck.timeline.trace.table import Trace
 
 KINETO = ("kineto_until_2_12", "kineto_from_2_13")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.ingest.layouts import BASE_NS, LAYOUTS
 
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.trace import NONE, Trace
+from torch_bottleneck.timeline.trace.table import NONE, Trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torch_bottleneck.model.trace import NONE, Trace, TraceMeta
 from torch_bottleneck.timeline.steps.traced import Steps
+from torch_bottleneck.timeline.trace.table import NONE, Trace, TraceMeta
 
 Row = tuple[str, str, float, float]
 """(name, "op" or "label", start in us, duration in us)"""

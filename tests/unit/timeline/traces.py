@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from torch_bottleneck.model.trace import NONE, Trace, TraceMeta
+from torch_bottleneck.timeline.trace.table import NONE, Trace, TraceMeta
 
 MAIN, BACKWARD = "100", "101"
 
