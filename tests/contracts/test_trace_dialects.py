@@ -173,7 +173,6 @@ def test_rows_mean_the_same(tmp_path: Path, dialect: str) -> None:
     assert counts[Kind.OTHER] == 0
     if d.device:
         assert set(trace.stream[trace.kind == Kind.KERNEL].tolist()) == {STREAM}
-        assert (trace.external_id[trace.correlation > 0] > 0).all()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -263,8 +262,6 @@ def test_the_device_s_waits_are_read(tmp_path: Path) -> None:
     trace = writer.write(tmp_path / "t.json", 2)
     row = np.flatnonzero(trace.kind == Kind.SYNC)
     assert len(row) == 1
-    assert trace.wait_stream[row[0]] == 20
-    assert trace.wait_correlation[row[0]] == 77
 
 
 def test_a_trace_of_nothing_has_no_steps(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ host by a varying time, the launch call does not.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,12 +53,16 @@ class _Steps:
 
     def __init__(self, trace: Trace, steps: Steps) -> None:
         self.count = len(steps)
-        self.of_row = steps.which(trace.ts_ns)
+        self._trace, self._steps = trace, steps
         call = trace.launched_by
         if len(trace.launches):
-            self.of_device = np.where(call != NONE, self.of_row[call], NONE)
+            self.of_device = np.where(call != NONE, self.of(call), NONE)
         else:
-            self.of_device = self.of_row[trace.activities]
+            self.of_device = self.of(trace.activities)
+
+    def of(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
+        """Return the step of each row, NONE outside all."""
+        return self._steps.which(self._trace.ts_ns[rows])
 
     def total(self, step: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Return the number (or the sum of weights) in each step, float64[steps], whole numbers."""
@@ -115,7 +119,7 @@ def _on_device(trace: Trace, place: _Steps) -> dict[str, Counter]:
     calls = trace.rows(*HOST_CALL_KINDS, named=is_launch)
     values = {
         "kernels": _counter(place.total(step[device_kind == Kind.KERNEL])),
-        "launches": _counter(place.total(place.of_row[calls])),
+        "launches": _counter(place.total(place.of(calls))),
         "copies": _counter(place.total(step[copy])),
         "collectives": _counter(place.total(step[sent])),
     }
@@ -134,8 +138,8 @@ def _from_trace(
     operators = _operators(trace, steps)
     waits = sync_rows(trace, run, gpu=gpu)
     values = {
-        "syncs": _counter(place.total(place.of_row[waits])),
-        "operators": _counter(place.total(place.of_row[operators])),
+        "syncs": _counter(place.total(place.of(waits))),
+        "operators": _counter(place.total(place.of(operators))),
     }
     absent: dict[str, str] = {}
     if gpu:
@@ -153,17 +157,17 @@ def _from_trace(
         names = _by_name(trace, rows[kernel], step[kernel], place.count)
     else:
         sent = operators[trace.named(_COLLECTIVE_OP, operators)]
-        values["collectives"] = _counter(place.total(place.of_row[sent]))
+        values["collectives"] = _counter(place.total(place.of(sent)))
         absent |= dict.fromkeys(("kernels", "launches", "copies", "copied_bytes"), _NO_DEVICE)
         absent["collective_bytes"] = "without a device the trace does not say how large"
-        names = _by_name(trace, operators, place.of_row[operators], place.count)
+        names = _by_name(trace, operators, place.of(operators), place.count)
     listed = dict(list(names.items())[:_MOST_NAMES])
     partial = StepCounters(
         device="gpu" if gpu else "cpu",
         traced_steps=place.count,
         names=listed,
         other_names=len(names) - len(listed),
-        syncs=sync_sites(trace, waits, place.of_row[waits], place.count),
+        syncs=sync_sites(trace, waits, place.of(waits), place.count),
     )
     return values, absent, partial
 

@@ -191,7 +191,7 @@ def read_host_work(
     Returns:
         The categories between `low_ns` and `high_ns`.
     """
-    in_window = (trace.end_ns > low_ns) & (trace.ts_ns < high_ns)
+    in_window = trace.overlapping(low_ns, high_ns)
 
     def work_of(name: str) -> Work | None:
         return Work.DISPATCH if evaluates and name == "evaluation" else label_of(name)

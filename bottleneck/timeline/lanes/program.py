@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
-from ..trace.dialect import ALLOCATOR_CALL, COPY_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind, is_launch
+from ..trace.dialect import ALLOCATOR_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind, is_launch
 from ..trace.intervals import before, latest
 from ..trace.kernels import classify
 from ..trace.table import NONE
@@ -137,19 +137,20 @@ def _launching_threads(trace: Trace) -> NDArray[np.int64]:
 
 
 def _gather(
-    trace: Trace, device: NDArray[np.int64], parent: NDArray[np.int64], call_end: NDArray[np.int64]
+    trace: Trace, device: NDArray[np.int64], parent: NDArray[np.int64]
 ) -> tuple[Activities, tuple[tuple[int, int], ...]]:
     lane_key = trace.device[device].astype(np.int64) * (1 << 40) + trace.stream[device]
     lanes, lane = np.unique(lane_key, return_inverse=True)
     part = trace.by_name(device, _part_of, np.int8)
     # A graph launch starts many kernels; on one lane they are one piece of work.
-    order = np.lexsort((trace.ts_ns[device], lane, call_end[parent], parent))
-    order = order[np.argsort(call_end[parent[order]], kind="stable")]
+    call_end = trace.end_of(parent)
+    order = np.lexsort((trace.ts_ns[device], lane, call_end, parent))
+    order = order[np.argsort(call_end[order], kind="stable")]
     d, p, ln = device[order], parent[order], lane[order]
     head = np.ones(len(d), dtype=bool)
     head[1:] = (p[1:] != p[:-1]) | (ln[1:] != ln[:-1])
     first = np.flatnonzero(head)
-    end_ns = trace.end_ns[d]
+    end_ns = trace.end_of(d)
     group_end = np.maximum.reduceat(end_ns, first) if len(d) else end_ns
     activities = Activities(
         call_row=p[first],
@@ -187,7 +188,6 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     parent = trace.launched_by
     if not len(trace.launches):
         return None
-    end_ns = trace.end_ns
     launching = _launching_threads(trace)
 
     in_window = (trace.ts_ns >= low) & (trace.ts_ns < high)
@@ -203,7 +203,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     missing = len(np.setdiff1d(launch_calls, trace.launches, assume_unique=True))
     orphans = int(((parent == NONE) & in_window[trace.activities]).sum())
 
-    activities, lanes = _gather(trace, device, parent_of, end_ns)
+    activities, lanes = _gather(trace, device, parent_of)
 
     threads = np.isin(trace.tid, launching)
     if main_tid is None:
@@ -222,29 +222,29 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     )
 
     # --- events: which calls matter, and the step boundaries as calls of no length
-    every = np.arange(len(trace))
-    is_sync, is_alloc, is_copy = (trace.named(p, every) for p in (WAIT_CALL, ALLOCATOR_CALL, COPY_CALL))
     has_activity = np.zeros(len(trace), dtype=bool)
     has_activity[activities.call_row] = True
-    calls = np.flatnonzero(call_mask & (has_activity | is_sync | is_alloc))
+    calls = np.flatnonzero(call_mask)
+    is_sync, is_alloc = trace.named(WAIT_CALL, calls), trace.named(ALLOCATOR_CALL, calls)
+    calls = calls[has_activity[calls] | is_sync | is_alloc]
     rows = np.concatenate([calls, np.full(len(step_edges_ns), -1, dtype=np.int64)])
     start = np.concatenate([trace.ts_ns[calls], step_edges_ns])
-    end = np.concatenate([end_ns[calls], step_edges_ns])
+    end = np.concatenate([trace.end_of(calls), step_edges_ns])
     order = np.lexsort((rows >= 0, end))
     rows, start, end = rows[order], start[order], end[order]
     is_mark = rows < 0
     kind = np.full(len(rows), EventKind.LAUNCH, dtype=np.int8)
     kind[is_mark] = EventKind.MARK
-    kind[~is_mark & is_sync[rows]] = EventKind.SYNC
-    kind[~is_mark & is_alloc[rows] & ~has_activity[rows]] = EventKind.ALLOCATOR
+    kind[~is_mark & trace.named(WAIT_CALL, rows)] = EventKind.SYNC
+    kind[~is_mark & trace.named(ALLOCATOR_CALL, rows) & ~has_activity[rows]] = EventKind.ALLOCATOR
 
     # --- activities in event order
-    position = np.full(len(trace), -1, dtype=np.int64)
+    position = np.full(len(trace), -1, dtype=np.int32)
     position[rows[~is_mark]] = np.flatnonzero(~is_mark)
     act_order = np.argsort(position[activities.call_row], kind="stable")
     a = Activities(*(getattr(activities, f)[act_order] for f in Activities.__slots__))
-    act_event = position[a.call_row]
-    call_end_a = end_ns[a.call_row]
+    act_event = position[a.call_row].astype(np.int64)
+    call_end_a = trace.end_of(a.call_row)
     previous_end = previous_ends(a)
 
     # --- launch latency and spacing, from the activities that show them
@@ -256,7 +256,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     spacing = max(spacing, 0.0)
 
     # --- waits
-    wait, wait_end = find_waits(trace, Calls(rows, start, end, kind), is_copy, a, act_event)
+    wait, wait_end = find_waits(trace, Calls(rows, start, end, kind), a, act_event)
     # A call that waits for its own copy issues it when it begins, any other when it returns.
     issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
     depends, delay = find_dependencies(a, issue, previous_end, latency)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..trace.dialect import COPY_CALL
 from ..trace.intervals import before, latest
 
 if TYPE_CHECKING:
@@ -120,7 +121,6 @@ def previous_ends(a: Activities) -> NDArray[np.int64]:
 def find_waits(
     trace: Trace,
     calls: Calls,
-    is_copy: NDArray[np.bool_],
     a: Activities,
     act_event: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -139,7 +139,7 @@ def find_waits(
     # Copies that the host waits for: their own activity ended inside the call.
     # Staging pageable memory, the call returns with the last chunk still in flight: such a copy
     # began long before the call returned.
-    own = np.flatnonzero((rows >= 0) & is_copy[rows])
+    own = np.flatnonzero((rows >= 0) & trace.named(COPY_CALL, rows))
     first = before(act_event, own)
     for e, k in zip(own.tolist(), first.tolist(), strict=True):
         if k >= len(a.row) or act_event[k] != e:

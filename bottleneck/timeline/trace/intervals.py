@@ -38,11 +38,13 @@ def union(start: Times, end: Times) -> tuple[Times, Times]:
         Starts and ends of the disjoint union, sorted.
     """
     keep = end > start
-    start, end = start[keep], end[keep]
+    if not keep.all():
+        start, end = start[keep], end[keep]
     if len(start) == 0:
         return start, end
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     first = np.empty(len(start), dtype=bool)
     first[0] = True
@@ -56,7 +58,7 @@ def clip(start: Times, end: Times, low: float, high: float) -> tuple[Times, Time
     """Cut intervals to [low, high); what lies outside becomes empty and is dropped."""
     start, end = np.maximum(start, low), np.minimum(end, high)
     keep = end > start
-    return start[keep], end[keep]
+    return (start, end) if keep.all() else (start[keep], end[keep])
 
 
 def measure(start: Times, end: Times) -> float:

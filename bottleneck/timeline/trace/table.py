@@ -25,6 +25,8 @@ NONE = -1
 
 Names = str | Collection[str] | re.Pattern[str] | Callable[[str], bool]
 """Which names are meant: this one, one of these, those that a pattern is found in, those that pass a test."""
+Ints = NDArray[np.signedinteger[Any]]
+"""A column in integers no larger than its values need: widen it before arithmetic beyond sums."""
 Thread = tuple[int, int]
 """(pid, tid) codes."""
 
@@ -58,7 +60,7 @@ class Ranges:
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
-    tid: NDArray[np.int32]
+    tid: Ints
 
     def around(self, when_ns: NDArray[np.int64], tid: NDArray[Any]) -> NDArray[np.int64]:
         """Return the position of the range, on each moment's own thread, that began last before it.
@@ -89,7 +91,7 @@ class Ranges:
 # No slots: the answers that every reader needs are kept in the instance.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """Columns of equal length n, sorted by (ts_ns, -dur_ns); times in int64 ns from `base_ns`.
+    """Columns of equal length n, sorted by (ts_ns, -dur_ns); times in ns from `base_ns`.
 
     Names and categories are dictionary-coded: `names[name[i]]`, `cats[cat[i]]`. pid and tid are
     codes into `pids` / `tids`, the values as the file writes them, as strings.
@@ -98,27 +100,19 @@ class Trace:
     """
 
     ts_ns: NDArray[np.int64]
-    dur_ns: NDArray[np.int64]
-    name: NDArray[np.int32]
-    cat: NDArray[np.int16]
-    pid: NDArray[np.int16]
-    tid: NDArray[np.int32]
-    correlation: NDArray[np.int64]
+    dur_ns: Ints
+    name: Ints
+    cat: Ints
+    pid: Ints
+    tid: Ints
+    correlation: Ints
     """Joins a runtime/driver call to the device activity it launched; NONE where absent."""
-    external_id: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    device: NDArray[np.int32]
-    bytes: NDArray[np.int64]
+    stream: Ints
+    device: Ints
+    bytes: Ints
     """Memcpy / memset size, or the input message of a collective kernel; NONE elsewhere."""
-    sequence: NDArray[np.int64]
+    sequence: Ints
     """Autograd sequence number of an operator; NONE elsewhere."""
-    fwd_thread: NDArray[np.int64]
-    graph_node: NDArray[np.int64]
-    """CUDA graph node id of a kernel launched by a graph; NONE elsewhere."""
-    wait_stream: NDArray[np.int64]
-    """cuda_sync rows: the stream whose event is waited on; NONE elsewhere."""
-    wait_correlation: NDArray[np.int64]
-    """cuda_sync rows: correlation of the cudaEventRecord waited on; NONE elsewhere."""
     names: Sequence[str]
     cats: Sequence[str]
     pids: Sequence[str]
@@ -183,10 +177,14 @@ class Trace:
         """Return when these rows end, int64 ns."""
         return np.asarray(self.ts_ns[rows] + self.dur_ns[rows], dtype=np.int64)
 
-    @property
-    def end_ns(self) -> NDArray[np.int64]:
-        """End of each event, int64 ns."""
-        return np.asarray(self.ts_ns + self.dur_ns, dtype=np.int64)
+    def overlapping(self, low_ns: int, high_ns: int) -> NDArray[np.bool_]:
+        """Return which rows take some of [low_ns, high_ns), shape (n,)."""
+        out = np.zeros(len(self), dtype=bool)
+        begun = intervals.within(self.ts_ns, low_ns + 1, high_ns)
+        out[begun] = True
+        earlier = slice(0, begun.start)
+        out[earlier] = self.ts_ns[earlier] + self.dur_ns[earlier] > low_ns
+        return out
 
     # --- names
 

@@ -151,12 +151,6 @@ def test_an_event_of_an_unknown_form_costs_no_other(tmp_path: Path, changes: dic
     assert ("odd" in names(trace)) == (changes["ph"] == "X")
 
 
-def test_old_spelling_of_the_external_id(tmp_path: Path) -> None:
-    events = operators(2)
-    events[0]["args"] = {"external id": 31}
-    assert read(tmp_path, kineto_from_2_13(events)).external_id.tolist() == [31, 1]
-
-
 def test_pids_and_tids_are_the_same_as_number_and_as_text(tmp_path: Path) -> None:
     events = operators(2)
     events[1]["pid"] = "1"

@@ -221,7 +221,7 @@ def test_idle_pieces_fill_exactly_the_gaps_of_the_device(
     rows = trace.rows(*DEVICE_KINDS)
     low = int(program.mark_ns[0])
     high = int(max(observed_step_ends(program)))
-    gap_start, gap_end = intervals.gaps(trace.ts_ns[rows], trace.end_ns[rows], low, high)
+    gap_start, gap_end = intervals.gaps(trace.ts_ns[rows], trace.end_of(rows), low, high)
     whole = float((gap_end - gap_start).sum())
     covered = float((pieces.end - pieces.start).sum())
     assert whole - len(gap_start) <= covered <= whole, "but for rounding to whole nanoseconds"
