@@ -15,7 +15,6 @@ from ..model.diagnosis import RankRow
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..timeline.steps.clock import step_times
 from ..timeline.trace.collectives import Skew, collective_ns, rank_skew
-from ..timeline.trace.dialect import kinds
 from .reading import Reading
 
 __all__ = ["critical", "rank_rows", "skew_of"]
@@ -35,7 +34,7 @@ def skew_of(readings: Sequence[Reading]) -> Skew | None:
     if all(reading.timeline.kind == "cpu" for reading in readings):
         return _skew_on_hosts(readings)
     traces = [reading.rank.trace for reading in readings]
-    durations = [collective_ns(trace, kinds(trace)) for trace in traces if trace is not None]
+    durations = [collective_ns(trace) for trace in traces if trace is not None]
     if len(durations) < len(readings):
         return None
     skew = rank_skew(durations, min(reading.timeline.steps for reading in readings))

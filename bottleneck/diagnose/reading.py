@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..analyzers.sections.view_rows import window_steps
 from ..ingest import bundle as ingest
 from ..ingest import flops_from_shapes
@@ -27,7 +25,7 @@ from ..timeline.steps.basis import StepBasis, find_basis
 from ..timeline.steps.rare import ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.traced import Steps, find_steps
-from ..timeline.trace.dialect import DEVICE_KINDS, kinds
+from ..timeline.trace.dialect import DEVICE_KINDS
 
 __all__ = ["Reading", "read_rank"]
 
@@ -101,7 +99,7 @@ def _read_timeline(
         doubt = Doubt(code=DoubtCode.NO_STEP_FOUND, text="No training step was found")
         return _nothing_known("gpu" if gpu else "cpu", None, doubt if looked else None)
     trace = rank.trace
-    has_device = trace is not None and bool(np.isin(kinds(trace), DEVICE_KINDS).any())
+    has_device = trace is not None and trace.has(*DEVICE_KINDS)
     if trace is not None and steps is not None and has_device:
         found = read_gpu(
             trace,

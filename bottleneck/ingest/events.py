@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..model.trace import NONE
+from ..timeline.trace.table import NONE
 
 __all__ = [
     "Args",
@@ -39,17 +39,11 @@ Number: TypeAlias = int | str
 class Args(msgspec.Struct, frozen=True, gc=False):
     """The arguments of an event that become columns."""
 
-    external_id: Number = msgspec.field(default=NONE, name="External id")
-    old_external_id: Number = msgspec.field(default=NONE, name="external id")
     correlation: Number = NONE
     stream: Number = NONE
     device: Number = NONE
     bytes: Number = NONE
     sequence: Number = msgspec.field(default=NONE, name="Sequence number")
-    fwd_thread: Number = msgspec.field(default=NONE, name="Fwd thread id")
-    graph_node: Number = msgspec.field(default=NONE, name="graph node id")
-    wait_stream: Number = msgspec.field(default=NONE, name="wait_on_stream")
-    wait_correlation: Number = msgspec.field(default=NONE, name="wait_on_cuda_event_record_corr_id")
     message_elements: Number = msgspec.field(default=NONE, name="In msg nelems")
     dtype: Any = ""
     """Element type of a collective's message, by kineto's name: "Float", "BFloat16"."""

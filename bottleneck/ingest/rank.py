@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..model.run import CompileFacts, LoaderFacts, Run
-    from ..model.trace import Trace
+    from ..timeline.trace.table import Trace
 
 __all__ = ["Rank"]
 

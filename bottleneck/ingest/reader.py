@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ..errors import NotATraceError
-from ..model.trace import Trace, TraceMeta
+from ..timeline.trace.table import Trace, TraceMeta
 from .columns import Columns
 from .event_array import EventArray
 from .events import Event, event_types

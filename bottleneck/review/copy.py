@@ -21,19 +21,17 @@ import msgspec
 import numpy as np
 
 from ..ingest.reader import each_event, read_trace
-from ..model.codes import Part
 from ..timeline.steps.recorded import runs_ahead
 from ..timeline.steps.traced import Steps, find_steps
-from ..timeline.trace.dialect import HOST_CALL_KINDS, Kind, kinds
-from ..timeline.trace.kernels import classify
+from ..timeline.trace.dialect import Kind
+from ..timeline.trace.intervals import before
+from ..timeline.trace.kernels import is_collective
 from .dialect import Event, Notes, Translator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
-    from ..model.trace import Trace
+    from ..timeline.trace.table import Trace
 
 __all__ = ["MOST_EVENTS", "Copied", "copy_trace"]
 
@@ -80,10 +78,9 @@ def copy_trace(
         InputError: it cannot be read.
     """
     trace = read_trace(source)
-    kind = kinds(trace)
-    steps = find_steps(trace, kind)
-    first, without_python = _fitting(trace, kind, steps, most_events)
-    notes, added = _notes(trace, kind, steps, first, without_python=without_python)
+    steps = find_steps(trace)
+    first, without_python = _fitting(trace, steps, most_events)
+    notes, added = _notes(trace, steps, first, without_python=without_python)
     kept = slice(first, None)
     plan = Copied(
         path=target,
@@ -112,40 +109,35 @@ def copy_trace(
     return dataclasses.replace(plan, events=writer.events, bytes=target.stat().st_size)
 
 
-def _fitting(trace: Trace, kind: NDArray[np.int8], steps: Steps, most_events: int) -> tuple[int, bool]:
+def _fitting(trace: Trace, steps: Steps, most_events: int) -> tuple[int, bool]:
     """Return the first step of the last ones that fit, and whether Python frames must go."""
     if len(trace) <= most_events or len(steps) == 0:
         return 0, False
     for python in (True, False):
-        times = trace.ts_ns if python else trace.ts_ns[kind != Kind.PYTHON]
-        rows = len(times) - np.searchsorted(times, steps.start_ns)
+        times = trace.ts_ns if python else trace.ts_ns[trace.kind != Kind.PYTHON]
+        rows = len(times) - before(times, steps.start_ns)
         fits = np.flatnonzero(rows <= most_events)
         if len(fits):
             return int(fits[0]), not python
     return len(steps) - 1, True
 
 
-def _notes(
-    trace: Trace, kind: NDArray[np.int8], steps: Steps, first: int, *, without_python: bool
-) -> tuple[Notes, list[Event]]:
+def _notes(trace: Trace, steps: Steps, first: int, *, without_python: bool) -> tuple[Notes, list[Event]]:
     """Note what single events cannot tell; return also the steps to add where none are marked."""
-    calls = np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0)
+    calls = trace.calls[trace.correlation[trace.calls] > 0]
     low_us, launched = float("-inf"), None
     if first > 0 or without_python:
         low_ns = int(steps.start_ns[first])
         low_us = low_ns / 1e3
-        launched = frozenset(trace.correlation[calls & (trace.ts_ns >= low_ns)].tolist())
-    collective = np.fromiter(
-        (classify(name).part is Part.COMMUNICATION for name in trace.names), bool, len(trace.names)
-    )
-    wanted = trace.correlation[(kind == Kind.KERNEL) & collective[trace.name]]
-    rows = np.flatnonzero(calls & np.isin(trace.correlation, wanted))
+        launched = frozenset(trace.correlation[calls[trace.ts_ns[calls] >= low_ns]].tolist())
+    wanted = trace.correlation[trace.rows(Kind.KERNEL, named=is_collective)]
+    rows = calls[np.isin(trace.correlation[calls], wanted)]
     marked = steps.how == "ProfilerStep"
     thread = (_code(trace.pids, steps.thread[0]), _code(trace.tids, steps.thread[1]))
     # The plugin lets a step end with the last device work it launched, and begin where the one before
     # ended. Of the first it knows no such begin, and would count the work queued before it as its own;
     # left unmarked, its end is where the second begins.
-    counted = min(first + runs_ahead(trace, kind, steps), max(len(steps) - 1, 0))
+    counted = min(first + runs_ahead(trace, steps), max(len(steps) - 1, 0))
     numbers = steps.numbers[counted:].tolist() if marked else []
     notes = Notes(
         low_us=low_us,

@@ -20,7 +20,6 @@ from ..model.view import NO_PART
 from ..model.words import milliseconds, percent, sentence
 from ..reporters.rows.diagnosis import headline
 from ..timeline.lanes.program import build_program
-from ..timeline.trace.dialect import kinds
 from ..timeline.views.gpu import idle_pieces
 from ..timeline.views.thinned import PARTS
 from .dialect import LANE
@@ -28,9 +27,9 @@ from .dialect import LANE
 if TYPE_CHECKING:
     from ..model.diagnosis import Cause, Diagnosis
     from ..model.run import CompileFacts
-    from ..model.trace import Trace
     from ..model.view import StepTimeline
     from ..timeline.steps.traced import Steps
+    from ..timeline.trace.table import Trace
     from .copy import Copied
     from .dialect import Event
 
@@ -89,12 +88,11 @@ def idle_of(trace: Trace, steps: Steps, copied: Copied, *, compile_facts: Compil
     """
     if not copied.step_us:
         return None
-    kind = kinds(trace)
     edges = np.concatenate([steps.start_ns, steps.end_ns[-1:]]).astype(np.int64)
-    program = build_program(trace, kind, edges, main_tid=steps.thread[1], compile_facts=compile_facts)
+    program = build_program(trace, edges, main_tid=steps.thread[1], compile_facts=compile_facts)
     if program is None or program.steps < 1:
         return None
-    found = idle_pieces(trace, kind, program)
+    found = idle_pieces(trace, program)
     length = found.end - found.start
     kept = found.start >= copied.step_us[0][0] * 1e3
     above = 0

@@ -2,11 +2,15 @@
 
     python tests/benchmarks/make_trace.py /tmp/big.pt.trace.json --megabytes 1000
     python tests/benchmarks/make_trace.py /tmp/big.pt.trace.json.gz --megabytes 1000
+    python tests/benchmarks/make_trace.py /tmp/big.pt.trace.json --megabytes 1060 --repeat RECORDED
 
 Steps of a decoder-only language model with recorded shapes: operators on two threads, runtime
 calls, kernels with the long names of real ones, copies, all-reduces on a second stream, flow
 events. About 2.7 million events per gigabyte, 1.9 million of them complete ("X"). The content is
 the same at every call; only its length depends on the size asked for.
+
+With `--repeat` it is instead the steps of a recorded trace (.json or .json.gz), again and again: moments,
+step numbers, correlations and sequence numbers go on counting.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import itertools
+import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,12 +275,64 @@ def write_trace(path: Path, size_bytes: int) -> None:
             file.write(piece.encode())
 
 
+_COUNTS_ON = ("correlation", "External id", "Sequence number", "Ev Idx", "Record function id")
+
+
+def repeated(recorded: Path) -> tuple[dict[str, Any], Iterator[str]]:
+    """Return the head of a recorded trace, and its events for ever, each round behind the one before."""
+    with recorded.open("rb") as plain:
+        head = json.load(gzip.GzipFile(fileobj=plain) if recorded.suffix == ".gz" else plain)
+    events = [
+        e for e in head.pop("traceEvents") if e["ph"] in "Xsf" and not e["name"].startswith("Iteration")
+    ]
+    steps = [e for e in events if e["ph"] == "X" and e["name"].startswith("ProfilerStep#")]
+    steps = [e for e in steps if e["cat"] == "user_annotation"]
+    span = max(e["ts"] + e["dur"] for e in steps) - min(e["ts"] for e in steps)
+    beyond = 1 + max(e.get("args", {}).get(key, 0) for e in events for key in _COUNTS_ON)
+    first = min(int(e["name"].partition("#")[2]) for e in steps)
+
+    def lines() -> Iterator[str]:
+        for again in itertools.count():
+            for event in events:
+                moved = {**event, "ts": round(event["ts"] + again * span, 3)}
+                if "id" in moved:
+                    moved["id"] += again * beyond
+                if moved["name"].startswith("ProfilerStep#"):
+                    number = int(event["name"].partition("#")[2]) - first + again * len(steps)
+                    moved["name"] = f"ProfilerStep#{number}"
+                if "args" in moved:
+                    moved["args"] = {
+                        key: value + again * beyond if key in _COUNTS_ON and value > 0 else value
+                        for key, value in event["args"].items()
+                    }
+                yield json.dumps(moved)
+
+    return head, lines()
+
+
+def write_repeated(path: Path, recorded: Path, size: int) -> None:
+    """Write a trace of about `size` bytes that repeats the steps of a recorded one."""
+    head, lines = repeated(recorded)
+    with path.open("w") as file:
+        written = file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n' + next(lines))
+        for line in lines:
+            written += file.write(",\n" + line)
+            if written >= size:
+                break
+        file.write("\n]}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--megabytes", type=float, default=1000.0)
+    parser.add_argument("--repeat", type=Path, metavar="RECORDED", help="repeat the steps of this trace")
     options = parser.parse_args()
-    write_trace(options.path, int(options.megabytes * 1e6))
+    size = int(options.megabytes * 1e6)
+    if options.repeat is None:
+        write_trace(options.path, size)
+    else:
+        write_repeated(options.path, options.repeat, size)
     print(f"{options.path}: {options.path.stat().st_size / 1e6:.0f} MB")
 
 

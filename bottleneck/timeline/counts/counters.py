@@ -11,16 +11,15 @@ host by a varying time, the launch call does not.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...model.codes import Part
 from ...model.counters import Counter, StepCounters
-from ...model.trace import NONE
-from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch, kinds
-from ..trace.kernels import classify
-from ..trace.operators import OpClass, op_classes
+from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch
+from ..trace.kernels import is_collective
+from ..trace.operators import OpClass, classify
+from ..trace.table import NONE
 from .run import count_run
 from .syncs import debugged_sites, sync_rows, sync_sites
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import CompileFacts, Run
-    from ...model.trace import Trace
     from ..steps.traced import Steps
+    from ..trace.table import Trace
 
 __all__ = ["count_steps"]
 
@@ -52,34 +51,24 @@ _NAME_WIDTH = 160
 class _Steps:
     """Which step each row of the trace belongs to, and sums over them."""
 
-    def __init__(self, trace: Trace, steps: Steps, kind: NDArray[np.int8]) -> None:
+    def __init__(self, trace: Trace, steps: Steps) -> None:
         self.count = len(steps)
-        self.of_row = _place(trace.ts_ns, steps)
-        self.device_rows = np.flatnonzero(np.isin(kind, DEVICE_KINDS))
-        self.of_device = self._by_launch(trace, kind)
+        self._trace, self._steps = trace, steps
+        call = trace.launched_by
+        if len(trace.launches):
+            self.of_device = np.where(call != NONE, self.of(call), NONE)
+        else:
+            self.of_device = self.of(trace.activities)
 
-    def _by_launch(self, trace: Trace, kind: NDArray[np.int8]) -> NDArray[np.int64]:
-        rows = self.device_rows
-        calls = np.flatnonzero(np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0))
-        if not len(calls) or not len(rows):
-            return self.of_row[rows]
-        calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
-        keys = trace.correlation[calls]
-        at = np.minimum(np.searchsorted(keys, trace.correlation[rows]), len(keys) - 1)
-        found = keys[at] == trace.correlation[rows]
-        return np.where(found, self.of_row[calls[at]], NONE)
+    def of(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
+        """Return the step of each row, NONE outside all."""
+        return self._steps.which(self._trace.ts_ns[rows])
 
     def total(self, step: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Return the number (or the sum of weights) in each step, float64[steps], whole numbers."""
         inside = step >= 0
         chosen = None if weights is None else weights[inside].astype(np.float64)
         return np.bincount(step[inside], weights=chosen, minlength=self.count).astype(np.float64)
-
-
-def _place(when_ns: NDArray[np.int64], steps: Steps) -> NDArray[np.int64]:
-    step = np.searchsorted(steps.start_ns, when_ns, side="right") - 1
-    outside = (step < 0) | (when_ns >= steps.end_ns[np.maximum(step, 0)])
-    return np.asarray(np.where(outside, NONE, step), dtype=np.int64)
 
 
 def _counter(per_step: NDArray[np.float64]) -> Counter:
@@ -89,19 +78,16 @@ def _counter(per_step: NDArray[np.float64]) -> Counter:
     return Counter(value=value) if low == high else Counter(value=value, low=low, high=high)
 
 
-def _operators(trace: Trace, steps: Steps, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Mark operators on the threads that do the step's work; a pinning thread keeps its own time."""
-    classes = op_classes(trace.names)
-    own = np.fromiter(
-        (("::" in n and not n.startswith("profiler::")) or n.startswith(_COMPILED_CALL) for n in trace.names),
-        bool,
-        len(trace.names),
-    )
-    own &= ~np.isin(classes, (OpClass.AUTOGRAD, OpClass.SEAM, OpClass.COMPILING))
-    on_thread = np.zeros(len(trace), dtype=bool)
-    for pid, tid in {steps.thread, *steps.threads}:
-        on_thread |= (trace.pid == pid) & (trace.tid == tid)
-    return np.asarray((kind == Kind.OP) & own[trace.name] & on_thread, dtype=bool)
+def _is_operator(name: str) -> bool:
+    if not (("::" in name and not name.startswith("profiler::")) or name.startswith(_COMPILED_CALL)):
+        return False
+    return classify(name) not in (OpClass.AUTOGRAD, OpClass.SEAM, OpClass.COMPILING)
+
+
+def _operators(trace: Trace, steps: Steps) -> NDArray[np.intp]:
+    """Return operators on the threads that do the step's work; a pinning thread keeps its own time."""
+    rows = trace.rows(Kind.OP, named=_is_operator)
+    return np.sort(np.concatenate([trace.on(rows, thread) for thread in {steps.thread, *steps.threads}]))
 
 
 def _short(name: str) -> str:
@@ -125,20 +111,15 @@ def _by_name(trace: Trace, rows: NDArray[np.intp], step: NDArray[np.int64], coun
     return {name: round(n / count, 4) for name, n in ordered}
 
 
-def _on_device(trace: Trace, kind: NDArray[np.int8], place: _Steps) -> dict[str, Counter]:
-    rows, step = place.device_rows, place.of_device
-    device_kind = kind[rows]
-    between = np.fromiter((_HOST_DEVICE.search(n) is not None for n in trace.names), bool, len(trace.names))
-    collective = np.fromiter(
-        (classify(n).part is Part.COMMUNICATION for n in trace.names), bool, len(trace.names)
-    )
-    copy = (device_kind == Kind.MEMCPY) & between[trace.name[rows]]
-    sent = (device_kind == Kind.KERNEL) & collective[trace.name[rows]]
-    launch = np.fromiter((is_launch(n) for n in trace.names), bool, len(trace.names))
-    calls = np.isin(kind, HOST_CALL_KINDS) & launch[trace.name]
+def _on_device(trace: Trace, place: _Steps) -> dict[str, Counter]:
+    rows, step = trace.activities, place.of_device
+    device_kind = trace.kind[rows]
+    copy = (device_kind == Kind.MEMCPY) & trace.named(_HOST_DEVICE, rows)
+    sent = (device_kind == Kind.KERNEL) & trace.named(is_collective, rows)
+    calls = trace.rows(*HOST_CALL_KINDS, named=is_launch)
     values = {
         "kernels": _counter(place.total(step[device_kind == Kind.KERNEL])),
-        "launches": _counter(place.total(place.of_row[calls])),
+        "launches": _counter(place.total(place.of(calls))),
         "copies": _counter(place.total(step[copy])),
         "collectives": _counter(place.total(step[sent])),
     }
@@ -152,18 +133,17 @@ def _on_device(trace: Trace, kind: NDArray[np.int8], place: _Steps) -> dict[str,
 def _from_trace(
     trace: Trace, steps: Steps, run: Run | None, missing: int
 ) -> tuple[dict[str, Counter], dict[str, str], StepCounters]:
-    kind = kinds(trace)
-    place = _Steps(trace, steps, kind)
-    gpu = bool(np.isin(kind, DEVICE_KINDS).any())
-    operators = _operators(trace, steps, kind)
-    waits = sync_rows(trace, kind, run, gpu=gpu)
+    place = _Steps(trace, steps)
+    gpu = trace.has(*DEVICE_KINDS)
+    operators = _operators(trace, steps)
+    waits = sync_rows(trace, run, gpu=gpu)
     values = {
-        "syncs": _counter(place.total(place.of_row[waits])),
-        "operators": _counter(place.total(place.of_row[operators])),
+        "syncs": _counter(place.total(place.of(waits))),
+        "operators": _counter(place.total(place.of(operators))),
     }
     absent: dict[str, str] = {}
     if gpu:
-        values |= _on_device(trace, kind, place)
+        values |= _on_device(trace, place)
         for name in ("copied_bytes", "collective_bytes"):
             if name not in values:
                 absent[name] = "the trace does not say how large"
@@ -172,25 +152,22 @@ def _from_trace(
             reason = f"{missing} launches left no record of their kernels"
             absent["kernels"] = reason
             values.pop("kernels", None)
-        rows, step = place.device_rows, place.of_device
-        kernel = kind[rows] == Kind.KERNEL
+        rows, step = trace.activities, place.of_device
+        kernel = trace.kind[rows] == Kind.KERNEL
         names = _by_name(trace, rows[kernel], step[kernel], place.count)
     else:
-        collective = np.fromiter(
-            (_COLLECTIVE_OP.search(n) is not None for n in trace.names), bool, len(trace.names)
-        )
-        values["collectives"] = _counter(place.total(place.of_row[operators & collective[trace.name]]))
+        sent = operators[trace.named(_COLLECTIVE_OP, operators)]
+        values["collectives"] = _counter(place.total(place.of(sent)))
         absent |= dict.fromkeys(("kernels", "launches", "copies", "copied_bytes"), _NO_DEVICE)
         absent["collective_bytes"] = "without a device the trace does not say how large"
-        rows = np.flatnonzero(operators)
-        names = _by_name(trace, rows, place.of_row[rows], place.count)
+        names = _by_name(trace, operators, place.of(operators), place.count)
     listed = dict(list(names.items())[:_MOST_NAMES])
     partial = StepCounters(
         device="gpu" if gpu else "cpu",
         traced_steps=place.count,
         names=listed,
         other_names=len(names) - len(listed),
-        syncs=sync_sites(trace, kind, np.flatnonzero(waits), place.of_row, place.count),
+        syncs=sync_sites(trace, waits, place.of(waits), place.count),
     )
     return values, absent, partial
 

@@ -1,6 +1,6 @@
 """Which rows of a trace make the host wait, and where in the user's program they come from.
 
-In: a `Trace` and its kinds. Out: a mask over its rows, and `SyncSite` rows.
+In: a `Trace`. Out: a mask over its rows, and `SyncSite` rows.
 
 On a GPU these are the calls that return only when device work has ended. Without one, reading a
 tensor's value (`aten::_local_scalar_dense`) stands for them: it costs next to nothing there and
@@ -10,41 +10,29 @@ stops the host on a GPU.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...model.counters import SyncSite
 from ...model.run import SourceSite
-from ..trace.dialect import HOST_CALL_KINDS, Kind
+from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, WAIT_CALL, Kind
 from ..trace.stacks import UserFrames
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import Run
-    from ...model.trace import Trace
+    from ..trace.table import Trace
 
 __all__ = ["READ", "debugged_sites", "sync_rows", "sync_sites"]
 
 READ = "aten::_local_scalar_dense"
-_WAIT = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*(Async|Batch))")
+_BLOCKING_COPY = re.compile(r"^(cuda|hip)Memcpy(?!.*(Async|Batch))")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<cls>.+)\.step$")
 _READ_AT = re.compile(r"^read at (?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 """As harness/lines/read_lines.py names its ranges."""
 _MOST = 100
-
-
-def _inside(trace: Trace, ranges: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return which rows lie inside one of the ranges of their own thread."""
-    out = np.zeros(len(rows), dtype=bool)
-    for tid in np.unique(trace.tid[ranges]).tolist():
-        mine = ranges[trace.tid[ranges] == tid]
-        start, reach = trace.ts_ns[mine], np.maximum.accumulate(trace.end_ns[mine])
-        on = np.flatnonzero(trace.tid[rows] == tid)
-        at = np.searchsorted(start, trace.ts_ns[rows[on]], side="right") - 1
-        out[on] = (at >= 0) & (trace.ts_ns[rows[on]] < reach[np.maximum(at, 0)])
-    return out
 
 
 def _torch_optimizers(run: Run | None) -> frozenset[str]:
@@ -57,25 +45,24 @@ def _torch_optimizers(run: Run | None) -> frozenset[str]:
     )
 
 
-def sync_rows(trace: Trace, kind: NDArray[np.int8], run: Run | None, *, gpu: bool) -> NDArray[np.bool_]:
-    """Mark the rows that wait (GPU), or that read a value (CPU).
+def sync_rows(trace: Trace, run: Run | None, *, gpu: bool) -> NDArray[np.intp]:
+    """Return the rows that wait (GPU), or that read a value (CPU).
 
     torch's own optimizers read their step counters, which are CPU tensors on any device: on a GPU
     those reads wait for nothing, so without one they are not counted.
     """
     if gpu:
-        waits = np.fromiter((_WAIT.search(n) is not None for n in trace.names), bool, len(trace.names))
-        return np.asarray(np.isin(kind, HOST_CALL_KINDS) & waits[trace.name], dtype=bool)
-    read = np.fromiter((n == READ for n in trace.names), bool, len(trace.names))
-    mask = np.asarray((kind == Kind.OP) & read[trace.name], dtype=bool)
+        return trace.rows(
+            *HOST_CALL_KINDS, named=lambda name: bool(WAIT_CALL.search(name) or _BLOCKING_COPY.search(name))
+        )
+    rows = trace.rows(Kind.OP, named=READ)
     own = _torch_optimizers(run)
-    if own and mask.any():
-        found = [_OPTIMIZER.match(n) for n in trace.names]
-        theirs = np.fromiter((m is not None and m["cls"] in own for m in found), bool, len(found))
-        ranges = np.flatnonzero(np.isin(kind, (Kind.ANNOTATION, Kind.OP)) & theirs[trace.name])
-        rows = np.flatnonzero(mask)
-        mask[rows[_inside(trace, ranges, rows)]] = False
-    return mask
+    theirs = trace.rows(
+        Kind.ANNOTATION,
+        Kind.OP,
+        named=lambda name: (m := _OPTIMIZER.match(name)) is not None and m["cls"] in own,
+    )
+    return rows[~trace.inside(rows, theirs)]
 
 
 def _line_of(label: str) -> SourceSite | None:
@@ -85,67 +72,39 @@ def _line_of(label: str) -> SourceSite | None:
     return SourceSite(file=match["file"], line=int(match["line"]), function=match["function"])
 
 
-class _Labels:
-    """The ranges around a moment: the phase it is in, and the line that reads a value in it.
-
-    Asked in order of time. Ranges of one thread nest, so a stack of the open ones is enough.
-    """
-
-    def __init__(self, trace: Trace, kind: NDArray[np.int8]) -> None:
-        self._trace = trace
-        self._lines = {name: site for name in trace.names if (site := _line_of(name)) is not None}
-        told = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
-        rows = np.flatnonzero((kind == Kind.ANNOTATION) & told[trace.name])
-        self._coming = {
-            int(tid): rows[trace.tid[rows] == tid].tolist()[::-1] for tid in np.unique(trace.tid[rows])
-        }
-        self._open: dict[int, list[int]] = {tid: [] for tid in self._coming}
-
-    def around(self, when_ns: int, tid: int) -> tuple[str, SourceSite | None]:
-        """Return the innermost phase and the innermost reading line."""
-        trace = self._trace
-        coming, stack = self._coming.get(tid, []), self._open.get(tid, [])
-        while coming and trace.ts_ns[coming[-1]] <= when_ns:
-            row = coming.pop()
-            while stack and trace.ts_ns[stack[-1]] + trace.dur_ns[stack[-1]] <= trace.ts_ns[row]:
-                stack.pop()
-            stack.append(row)
-        while stack and trace.ts_ns[stack[-1]] + trace.dur_ns[stack[-1]] <= when_ns:
-            stack.pop()
-        phase, site = "", None
-        for row in stack:
-            name = trace.names[trace.name[row]]
-            if name in self._lines:
-                site = self._lines[name]
-            else:
-                phase = name
-        return phase, site
+def _around(trace: Trace, rows: NDArray[np.intp]) -> tuple[list[str], list[SourceSite | None]]:
+    """Return per row the innermost phase around it, and the innermost line that reads a value around it."""
+    reads = trace.rows(Kind.ANNOTATION, named=_READ_AT)
+    phases = trace.rows(
+        Kind.ANNOTATION, named=lambda name: not PROFILER_STEP.match(name) and not _READ_AT.match(name)
+    )
+    names = []
+    for ranges in (phases, reads):
+        at = trace.ranges(ranges).innermost(trace.ts_ns[rows], trace.tid[rows])
+        names.append([trace.name_of(ranges[k]) if k >= 0 else "" for k in at.tolist()])
+    return names[0], [_line_of(name) for name in names[1]]
 
 
 def sync_sites(
     trace: Trace,
-    kind: NDArray[np.int8],
     rows: NDArray[np.intp],
-    step_of_row: NDArray[np.int64],
+    step: NDArray[np.integer[Any]],
     count: int,
 ) -> tuple[SyncSite, ...]:
     """Sum the waiting rows by what and where, per step.
 
     Args:
         trace: the trace.
-        kind: its kinds.
         rows: the rows that wait.
-        step_of_row: the step of every row of the trace, negative outside all.
+        step: the step of each of them, negative outside all.
         count: number of steps.
     """
-    rows = rows[step_of_row[rows] >= 0]
-    labels = _Labels(trace, kind)
-    frames = UserFrames(trace, kind)
+    rows = rows[step >= 0]
+    frames = UserFrames(trace)
     found: dict[tuple[str, str, SourceSite | None], int] = {}
-    for row in rows.tolist():
-        when, tid = int(trace.ts_ns[row]), int(trace.tid[row])
-        phase, line = labels.around(when, tid)
-        key = (trace.names[trace.name[row]], phase, line or frames.at(when, tid))
+    for row, phase, line in zip(rows.tolist(), *_around(trace, rows), strict=True):
+        site = line or frames.at(int(trace.ts_ns[row]), int(trace.tid[row]))
+        key = (trace.name_of(row), phase, site)
         found[key] = found.get(key, 0) + 1
     ordered = sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
     return tuple(

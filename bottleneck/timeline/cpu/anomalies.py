@@ -9,21 +9,22 @@ looks for NaN in what every node returns, which the trace shows as operators of 
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.trace import Trace
-from ..trace.dialect import Kind, kinds
+from ..trace.dialect import Kind
+from ..trace.table import Trace
 from .pools import PROFILED_FACTOR, Pools
 from .segments import Segments
 
 __all__ = ["anomaly_ms", "without_anomalies"]
 
-_NODE = "autograd::engine::evaluate_function"
-_NO_STACK = "torch::autograd::AccumulateGrad"
-"""Made once per parameter, not once per step."""
+_NODE = re.compile(r"^autograd::engine::evaluate_function(?!.*torch::autograd::AccumulateGrad)")
+"""Those that accumulate gradients are made once per parameter, not once per step."""
 _CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::is_nonzero", "aten::item")
 """The check for NaN, whose names differ between versions of torch."""
 _SHORTEST = 10
@@ -42,34 +43,20 @@ def anomaly_ms(trace: Trace, segments: Segments, pools: Pools, *, plain_ns: floa
     if not len(segments.row):
         return 0.0
     mine = segments.holds(trace)
-    kind = kinds(trace)
-    ops = mine & (kind == Kind.OP)
-
-    def has(test: list[bool]) -> NDArray[np.bool_]:
-        return np.asarray(test, dtype=np.bool_)[trace.name]
+    ops = trace.rows(Kind.OP, among=mine)
 
     def inside(label: str) -> NDArray[np.bool_]:
-        rows = np.flatnonzero(mine & (kind == Kind.ANNOTATION) & has([name == label for name in trace.names]))
-        at = np.searchsorted(trace.ts_ns[rows], trace.ts_ns, side="right") - 1
-        ends = trace.end_ns[rows] if len(rows) else np.zeros(1, dtype=np.int64)
-        return np.asarray((at >= 0) & (trace.ts_ns < ends[np.maximum(at, 0)]))
+        return trace.inside(ops, trace.rows(Kind.ANNOTATION, named=label, among=mine))
 
-    nodes = ops & has([name.startswith(_NODE) and _NO_STACK not in name for name in trace.names])
-    noted = trace.dur_ns[ops & (trace.sequence >= 0) & inside("forward")]
+    nodes = trace.named(_NODE, ops)
+    noted = trace.dur_ns[ops[(trace.sequence[ops] >= 0) & inside("forward")]]
     each_ns = 0.0
     if len(noted):
         each_ns = max(0.0, float(np.percentile(noted, _SHORTEST)) - PROFILED_FACTOR * plain_ns)
-    checks = np.flatnonzero(ops & inside("backward") & has([name in _CHECKS for name in trace.names]))
-    checked_ns = float(trace.dur_ns[checks[_outermost(trace, checks)]].sum())
+    checks = ops[inside("backward") & trace.named(_CHECKS, ops)]
+    checked_ns = float(trace.dur_ns[trace.outermost(checks)].sum())
     total = (int(nodes.sum()) * each_ns + checked_ns) * min(1.0, pools.scale or 1.0)
     return total / max(1, segments.steps) / 1e6
-
-
-def _outermost(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return which of the rows, in order of time, lie in none of the others."""
-    reach = np.maximum.accumulate(trace.end_ns[rows]) if len(rows) else np.zeros(0, dtype=np.int64)
-    before = np.concatenate([[np.iinfo(np.int64).min], reach[:-1]]) if len(rows) else reach
-    return np.asarray(trace.ts_ns[rows] >= before)
 
 
 def without_anomalies(

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from ...model.codes import Part
 from ...model.diagnosis import KernelRow
 from ...model.run import JsonValue, Run, SourceSite
-from ...model.trace import NONE, Trace
 from ..result import HostSpan, SpanKind
 from ..steps.baseline import Baseline
 from ..steps.loop_lines import before_update, main_site
-from ..trace.dialect import kinds
 from ..trace.operators import OpClass, base_name
 from ..trace.stacks import UserFrames
+from ..trace.table import NONE, Trace
 from .budget import CpuBudget
 from .pools import WORK, Pool, Pools
 from .segments import Segments
@@ -162,7 +161,7 @@ def _host_chunks(trace: Trace, segments: Segments, pools: Pools, *, evaluates: b
     steps = max(1, segments.steps)
     before = _previous_phase(segments)
     where = np.where(segments.phase > 0, segments.phase.astype(np.int64), -before - 1)
-    frames = UserFrames(trace, kinds(trace))
+    frames = UserFrames(trace)
     out = []
     for value in np.unique(where[host]).tolist():
         mask = host & (where == value)

@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ..trace.intervals import within
 from ..trace.operators import OpClass
 from .segments import Segments
 
@@ -91,7 +92,8 @@ def preparation(
     if not (segments.phase == code["optimizer"]).any():
         ended |= segments.in_place
     for k in range(segments.steps):
-        first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
+        mine = within(segments.step, k, k + 1)
+        first, last = mine.start, mine.stop
         runs = _runs(phases[first:last])
         following: list[int] = []
         leading: list[int] = []
@@ -131,7 +133,8 @@ def aside(segments: Segments, *, evaluates: bool = False) -> NDArray[np.bool_]:
     forward, optimizer = code["forward"], code["optimizer"]
     phases = _phases(segments, evaluates=evaluates)
     for k in range(segments.steps):
-        first, last = np.searchsorted(segments.step, [k, k + 1]).tolist()
+        mine = within(segments.step, k, k + 1)
+        first, last = mine.start, mine.stop
         phase = phases[first:last]
         forwards, updates = np.flatnonzero(phase == forward), np.flatnonzero(phase == optimizer)
         if not len(forwards) or not len(updates) or updates[-1] < forwards[-1]:

@@ -17,9 +17,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.trace import NONE
 from ..lanes.labels import PYTHON_GAP_NS
 from ..trace.operators import OpClass
+from ..trace.table import NONE
 from .gaps import aside, preparation
 from .segments import Segments
 

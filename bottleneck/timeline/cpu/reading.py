@@ -6,6 +6,7 @@ GPU reading, so that analyzers serve both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,6 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.doubt import Doubt, DoubtCode
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, LoopTime, Run
-from ...model.trace import NONE, Trace
 from ...model.view import StepTimeline
 from ...model.work import ComputeFacts
 from ..lanes.recompute import recomputed_ms
@@ -26,8 +26,8 @@ from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, dearest_loop
 from ..steps.supply import InputSupply, input_supply
 from ..steps.traced import Steps
-from ..trace.dialect import kinds
 from ..trace.operators import OpClass
+from ..trace.table import NONE, Trace
 from ..views.cpu import cpu_view
 from .anomalies import anomaly_ms, without_anomalies
 from .budget import CpuBudget, compose, count_seams
@@ -325,7 +325,7 @@ def _view(
     pool = profile[1].segment_pool if profile is not None else None
     if trace is None or steps is None or profile is None or pool is None:
         return None
-    return cpu_view(trace, kinds(trace), profile[0], pool, numbers=steps.numbers)
+    return cpu_view(trace, profile[0], pool, numbers=steps.numbers)
 
 
 def _seams(trace: Trace | None, segments: Segments | None, compile_facts: CompileFacts | None) -> list[Seam]:
@@ -357,9 +357,8 @@ def _seam_prices(seams: list[Seam], budget: CpuBudget, steps: int) -> tuple[Seam
 
 def _compute(trace: Trace | None, budget: CpuBudget, true_ms: float) -> ComputeFacts:
     """Shares of the step; the type of the math is not in the names of operators."""
-    names = trace.names if trace is not None else ()
-    fused = any("_scaled_dot_product_flash_attention_for_cpu" in name for name in names)
-    by_hand = any("_scaled_dot_product_attention_math" in name for name in names)
+    fused = trace is not None and trace.knows(re.compile("_scaled_dot_product_flash_attention_for_cpu"))
+    by_hand = trace is not None and trace.knows(re.compile("_scaled_dot_product_attention_math"))
     parts = budget.parts
     return ComputeFacts(
         math_share=parts[Part.OTHER_MATH] / true_ms,

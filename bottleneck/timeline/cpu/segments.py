@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.trace import NONE, Trace
 from ..lanes.labels import phase_of
-from ..trace.dialect import Kind, kinds
-from ..trace.operators import OpClass, is_region, op_classes, updates_in_place
+from ..trace.dialect import Kind
+from ..trace.intervals import within
+from ..trace.operators import OpClass, classify, is_region, updates_in_place
+from ..trace.table import NONE, Trace
 
 __all__ = ["PHASES", "Segments", "operator_ms", "read_segments"]
 
@@ -73,7 +74,7 @@ class _Sweep:
 
     def __init__(self, trace: Trace, phase_of_name: dict[int, int]) -> None:
         self.phase_of_name = phase_of_name
-        self.region_names = {i for i, name in enumerate(trace.names) if is_region(name)}
+        self.region_names = set(trace.codes(is_region).tolist())
         self.start: list[int] = []
         self.end: list[int] = []
         self.row: list[int] = []
@@ -157,28 +158,23 @@ def read_segments(
         thread: (pid code, tid code) of the training thread.
         labels: annotation names that are phases.
     """
-    kind = kinds(trace)
-    mine = (trace.pid == thread[0]) & (trace.tid == thread[1])
-    mine &= (kind == Kind.OP) | (kind == Kind.ANNOTATION)
-    rows = np.flatnonzero(mine)
+    rows = trace.on(trace.rows(Kind.OP, Kind.ANNOTATION), thread)
     phases = ("", *dict.fromkeys(labels))
     code = {name: i for i, name in enumerate(phases)}
-    annotated = set(np.unique(trace.name[mine & (kind == Kind.ANNOTATION)]).tolist())
+    annotated = np.unique(trace.name[rows[trace.kind[rows] == Kind.ANNOTATION]]).tolist()
     phase_of_name = {
         i: code[phase]
-        for i, name in enumerate(trace.names)
-        if i in annotated and (phase := phase_of(name, labels=phases[1:])) is not None
+        for i in annotated
+        if (phase := phase_of(trace.names[i], labels=phases[1:])) is not None
     }
-    classes = op_classes(trace.names)
-    in_place_names = np.asarray([updates_in_place(name) for name in trace.names], dtype=np.bool_)
-    compiling_names = set(np.flatnonzero(classes == OpClass.COMPILING).tolist())
-    row_start, row_end = trace.ts_ns[rows], trace.end_ns[rows]
+    compiling_names = set(trace.codes(lambda name: classify(name) is OpClass.COMPILING).tolist())
+    row_start, row_end = trace.ts_ns[rows], trace.end_of(rows)
 
     sweep = _Sweep(trace, phase_of_name)
     step_of: list[NDArray[np.int32]] = []
     for k, (begin, finish) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
         # Rows that began before the step and reach into it are labels around the loop, not work.
-        inside = slice(*np.searchsorted(row_start, [begin, finish]).tolist())
+        inside = within(row_start, begin, finish)
         part = rows[inside]
         before = len(sweep.start)
         sweep.run(
@@ -194,15 +190,13 @@ def read_segments(
 
     row = np.asarray(sweep.row, dtype=np.int64)
     op_class = np.zeros(len(row), dtype=np.int8)
-    is_op = np.zeros(len(trace), dtype=np.bool_)
-    is_op[rows] = kind[rows] == Kind.OP
     covered = row != NONE
-    ops = np.zeros(len(row), dtype=np.bool_)
-    ops[covered] = is_op[row[covered]]
-    op_class[ops] = classes[trace.name[row[ops]]]
+    ops = covered.copy()
+    ops[covered] = trace.kind[row[covered]] == Kind.OP
+    op_class[ops] = trace.by_name(row[ops], classify, np.int8)
     op_class[np.asarray(sweep.compiling, dtype=np.bool_)] = OpClass.COMPILING
     in_place = np.zeros(len(row), dtype=np.bool_)
-    in_place[ops] = in_place_names[trace.name[row[ops]]]
+    in_place[ops] = trace.named(updates_in_place, row[ops])
     first = np.zeros(len(row), dtype=np.bool_)
     first[np.unique(row, return_index=True)[1]] = True
     start = np.asarray(sweep.start, dtype=np.int64)
@@ -229,7 +223,7 @@ def read_segments(
 
 def operator_ms(trace: Trace | None, segments: Segments | None, name: str) -> float:
     """Return the profiled time of an operator and all that it calls, ms per step; 0 without a trace."""
-    if trace is None or segments is None or name not in trace.names or not len(segments.row):
+    if trace is None or segments is None or not len(segments.row):
         return 0.0
-    mine = segments.holds(trace) & (trace.name == trace.names.index(name))
+    mine = trace.rows(named=name, among=segments.holds(trace))
     return float(trace.dur_ns[mine].sum()) / max(1, segments.steps) / 1e6

@@ -15,8 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.trace import NONE, Trace
+from ..trace.dialect import PROFILER_STEP
 from ..trace.operators import OpClass
+from ..trace.table import NONE, Trace
 from .segments import Segments
 
 __all__ = ["steady_ns"]
@@ -36,8 +37,8 @@ def _unit_of_segment(segments: Segments) -> NDArray[np.int64]:
 def _places(trace: Trace, segments: Segments) -> NDArray[np.int64]:
     """A number for the kind of place that each segment stands at."""
     # The profiler numbers its own ranges: they are one place all the same.
-    numbered = np.asarray([text.startswith("ProfilerStep#") for text in trace.names])
-    code = np.where(numbered, 0, np.arange(1, len(trace.names) + 1))
+    code = np.arange(1, len(trace.names) + 1)
+    code[trace.codes(PROFILER_STEP)] = 0
     name = np.where(segments.row == NONE, 0, code[trace.name[np.maximum(segments.row, 0)]]).astype(np.int64)
     width = len(trace.names) + 1
     python = segments.op_class == OpClass.PYTHON

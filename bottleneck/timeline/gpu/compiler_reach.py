@@ -1,6 +1,6 @@
 """What torch.compile of the model would reach, and what it leaves to the host.
 
-In: a `Trace`, its kinds, a `Program`. Out: `Reach`: the events and activities of forward and backward that a
+In: a `Trace`, a `Program`. Out: `Reach`: the events and activities of forward and backward that a
 compiled model would run itself, and how many regions and gradients the host would still handle one by one;
 `host_left_ns`: the host time that this takes.
 
@@ -21,12 +21,14 @@ import numpy as np
 
 from ..lanes.labels import Work
 from ..trace.dialect import Kind
+from ..trace.intervals import before
+from ..trace.table import Ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
     from ..lanes.program import Program
+    from ..trace.table import Trace
 
 __all__ = ["Reach", "host_left_ns", "read_reach"]
 
@@ -84,63 +86,36 @@ class Reach:
     """Time that this host takes for the same work, relative to the one that the constants are of."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
-    """Intervals of host time on threads."""
-
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    tid: NDArray[np.int64]
-
-    def which(self, when: NDArray[np.int64], tid: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of the stretch that each moment lies in, -1 outside all."""
-        out = np.full(len(when), -1, dtype=np.int64)
-        for thread in np.unique(self.tid).tolist():
-            mine = np.flatnonzero(self.tid == thread)
-            mine = mine[np.argsort(self.start[mine], kind="stable")]
-            on = np.flatnonzero(tid == thread)
-            at = np.searchsorted(self.start[mine], when[on], side="right") - 1
-            reach = np.maximum.accumulate(self.end[mine])
-            inside = (at >= 0) & (when[on] < reach[np.maximum(at, 0)])
-            out[on[inside]] = mine[at[inside]]
-        return out
-
-
-def _rows(trace: Trace, kinds: NDArray[np.int8], pattern: re.Pattern[str], kind: Kind) -> NDArray[np.intp]:
-    code = np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
-    return np.flatnonzero((kinds == kind) & code[trace.name])
-
-
-def _of_rows(trace: Trace, rows: NDArray[np.intp]) -> _Stretches:
-    return _Stretches(trace.ts_ns[rows], trace.end_ns[rows], trace.tid[rows].astype(np.int64))
-
-
-def _recorded_forward(
-    trace: Trace, kinds: NDArray[np.int8], nodes: NDArray[np.intp], marks: NDArray[np.int64]
-) -> _Stretches:
+def _recorded_forward(trace: Trace, nodes: NDArray[np.intp], marks: NDArray[np.int64]) -> Ranges:
     """Return where operators recorded nodes of backward: from the first to the last before it runs."""
-    numbered = np.flatnonzero((kinds == Kind.OP) & (trace.sequence >= 0))
+    numbered = _numbered(trace)
     numbered = numbered[np.isin(trace.sequence[numbered], trace.sequence[nodes])]
-    inside = _of_rows(trace, nodes).which(trace.ts_ns[numbered], trace.tid[numbered].astype(np.int64)) >= 0
-    forward = numbered[~inside]
+    forward = numbered[~trace.inside(numbered, nodes)]
     # A backward pass, or the end of a step, ends a forward pass.
     walls = np.unique(np.concatenate([trace.ts_ns[nodes], marks]))
-    group = np.searchsorted(walls, trace.ts_ns[forward])
-    starts, ends, tids = [], [], []
-    for tid, which in sorted(set(zip(trace.tid[forward].tolist(), group.tolist(), strict=True))):
-        mine = forward[(trace.tid[forward] == tid) & (group == which)]
-        starts.append(int(trace.ts_ns[mine].min()))
-        ends.append(int(trace.end_ns[mine].max()))
-        tids.append(int(tid))
-    return _Stretches(*(np.asarray(column, dtype=np.int64) for column in (starts, ends, tids)))
+    group = before(walls, trace.ts_ns[forward])
+    tid = trace.tid[forward]
+    order = np.lexsort((group, tid))
+    first = np.flatnonzero((np.diff(tid[order], prepend=-1) != 0) | (np.diff(group[order], prepend=-1) != 0))
+    ends = trace.end_of(forward[order])
+    return Ranges(
+        trace.ts_ns[forward[order[first]]],
+        np.maximum.reduceat(ends, first) if len(first) else ends,
+        tid[order[first]],
+    )
 
 
-def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach:
+def _numbered(trace: Trace) -> NDArray[np.intp]:
+    """Return the operators that carry a number of autograd's."""
+    rows = trace.rows(Kind.OP)
+    return rows[trace.sequence[rows] >= 0]
+
+
+def read_reach(trace: Trace, program: Program) -> Reach:
     """Tell what of a program a compiled model would run.
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         program: the program of its steps.
 
     Returns:
@@ -148,20 +123,20 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
     """
     called = program.row >= 0
     when = np.where(called, trace.ts_ns[program.row], -1)
-    tid = np.where(called, trace.tid[program.row].astype(np.int64), -1)
-    nodes = _rows(trace, kinds, _NODE, Kind.OP)
+    tid = np.where(called, trace.tid[program.row], -1)
+    nodes = trace.rows(Kind.OP, named=_NODE)
     nodes = nodes[trace.sequence[nodes] >= 0]
     marks = program.mark_ns.astype(np.int64)
-    labels = _rows(trace, kinds, re.compile(r"^forward$"), Kind.ANNOTATION)
-    forward = _of_rows(trace, labels) if len(labels) else _recorded_forward(trace, kinds, nodes, marks)
-    within = forward.which(when, tid)
+    labels = trace.rows(Kind.ANNOTATION, named="forward")
+    forward = trace.ranges(labels) if len(labels) else _recorded_forward(trace, nodes, marks)
+    within = forward.around(when, tid)
     events = within >= 0
     backward = np.zeros(len(events), dtype=bool)
     if len(nodes) and len(forward.start):
-        ops = np.flatnonzero((kinds == Kind.OP) & (trace.sequence >= 0))
-        ours = ops[forward.which(trace.ts_ns[ops], trace.tid[ops].astype(np.int64)) >= 0]
+        ops = _numbered(trace)
+        ours = ops[forward.around(trace.ts_ns[ops], trace.tid[ops]) >= 0]
         mine = nodes[np.isin(trace.sequence[nodes], trace.sequence[ours])]
-        backward = _of_rows(trace, mine).which(when, tid) >= 0
+        backward = trace.ranges(mine).around(when, tid) >= 0
         events |= backward
     if not len(forward.start) and not len(nodes):
         events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
@@ -169,19 +144,19 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
     launching = np.zeros(len(events), dtype=bool)
     launching[program.event[activities]] = True
     entered = np.unique(within[launching & (within >= 0)])
-    handed = trace.ts_ns[_rows(trace, kinds, _ACCUMULATE, Kind.OP)]
+    handed = trace.ts_ns[trace.rows(Kind.OP, named=_ACCUMULATE)]
     handed = handed[(handed >= marks[0]) & (handed < marks[-1])]
     # Time between two calls belongs to the later one.
     calls = np.flatnonzero(called)
     calls = calls[np.argsort(when[calls], kind="stable")]
-    after = np.searchsorted(when[calls], handed)
+    after = before(when[calls], handed)
     inside = events[calls[after[after < len(calls)]]]
     steps = max(1, program.steps)
-    regions = _rows(trace, kinds, _COMPILED, Kind.OP)
-    keeps = _rows(trace, kinds, _KEEPS, Kind.OP)
+    regions = trace.rows(Kind.OP, named=_COMPILED)
+    keeps = trace.rows(Kind.OP, named=_KEEPS)
     # Where a gradient is there already, the node launches a sum: that is no yardstick.
-    ends = np.searchsorted(when[calls], trace.end_ns[keeps])
-    keeps = keeps[ends == np.searchsorted(when[calls], trace.ts_ns[keeps])]
+    ends = before(when[calls], trace.end_of(keeps))
+    keeps = keeps[ends == before(when[calls], trace.ts_ns[keeps])]
     return Reach(
         events=events,
         activities=activities,
@@ -189,7 +164,7 @@ def read_reach(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Reach
         regions=max(1.0, len(entered) / steps),
         parameters=len(handed) / steps,
         handed_within=float(inside.sum()) / steps,
-        compiled=_of_rows(trace, regions).which(when, tid) >= 0,
+        compiled=trace.ranges(regions).around(when, tid) >= 0,
         slowness=_slowness(trace.dur_ns[keeps]),
     )
 

@@ -16,8 +16,10 @@ from ...model.work import ComputeFacts, MathRow
 from ..lanes.labels import Work
 from ..lanes.program import PARTS
 from ..result import CompiledWork
-from ..trace.dialect import Kind
+from ..trace.dialect import GRAPH_LAUNCH, Kind
+from ..trace.intervals import within
 from ..trace.kernels import classify
+from ..trace.operators import is_region
 from .device_work import launched_inside
 
 if TYPE_CHECKING:
@@ -25,14 +27,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
     from ..lanes.program import Program
+    from ..trace.table import Trace
     from .device_masks import DeviceWork
 
 __all__ = ["attention_backends", "compiled_work", "slowest_backend", "trace_compute"]
 
 _COMPILED = re.compile(r"^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunctionBackward$")
-_GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 _MATH = ("matmul", "conv", "attention")
 
 _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -47,7 +48,7 @@ _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 def attention_backends(trace: Trace) -> tuple[str, ...]:
     """Return the back ends of scaled_dot_product_attention whose operators or kernels are in the trace."""
-    return tuple(name for name, pattern in _BACKENDS if any(pattern.search(n) for n in trace.names))
+    return tuple(name for name, pattern in _BACKENDS if trace.knows(pattern))
 
 
 def slowest_backend(trace: Trace) -> str | None:
@@ -69,7 +70,6 @@ def _attention(
 
 def trace_compute(
     trace: Trace,
-    kinds: NDArray[np.int8],
     program: Program,
     work: DeviceWork,
     *,
@@ -82,7 +82,6 @@ def trace_compute(
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         program: the program of its steps.
         work: masks over the activities.
         memory_bound_ms: that line of the budget.
@@ -91,11 +90,8 @@ def trace_compute(
         counted: operators whose FLOPs were counted, for `flops_cover`; empty: none were.
     """
     steps = max(1, program.steps)
-    kind_of = [classify(n) for n in trace.names]
-    name = trace.name[program.activity_row]
-    family = np.asarray([k.family for k in kind_of])[name]
-    dtype = np.asarray([k.dtype or "unknown" for k in kind_of])[name]
-    math = np.isin(family, _MATH)
+    dtype = trace.by_name(program.activity_row, lambda name: classify(name).dtype or "unknown", np.str_)
+    math = trace.named(lambda name: classify(name).family in _MATH, program.activity_row)
 
     def ms(mask: NDArray[np.bool_]) -> float:
         return float(program.duration[mask].sum()) / steps / 1e6 * device_scale
@@ -115,7 +111,7 @@ def trace_compute(
     cover = None
     if counted and total:
         names = re.compile("^(" + "|".join(re.escape(n) for n in sorted(counted)) + ")$")
-        cover = ms(math & launched_inside(trace, kinds, program, names)) / total
+        cover = ms(math & launched_inside(trace, program, names)) / total
     backends = attention_backends(trace)
     optimizer = work.optimizer
     return ComputeFacts(
@@ -133,32 +129,28 @@ def trace_compute(
     )
 
 
-def compiled_work(trace: Trace, kinds: NDArray[np.int8], program: Program) -> CompiledWork | None:
+def compiled_work(trace: Trace, program: Program) -> CompiledWork | None:
     """Return how much of forward and backward compiled code launched; None when there was none."""
-    if not any(_COMPILED.search(n) for n in trace.names):
+    if not trace.knows(_COMPILED):
         return None
-    inside = launched_inside(trace, kinds, program, _COMPILED)
+    inside = launched_inside(trace, program, _COMPILED)
     in_seam = program.launch_work == Work.SEAM
     model = np.isin(program.launch_work, (Work.DISPATCH, Work.SEAM))
     model &= program.part < PARTS.index(Part.COMMUNICATION)
     compiled = inside & model & ~in_seam
     steps = max(1, program.steps)
     weight = float(program.duration[model].sum())
-    calls = trace.name[program.row[program.row >= 0]]
-    launches = np.fromiter((bool(_GRAPH_LAUNCH.match(n)) for n in trace.names), bool, len(trace.names))
-    graphs = float(launches[calls].sum()) / steps
+    graphs = float(trace.named(GRAPH_LAUNCH, program.row[program.row >= 0]).sum()) / steps
     return CompiledWork(
         kernel_share=None if graphs else float(compiled.sum()) / max(1, int(model.sum())),
         time_share=float(program.duration[compiled].sum()) / weight if weight else 0.0,
         eager_in_seams=float((model & in_seam).sum()) / steps,
         graph_launches=graphs,
-        regions=_regions(trace, kinds, program) / steps,
+        regions=_regions(trace, program) / steps,
     )
 
 
-def _regions(trace: Trace, kinds: NDArray[np.int8], program: Program) -> int:
+def _regions(trace: Trace, program: Program) -> int:
     """Count the entries of compiled code within the window."""
-    region = np.fromiter((n.startswith("Torch-Compiled Region") for n in trace.names), bool, len(trace.names))
-    rows = region[trace.name] & np.isin(kinds, (Kind.OP, Kind.ANNOTATION))
-    low, high = program.mark_ns[0], program.mark_ns[-1]
-    return int((rows & (trace.ts_ns >= low) & (trace.ts_ns < high)).sum())
+    begins = trace.ts_ns[trace.rows(Kind.OP, Kind.ANNOTATION, named=is_region)]
+    return len(begins[within(begins, program.mark_ns[0], program.mark_ns[-1])])

@@ -6,6 +6,7 @@ show is absent.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,39 +14,37 @@ import numpy as np
 from ...model.codes import IDLE_PARTS, Part
 from ..lanes.labels import Work
 from ..lanes.program import EventKind
-from ..trace.dialect import Kind
+from ..trace.dialect import FREE_CALL, MALLOC_CALL, Kind
+from ..trace.intervals import latest, within
 from ..trace.kernels import classify
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import JsonValue
-    from ...model.trace import Trace
     from ..lanes.program import Program
+    from ..trace.table import Trace
     from .device_masks import DeviceWork
 
 __all__ = ["gpu_context"]
+
+_HIP = re.compile(r"^hip")
+_TO_DEVICE = re.compile("HtoD")
 
 
 def _per_step(count: int, program: Program) -> float:
     return count / max(1, program.steps)
 
 
-def _calls(trace: Trace, kinds: NDArray[np.int8], name: str, kind: Kind = Kind.OP) -> int:
-    codes = [i for i, n in enumerate(trace.names) if n == name]
-    return int(((kinds == kind) & np.isin(trace.name, codes)).sum()) if codes else 0
-
-
 def _static_shapes(program: Program, name: NDArray[np.int32]) -> bool:
     """Every whole step launches the same kernels in the same order."""
-    step = np.searchsorted(program.marks, program.event, side="right") - 1
-    pieces = [name[step == k] for k in range(program.steps)]
+    step = program.step
+    pieces = [name[within(step, k, k + 1)] for k in range(program.steps)]
     return all(np.array_equal(pieces[0], other) for other in pieces[1:])
 
 
 def gpu_context(
     trace: Trace,
-    kinds: NDArray[np.int8],
     program: Program,
     work: DeviceWork,
     *,
@@ -59,7 +58,6 @@ def gpu_context(
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         program: the program of its steps.
         work: masks over the activities.
         parts: the budget, ms per step.
@@ -68,29 +66,28 @@ def gpu_context(
         device_scale: factor from traced to true device time.
         flavour: what the optimizer ran, see `optimizer_seen`.
     """
-    name = trace.name[program.activity_row]
-    kind_of = [classify(n) for n in trace.names]
-    family = np.asarray([k.family for k in kind_of])[name]
-    dtype = np.asarray([k.dtype for k in kind_of])[name]
+    activities = program.activity_row
+    family = trace.by_name(activities, lambda name: classify(name).family, np.str_)
+    dtype = trace.by_name(activities, lambda name: classify(name).dtype, np.str_)
     steps = max(1, program.steps)
 
     def share(mask: NDArray[np.bool_]) -> float:
         return float(program.duration[mask].sum()) / steps / 1e6 * device_scale / true_ms if true_ms else 0.0
 
     math = np.isin(family, ("matmul", "conv", "attention"))
-    copies = np.char.find(np.asarray(trace.names, dtype=np.str_)[np.unique(name)], "HtoD") >= 0
-    to_device = np.isin(name, np.unique(name)[copies])
     of_kind = {k: int((program.kind == k).sum()) for k in EventKind}
-    call_names = [trace.names[c] for c in trace.name[program.row[program.row >= 0]]]
-    allocations = sum("Malloc" in n or "MemCreate" in n or "MemMap" in n for n in call_names)
-    frees = sum(n.startswith(("cudaFree", "hipFree")) or "MemUnmap" in n for n in call_names)
+    calls = program.row[program.row >= 0]
+
+    def called(names: re.Pattern[str]) -> int:
+        return int(trace.named(names, calls).sum())
+
     context: dict[str, JsonValue] = {
         # A bare trace has no run.json to say it.
-        "device.kind": "rocm" if any(n.startswith("hip") for n in set(call_names)) else "cuda",
+        "device.kind": "rocm" if called(_HIP) else "cuda",
         "step.idle_share": sum(parts[p] for p in IDLE_PARTS) / true_ms if true_ms else 0.0,
         "input.wait_share": parts[Part.INPUT] / true_ms if true_ms else 0.0,
         "copies.pageable_blocking": of_kind[EventKind.COPY] > 0,
-        "copies.h2d_ms": share(to_device) * true_ms,
+        "copies.h2d_ms": share(trace.named(_TO_DEVICE, activities)) * true_ms,
         "sync.per_step": _per_step(of_kind[EventKind.SYNC], program),
         "sync.item_per_step": _per_step(int(work.items.sum()), program),
         "kernels.matmul_fp32_share": share(work.fp32_math),
@@ -106,17 +103,17 @@ def gpu_context(
         "optimizer.share": share(work.optimizer),
         "optimizer.launches": _per_step(int(work.optimizer.sum()), program),
         "launches.per_step": _per_step(program.launch_calls, program),
-        "work.static_shapes": _static_shapes(program, name),
-        "allocator.device_allocs_per_step": _per_step(allocations, program),
-        "allocator.device_frees_per_step": _per_step(frees, program),
+        "work.static_shapes": _static_shapes(program, trace.name[activities]),
+        "allocator.device_allocs_per_step": _per_step(called(MALLOC_CALL), program),
+        "allocator.device_frees_per_step": _per_step(called(FREE_CALL), program),
         "comm.exposed_share": parts[Part.COMMUNICATION] / true_ms if true_ms else 0.0,
     }
-    context["allocator.empty_cache_per_step"] = _per_step(_emptied_cache(trace, kinds, program), program)
+    context["allocator.empty_cache_per_step"] = _per_step(_emptied_cache(trace, program), program)
     if varying:
         context["step.varying_shapes"] = True
     if flavour != "unknown":
         context["optimizer.flavour"] = flavour
-    micro = _micro_steps(trace, kinds, program)
+    micro = _micro_steps(trace, program)
     collectives = int((family == "communication").sum())
     if collectives and micro:
         context["comm.collectives_per_micro_step"] = collectives / steps / micro
@@ -125,33 +122,22 @@ def gpu_context(
     return context
 
 
-def _emptied_cache(trace: Trace, kinds: NDArray[np.int8], program: Program) -> int:
+def _emptied_cache(trace: Trace, program: Program) -> int:
     """Count the calls of empty_cache(): runs of frees outside any operator.
 
     A retry of the allocator frees inside the operator that asks for memory; only a call from
     Python frees outside one.
     """
-    frees = np.fromiter(
-        (n.startswith(("cudaFree", "hipFree")) or "MemUnmap" in n for n in trace.names),
-        bool,
-        len(trace.names),
-    )
     rows = program.row[program.kind == EventKind.ALLOCATOR]
-    rows = rows[frees[trace.name[rows]]]
-    count, last = 0, -1
-    for tid in np.unique(trace.tid[rows]):
-        mine = rows[trace.tid[rows] == tid]
-        ops = np.flatnonzero((kinds == Kind.OP) & (trace.tid == tid))
-        start, reach = trace.ts_ns[ops], np.maximum.accumulate(trace.end_ns[ops])
-        at = np.searchsorted(start, trace.ts_ns[mine], side="right") - 1
-        outside = (at < 0) | (reach[np.maximum(at, 0)] <= trace.ts_ns[mine])
+    rows = rows[trace.named(FREE_CALL, rows)]
+    count = 0
+    for tid in np.unique(trace.tid[rows]).tolist():
+        mine, ops = rows[trace.tid[rows] == tid], trace.rows(Kind.OP, tid=tid)
+        mine = mine[~trace.inside(mine, ops)]
         # Frees that follow the same operator belong to one call.
-        for after in at[outside].tolist():
-            count += after != last
-            last = after
+        count += len(np.unique(latest(trace.ts_ns[ops], trace.ts_ns[mine])))
     return count
 
 
-def _micro_steps(trace: Trace, kinds: NDArray[np.int8], program: Program) -> float:
-    backward = _calls(trace, kinds, "backward", Kind.ANNOTATION)
-    return backward / max(1, program.steps)
+def _micro_steps(trace: Trace, program: Program) -> float:
+    return len(trace.rows(Kind.ANNOTATION, named="backward")) / max(1, program.steps)

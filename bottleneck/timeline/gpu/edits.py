@@ -44,9 +44,7 @@ def few_launches(
         return factor
     factor[mask] = 0.0
     floor = float(np.percentile(program.duration[mask], 1))
-    step = np.searchsorted(program.marks, program.event, side="right")
-    for k in np.unique(step[mask]).tolist():
-        mine = np.flatnonzero(mask & (step == k))
+    for mine in np.split(marked := np.flatnonzero(mask), np.flatnonzero(np.diff(program.step[marked])) + 1):
         kept = mine[:launches]
         left = traffic * float((program.duration[mine] - floor).clip(0).sum()) + floor * len(kept)
         factor[kept] = left / len(kept) / np.maximum(program.duration[kept], 1.0)

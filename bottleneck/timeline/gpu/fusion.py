@@ -1,6 +1,6 @@
 """What a compiler makes of a model's memory-bound kernels: fewer of them, and none slower than memory.
 
-In: a `Program`, the name and family of each activity, masks. Out: `Fusion`: a factor on each duration, and
+In: a `Trace`, its `Program`, masks. Out: `Fusion`: a factor on each duration, and
 how many kernels are launched in its place.
 
 Neighbours in the order of launches are fused, up to a product: a fused kernel still reads the largest input
@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..trace.kernels import classify
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from ..lanes.program import Program
+    from ..trace.table import Trace
 
 __all__ = ["Fusion", "fuse"]
 
@@ -66,17 +69,20 @@ class Fusion:
     """On its duration when it stays a kernel of its own that moves its bytes at the speed of memory."""
 
 
-def _match(names: Sequence[str], table: Sequence[tuple[re.Pattern[str], float]]) -> list[float]:
-    return [next((value for pattern, value in table if pattern.search(name)), 0.0) for name in names]
-
-
-def _held_to_memory(
-    program: Program, name: NDArray[np.int32], names: Sequence[str], fusable: NDArray[np.bool_]
+def _look_up(
+    trace: Trace, program: Program, table: Sequence[tuple[re.Pattern[str], float]]
 ) -> NDArray[np.float64]:
+    def value_of(name: str) -> float:
+        return next((value for pattern, value in table if pattern.search(name)), 0.0)
+
+    return trace.by_name(program.activity_row, value_of, np.float64)
+
+
+def _held_to_memory(trace: Trace, program: Program, fusable: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return durations, none longer than its bytes take at the speed of an element-wise kernel nearby."""
     duration = program.duration.astype(np.float64)
-    passes = np.asarray(_match(names, _PASSES))[name]
-    plain = np.asarray([bool(_VECTORISED.search(n)) for n in names], dtype=bool)[name] & fusable
+    passes = _look_up(trace, program, _PASSES)
+    plain = trace.named(_VECTORISED, program.activity_row) & fusable
     near = np.zeros(len(duration))
     for away in range(1, _NEAR + 1):
         for ours, theirs in (
@@ -92,10 +98,8 @@ def _held_to_memory(
 
 
 def fuse(
+    trace: Trace,
     program: Program,
-    name: NDArray[np.int32],
-    names: Sequence[str],
-    family: NDArray[np.str_],
     *,
     fusable: NDArray[np.bool_],
     backward: NDArray[np.bool_],
@@ -103,23 +107,22 @@ def fuse(
     """Fuse the memory-bound kernels of a model.
 
     Args:
+        trace: the trace.
         program: the program.
-        name: code of each activity's name, (m,).
-        names: the names.
-        family: family of each activity (kernels.py), (m,).
         fusable: memory-bound kernels that a compiler would generate, (m,).
         backward: what backward launches, (m,).
 
     Returns:
         The fusion; what is not fusable keeps its duration and its launch.
     """
-    held = _held_to_memory(program, name, names, fusable)
+    held = _held_to_memory(trace, program, fusable)
     alone = np.where(fusable, held / np.maximum(program.duration, 1.0), 1.0)
     factor = alone.copy()
     launches = np.ones(len(factor))
-    reduces = np.asarray([bool(_REDUCTION.search(n)) for n in names], dtype=bool)[name]
-    special = np.asarray(_match(names, [(p, float(n)) for p, n in _LAUNCHES]))[name]
-    plain = np.where(reduces, np.where(backward, 2, 1), np.isin(family, _NORMALISES))
+    reduces = trace.named(_REDUCTION, program.activity_row)
+    special = _look_up(trace, program, _LAUNCHES)
+    normalises = trace.named(lambda name: classify(name).family in _NORMALISES, program.activity_row)
+    plain = np.where(reduces, np.where(backward, 2, 1), normalises)
     own = np.where(special > 0, special, plain).astype(np.float64)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], fusable.astype(np.int8), [0]])))
     for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

@@ -27,7 +27,7 @@ from ..steps.baseline import Baseline, read_baseline
 from ..steps.loop_price import loop_of_dispatch
 from ..steps.supply import input_supply
 from ..trace.dialect import Kind
-from ..trace.dialect import kinds as kinds_of
+from ..trace.intervals import within
 from ..views.gpu import gpu_view
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import CompileFacts, LoaderFacts, Run
-    from ...model.trace import Trace
     from ..lanes.calibrate import Calibration
     from ..steps.traced import Steps
+    from ..trace.table import Trace
 
 __all__ = ["read_gpu"]
 
@@ -87,13 +87,11 @@ def read_gpu(
     """
     if len(steps) == 0:
         return None
-    kinds = kinds_of(trace)
     baseline = None
     if run is not None and kept is not None:
         baseline = read_baseline(run, kept=kept, true_ms=true_ms)
     program = build_program(
         trace,
-        kinds,
         _edges(steps),
         main_tid=steps.thread[1],
         compile_facts=compile_facts,
@@ -106,11 +104,11 @@ def read_gpu(
         replay,
         None if true_is_profiled else true_ms,
         input_ms=baseline.phases_ms.get("data") if baseline is not None else None,
-        host_scale=_host_scale(trace, kinds, program, baseline),
+        host_scale=_host_scale(trace, program, baseline),
     )
     scale = true_ms / calibration.replayed_true_ms if calibration.replayed_true_ms else 1.0
-    work = read_device_work(trace, kinds, program)
-    flavour, tensors = optimizer_seen(trace, kinds)
+    work = read_device_work(trace, program)
+    flavour, tensors = optimizer_seen(trace)
     schedule = replay.run(calibration.base)
     budget = gpu_budget(program, schedule, calibration.base.factors())
     wait_ms = baseline.phases_ms.get("data", 0.0) if baseline is not None else 0.0
@@ -132,7 +130,7 @@ def read_gpu(
         gc_ms=baseline.gc_ms if baseline is not None else None,
         micro_steps=baseline.micro_steps if baseline is not None else 1.0,
         table_share=table_share(run),
-        ungraded=forward_work(trace, kinds, program, phase="evaluation")
+        ungraded=forward_work(trace, program, phase="evaluation")
         if baseline is not None and baseline.evaluates
         else None,
     )
@@ -152,7 +150,6 @@ def read_gpu(
     parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
     context = gpu_context(
         trace,
-        kinds,
         program,
         work,
         parts=parts,
@@ -162,13 +159,12 @@ def read_gpu(
         flavour=flavour,
     )
     usable = calibration.replay_error <= MAX_REPLAY_ERROR
-    forward = forward_work(trace, kinds, program)
+    forward = forward_work(trace, program)
     if usable and forward.any() and not work.recomputed.any():
         context["work.checkpoint_ms"] = checkpoint_ms(replay, calibration, forward, true_ms=true_ms)
     context["attention.backend"] = slowest_backend(trace) or "none"
     compute = trace_compute(
         trace,
-        kinds,
         program,
         work,
         memory_bound_ms=parts[Part.MEMORY_BOUND],
@@ -200,7 +196,6 @@ def read_gpu(
         kernels=kernel_rows(trace, program, true_ms=true_ms, scale=calibration.device_scale * scale),
         spans=read_spans(
             trace,
-            kinds,
             program,
             budget.exposed_by_event,
             run=run,
@@ -223,17 +218,15 @@ def read_gpu(
             true_ms=true_ms,
             together_ms=without_seams.saves_ms if without_seams is not None else 0.0,
         ),
-        compiled=compiled_work(trace, kinds, program),
+        compiled=compiled_work(trace, program),
         compute=compute,
         after=answers.after if usable else {},
         loop=loop[0] if loop is not None else None,
-        view=gpu_view(trace, kinds, program, main_tid=steps.thread[1], numbers=steps.numbers),
+        view=gpu_view(trace, program, main_tid=steps.thread[1], numbers=steps.numbers),
     )
 
 
-def _host_scale(
-    trace: Trace, kinds: NDArray[np.int8], program: Program, baseline: Baseline | None
-) -> float | None:
+def _host_scale(trace: Trace, program: Program, baseline: Baseline | None) -> float | None:
     """Return how long the host took in the phases without the profiler, relative to with it.
 
     The smallest ratio counts: a phase in which the host waits for the device tells nothing.
@@ -244,9 +237,8 @@ def _host_scale(
     ratios: list[float] = []
     for phase in ("forward", "backward", "optimizer"):
         true_ms = baseline.phases_ms.get(phase, 0.0)
-        codes = [i for i, n in enumerate(trace.names) if n == phase]
-        rows = (kinds == Kind.ANNOTATION) & np.isin(trace.name, codes)
-        rows &= (trace.ts_ns >= low) & (trace.ts_ns < high)
+        rows = trace.rows(Kind.ANNOTATION, named=phase)
+        rows = rows[within(trace.ts_ns[rows], low, high)]
         traced_ms = float(trace.dur_ns[rows].sum()) / program.steps / 1e6
         if traced_ms > 0 and true_ms > 0.02 * baseline.step_ms:
             ratios.append(true_ms / traced_ms)

@@ -15,6 +15,7 @@ from ..lanes.labels import PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import EventKind
 from ..result import HostSpan
 from ..steps.loop_lines import main_site
+from ..trace import intervals
 from ..trace.dialect import Kind
 from ..trace.stacks import UserFrames
 
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import Run, SourceSite
-    from ...model.trace import Trace
     from ..lanes.program import Program
+    from ..trace.table import Trace
 
 __all__ = ["read_spans"]
 
+_PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation"))
 _NOTES_OF_EVENT = {
     EventKind.SYNC: "synchronisation",
     EventKind.COPY: "h2d",
@@ -36,35 +38,17 @@ _NOTES_OF_EVENT = {
 }
 
 
-def _enclosing_ops(
-    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.int64]
-) -> tuple[list[str], list[str]]:
+def _enclosing_ops(trace: Trace, rows: NDArray[np.int64]) -> tuple[list[str], list[str]]:
     """Return per row the outermost operator around it, and the innermost of our phase labels."""
-    ops = [""] * len(rows)
-    labels = [""] * len(rows)
-    phase_names = {"data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation"}
-    is_phase = np.fromiter((n in phase_names for n in trace.names), bool, len(trace.names))
-    notes = np.flatnonzero((kinds == Kind.ANNOTATION) & is_phase[trace.name])
-    for tid in np.unique(trace.tid[rows]):
-        mine = np.flatnonzero((kinds == Kind.OP) & (trace.tid == tid))
-        starts, ends = trace.ts_ns[mine], trace.end_ns[mine]
-        reach = np.maximum.accumulate(ends) if len(ends) else ends
-        for k in np.flatnonzero(trace.tid[rows] == tid).tolist():
-            when = int(trace.ts_ns[rows[k]])
-            at = int(np.searchsorted(starts, when, side="right")) - 1
-            found = ""
-            while at >= 0 and reach[at] > when:
-                if ends[at] > when:
-                    name = trace.names[trace.name[mine[at]]]
-                    if not name.startswith("autograd::engine"):
-                        found = name
-                at -= 1
-            ops[k] = found
-    for k, row in enumerate(rows.tolist()):
-        around = notes[(trace.ts_ns[notes] <= trace.ts_ns[row]) & (trace.end_ns[notes] > trace.ts_ns[row])]
-        if len(around):
-            labels[k] = trace.names[trace.name[around[-1]]]
-    return ops, labels
+    when = trace.ts_ns[rows]
+    ops = trace.outermost(trace.rows(Kind.OP, named=lambda name: not name.startswith("autograd::engine")))
+    notes = trace.rows(Kind.ANNOTATION, named=_PHASES)
+    found = (
+        (ops, trace.ranges(ops).around(when, trace.tid[rows])),
+        (notes, intervals.innermost(trace.ts_ns[notes], trace.end_of(notes), when)),
+    )
+    around, labels = ([trace.name_of(of[k]) if k >= 0 else "" for k in at.tolist()] for of, at in found)
+    return around, labels
 
 
 def _noted(run: Run | None, *phases: str) -> SourceSite | None:
@@ -78,7 +62,6 @@ def _noted(run: Run | None, *phases: str) -> SourceSite | None:
 
 def read_spans(
     trace: Trace,
-    kinds: NDArray[np.int8],
     program: Program,
     exposed_ns: NDArray[np.float64],
     *,
@@ -91,7 +74,6 @@ def read_spans(
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         program: the program.
         exposed_ns: idle time that each event explains over the window, (n,).
         run: run.json, for the user lines of phases.
@@ -104,13 +86,13 @@ def read_spans(
     if len(special) > 20_000:
         special = special[np.argsort(exposed_ns[special])[-20_000:]]
     rows = program.row[special]
-    ops, labels = _enclosing_ops(trace, kinds, rows)
+    ops, labels = _enclosing_ops(trace, rows)
     steps = max(1, program.steps)
-    frames = UserFrames(trace, kinds)
+    frames = UserFrames(trace)
     sums: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     lines: dict[tuple[int, str, str], Counter[SourceSite]] = defaultdict(Counter)
     for k, event in enumerate(special.tolist()):
-        call = trace.names[trace.name[rows[k]]]
+        call = trace.name_of(rows[k])
         what = f"{ops[k]} ({call})" if ops[k] else call
         key = (int(program.kind[event]), what, labels[k])
         entry = sums[key]

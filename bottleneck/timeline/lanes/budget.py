@@ -127,7 +127,7 @@ def _split_gaps(
     gap_start, gap_end = gaps
     # Which activity ends the gap, and when the host had issued it.
     order = np.argsort(schedule.start, kind="stable")
-    at = np.searchsorted(schedule.start[order], gap_end - 0.5)
+    at = intervals.before(schedule.start[order], gap_end - 0.5)
     none = at >= len(order)
     ender = order[np.minimum(at, len(order) - 1)]
     issued = np.where(none, gap_end, schedule.issued[program.event[ender]])
@@ -150,7 +150,7 @@ def _split_gaps(
         amounts[:, work] = np.interp(until, times, curve) - np.interp(start, times, curve)
     # Where the host was still blocked as the device ran dry, what it dispatches next counts for
     # the wait.
-    event = np.minimum(np.searchsorted(schedule.host, dry), len(program.kind) - 1)
+    event = np.minimum(intervals.before(schedule.host, dry), len(program.kind) - 1)
     blocked = (program.wait[event] != NO_WAIT) & (schedule.issued[event] < dry - 1_000.0)
     for kind, work in WORK_OF_WAIT.items():
         rows = np.flatnonzero(blocked & (program.kind[event] == kind))
@@ -166,7 +166,7 @@ def _split_gaps(
     total = np.concatenate([[0.0], np.cumsum(length)])
 
     def covered_until(moment: NDArray[np.float64]) -> NDArray[np.float64]:
-        k = np.searchsorted(start, moment, side="right") - 1
+        k = intervals.latest(start, moment)
         first = np.maximum(k, 0)
         inside = np.clip(moment - start[first], 0, length[first])
         return np.where(k >= 0, total[first] + inside, 0.0)

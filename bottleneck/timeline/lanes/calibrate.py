@@ -99,7 +99,7 @@ def _carried(program: Program) -> dict[Work, float]:
 def _device_work_varies(program: Program) -> bool:
     """Whether steps differ in what the device computes; copies and collectives stretch by waiting."""
     work = np.zeros(program.steps)
-    step = np.searchsorted(program.marks, program.event, side="right") - 1
+    step = program.step
     computes = program.part < PARTS.index(Part.COMMUNICATION)
     inside = (step >= 0) & (step < program.steps) & computes
     np.add.at(work, step[inside], program.duration[inside])

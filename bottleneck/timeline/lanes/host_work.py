@@ -1,6 +1,6 @@
 """What the host is doing at each moment: a piecewise-constant function of time over categories.
 
-In: a `Trace`, its kinds, the launching threads. Out: `HostWork`, which splits any host interval
+In: a `Trace`, the launching threads. Out: `HostWork`, which splits any host interval
 over the categories of labels.py. Device calls themselves (launches, waits, allocator calls) are events of
 the program (program.py); here is what lies between them.
 """
@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..trace import intervals
-from ..trace.dialect import HOST_CALL_KINDS, Kind
+from ..trace.dialect import COPY_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind
 from .labels import PYTHON_GAP_NS, Work, label_of
 from .seams import find_seams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from ...model.run import CompileFacts
-    from ...model.trace import Trace
+    from ..trace.table import Trace
 
 __all__ = ["HostWork", "read_host_work"]
 
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
-_SYNC_CALL = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class HostWork:
         return np.where(self.work[cell] == Work.SEAM, self.group[cell], -1).astype(np.int16)
 
     def _cell(self, when: NDArray[np.int64]) -> NDArray[np.intp]:
-        return np.clip(np.searchsorted(self.edges, when, side="right") - 1, 0, len(self.work) - 1)
+        return np.clip(intervals.latest(self.edges, when), 0, len(self.work) - 1)
 
 
 @dataclass(slots=True)
@@ -97,8 +98,7 @@ class _Painter:
     work: NDArray[np.int8]
 
     def paint(self, start: int, end: int, work: Work, *, over: Work | None = None) -> None:
-        first, last = np.searchsorted(self.edges, [start, end])
-        cells = self.work[first:last]
+        cells = self.work[intervals.within(self.edges, start, end)]
         if over is None:
             cells[:] = work
         else:
@@ -107,7 +107,6 @@ class _Painter:
 
 def read_host_work(
     trace: Trace,
-    kinds: NDArray[np.int8],
     *,
     threads: NDArray[np.bool_],
     main: NDArray[np.bool_],
@@ -120,7 +119,6 @@ def read_host_work(
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         threads: mask of the rows on launching threads (training and autograd threads).
         main: mask of the rows on the training thread, whose labels hold for all.
         low_ns: start of the window, int64 ns.
@@ -131,29 +129,34 @@ def read_host_work(
     Returns:
         The categories between `low_ns` and `high_ns`.
     """
-    in_window = (trace.end_ns > low_ns) & (trace.ts_ns < high_ns)
-    labelled = np.full(len(trace.names), -1, dtype=np.int8)
-    for code, name in enumerate(trace.names):
-        work = label_of(name, evaluates=evaluates)
-        if work is not None:
-            labelled[code] = work
-    label = labelled[trace.name]
-    spoken = np.isin(kinds, (Kind.ANNOTATION, Kind.OP)) & (label >= 0) & in_window
-    inside = np.flatnonzero(spoken & main)
-    others = np.flatnonzero(spoken & threads & ~main & (label == Work.COMPILE))
+    in_window = trace.overlapping(low_ns, high_ns)
+
+    def work_of(name: str) -> Work | None:
+        return label_of(name, evaluates=evaluates)
+
+    inside = trace.rows(
+        Kind.ANNOTATION, Kind.OP, named=lambda name: work_of(name) is not None, among=main & in_window
+    )
+    label = trace.by_name(inside, work_of, np.int8)
+    others = trace.rows(
+        Kind.ANNOTATION,
+        Kind.OP,
+        named=lambda name: work_of(name) is Work.COMPILE,
+        among=threads & ~main & in_window,
+    )
 
     seams = find_seams(trace, threads & in_window, compile_facts)
     owners = tuple(dict.fromkeys(seam.owners for seam in seams))
     stretches = [pair for seam in seams for pair in seam.stretches]
-    pauses = _pauses(trace, kinds, threads & in_window, low_ns, high_ns)
-    compiles = np.concatenate([inside[label[inside] == Work.COMPILE], others])
-    around = _around(trace, kinds, threads & in_window, compiles)
-    reads = _reads(trace, kinds, threads & in_window)
-    overhead = np.flatnonzero((kinds == Kind.OVERHEAD) & in_window)
+    pauses = _pauses(trace, threads & in_window, low_ns, high_ns)
+    compiles = np.concatenate([inside[label == Work.COMPILE], others])
+    around = _around(trace, threads & in_window, compiles)
+    reads = _reads(trace, threads & in_window)
+    overhead = trace.rows(Kind.OVERHEAD, among=in_window)
 
     points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
     for rows in (inside, others, overhead, reads):
-        points += [trace.ts_ns[rows], trace.end_ns[rows]]
+        points += [trace.ts_ns[rows], trace.end_of(rows)]
     stands_aside = _aside(trace, inside, label, high_ns=high_ns)
     pairs_of_all = (stretches, pauses, around, stands_aside)
     points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in pairs_of_all]
@@ -162,26 +165,28 @@ def read_host_work(
     painter = _Painter(edges, np.full(cells, Work.DISPATCH, dtype=np.int8))
     group = np.full(cells, -1, dtype=np.int16)
 
-    ends = trace.end_ns
-    for row in inside:
-        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work(int(label[row])))
+    def spans(rows: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
+        return zip(trace.ts_ns[rows].tolist(), trace.end_of(rows).tolist(), strict=True)
+
+    for (start, end), work in zip(spans(inside), label.tolist(), strict=True):
+        painter.paint(start, end, Work(work))
     for seam in seams:
         for start, end in seam.stretches:
             painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
-            group[slice(*np.searchsorted(edges, [start, end]))] = owners.index(seam.owners)
+            group[intervals.within(edges, start, end)] = owners.index(seam.owners)
     for start, end in pauses:
         painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
     for start, end in stands_aside:
         painter.paint(start, end, Work.ASIDE, over=Work.DISPATCH)
-    for row in reads:
-        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.SYNC)
+    for start, end in spans(reads):
+        painter.paint(start, end, Work.SYNC)
     for start, end in around:
         for lies_under in (Work.DISPATCH, Work.SEAM, Work.HOST):
             painter.paint(start, end, Work.COMPILE, over=lies_under)
-    for row in others:
-        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.COMPILE)
-    for row in overhead:
-        painter.paint(int(trace.ts_ns[row]), int(ends[row]), Work.OVERHEAD)
+    for start, end in spans(others):
+        painter.paint(start, end, Work.COMPILE)
+    for start, end in spans(overhead):
+        painter.paint(start, end, Work.OVERHEAD)
     return HostWork(
         edges=edges,
         work=painter.work,
@@ -191,20 +196,20 @@ def read_host_work(
     )
 
 
-def _reads(trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _reads(trace: Trace, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return the operators that read a value off the device: what they do goes with the wait.
 
     `.item()` on a tensor of the host (optimizers keep their step counts there) waits for nothing
     and stays dispatch.
     """
-    reads = np.fromiter((bool(_READ.search(n)) for n in trace.names), bool, len(trace.names))
-    syncs = np.fromiter((bool(_SYNC_CALL.search(n)) for n in trace.names), bool, len(trace.names))
-    ops = np.flatnonzero(rows & (kinds == Kind.OP) & reads[trace.name])
-    waits = np.flatnonzero(rows & np.isin(kinds, HOST_CALL_KINDS) & syncs[trace.name])
-    moments = np.sort(trace.ts_ns[waits])
-    first = np.searchsorted(moments, trace.ts_ns[ops])
-    last = np.searchsorted(moments, trace.end_ns[ops])
-    return ops[last > first]
+    ops = trace.rows(Kind.OP, named=_READ, among=rows)
+    waits = trace.rows(
+        *HOST_CALL_KINDS,
+        named=lambda name: bool(WAIT_CALL.search(name) or COPY_CALL.search(name)),
+        among=rows,
+    )
+    moments = trace.ts_ns[waits]
+    return ops[intervals.before(moments, trace.end_of(ops)) > intervals.before(moments, trace.ts_ns[ops])]
 
 
 def _aside(
@@ -216,40 +221,37 @@ def _aside(
     compiled model nor CUDA graphs would make them fewer. Where no forward is labelled, as in a bare trace,
     the next label may stand behind it: then nothing is known to stand aside.
     """
-    if not any(trace.names[name] == "forward" for name in np.unique(trace.name[rows]).tolist()):
+    if not trace.named("forward", rows).any():
         return []
-    begins = np.sort(trace.ts_ns[rows])
-    out = []
-    for end in trace.end_ns[rows[label[rows] == Work.OPTIMIZER]].tolist():
-        at = int(np.searchsorted(begins, end))
-        out.append((end, min(int(begins[at]) if at < len(begins) else high_ns, high_ns)))
-    return [(start, end) for start, end in out if end > start]
+    begins = np.append(trace.ts_ns[rows], high_ns)
+    ends = trace.end_of(rows[label == Work.OPTIMIZER])
+    following = np.minimum(begins[intervals.before(begins[:-1], ends)], high_ns)
+    return [(start, end) for start, end in zip(ends.tolist(), following.tolist(), strict=True) if end > start]
 
 
-def _pauses(
-    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_], low_ns: int, high_ns: int
-) -> list[tuple[int, int]]:
+def _pauses(trace: Trace, rows: NDArray[np.bool_], low_ns: int, high_ns: int) -> list[tuple[int, int]]:
     """Return the stretches without operator and device call that are longer than a dispatch."""
-    busy = np.flatnonzero(rows & np.isin(kinds, (Kind.OP, *HOST_CALL_KINDS)))
-    start, end = intervals.gaps(trace.ts_ns[busy], trace.end_ns[busy], low_ns, high_ns)
+    busy = trace.rows(Kind.OP, *HOST_CALL_KINDS, among=rows)
+    start, end = intervals.gaps(trace.ts_ns[busy], trace.end_of(busy), low_ns, high_ns)
     long = (end - start) > PYTHON_GAP_NS
     return list(zip(start[long].tolist(), end[long].tolist(), strict=True))
 
 
-def _around(
-    trace: Trace, kinds: NDArray[np.int8], rows: NDArray[np.bool_], compiles: NDArray[np.intp]
-) -> list[tuple[int, int]]:
+def _around(trace: Trace, rows: NDArray[np.bool_], compiles: NDArray[np.intp]) -> list[tuple[int, int]]:
     """Return the stretches between a compilation and the nearest beginning or end of an operator or call.
 
     The compiler's ranges do not cover all it does: guards are built, code objects made and wrappers put
     together before the first operator of the new code runs (2 ms per graph on an H200's host).
     """
-    others = rows & np.isin(kinds, (Kind.OP, *HOST_CALL_KINDS))
-    others[compiles] = False
-    points = np.unique(np.concatenate([trace.ts_ns[others], trace.end_ns[others]]))
-    if not len(points) or not len(compiles):
+    if not len(compiles):
         return []
-    edges = np.unique(np.concatenate([trace.ts_ns[compiles], trace.end_ns[compiles]]))
-    low = points[np.maximum(np.searchsorted(points, edges, side="right") - 1, 0)]
-    high = points[np.minimum(np.searchsorted(points, edges), len(points) - 1)]
+    beside = rows.copy()
+    beside[compiles] = False
+    others = trace.rows(Kind.OP, *HOST_CALL_KINDS, among=beside)
+    points = np.unique(np.concatenate([trace.ts_ns[others], trace.end_of(others)]))
+    if not len(points):
+        return []
+    edges = np.unique(np.concatenate([trace.ts_ns[compiles], trace.end_of(compiles)]))
+    low = points[np.maximum(intervals.latest(points, edges), 0)]
+    high = points[np.minimum(intervals.before(points, edges), len(points) - 1)]
     return list(zip(np.minimum(low, edges).tolist(), np.maximum(high, edges).tolist(), strict=True))

@@ -12,15 +12,16 @@ ended: what comes before is not work, what comes after is.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...model.codes import Part
-from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind
+from ..trace.dialect import ALLOCATOR_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind, is_launch
+from ..trace.intervals import before, latest
 from ..trace.kernels import classify
+from ..trace.table import NONE
 from .host_work import HostWork, read_host_work
 from .labels import Work
 from .waits import (
@@ -40,17 +41,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import CompileFacts
-    from ...model.trace import Trace
+    from ..trace.table import Trace
 
 __all__ = ["NO_WAIT", "PARTS", "QUEUE_DEPTH", "WAIT_ALL", "EventKind", "Program", "build_program"]
-
-_ALLOCATOR = re.compile(
-    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|HostRegister"
-    r"|HostUnregister|MemPool\w*)|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Alloc|Free)"
-)
-_SYNC = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
-_RECORDED = (Kind.OP, *HOST_CALL_KINDS)
-_MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +108,11 @@ class Program:
         """Whole steps in the window."""
         return len(self.marks) - 1
 
+    @property
+    def step(self) -> NDArray[np.intp]:
+        """The step that launched each activity, (m,)."""
+        return latest(self.marks, self.event)
+
 
 PARTS: tuple[Part, ...] = (
     Part.TENSOR_CORE,
@@ -127,52 +125,33 @@ PARTS: tuple[Part, ...] = (
 """Order of `Program.part`; also the order of precedence when kernels overlap."""
 
 
-def _codes(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    return np.fromiter((bool(pattern.search(n)) for n in trace.names), bool, len(trace.names))
+def _part_of(kernel: str) -> int:
+    part = classify(kernel).part
+    return PARTS.index(part if part in PARTS else Part.OTHER_MATH)
 
 
-def _launching_threads(
-    trace: Trace, calls: NDArray[np.int64], launched: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def _launching_threads(trace: Trace) -> NDArray[np.int64]:
     """Return the thread codes that launch at least 1 % of the device work."""
-    threads, counts = np.unique(trace.tid[calls[launched]], return_counts=True)
-    return np.asarray(threads[counts >= max(1, 0.01 * counts.sum())], dtype=np.int64)
-
-
-def _join(
-    trace: Trace, calls: NDArray[np.int64], device: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return per device row the trace row of its launch call (-1: none), and per call a flag."""
-    order = np.argsort(trace.correlation[calls], kind="stable")
-    keys = trace.correlation[calls][order]
-    wanted = trace.correlation[device]
-    at = np.clip(np.searchsorted(keys, wanted), 0, max(len(keys) - 1, 0))
-    found = (keys[at] == wanted) & (wanted > 0) if len(keys) else np.zeros(len(device), dtype=bool)
-    parent = np.where(found, calls[order[at]] if len(keys) else -1, -1)
-    launched = np.zeros(len(calls), dtype=bool)
-    if len(keys):
-        launched[order[at[found]]] = True
-    return parent, launched
+    least = max(1.0, 0.01 * len(trace.launches))
+    busy = trace.busiest_threads(trace.launches)
+    return np.asarray([tid for (_, tid), count in busy if count >= least], dtype=np.int64)
 
 
 def _gather(
-    trace: Trace, device: NDArray[np.int64], parent: NDArray[np.int64], call_end: NDArray[np.int64]
+    trace: Trace, device: NDArray[np.int64], parent: NDArray[np.int64]
 ) -> tuple[Activities, tuple[tuple[int, int], ...]]:
     lane_key = trace.device[device].astype(np.int64) * (1 << 40) + trace.stream[device]
     lanes, lane = np.unique(lane_key, return_inverse=True)
-    part_of_name = np.asarray(
-        [PARTS.index(classify(n).part) if classify(n).part in PARTS else 1 for n in trace.names],
-        dtype=np.int8,
-    )
-    part = part_of_name[trace.name[device]]
+    part = trace.by_name(device, _part_of, np.int8)
     # A graph launch starts many kernels; on one lane they are one piece of work.
-    order = np.lexsort((trace.ts_ns[device], lane, call_end[parent], parent))
-    order = order[np.argsort(call_end[parent[order]], kind="stable")]
+    call_end = trace.end_of(parent)
+    order = np.lexsort((trace.ts_ns[device], lane, call_end, parent))
+    order = order[np.argsort(call_end[order], kind="stable")]
     d, p, ln = device[order], parent[order], lane[order]
     head = np.ones(len(d), dtype=bool)
     head[1:] = (p[1:] != p[:-1]) | (ln[1:] != ln[:-1])
     first = np.flatnonzero(head)
-    end_ns = trace.end_ns[d]
+    end_ns = trace.end_of(d)
     group_end = np.maximum.reduceat(end_ns, first) if len(d) else end_ns
     activities = Activities(
         call_row=p[first],
@@ -188,7 +167,6 @@ def _gather(
 
 def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is one column)
     trace: Trace,
-    kinds: NDArray[np.int8],
     step_edges_ns: NDArray[np.int64],
     *,
     main_tid: int | None = None,
@@ -199,7 +177,6 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         step_edges_ns: boundaries of consecutive steps on the host, int64 ns, steps + 1 of them.
         main_tid: thread code of the training thread; the thread with the most annotations if None.
         compile_facts: compile.json, see `read_host_work`.
@@ -209,41 +186,34 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         The program, or None when the window holds no launched device work.
     """
     low, high = int(step_edges_ns[0]), int(step_edges_ns[-1])
-    all_calls = np.flatnonzero(np.isin(kinds, HOST_CALL_KINDS))
-    all_device = np.flatnonzero(np.isin(kinds, DEVICE_KINDS))
-    parent, launched = _join(trace, all_calls, all_device)
-    if not launched.any():
+    parent = trace.launched_by
+    if not len(trace.launches):
         return None
-    end_ns = trace.end_ns
-    launching = _launching_threads(trace, all_calls, launched)
+    launching = _launching_threads(trace)
 
     in_window = (trace.ts_ns >= low) & (trace.ts_ns < high)
     call_mask = np.zeros(len(trace), dtype=bool)
-    call_mask[all_calls] = True
+    call_mask[trace.calls] = True
     call_mask &= in_window & np.isin(trace.tid, launching)
     kept = (parent >= 0) & call_mask[np.maximum(parent, 0)]
-    device, parent_of = all_device[kept], parent[kept]
+    device, parent_of = trace.activities[kept], parent[kept]
     if not len(device):
         return None
     # Capture quality: how much of what was launched or ran has no counterpart.
-    launch_name = np.fromiter(
-        ("aunch" in n and "HostFunc" not in n for n in trace.names), bool, len(trace.names)
-    )
-    is_launch_call = launch_name[trace.name[all_calls]] & in_window[all_calls]
-    missing = int((is_launch_call & ~launched).sum())
-    orphans = int(((parent < 0) & in_window[all_device]).sum())
+    launch_calls = trace.rows(*HOST_CALL_KINDS, named=is_launch, among=in_window)
+    missing = len(np.setdiff1d(launch_calls, trace.launches, assume_unique=True))
+    orphans = int(((parent == NONE) & in_window[trace.activities]).sum())
 
-    activities, lanes = _gather(trace, device, parent_of, end_ns)
+    activities, lanes = _gather(trace, device, parent_of)
 
     threads = np.isin(trace.tid, launching)
     if main_tid is None:
-        notes = np.flatnonzero((kinds == Kind.ANNOTATION) & in_window)
-        pool = trace.tid[notes] if len(notes) else trace.tid[all_calls[launched]]
+        notes = trace.rows(Kind.ANNOTATION, among=in_window)
+        pool = trace.tid[notes if len(notes) else trace.launches]
         main_tid = int(np.bincount(pool).argmax())
     main = trace.tid == main_tid
     host_work = read_host_work(
         trace,
-        kinds,
         threads=threads | main,
         main=main,
         low_ns=low,
@@ -253,28 +223,29 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     )
 
     # --- events: which calls matter, and the step boundaries as calls of no length
-    is_sync, is_alloc, is_copy = (_codes(trace, p)[trace.name] for p in (_SYNC, _ALLOCATOR, _MEMCPY))
     has_activity = np.zeros(len(trace), dtype=bool)
     has_activity[activities.call_row] = True
-    calls = np.flatnonzero(call_mask & (has_activity | is_sync | is_alloc))
+    calls = np.flatnonzero(call_mask)
+    is_sync, is_alloc = trace.named(WAIT_CALL, calls), trace.named(ALLOCATOR_CALL, calls)
+    calls = calls[has_activity[calls] | is_sync | is_alloc]
     rows = np.concatenate([calls, np.full(len(step_edges_ns), -1, dtype=np.int64)])
     start = np.concatenate([trace.ts_ns[calls], step_edges_ns])
-    end = np.concatenate([end_ns[calls], step_edges_ns])
+    end = np.concatenate([trace.end_of(calls), step_edges_ns])
     order = np.lexsort((rows >= 0, end))
     rows, start, end = rows[order], start[order], end[order]
     is_mark = rows < 0
     kind = np.full(len(rows), EventKind.LAUNCH, dtype=np.int8)
     kind[is_mark] = EventKind.MARK
-    kind[~is_mark & is_sync[rows]] = EventKind.SYNC
-    kind[~is_mark & is_alloc[rows] & ~has_activity[rows]] = EventKind.ALLOCATOR
+    kind[~is_mark & trace.named(WAIT_CALL, rows)] = EventKind.SYNC
+    kind[~is_mark & trace.named(ALLOCATOR_CALL, rows) & ~has_activity[rows]] = EventKind.ALLOCATOR
 
     # --- activities in event order
-    position = np.full(len(trace), -1, dtype=np.int64)
+    position = np.full(len(trace), -1, dtype=np.int32)
     position[rows[~is_mark]] = np.flatnonzero(~is_mark)
     act_order = np.argsort(position[activities.call_row], kind="stable")
     a = Activities(*(getattr(activities, f)[act_order] for f in Activities.__slots__))
-    act_event = position[a.call_row]
-    call_end_a = end_ns[a.call_row]
+    act_event = position[a.call_row].astype(np.int64)
+    call_end_a = trace.end_of(a.call_row)
     previous_end = previous_ends(a)
 
     # --- launch latency and spacing, from the activities that show them
@@ -286,7 +257,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     spacing = max(spacing, 0.0)
 
     # --- waits
-    wait, wait_end = find_waits(trace, Calls(rows, start, end, kind), is_copy, a, act_event)
+    wait, wait_end = find_waits(trace, Calls(rows, start, end, kind), a, act_event)
     # A call that waits for its own copy issues it when it begins, any other when it returns.
     issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
     depends, delay = find_dependencies(a, issue, previous_end, latency)
@@ -332,7 +303,7 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         after_work=call_work,
         wait=wait,
         row=rows,
-        first_activity=np.searchsorted(act_event, np.arange(len(rows) + 1), side="left"),
+        first_activity=before(act_event, np.arange(len(rows) + 1)),
         event=act_event,
         lane=a.lane,
         duration=a.busy,
@@ -351,11 +322,11 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         parts=PARTS,
         host_work=host_work,
         recorded=np.bincount(
-            host_work.at(trace.ts_ns[in_window & threads & np.isin(kinds, _RECORDED)]),
+            host_work.at(trace.ts_ns[trace.rows(Kind.OP, *HOST_CALL_KINDS, among=in_window & threads)]),
             minlength=len(Work),
         ),
         origin_ns=low,
-        launch_calls=int(is_launch_call.sum()),
+        launch_calls=len(launch_calls),
         missing_activities=missing,
         orphan_activities=orphans,
     )

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.trace import Trace
 from ..trace.dialect import Kind
-from ..trace.dialect import kinds as kinds_of
-from ..trace.intervals import measure
+from ..trace.intervals import measure, which
+from ..trace.table import Trace
 from .program import Program
 from .replay import Edit
 
@@ -33,22 +32,21 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint_ms", "forward_work", "recomputed", "recomputed_ms", "without_recomputation"]
 
-_NODE = "autograd::engine::evaluate_function"
+_NODE = re.compile(r"^autograd::engine::evaluate_function")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
     r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
 )
 
 
-def recomputed(trace: Trace, kinds: NDArray[np.int8], program: Program) -> NDArray[np.bool_]:
+def recomputed(trace: Trace, program: Program) -> NDArray[np.bool_]:
     """Return which activities recompute what forward had computed, shape (m,)."""
     out = np.zeros(len(program.event), dtype=bool)
     launched = program.row[program.event]
     when, thread = trace.ts_ns[launched], trace.tid[launched]
-    for tid, begin, end in _stretches(trace, kinds):
-        on = np.flatnonzero((thread == tid) & (launched >= 0))
-        at = np.searchsorted(begin, when[on], side="right") - 1
-        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
+    for tid, begin, end in _stretches(trace):
+        on = np.flatnonzero(thread == tid)
+        out[on] |= which(begin, end, when[on]) >= 0
     return out
 
 
@@ -58,7 +56,7 @@ def recomputed_ms(trace: Trace | None, segments: Segments | None) -> float:
         return 0.0
     first, last = segments.bounds_ns
     spent = 0.0
-    for tid, begin, end in _stretches(trace, kinds_of(trace)):
+    for tid, begin, end in _stretches(trace):
         inside = (begin >= first) & (end <= last)
         if tid == segments.tid and inside.any():
             # Checkpoints within checkpoints: the outer stretch holds the inner one.
@@ -66,15 +64,13 @@ def recomputed_ms(trace: Trace | None, segments: Segments | None) -> float:
     return spent / max(1, segments.steps) / 1e6
 
 
-def _stretches(
-    trace: Trace, kinds: NDArray[np.int8]
-) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+def _stretches(trace: Trace) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
     """Yield (thread, begins, ends) of recomputation, in order of time."""
-    is_node = np.fromiter((name.startswith(_NODE) for name in trace.names), bool, len(trace.names))
-    marks = np.fromiter((bool(_FORWARD_ONLY.match(name)) for name in trace.names), bool, len(trace.names))
-    ops = (kinds == Kind.OP) & (is_node | marks)[trace.name]
-    for tid in np.unique(trace.tid[ops & is_node[trace.name]]).tolist():
-        spans = _spans(trace, np.flatnonzero(ops & (trace.tid == tid)), is_node)
+    ops = trace.rows(Kind.OP, named=lambda name: bool(_NODE.match(name) or _FORWARD_ONLY.match(name)))
+    is_node = trace.named(_NODE, ops)
+    for tid in np.unique(trace.tid[ops[is_node]]).tolist():
+        mine = trace.tid[ops] == tid
+        spans = _spans(trace, ops[mine], is_node[mine])
         if spans:
             begin, end = np.array(sorted(spans), dtype=np.int64).T
             yield tid, begin, end
@@ -88,11 +84,11 @@ def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) ->
     """
     found: dict[int, tuple[int, int]] = {}
     opened: list[tuple[int, int]] = []
-    for row in rows.tolist():
-        begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
+    columns = (rows, trace.ts_ns[rows], trace.end_of(rows), is_node)
+    for row, begin, end, opens in zip(*(column.tolist() for column in columns), strict=True):
         while opened and opened[-1][1] <= begin:
             opened.pop()
-        if is_node[trace.name[row]]:
+        if opens:
             opened.append((row, end))
         elif opened:
             node = opened[-1][0]
@@ -101,22 +97,9 @@ def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) ->
     return list(found.values())
 
 
-def forward_work(
-    trace: Trace, kinds: NDArray[np.int8], program: Program, *, phase: str = "forward"
-) -> NDArray[np.bool_]:
+def forward_work(trace: Trace, program: Program, *, phase: str = "forward") -> NDArray[np.bool_]:
     """Return which activities a labelled phase launches, shape (m,): those of the forward may be repeated."""
-    out = np.zeros(len(program.event), dtype=bool)
-    label = np.fromiter((name == phase for name in trace.names), bool, len(trace.names))
-    rows = np.flatnonzero((kinds == Kind.ANNOTATION) & label[trace.name])
-    launched = program.row[program.event]
-    when, thread = trace.ts_ns[launched], trace.tid[launched]
-    for tid in np.unique(trace.tid[rows]).tolist():
-        mine = rows[trace.tid[rows] == tid]
-        begin, end = trace.ts_ns[mine], trace.end_ns[mine]
-        on = np.flatnonzero((thread == tid) & (launched >= 0))
-        at = np.searchsorted(begin, when[on], side="right") - 1
-        out[on] |= (at >= 0) & (when[on] < end[np.maximum(at, 0)])
-    return out
+    return trace.inside(program.row[program.event], trace.rows(Kind.ANNOTATION, named=phase))
 
 
 def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:

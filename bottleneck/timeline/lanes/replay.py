@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..trace.intervals import latest
 from .labels import Work
 from .program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind
 
@@ -168,7 +169,7 @@ class Replay:
         """Return the longest block from `first` that stays below the launch limit of a pass."""
         p = self.program
         begin = int(p.first_activity[first])
-        limit = int(np.searchsorted(p.first_activity, begin + _BLOCK, side="right")) - 1
+        limit = int(latest(p.first_activity, begin + _BLOCK))
         last = min(stop, max(limit, first + 1), first + _BLOCK)
         lane = p.lane[begin : int(p.first_activity[last])]
         return _Block(

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..trace import intervals
+from ..trace.dialect import HOST_CALL_KINDS, is_launch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...model.run import CompileFacts, GraphBreak, SourceSite
-    from ...model.trace import Trace
+    from ..trace.table import Trace
 
 __all__ = ["Seam", "find_seams", "region_owners"]
 
@@ -45,7 +46,6 @@ _REGION = re.compile(r"^Torch-Compiled Region(?:: *!?(?P<frame>\d+)/\d+)?")
 _BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
 _FORWARD_NODE = re.compile(r"^CompiledFunction$")
 _BODY = re.compile(r"^## Call CompiledFxGraph|^(cuda|hip|cu)GraphLaunch")
-_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch(?!HostFunc)")
 _ACCUMULATE = re.compile(r"evaluate_function: torch::autograd::AccumulateGrad$")
 _BARRIER = re.compile(r"^(ProfilerStep#\d+|data|optimizer|zero_grad|backward|evaluation|Optimizer\.step#.*)$")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
@@ -145,22 +145,22 @@ def _graphs(trace: Trace, regions: NDArray[np.intp], bodies: NDArray[np.intp]) -
     start = trace.ts_ns[regions]
     if not len(bodies) or not len(regions):
         following = np.append(start[1:], np.iinfo(np.int64).max)
-        return _Graphs(start, np.minimum(trace.end_ns[regions], following), regions, [None] * len(regions))
-    at = np.searchsorted(start, trace.ts_ns[bodies], side="right") - 1
+        return _Graphs(start, np.minimum(trace.end_of(regions), following), regions, [None] * len(regions))
     # What dynamo resumes after a break runs inside the region before it: the last begun is innermost.
-    inside = (at >= 0) & (trace.ts_ns[bodies] < np.maximum.accumulate(trace.end_ns[regions])[at])
+    at = intervals.which(start, trace.end_of(regions), trace.ts_ns[bodies])
+    inside = at >= 0
     kept = bodies[inside]
-    return _Graphs(trace.ts_ns[kept], trace.end_ns[kept], regions[at[inside]], [None] * len(kept))
+    return _Graphs(trace.ts_ns[kept], trace.end_of(kept), regions[at[inside]], [None] * len(kept))
 
 
 def _between_launches(trace: Trace, graphs: _Graphs, launches: NDArray[np.intp]) -> _Graphs:
     """Narrow each graph down to its launches, the pause before the first of them included."""
-    first = np.searchsorted(trace.ts_ns[launches], graphs.start)
-    last = np.searchsorted(trace.ts_ns[launches], graphs.end) - 1
+    first = intervals.before(trace.ts_ns[launches], graphs.start)
+    last = intervals.before(trace.ts_ns[launches], graphs.end) - 1
     some = np.flatnonzero(last >= first)
     if not len(some):
         return graphs
-    begin, end = trace.ts_ns[launches], trace.end_ns[launches]
+    begin, end = trace.ts_ns[launches], trace.end_of(launches)
     pauses = np.concatenate(
         [begin[f + 1 : t + 1] - end[f:t] for f, t in zip(first[some], last[some], strict=True)]
     )
@@ -173,7 +173,7 @@ def _between_launches(trace: Trace, graphs: _Graphs, launches: NDArray[np.intp])
 
 def _own_forward(trace: Trace, graphs: _Graphs, owners: dict[int, tuple[int, ...]]) -> None:
     for k, row in enumerate(graphs.region.tolist()):
-        frame = _frame_of(trace.names[trace.name[row]])
+        frame = _frame_of(trace.name_of(row))
         graphs.owners[k] = owners.get(frame) if frame is not None else None
 
 
@@ -181,7 +181,7 @@ def _own_backward(trace: Trace, backward: _Graphs, forward: _Graphs, nodes: NDAr
     """A graph of backward is entered anew as the one before it, in backward's order, was cut off."""
     by_region = {int(row): owned for row, owned in zip(forward.region, forward.owners, strict=True)}
     starts = np.unique(forward.region)
-    at = np.searchsorted(trace.ts_ns[starts], trace.ts_ns[nodes], side="right") - 1
+    at = intervals.latest(trace.ts_ns[starts], trace.ts_ns[nodes])
     region_of = {int(trace.sequence[n]): int(starts[k]) for n, k in zip(nodes, at, strict=True) if k >= 0}
     for k in range(1, len(backward.region)):
         before = region_of.get(int(trace.sequence[backward.region[k - 1]]))
@@ -202,29 +202,24 @@ def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | N
     """
     if facts is not None and facts.used and not facts.breaks:
         return []
-    names = trace.names
 
     def rows_of(pattern: re.Pattern[str]) -> NDArray[np.intp]:
-        code = np.fromiter((bool(pattern.search(n)) for n in names), bool, len(names))
-        return np.flatnonzero(code[trace.name] & threads)
+        return trace.rows(named=pattern, among=threads)
 
     owners = region_owners(facts) if facts is not None and facts.used else None
     bodies = rows_of(_BODY)
     backward_regions = rows_of(_BACKWARD)
-    begun = np.searchsorted(trace.ts_ns[backward_regions], trace.ts_ns[bodies], side="right") - 1
-    in_backward = begun >= 0
-    in_backward[in_backward] = (
-        trace.ts_ns[bodies[in_backward]] < trace.end_ns[backward_regions[begun[in_backward]]]
-    )
+    begins, ends = trace.ts_ns[backward_regions], trace.end_of(backward_regions)
+    in_backward = intervals.which(begins, ends, trace.ts_ns[bodies]) >= 0
     forward = _graphs(trace, rows_of(_REGION), bodies[~in_backward])
     backward = _graphs(trace, backward_regions, bodies[in_backward])
     if owners is not None:
         _own_forward(trace, forward, owners)
         _own_backward(trace, backward, forward, rows_of(_FORWARD_NODE))
-    launches = rows_of(_LAUNCH)
+    launches = trace.rows(*HOST_CALL_KINDS, named=is_launch, among=threads)
     forward = _between_launches(trace, forward, launches)
     backward = _between_launches(trace, backward, launches)
-    barriers = np.sort(trace.ts_ns[rows_of(_BARRIER)])
+    barriers = trace.ts_ns[rows_of(_BARRIER)]
     kept = rows_of(_ACCUMULATE)
     seams: list[Seam] = []
     for graphs, is_backward in ((forward, False), (backward, True)):
@@ -233,7 +228,7 @@ def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | N
             if graphs.region[k] == graphs.region[k - 1] or (owners is not None and owned == ()):
                 continue  # one graph in pieces, or compiled by itself and not cut off
             left, entered = int(graphs.end[k - 1]), int(graphs.start[k])
-            crossed = np.searchsorted(barriers, left) != np.searchsorted(barriers, entered)
+            crossed = intervals.before(barriers, left) != intervals.before(barriers, entered)
             if entered - left > REACH_NS and (not owned or crossed):
                 continue
             stretches = _without(trace, kept, left, entered)
@@ -243,7 +238,6 @@ def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | N
 
 def _without(trace: Trace, rows: NDArray[np.intp], start: int, end: int) -> list[tuple[int, int]]:
     """Return the stretch less what autograd does in any program: handing gradients to parameters."""
-    low, high = np.searchsorted(trace.ts_ns[rows], [start, end])
-    inside = rows[low:high]
-    gap_start, gap_end = intervals.gaps(trace.ts_ns[inside], trace.end_ns[inside], start, end)
+    inside = rows[intervals.within(trace.ts_ns[rows], start, end)]
+    gap_start, gap_end = intervals.gaps(trace.ts_ns[inside], trace.end_of(inside), start, end)
     return list(zip(gap_start.tolist(), gap_end.tolist(), strict=True))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..trace.dialect import COPY_CALL
+from ..trace.intervals import before, latest
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
+    from ..trace.table import Trace
 
 __all__ = [
     "NO_WAIT",
@@ -93,7 +96,7 @@ def find_dependencies(
         by_end = np.argsort(a.end, kind="stable")
         ends = a.end[by_end]
         for k in np.flatnonzero(late > 5_000):
-            j = int(np.searchsorted(ends, a.start[k], side="right")) - 1
+            j = int(latest(ends, a.start[k]))
             while j >= 0 and ends[j] >= a.start[k] - 15_000:
                 other = int(by_end[j])
                 if other < k and a.lane[other] != a.lane[k]:
@@ -118,7 +121,6 @@ def previous_ends(a: Activities) -> NDArray[np.int64]:
 def find_waits(
     trace: Trace,
     calls: Calls,
-    is_copy: NDArray[np.bool_],
     a: Activities,
     act_event: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -131,23 +133,21 @@ def find_waits(
     n = len(rows)
     wait = np.full(n, NO_WAIT, dtype=np.int64)
     wait_end = np.zeros(n, dtype=np.int64)
-    launched_before = np.searchsorted(act_event, np.arange(n), side="left")
+    launched_before = before(act_event, np.arange(n))
     reach = np.maximum.accumulate(a.end) if len(a.end) else a.end
     slack = 2_000
     # Copies that the host waits for: their own activity ended inside the call.
     # Staging pageable memory, the call returns with the last chunk still in flight: such a copy
     # began long before the call returned.
-    own = np.flatnonzero((rows >= 0) & is_copy[rows])
-    first = np.searchsorted(act_event, own, side="left")
+    own = np.flatnonzero((rows >= 0) & trace.named(COPY_CALL, rows))
+    first = before(act_event, own)
     for e, k in zip(own.tolist(), first.tolist(), strict=True):
         if k >= len(a.row) or act_event[k] != e:
             continue
         staged = end[e] - a.start[k] > max(20_000, 0.5 * (a.end[k] - a.start[k]))
         if a.end[k] <= end[e] + slack or staged:
-            to_host = (
-                "DtoH" in trace.names[trace.name[a.row[k]]]
-                or "DeviceToHost" in trace.names[trace.name[a.row[k]]]
-            )
+            name = trace.name_of(a.row[k])
+            to_host = "DtoH" in name or "DeviceToHost" in name
             wait[e], wait_end[e] = k, a.end[k]
             kind[e] = EventKind.SYNC if to_host else EventKind.COPY
     for e in np.flatnonzero((kind == EventKind.SYNC) | (kind == EventKind.ALLOCATOR)).tolist():
@@ -159,7 +159,7 @@ def find_waits(
         k = int(launched_before[e])
         if k == 0:
             continue
-        name = trace.names[trace.name[rows[e]]]
+        name = trace.name_of(rows[e])
         if kind[e] == EventKind.ALLOCATOR:
             # cudaFree and cudaMalloc may drain the device first; only the times tell.
             drained = int(reach[k - 1])
@@ -190,7 +190,7 @@ def limit_full_queue(
     typical = float(np.median(own_call[launches]))
     long = launches[own_call[launches] > max(20.0 * typical, 100_000.0)]
     ends = np.sort(a.end)
-    launched_before = np.searchsorted(act_event, long, side="left")
-    done = np.searchsorted(ends, start[long])
+    launched_before = before(act_event, long)
+    done = before(ends, start[long])
     full = (launched_before - done) >= QUEUE_DEPTH * 0.9
     own_call[long[full]] = typical

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.snapshot import Action, Annotation, DeviceMemory, MemoryNotes, Snapshot
+from ..trace.intervals import within
 from .stacks import StackFacts
 
 __all__ = ["PHASES", "MemoryClock", "Stretch", "read_clock"]
@@ -152,8 +153,7 @@ def _phases_by_notes(time_us: NDArray[np.int64], notes: MemoryNotes) -> NDArray[
     phase = np.zeros(len(time_us), np.int8)
     # Inner phases come after outer ones, and overwrite them.
     for name, begin, end in zip(notes.phase, notes.phase_begin_us, notes.phase_end_us, strict=True):
-        low, high = np.searchsorted(time_us, (begin, end))
-        phase[low:high] = _CODE.get(name, 0)
+        phase[within(time_us, begin, end)] = _CODE.get(name, 0)
     return phase
 
 
@@ -161,9 +161,9 @@ def _cut(time_us: NDArray[np.int64], ranges: list[tuple[str, int, int]], *, trun
     """Return the ranges that lie wholly inside the history, as stretches of events."""
     found = []
     for name, begin_us, end_us in ranges:
-        begin, end = np.searchsorted(time_us, (begin_us, end_us))
-        if end > begin and (begin > 0 or not truncated):
-            found.append(Stretch(name, int(begin), int(end)))
+        inside = within(time_us, begin_us, end_us)
+        if inside.stop > inside.start and (inside.start > 0 or not truncated):
+            found.append(Stretch(name, inside.start, inside.stop))
     return found
 
 

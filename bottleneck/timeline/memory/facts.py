@@ -22,6 +22,7 @@ from ...model.memory import (
 )
 from ...model.run import SourceSite
 from ...model.snapshot import Action
+from ..trace.intervals import before, latest
 from .clock import PHASES, MemoryClock, Stretch
 from .reading import Reading
 
@@ -219,7 +220,7 @@ def find_spike(reading: Reading) -> Spike | None:
         return None
     order = np.argsort(inside)
     reached = np.cumsum(width[order]) / total
-    level = int(inside[order][min(int(np.searchsorted(reached, HIGH)), len(order) - 1)])
+    level = int(inside[order][min(int(before(reached, HIGH)), len(order) - 1)])
     peak = step.begin + int(inside.argmax())
     above = int(live[peak]) - level
     if above <= 0:
@@ -322,7 +323,7 @@ def _peak_within_steps(reading: Reading, rows: NDArray[np.bool_]) -> int:
     """Return the peak of the history if none of some blocks outlived the step that asked for it."""
     lives = reading.lives
     starts = np.array([step.begin for step in reading.clock.steps], np.int64)
-    following = np.searchsorted(starts, lives.begin, side="right")
+    following = latest(starts, lives.begin) + 1
     bounds = np.append(starts, lives.events)
     end = np.where(rows, np.minimum(lives.end, bounds[following]), lives.end)
     return int(dataclasses.replace(lives, end=end).live_after().max())

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from ...model.memory import MemoryCategory
 from ...model.snapshot import MemoryNotes
+from ..trace.intervals import before, latest
 from .clock import PHASES, MemoryClock
 from .lives import Lives
 from .stacks import StackFacts
@@ -119,9 +120,9 @@ def _by_address(
         # After which event it was noted; without times only the end of the history is known.
         event = lives.events
         if lives.events and clock.unit == "ms":
-            event = int(np.searchsorted(clock.at, (noted.at_us - first_us) / 1e3, side="right")) - 1
-        place = np.minimum(np.searchsorted(known, address), len(known) - 1)
-        row = order[np.maximum(np.searchsorted(key[order], place * span + event + 1, side="right") - 1, 0)]
+            event = int(latest(clock.at, (noted.at_us - first_us) / 1e3))
+        place = np.minimum(before(known, address), len(known) - 1)
+        row = order[np.maximum(latest(key[order], place * span + event + 1), 0)]
         alive = lives.end[row] > event if event < lives.events else lives.end[row] >= lives.events
         fits = (lives.address[row] == address) & (lives.begin[row] <= event) & alive
         owned[row[fits & (size <= lives.size[row] + _ROUNDING)]] = _OWNER[noted.owner]

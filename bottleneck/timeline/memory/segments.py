@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...model.memory import Fragmentation
 from ...model.snapshot import Action, BlockState, DeviceMemory
+from ..trace.intervals import latest
 from .reading import Reading
 
 __all__ = ["find_fragmentation"]
@@ -64,7 +65,7 @@ def _unused_at_peak(reading: Reading) -> int | None:
     address, held = reading.lives.address[rows], reading.lives.size[rows]
     if not len(start):
         return None
-    home = np.maximum(np.searchsorted(start, address, side="right").astype(np.int64) - 1, 0)
+    home = np.maximum(latest(start, address), 0)
     inside = (address >= start[home]) & (address < start[home] + size[home].astype(np.uint64))
     used = np.unique(home[inside])
     return max(0, int(size[used].sum()) - int(held[inside].sum()))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, kinds
+from ..trace.table import NONE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
+    from ..trace.table import Trace
     from .traced import Steps
 
 __all__ = ["recorded_ms", "runs_ahead"]
@@ -24,20 +24,13 @@ _FAR_AHEAD = 0.05
 """Share of a step that the device may lag behind the host at its end."""
 
 
-def _ends(trace: Trace, kind: NDArray[np.int8], steps: Steps) -> NDArray[np.int64]:
+def _ends(trace: Trace, steps: Steps) -> NDArray[np.int64]:
     """Return when each step had ended on the host and so had the last device work it launched, int64 ns."""
     ends = steps.end_ns.astype(np.int64)
-    calls = np.flatnonzero(np.isin(kind, HOST_CALL_KINDS) & (trace.correlation > 0))
-    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
-    device = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (trace.correlation > 0))
-    if not len(calls) or not len(device) or not len(steps):
-        return ends
-    at = np.searchsorted(trace.correlation[calls], trace.correlation[device])
-    call = calls[np.minimum(at, len(calls) - 1)]
-    step = np.searchsorted(steps.start_ns, trace.ts_ns[call], side="right") - 1
-    mine = (trace.correlation[call] == trace.correlation[device]) & (step >= 0)
-    mine &= trace.ts_ns[call] < steps.end_ns[np.maximum(step, 0)]
-    np.maximum.at(ends, step[mine], trace.end_ns[device[mine]])
+    launched = trace.launched_by != NONE
+    step = steps.which(trace.ts_ns[trace.launched_by[launched]])
+    inside = step != NONE
+    np.maximum.at(ends, step[inside], trace.end_of(trace.activities[launched][inside]))
     return ends
 
 
@@ -48,9 +41,9 @@ def _far_ahead(ends: NDArray[np.int64], steps: Steps) -> bool:
     return lag > _FAR_AHEAD * float(np.median(np.diff(ends)))
 
 
-def runs_ahead(trace: Trace, kind: NDArray[np.int8], steps: Steps) -> bool:
+def runs_ahead(trace: Trace, steps: Steps) -> bool:
     """Return whether the host is so far ahead of the device that the first step has no begin there."""
-    return _far_ahead(_ends(trace, kind, steps), steps)
+    return _far_ahead(_ends(trace, steps), steps)
 
 
 def recorded_ms(trace: Trace, steps: Steps) -> NDArray[np.float64]:
@@ -66,7 +59,7 @@ def recorded_ms(trace: Trace, steps: Steps) -> NDArray[np.float64]:
     Returns:
         float64 ms of shape (steps,) or (steps - 1,).
     """
-    ends = _ends(trace, kinds(trace), steps)
+    ends = _ends(trace, steps)
     if _far_ahead(ends, steps):
         return np.asarray(np.diff(ends) / 1e6, dtype=np.float64)
     return np.asarray((steps.end_ns - steps.start_ns) / 1e6, dtype=np.float64)

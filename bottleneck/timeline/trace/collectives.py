@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model.codes import Part
 from .dialect import Kind
-from .kernels import classify
+from .kernels import is_collective
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
+    from .table import Trace
 
 __all__ = ["Skew", "collective_ns", "rank_skew"]
 
@@ -43,17 +42,13 @@ class Skew:
         return float(self.waits_ms.max() - self.waits_ms[self.critical])
 
 
-def collective_ns(trace: Trace, kinds: NDArray[np.int8]) -> NDArray[np.int64]:
+def collective_ns(trace: Trace) -> NDArray[np.int64]:
     """Return the durations of all collective kernels of a trace, in order of start, ns.
 
     Not only of those inside the steps' host intervals: on a rank that waits, the device lags the
     host by more than a step.
     """
-    is_collective = np.fromiter(
-        (classify(n).part is Part.COMMUNICATION for n in trace.names), bool, len(trace.names)
-    )
-    rows = np.flatnonzero((kinds == Kind.KERNEL) & is_collective[trace.name])
-    return np.asarray(trace.dur_ns[rows], dtype=np.int64)
+    return np.asarray(trace.dur_ns[trace.rows(Kind.KERNEL, named=is_collective)], dtype=np.int64)
 
 
 def rank_skew(durations: Sequence[NDArray[np.int64]], steps: int) -> Skew | None:

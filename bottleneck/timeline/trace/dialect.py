@@ -1,6 +1,6 @@
 """One vocabulary for what profilers of different versions and vendors call their categories.
 
-In: a `Trace`. Out: `kinds(trace)`, an int8 array with one of the constants below per row.
+In: categories and names. Out: `Kind`; families of device calls: launches, waits, copies, allocator.
 
 torch 1.8 to 1.12 wrote "Operator", "Runtime", "Kernel", "Memcpy"; from 1.13 on kineto writes
 "cpu_op", "cuda_runtime", "kernel", "gpu_memcpy" (names: `ActivityType.cpp` of pytorch/kineto). ROCm
@@ -9,17 +9,13 @@ builds keep kineto's names, and some of them report copies as kernels called "Co
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.trace import Trace
-
-__all__ = ["DEVICE_KINDS", "HOST_CALL_KINDS", "Kind", "is_launch", "kinds", "normalise"]
+__all__ = [
+    "ALLOCATOR_CALL", "COPY_CALL", "DEVICE_KINDS", "FREE_CALL", "GRAPH_LAUNCH", "HOST_CALL_KINDS",
+    "MALLOC_CALL", "MISNAMED", "PROFILER_STEP", "WAIT_CALL", "Kind", "is_launch", "normalise",
+]  # fmt: skip
 
 
 class Kind(IntEnum):
@@ -70,8 +66,24 @@ _CATEGORIES: dict[str, Kind] = {
     "overhead": Kind.OVERHEAD,
 }
 
-_COPY_KERNELS = ("Memcpy ", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice")
-_FILL_KERNELS = ("Memset (", "FillBuffer")
+MISNAMED = (
+    (Kind.MEMCPY, ("Memcpy ", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice")),
+    (Kind.MEMSET, ("Memset (", "FillBuffer")),
+)
+"""What some dialects call kernels, by the beginnings of their names."""
+
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+WAIT_CALL = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
+COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
+GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+ALLOCATOR_CALL = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|HostRegister"
+    r"|HostUnregister|MemPool\w*)|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Alloc|Free)"
+)
+MALLOC_CALL = re.compile(r"Malloc|MemCreate|MemMap")
+"""Allocator calls that get memory from the device..."""
+FREE_CALL = re.compile(r"^(cuda|hip)Free|MemUnmap")
+"""...and those that give it back."""
 
 
 def normalise(category: str) -> Kind:
@@ -86,15 +98,3 @@ def is_launch(call: str) -> bool:
     and HIP's hipLaunchKernel, hipModuleLaunchKernel, hipExtModuleLaunchKernel, hipGraphLaunch.
     """
     return "launch" in call.lower() and "HostFunc" not in call
-
-
-def kinds(trace: Trace) -> NDArray[np.int8]:
-    """Return the `Kind` of every row as int8[n]."""
-    by_category = np.fromiter((normalise(c) for c in trace.cats), np.int8, len(trace.cats))
-    out = by_category[trace.cat] if len(trace) else np.zeros(0, dtype=np.int8)
-    for kind, prefixes in ((Kind.MEMCPY, _COPY_KERNELS), (Kind.MEMSET, _FILL_KERNELS)):
-        codes = [i for i, name in enumerate(trace.names) if name.startswith(prefixes)]
-        if codes:
-            wrong = (out == Kind.KERNEL) & np.isin(trace.name, np.asarray(codes, dtype=np.int32))
-            out[wrong] = kind
-    return out

@@ -19,7 +19,7 @@ from typing import Literal
 
 from ...model.codes import Part
 
-__all__ = ["KernelKind", "classify"]
+__all__ = ["KernelKind", "classify", "is_collective"]
 
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "half", "fp8", "int8", ""]
 Family = Literal[
@@ -177,3 +177,8 @@ def classify(name: str) -> KernelKind:
     return KernelKind(
         part=Part.TENSOR_CORE if on_tensor_cores else Part.OTHER_MATH, family=family, dtype=dtype
     )
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a kernel of that name is a collective."""
+    return classify(name).part is Part.COMMUNICATION

@@ -10,13 +10,9 @@ unknown operator that takes long does so on data, and its fixed cost is charged 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from enum import IntEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-__all__ = ["COMPILING", "OpClass", "base_name", "classify", "is_region", "op_classes", "updates_in_place"]
+__all__ = ["COMPILING", "OpClass", "base_name", "classify", "is_region", "updates_in_place"]
 
 
 class OpClass(IntEnum):
@@ -144,8 +140,3 @@ def classify(name: str) -> OpClass:
     if _MATH.match(base) or _MATH.match(base.rstrip("_")):
         return OpClass.MATH
     return OpClass.MEMORY
-
-
-def op_classes(names: Sequence[str]) -> NDArray[np.int8]:
-    """Return the class of every name of a trace's name table, int8[len(names)]."""
-    return np.fromiter((classify(name) for name in names), np.int8, len(names))

@@ -18,11 +18,10 @@ import numpy as np
 
 from ...model.run import SourceSite
 from .dialect import Kind
+from .intervals import latest
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.trace import Trace
+    from .table import Trace
 
 __all__ = ["UserFrames", "parse_frame"]
 
@@ -57,29 +56,30 @@ def parse_frame(name: str) -> SourceSite | None:
 class UserFrames:
     """The innermost user frame at any moment of any thread; empty when no frames were recorded."""
 
-    def __init__(self, trace: Trace, kinds: NDArray[np.int8]) -> None:
+    def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._ends = trace.end_ns
         self._sites: dict[int, SourceSite] = {}
-        python = np.flatnonzero(kinds == Kind.PYTHON)
+        python = trace.rows(Kind.PYTHON)
         for code in np.unique(trace.name[python]).tolist():
             site = parse_frame(trace.names[code])
             if site is not None:
                 self._sites[code] = site
         rows = python[np.isin(trace.name[python], list(self._sites))]
-        self._rows = {int(tid): rows[trace.tid[rows] == tid] for tid in np.unique(trace.tid[rows])}
-        self._reach = {tid: np.maximum.accumulate(self._ends[mine]) for tid, mine in self._rows.items()}
+        self._rows = {tid: rows[trace.tid[rows] == tid] for tid in np.unique(trace.tid[rows]).tolist()}
+        self._starts = {tid: trace.ts_ns[mine] for tid, mine in self._rows.items()}
+        self._ends = {tid: trace.end_of(mine) for tid, mine in self._rows.items()}
+        self._reach = {tid: np.maximum.accumulate(ends) for tid, ends in self._ends.items()}
 
     def at(self, when_ns: int, tid: int) -> SourceSite | None:
         """Return the innermost user frame on thread code `tid` at `when_ns`."""
         rows = self._rows.get(tid)
         if rows is None:
             return None
-        reach = self._reach[tid]
-        k = int(np.searchsorted(self._trace.ts_ns[rows], when_ns, side="right")) - 1
+        ends, reach = self._ends[tid], self._reach[tid]
+        k = int(latest(self._starts[tid], when_ns))
         # Rows are sorted by start, outer first: the last one that still runs is the innermost.
         while k >= 0 and reach[k] > when_ns:
-            if self._ends[rows[k]] > when_ns:
+            if ends[k] > when_ns:
                 return self._sites[int(self._trace.name[rows[k]])]
             k -= 1
         return None

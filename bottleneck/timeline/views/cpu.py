@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
-from ...model.trace import NONE
 from ..cpu.pools import Pool
-from ..trace.dialect import Kind
+from ..trace.dialect import PROFILER_STEP, Kind
+from ..trace.table import NONE
 from .thinned import PARTS, LaneEvents, Sketch, choose_step, thread_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
     from ...model.view import StepTimeline
     from ..cpu.segments import Segments
+    from ..trace.table import Trace
 
 __all__ = ["cpu_view"]
 
@@ -43,7 +43,6 @@ _OTHER_THREADS = 4
 
 def cpu_view(
     trace: Trace,
-    kinds: NDArray[np.int8],
     segments: Segments,
     segment_pool: NDArray[np.int8],
     *,
@@ -53,7 +52,6 @@ def cpu_view(
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         segments: flattened whole steps.
         segment_pool: pool of each segment (`Pools.segment_pool`).
         numbers: the profiler's numbers of the steps.
@@ -67,9 +65,9 @@ def cpu_view(
     low = int(segments.start_ns[mine[0]])
     sketch = Sketch(trace=trace, low_ns=low, high_ns=low + int(segments.step_ns[chosen]))
 
-    on_main = trace.tid == segments.tid
-    labels = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
-    notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
+    notes = sketch.inside(
+        trace.rows(Kind.ANNOTATION, named=lambda name: not PROFILER_STEP.match(name), tid=segments.tid)
+    )
     sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
 
     of_pool = np.asarray([PARTS.index(_PART_OF_POOL[p]) for p in Pool], dtype=np.int64)
@@ -100,9 +98,10 @@ def cpu_view(
             depth=np.zeros(int(first.sum()), dtype=np.int64),
         )
     )
-    ops = kinds == Kind.OP
-    sketch.add_rows("operators", "training thread: operators", sketch.inside(on_main & ops))
-    _add_other_threads(sketch, kinds, ops & ~on_main)
+    ops = sketch.inside(trace.rows(Kind.OP))
+    on_main = trace.tid[ops] == segments.tid
+    sketch.add_rows("operators", "training thread: operators", ops[on_main])
+    _add_other_threads(sketch, ops[~on_main])
     count = segments.steps
     return sketch.timeline(
         step=int(numbers[chosen]) if numbers is not None and chosen < len(numbers) else chosen,
@@ -111,13 +110,10 @@ def cpu_view(
     )
 
 
-def _add_other_threads(sketch: Sketch, kinds: NDArray[np.int8], ops: NDArray[np.bool_]) -> None:
+def _add_other_threads(sketch: Sketch, rows: NDArray[np.intp]) -> None:
     trace = sketch.trace
-    rows = sketch.inside(ops)
     threads, inverse = np.unique(trace.tid[rows], return_inverse=True)
     busy = np.bincount(inverse, weights=trace.dur_ns[rows], minlength=len(threads))
     for k in np.argsort(-busy, kind="stable")[:_OTHER_THREADS].tolist():
         mine = rows[trace.tid[rows] == threads[k]]
-        sketch.add_rows(
-            "operators", f"{thread_name(trace, kinds, int(threads[k]))}: operators", mine, deepest=1
-        )
+        sketch.add_rows("operators", f"{thread_name(trace, int(threads[k]))}: operators", mine, deepest=1)

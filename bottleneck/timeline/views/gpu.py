@@ -1,6 +1,6 @@
 """The timeline of one traced step of a GPU run, as recorded, and the device's idle time by cause.
 
-In: a `Trace`, its kinds, a `Program`. Out: `StepTimeline`; and `idle_pieces` over the whole window, for
+In: a `Trace`, a `Program`. Out: `StepTimeline`; and `idle_pieces` over the whole window, for
 whoever draws more than one step.
 
 The step shown runs from the end of the step before to its own end, host and device both done: what a
@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import BUDGET_PARTS, Part
+from ...model.view import NO_PART
 from ..lanes.calibrate import DISPATCH_WORK
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import NO_WAIT, EventKind
 from ..lanes.replay import step_ends
 from ..trace import intervals
-from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind
+from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
 from ..trace.kernels import classify
 from .thinned import PARTS, LaneEvents, Sketch, choose_step, part_codes, thread_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
     from ...model.view import StepTimeline
     from ..lanes.program import Program
+    from ..trace.table import Trace
 
 __all__ = ["IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
 
@@ -60,7 +61,7 @@ def _calls(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[n
     """Return start, end and event of the calls that wait, copy or allocate."""
     event = np.flatnonzero(np.isin(program.kind, list(WORK_OF_WAIT)))
     rows = program.row[event]
-    return trace.ts_ns[rows], trace.end_ns[rows], event
+    return trace.ts_ns[rows], trace.end_of(rows), event
 
 
 def _host_curve(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -69,36 +70,34 @@ def _host_curve(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDAr
     base = program.host_work
     edges = np.unique(np.concatenate([base.edges, start, end]))
     work = base.at(edges).astype(np.int64)
-    first, last = np.searchsorted(edges, start), np.searchsorted(edges, end)
-    kinds = program.kind[event]
-    for a, b, kind in zip(first.tolist(), last.tolist(), kinds.tolist(), strict=True):
+    columns = (intervals.before(edges, start), intervals.before(edges, end), program.kind[event])
+    for a, b, kind in zip(*(column.tolist() for column in columns), strict=True):
         work[a:b] = WORK_OF_WAIT[EventKind(kind)]
     return edges, work
 
 
-def idle_pieces(trace: Trace, kinds: NDArray[np.int8], program: Program) -> IdlePieces:
+def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
     """Divide the device's idle time of the traced window by what the host did meanwhile.
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         program: the program of its steps.
     """
     low, high = int(program.mark_ns[0]), int(max(observed_step_ends(program)))
-    device = np.flatnonzero(np.isin(kinds, DEVICE_KINDS))
-    gap_start, gap_end = intervals.gaps(trace.ts_ns[device], trace.end_ns[device], low, high)
+    device = trace.activities
+    gap_start, gap_end = intervals.gaps(trace.ts_ns[device], trace.end_of(device), low, high)
     if not len(gap_start):
         none = np.zeros(0, dtype=np.int64)
         return IdlePieces(start=none, end=none, part=none)
 
     # As gpu_budget does it, at recorded times: how much of each gap the host caused.
     order = np.argsort(program.observed_start, kind="stable")
-    at = np.searchsorted(program.observed_start[order], gap_end - 0.5)
+    at = intervals.before(program.observed_start[order], gap_end - 0.5)
     none_after = at >= len(order)
     ender = program.event[order[np.minimum(at, len(order) - 1)]]
     rows = program.row[ender]
     waits = program.wait[ender] != NO_WAIT
-    issued = np.where(waits, trace.ts_ns[rows], trace.end_ns[rows]).astype(np.float64)
+    issued = np.where(waits, trace.ts_ns[rows], trace.end_of(rows)).astype(np.float64)
     length = (gap_end - gap_start).astype(np.float64)
     own = np.minimum(program.spacing, length)
     caused = np.clip(issued + program.latency - gap_start - own, 0.0, length - own)
@@ -112,8 +111,8 @@ def idle_pieces(trace: Trace, kinds: NDArray[np.int8], program: Program) -> Idle
     if len(late) and (not len(edges) or earliest < edges[0]):
         # Before the first label and the first call the host can only have been dispatching.
         edges, work = np.append(earliest, edges), np.append(int(Work.DISPATCH), work)
-    first = np.clip(np.searchsorted(edges, begin[late], side="right") - 1, 0, len(edges) - 1)
-    last = np.maximum(np.searchsorted(edges, until[late], side="left"), first + 1)
+    first = np.clip(intervals.latest(edges, begin[late]), 0, len(edges) - 1)
+    last = np.maximum(intervals.before(edges, until[late]), first + 1)
     pieces = last - first
     gap = np.repeat(late, pieces)
     cell = np.repeat(first, pieces) + np.arange(len(gap)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -159,14 +158,13 @@ def _blocked_at(
     if not len(index):
         return np.full(len(when), -1, dtype=np.int64)
     index = index[np.argsort(start[index], kind="stable")]
-    at = np.searchsorted(start[index], when - 1_000, side="right") - 1
+    at = intervals.latest(start[index], when - 1_000)
     found = index[np.maximum(at, 0)]
     return np.where((at >= 0) & (end[found] > when), found, -1)
 
 
 def gpu_view(
     trace: Trace,
-    kinds: NDArray[np.int8],
     program: Program,
     *,
     main_tid: int,
@@ -176,7 +174,6 @@ def gpu_view(
 
     Args:
         trace: the trace.
-        kinds: `dialect.kinds(trace)`.
         program: the program of its whole steps, at least one.
         main_tid: thread code of the training thread.
         numbers: the profiler's numbers of the steps.
@@ -187,11 +184,11 @@ def gpu_view(
     chosen = skip + choose_step(np.diff(ends[skip:]).astype(np.float64))
     sketch = Sketch(trace=trace, low_ns=int(ends[chosen]), high_ns=int(ends[chosen + 1]))
 
-    on_main = trace.tid == main_tid
-    labels = np.fromiter((not n.startswith("ProfilerStep#") for n in trace.names), bool, len(trace.names))
-    notes = sketch.inside(on_main & (kinds == Kind.ANNOTATION) & labels[trace.name])
+    notes = sketch.inside(
+        trace.rows(Kind.ANNOTATION, named=lambda name: not PROFILER_STEP.match(name), tid=main_tid)
+    )
     sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
-    pieces = idle_pieces(trace, kinds, program)
+    pieces = idle_pieces(trace, program)
     code = np.asarray(
         [sketch.code(BUDGET_PARTS[part].meanwhile or part.value) for part in PARTS], dtype=np.int64
     )
@@ -206,8 +203,8 @@ def gpu_view(
             depth=np.zeros(len(pieces.start), dtype=np.int64),
         )
     )
-    _add_streams(sketch, kinds, program)
-    _add_threads(sketch, kinds, program, main_tid)
+    _add_streams(sketch, program)
+    _add_threads(sketch, program, main_tid)
     count = program.steps - skip
     return sketch.timeline(
         step=int(numbers[chosen]) if numbers is not None and chosen < len(numbers) else chosen,
@@ -216,32 +213,32 @@ def gpu_view(
     )
 
 
-def _add_streams(sketch: Sketch, kinds: NDArray[np.int8], program: Program) -> None:
+def _add_streams(sketch: Sketch, program: Program) -> None:
     trace = sketch.trace
-    of_name = part_codes([classify(n).part for n in trace.names])
-    part = of_name[trace.name]
-    part[program.activity_row] = part_codes(list(program.parts))[program.part]
-    rows = sketch.inside(np.isin(kinds, DEVICE_KINDS))
+    rows = sketch.inside(trace.activities)
+    part = trace.by_name(rows, lambda name: PARTS.index(classify(name).part), np.int64)
+    _, shown, drawn = np.intersect1d(rows, program.activity_row, assume_unique=True, return_indices=True)
+    part[shown] = part_codes(list(program.parts))[program.part[drawn]]
     # Copies of some dialects name no stream or device.
     device, stream = np.maximum(trace.device[rows], 0).astype(np.int64), trace.stream[rows]
     several = len(np.unique(device)) > 1
     for which, on in sorted({*zip(device.tolist(), stream.tolist(), strict=True)}):
-        mine = rows[(device == which) & (stream == on)]
+        on_stream = (device == which) & (stream == on)
         name = "no stream named" if on < 0 else f"stream {on}"
         name = f"GPU {which}, {name}" if several else name
-        sketch.add_rows("stream", name, mine, part=part[mine], deepest=0)
+        sketch.add_rows("stream", name, rows[on_stream], part=part[on_stream], deepest=0)
 
 
-def _add_threads(sketch: Sketch, kinds: NDArray[np.int8], program: Program, main_tid: int) -> None:
+def _add_threads(sketch: Sketch, program: Program, main_tid: int) -> None:
     trace = sketch.trace
-    of_call = np.full(len(trace), -1, dtype=np.int64)
+    of_call = np.full(len(trace), NO_PART, dtype=np.int8)
     for kind, work in WORK_OF_WAIT.items():
         of_call[program.row[program.kind == kind]] = PARTS.index(PART_OF_WORK[work])
     others = [int(t) for t in np.unique(trace.tid[program.row[program.row >= 0]]) if t != main_tid]
     for tid in (main_tid, *others):
-        name = "training thread" if tid == main_tid else thread_name(trace, kinds, tid)
-        mine = trace.tid == tid
-        rows = sketch.inside(mine & np.isin(kinds, HOST_CALL_KINDS))
-        sketch.add_rows("calls", f"{name}: device calls", rows, part=of_call[rows], deepest=0)
-        rows = sketch.inside(mine & (kinds == Kind.OP))
+        name = "training thread" if tid == main_tid else thread_name(trace, tid)
+        rows = sketch.inside(trace.rows(*HOST_CALL_KINDS, tid=tid))
+        part = of_call[rows].astype(np.int64)
+        sketch.add_rows("calls", f"{name}: device calls", rows, part=part, deepest=0)
+        rows = sketch.inside(trace.rows(Kind.OP, tid=tid))
         sketch.add_rows("operators", f"{name}: operators", rows)

@@ -9,6 +9,7 @@ fits. No time is dropped: a block spans all its events, gaps between them below 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +23,7 @@ from ..trace.dialect import Kind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.trace import Trace
+    from ..trace.table import Trace
 
 __all__ = ["PARTS", "LaneEvents", "Sketch", "choose_step", "nesting", "part_codes", "thread_name"]
 
@@ -34,6 +35,7 @@ MOST_SPANS = {"idle": 800, "stream": 800, "work": 800, "phases": 400, "calls": 4
 MOST_LANES = 12
 DEEPEST = 2
 _LONGEST_NAME = 160
+_ENGINE = re.compile(r"^autograd::engine::")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +80,10 @@ def nesting(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int6
     return depth
 
 
-def thread_name(trace: Trace, kinds: NDArray[np.int8], tid: int) -> str:
+def thread_name(trace: Trace, tid: int) -> str:
     """Return what a thread other than the training thread is called."""
-    rows = np.flatnonzero((trace.tid == tid) & (kinds == Kind.OP))
-    engine = [i for i, name in enumerate(trace.names) if name.startswith("autograd::engine::")]
-    return f"{'autograd ' if np.isin(trace.name[rows], engine).any() else ''}thread {trace.tids[tid]}"
+    runs_backward = len(trace.rows(Kind.OP, named=_ENGINE, tid=tid)) > 0
+    return f"{'autograd ' if runs_backward else ''}thread {trace.tids[tid]}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,9 +103,9 @@ class Sketch:
             self.extra_names.append(name)
         return len(self.trace.names) + self.extra_names.index(name)
 
-    def inside(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Return the rows of a mask over the trace that overlap the step, in time order."""
-        return np.flatnonzero(mask & (self.trace.end_ns > self.low_ns) & (self.trace.ts_ns < self.high_ns))
+    def inside(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of the rows that overlap the step."""
+        return rows[(self.trace.end_of(rows) > self.low_ns) & (self.trace.ts_ns[rows] < self.high_ns)]
 
     def add_rows(
         self,
@@ -116,7 +117,7 @@ class Sketch:
         deepest: int = DEEPEST,
     ) -> None:
         """Add a lane of trace rows; those nested deeper than `deepest` are left to their parents."""
-        start, end = self.trace.ts_ns[rows], self.trace.end_ns[rows]
+        start, end = self.trace.ts_ns[rows], self.trace.end_of(rows)
         depth = nesting(start, end)
         kept = depth <= deepest
         parts = np.full(len(rows), NO_PART, dtype=np.int64) if part is None else part
@@ -165,11 +166,12 @@ class Sketch:
             for i, lane in enumerate(self.lanes)
             if i not in dropped
         )
-        names = [*self.trace.names, *self.extra_names]
+        known = len(self.trace.names)
+        names = (self.trace.names[code] if code < known else self.extra_names[code - known] for code in table)
         return StepTimeline(
             length_us=(self.high_ns - self.low_ns) / 1e3,
             lanes=lanes,
-            names=tuple(_cut(names[code]) for code in table),
+            names=tuple(map(_cut, names)),
             parts=PARTS,
             start_ns=self.low_ns,
             step=step,

@@ -71,8 +71,18 @@ def test_memory_is_that_of_the_columns_not_of_the_file(tmp_path: Path) -> None:
 def test_columns_that_the_file_does_not_have_take_no_memory(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(LAYOUTS["compact"](operators(1000)))
     trace = read_trace(tmp_path / "t.json")
-    assert trace.wait_stream.strides == (0,)
-    assert trace.wait_stream.tolist() == [-1] * 1000
+    assert trace.bytes.strides == (0,)
+    assert trace.bytes.tolist() == [-1] * 1000
+
+
+def test_columns_are_no_wider_than_their_values(tmp_path: Path) -> None:
+    events = operators(1000)
+    events[3]["args"] = {"correlation": 200, "bytes": 2**40}
+    (tmp_path / "t.json").write_bytes(LAYOUTS["compact"](events))
+    trace = read_trace(tmp_path / "t.json")
+    assert (trace.tid.itemsize, trace.correlation.itemsize, trace.bytes.itemsize) == (1, 2, 8)
+    assert trace.correlation.max() == 200
+    assert trace.bytes.max() == 2**40
 
 
 @pytest.mark.parametrize("was_on", [True, False])

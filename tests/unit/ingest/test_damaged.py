@@ -12,12 +12,12 @@ from unit.ingest.layouts import LAYOUTS, document, kineto_from_2_13
 
 from torch_bottleneck.errors import InputError, NotATraceError
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.trace import NONE
+from torch_bottleneck.timeline.trace.table import NONE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_bottleneck.model.trace import Trace
+    from torch_bottleneck.timeline.trace.table import Trace
 
 KINETO = ("kineto_until_2_12", "kineto_from_2_13")
 
@@ -149,12 +149,6 @@ def test_an_event_of_an_unknown_form_costs_no_other(tmp_path: Path, changes: dic
     ours = [n for n in names(trace) if n != "odd"]
     assert ours == [f"aten::op{i}" for i in range(50)]
     assert ("odd" in names(trace)) == (changes["ph"] == "X")
-
-
-def test_old_spelling_of_the_external_id(tmp_path: Path) -> None:
-    events = operators(2)
-    events[0]["args"] = {"external id": 31}
-    assert read(tmp_path, kineto_from_2_13(events)).external_id.tolist() == [31, 1]
 
 
 def test_pids_and_tids_are_the_same_as_number_and_as_text(tmp_path: Path) -> None:

@@ -11,22 +11,17 @@ from hypothesis import strategies as st
 from unit.ingest.layouts import BASE_NS, LAYOUTS
 
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.trace import NONE, Trace
+from torch_bottleneck.timeline.trace.table import NONE, Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 COLUMN_OF_ARG = {
-    "External id": "external_id",
     "correlation": "correlation",
     "stream": "stream",
     "device": "device",
     "bytes": "bytes",
     "Sequence number": "sequence",
-    "Fwd thread id": "fwd_thread",
-    "graph node id": "graph_node",
-    "wait_on_stream": "wait_stream",
-    "wait_on_cuda_event_record_corr_id": "wait_correlation",
 }
 
 # Names that look like the seams between events are the hard ones.

@@ -12,7 +12,7 @@ from recorded.cases import CASES, Case
 
 from torch_bottleneck.ingest import load, read_trace
 from torch_bottleneck.timeline.steps.traced import find_steps
-from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, kinds
+from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_the_steps_are_those_that_were_profiled(name: str) -> None:
 def test_every_kernel_has_its_launch(name: str) -> None:
     for path in CASES[name].traces:
         trace = read_trace(path)
-        kind = kinds(trace)
+        kind = trace.kind
         device = trace.correlation[np.isin(kind, DEVICE_KINDS)]
         calls = trace.correlation[np.isin(kind, HOST_CALL_KINDS)]
         assert len(device) > 300

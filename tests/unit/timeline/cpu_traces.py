@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torch_bottleneck.model.trace import NONE, Trace, TraceMeta
 from torch_bottleneck.timeline.steps.traced import Steps
+from torch_bottleneck.timeline.trace.table import NONE, Trace, TraceMeta
 
 Row = tuple[str, str, float, float]
 """(name, "op" or "label", start in us, duration in us)"""
@@ -32,15 +32,10 @@ def make_trace(rows: Sequence[Row]) -> Trace:
         pid=np.zeros(n, dtype=np.int16),
         tid=np.zeros(n, dtype=np.int32),
         correlation=absent(np.int64),
-        external_id=absent(np.int64),
         stream=absent(np.int64),
         device=absent(np.int32),
         bytes=absent(np.int64),
         sequence=absent(np.int64),
-        fwd_thread=absent(np.int64),
-        graph_node=absent(np.int64),
-        wait_stream=absent(np.int64),
-        wait_correlation=absent(np.int64),
         names=names,
         cats=cats,
         pids=["1"],

@@ -50,7 +50,7 @@ def make_program(
         duration=a[:, 2],
         delay=np.zeros(m),
         depends=a[:, 4].astype(np.int64),
-        activity_row=np.zeros(m, dtype=np.int64),
+        activity_row=np.arange(m, dtype=np.int64),
         part=a[:, 3].astype(np.int8),
         observed_start=np.zeros(m),
         observed_end=np.zeros(m),

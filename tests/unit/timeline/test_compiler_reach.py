@@ -28,7 +28,6 @@ from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Replay
-from torch_bottleneck.timeline.trace.dialect import kinds
 
 from .traces import BACKWARD, TraceWriter
 
@@ -73,9 +72,9 @@ def eager(*, labels: bool = True, wait: str = "") -> TraceWriter:
 def read(writer: TraceWriter) -> tuple[Program, Reach, list[float]]:
     writer.steps(EDGES)
     trace = writer.build()
-    program = build_program(trace, kinds(trace), np.asarray([round(e * 1000) for e in EDGES]))
+    program = build_program(trace, np.asarray([round(e * 1000) for e in EDGES]))
     assert program is not None
-    reach = read_reach(trace, kinds(trace), program)
+    reach = read_reach(trace, program)
     called = program.row[reach.events & (program.kind == EventKind.LAUNCH)]
     return program, reach, sorted((trace.ts_ns[called] / 1000 % 1000).tolist())
 
@@ -144,10 +143,10 @@ def test_the_hosts_speed_is_told_by_the_nodes_that_keep_gradients() -> None:
 def answered(writer: TraceWriter) -> Answers:
     writer.steps(EDGES)
     trace = writer.build()
-    program = build_program(trace, kinds(trace), np.asarray([round(e * 1000) for e in EDGES]))
+    program = build_program(trace, np.asarray([round(e * 1000) for e in EDGES]))
     assert program is not None
     replay = Replay(program)
-    work = read_device_work(trace, kinds(trace), program)
+    work = read_device_work(trace, program)
     return ask_gpu(replay, calibrate(replay, None), work, Circumstances(true_ms=1.0))
 
 
@@ -162,11 +161,11 @@ def test_a_node_that_adds_to_a_gradient_tells_nothing_of_the_hosts_speed() -> No
 def asked(writer: TraceWriter, *, compiled: bool = False) -> tuple[Program, dict[WhatIf, Question], Replay]:
     writer.steps(EDGES)
     trace = writer.build()
-    program = build_program(trace, kinds(trace), np.asarray([round(e * 1000) for e in EDGES]))
+    program = build_program(trace, np.asarray([round(e * 1000) for e in EDGES]))
     assert program is not None
     replay = Replay(program)
     known = Circumstances(true_ms=1.0, compiled=compiled)
-    work = read_device_work(trace, kinds(trace), program)
+    work = read_device_work(trace, program)
     questions = dispatch_questions(program, calibrate(replay, None), work, known)
     return program, {q.name: q for q in questions}, replay
 

@@ -8,9 +8,9 @@ import pytest
 from torch_bottleneck.timeline.gpu.fusion import Fusion, fuse
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind
-from torch_bottleneck.timeline.trace.kernels import classify
 
 from .programs import make_program
+from .traces import TraceWriter
 
 PLAIN = "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float> >"
 STRIDED = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<float> >"
@@ -39,15 +39,14 @@ def fused(kernels: list[tuple[str, float]], *, backward: bool = False, lanes: in
         latency=0.0,
         spacing=0.0,
     )
-    names = [name for name, _ in kernels]
-    family = np.asarray([classify(name).family for name in names])
+    writer = TraceWriter()
+    for i, (name, us) in enumerate(kernels):
+        writer.row(name, "kernel", i, us)
     return fuse(
+        writer.build(),
         program,
-        np.arange(len(names), dtype=np.int32),
-        names,
-        family,
-        fusable=np.asarray([name != PRODUCT for name in names]),
-        backward=np.full(len(names), backward),
+        fusable=np.asarray([name != PRODUCT for name, _ in kernels]),
+        backward=np.full(len(kernels), backward),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.model.trace import Trace
 from torch_bottleneck.model.work import ComputeFacts
 from torch_bottleneck.timeline.gpu.compute import (
     attention_backends,
@@ -15,7 +14,7 @@ from torch_bottleneck.timeline.gpu.compute import (
 )
 from torch_bottleneck.timeline.gpu.device_work import read_device_work
 from torch_bottleneck.timeline.lanes.program import Program, build_program
-from torch_bottleneck.timeline.trace.dialect import kinds
+from torch_bottleneck.timeline.trace.table import Trace
 
 from .traces import TraceWriter
 
@@ -40,20 +39,19 @@ class Steps(TraceWriter):
             self.launch(begin + 2, 3, kernel=kernel, start=begin + 10, length=length)
         self.at += 40
 
-    def read(self) -> tuple[Trace, np.ndarray, Program]:
+    def read(self) -> tuple[Trace, Program]:
         trace = self.build()
-        program = build_program(trace, kinds(trace), np.asarray([0, 1_000_000, 2_000_000]))
+        program = build_program(trace, np.asarray([0, 1_000_000, 2_000_000]))
         assert program is not None
-        return trace, kinds(trace), program
+        return trace, program
 
 
 def compute_of(writer: Steps, *, counted: tuple[str, ...] = ()) -> ComputeFacts:
-    trace, kind, program = writer.read()
+    trace, program = writer.read()
     return trace_compute(
         trace,
-        kind,
         program,
-        read_device_work(trace, kind, program),
+        read_device_work(trace, program),
         memory_bound_ms=0.02,
         true_ms=1.0,
         device_scale=1.0,
@@ -128,8 +126,8 @@ def test_compiled_work_is_what_compiled_regions_launched() -> None:
     writer.op("aten::mm", FP32, 30)
     writer.op("aten::gelu", GELU, 10)
     writer.op("aten::mm", FP32, 10)  # behind the region
-    trace, kind, program = writer.read()
-    found = compiled_work(trace, kind, program)
+    trace, program = writer.read()
+    found = compiled_work(trace, program)
     assert found is not None
     assert found.kernel_share == pytest.approx(2 / 3)
     assert found.time_share == pytest.approx(0.8)
@@ -167,6 +165,6 @@ def test_bf16_halves_what_follows_a_product_up_to_what_is_lifted_to_fp32() -> No
     writer.op("aten::mul", GELU)
     writer.op("aten::native_layer_norm", NORM)
     writer.op("aten::gelu", GELU)  # of the norm's output, which is in fp32
-    trace, kind, program = writer.read()
-    low = read_device_work(trace, kind, program).low_traffic
+    trace, program = writer.read()
+    low = read_device_work(trace, program).low_traffic
     assert low.reshape(2, -1)[0].tolist() == [False, False, True, True, False, False]

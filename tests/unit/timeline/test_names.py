@@ -8,7 +8,6 @@ import pytest
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.timeline.lanes.labels import Work, label_of
 from torch_bottleneck.timeline.trace.collectives import rank_skew
-from torch_bottleneck.timeline.trace.dialect import kinds
 from torch_bottleneck.timeline.trace.kernels import classify
 from torch_bottleneck.timeline.trace.stacks import UserFrames, parse_frame
 
@@ -100,7 +99,7 @@ def test_the_innermost_user_frame_is_found_through_library_frames() -> None:
     writer.row("model.py(9): forward", "python_function", 200, 300)
     writer.row("torch/_tensor.py(3): item", "python_function", 250, 100)
     trace = writer.build()
-    frames = UserFrames(trace, kinds(trace))
+    frames = UserFrames(trace)
     tid = int(trace.tid[0])
     assert frames.at(300_000, tid).line == 9
     assert frames.at(170_000, tid).line == 10

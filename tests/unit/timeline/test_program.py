@@ -10,7 +10,6 @@ from torch_bottleneck.timeline.lanes.calibrate import calibrate, observed_step_n
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import NO_WAIT, WAIT_ALL, EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
-from torch_bottleneck.timeline.trace.dialect import kinds
 
 from .traces import BACKWARD, TraceWriter
 
@@ -18,7 +17,7 @@ from .traces import BACKWARD, TraceWriter
 def program_of(trace: TraceWriter, edges: list[float]) -> Program:
     trace.steps(edges)
     built = trace.build()
-    program = build_program(built, kinds(built), np.asarray([round(e * 1000) for e in edges], dtype=np.int64))
+    program = build_program(built, np.asarray([round(e * 1000) for e in edges], dtype=np.int64))
     assert program is not None
     return program
 
@@ -27,7 +26,7 @@ def test_a_trace_without_device_work_has_no_program() -> None:
     writer = TraceWriter()
     writer.row("aten::add", "cpu_op", 0, 10)
     trace = writer.build()
-    assert build_program(trace, kinds(trace), np.asarray([0, 10_000])) is None
+    assert build_program(trace, np.asarray([0, 10_000])) is None
 
 
 def test_launches_of_the_autograd_thread_are_merged_in_order_of_time() -> None:

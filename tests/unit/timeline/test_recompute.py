@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.model.trace import Trace
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.recompute import (
@@ -15,7 +14,7 @@ from torch_bottleneck.timeline.lanes.recompute import (
     without_recomputation,
 )
 from torch_bottleneck.timeline.lanes.replay import Replay
-from torch_bottleneck.timeline.trace.dialect import kinds
+from torch_bottleneck.timeline.trace.table import Trace
 
 from .traces import BACKWARD, TraceWriter
 
@@ -25,14 +24,14 @@ NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 def read(writer: TraceWriter, end: float) -> tuple[Trace, Program]:
     writer.steps([0, end])
     trace = writer.build()
-    program = build_program(trace, kinds(trace), np.asarray([0, round(end * 1000)], dtype=np.int64))
+    program = build_program(trace, np.asarray([0, round(end * 1000)], dtype=np.int64))
     assert program is not None
     return trace, program
 
 
 def marked(writer: TraceWriter, end: float) -> list[bool]:
     trace, program = read(writer, end)
-    mask = recomputed(trace, kinds(trace), program)
+    mask = recomputed(trace, program)
     order = np.argsort(program.observed_start)
     return [bool(value) for value in mask[order]]
 
@@ -89,7 +88,7 @@ def test_what_the_labelled_forward_launches_could_be_repeated() -> None:
     writer.launch(40, 5, start=70, length=10)
     writer.launch(10, 5, start=90, length=10, tid=BACKWARD)
     trace, program = read(writer, 200)
-    mask = forward_work(trace, kinds(trace), program)
+    mask = forward_work(trace, program)
     assert program.duration[mask].tolist() == [50_000], "not the loss, not another thread"
 
 
@@ -102,7 +101,7 @@ def test_without_it_neither_device_nor_host_does_the_work() -> None:
     writer.row("aten::mm", "cpu_op", 320, 20, BACKWARD)
     writer.launch(325, 5, start=335, length=10, tid=BACKWARD)
     trace, program = read(writer, 500)
-    mask = recomputed(trace, kinds(trace), program)
+    mask = recomputed(trace, program)
     assert mask.sum() == 1
     replay = Replay(program)
     whole, without = replay.run(), replay.run(without_recomputation(program, mask))
@@ -119,7 +118,7 @@ def test_a_forward_done_twice_costs_its_work_where_that_decides() -> None:
         trace, program = read(writer, host + 5)
         replay = Replay(program)
         calibration = calibrate(replay, None)
-        mask = forward_work(trace, kinds(trace), program)
+        mask = forward_work(trace, program)
         true_ms = replay.run(calibration.base).step_ns / 1e6
         added = checkpoint_ms(replay, calibration, mask, true_ms=true_ms)
         assert added * 1e3 == pytest.approx(longer, rel=0.15)

@@ -10,7 +10,6 @@ from recorded.diagnosed import diagnosed
 from torch_bottleneck.ingest.reader import read_trace
 from torch_bottleneck.timeline.steps.recorded import recorded_ms, runs_ahead
 from torch_bottleneck.timeline.steps.traced import find_steps
-from torch_bottleneck.timeline.trace.dialect import kinds
 
 
 @pytest.mark.parametrize("name", ["fp32-h200", "naive-attention-h200"])
@@ -18,7 +17,7 @@ def test_where_the_host_runs_ahead_the_device_tells_the_step(name: str) -> None:
     case = CASES[name]
     trace = read_trace(case.traces[0])
     steps = find_steps(trace)
-    assert runs_ahead(trace, kinds(trace), steps)
+    assert runs_ahead(trace, steps)
     lengths = recorded_ms(trace, steps)
     assert len(lengths) == len(steps) - 1
     # Measured without a profiler; on a run that waits for the device, profiling hardly slows it.
@@ -36,5 +35,5 @@ def test_a_bare_trace_of_a_busy_device_is_not_taken_for_faster_than_it_is() -> N
 def test_where_the_device_waits_for_the_host_the_marks_tell_it(name: str) -> None:
     trace = read_trace(CASES[name].traces[0])
     steps = find_steps(trace)
-    assert not runs_ahead(trace, kinds(trace), steps)
+    assert not runs_ahead(trace, steps)
     assert np.allclose(recorded_ms(trace, steps), (steps.end_ns - steps.start_ns) / 1e6)

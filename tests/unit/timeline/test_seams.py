@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.run import CompileEvent, CompileFacts, GraphBreak, SourceSite
-from torch_bottleneck.model.trace import Trace
 from torch_bottleneck.timeline.lanes.seams import Seam, find_seams, region_owners
+from torch_bottleneck.timeline.trace.table import Trace
 
 from .traces import TraceWriter
 

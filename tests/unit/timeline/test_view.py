@@ -15,7 +15,7 @@ from torch_bottleneck.timeline.gpu.reading import _edges, read_gpu
 from torch_bottleneck.timeline.lanes.program import build_program
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace import intervals
-from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS, kinds
+from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS
 from torch_bottleneck.timeline.views.gpu import idle_pieces, observed_step_ends
 from torch_bottleneck.timeline.views.thinned import MOST_LANES, MOST_SPANS, PARTS, choose_step, nesting
 
@@ -199,19 +199,19 @@ def test_idle_pieces_fill_exactly_the_gaps_of_the_device(
     edges.append(now + 1)
     writer.steps(edges)
     trace = writer.build()
-    kind, steps = kinds(trace), find_steps(trace)
+    steps = find_steps(trace)
     if not len(steps):
         return
-    program = build_program(trace, kind, _edges(steps), main_tid=steps.thread[1])
+    program = build_program(trace, _edges(steps), main_tid=steps.thread[1])
     if program is None:
         return
-    pieces = idle_pieces(trace, kind, program)
+    pieces = idle_pieces(trace, program)
     assert (pieces.end > pieces.start).all()
     assert (pieces.start[1:] >= pieces.end[:-1]).all()
-    rows = np.isin(kind, DEVICE_KINDS)
+    rows = trace.rows(*DEVICE_KINDS)
     low = int(program.mark_ns[0])
     high = int(max(observed_step_ends(program)))
-    gap_start, gap_end = intervals.gaps(trace.ts_ns[rows], trace.end_ns[rows], low, high)
+    gap_start, gap_end = intervals.gaps(trace.ts_ns[rows], trace.end_of(rows), low, high)
     whole = float((gap_end - gap_start).sum())
     covered = float((pieces.end - pieces.start).sum())
     assert whole - len(gap_start) <= covered <= whole, "but for rounding to whole nanoseconds"

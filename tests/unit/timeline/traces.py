@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from torch_bottleneck.model.trace import NONE, Trace, TraceMeta
+from torch_bottleneck.timeline.trace.table import NONE, Trace, TraceMeta
 
 MAIN, BACKWARD = "100", "101"
 
@@ -66,15 +66,10 @@ class TraceWriter:
             pid=np.zeros(n, dtype=np.int16),
             tid=tid.astype(np.int32),
             correlation=column("correlation"),
-            external_id=column("external_id"),
             stream=column("stream"),
             device=column("device").astype(np.int32),
             bytes=column("bytes"),
             sequence=column("sequence"),
-            fwd_thread=column("fwd_thread"),
-            graph_node=column("graph_node"),
-            wait_stream=column("wait_stream"),
-            wait_correlation=column("wait_correlation"),
             names=names,
             cats=cats,
             pids=["1"],
