@@ -62,7 +62,7 @@ def command(
     from ..compare.baseline_file import write_baseline
     from ..compare.gate import WINDOWS, Gate
     from ..compare.settings import settings_for
-    from ..model.files import expect_writable
+    from ..model.documents import expect_writable
     from ..reporters.compare_output import wished_reports
     from ..runs.target import find_target
 

@@ -58,7 +58,7 @@ def command(
     Exit codes: 0 measured, 2 bad usage or input, 4 the script itself failed, 130 interrupted.
     """
     from ..diagnose import diagnose_paths
-    from ..model.files import expect_writable, write_text
+    from ..model.documents import expect_writable, write_text
     from ..reporters.output import print_verification, save
     from ..reporters.verify_markdown import render as as_markdown
     from ..verify.edits import must_be_clean, script_file

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import InputError
 from ..model.baseline import BASELINE_FORMAT, Baseline
-from ..model.files import write_text
+from ..model.documents import write_text
 
 __all__ = ["MIGRATIONS", "baseline_text", "is_baseline", "read_baseline", "write_baseline"]
 

@@ -23,8 +23,6 @@ from ..model.compare import (
     Outcome,
     SideSummary,
     TimeRow,
-)
-from ..model.compare_words import (
     budget_words,
     counter_words,
     drift_words,

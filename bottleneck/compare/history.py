@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..model.baseline import Baseline
 from ..model.compare import Drift
 from ..model.counters import COUNTERS
-from ..model.files import write_text
+from ..model.documents import write_text
 from ..model.gate import CounterLimit, GateSettings
 from ..stats.trend import find_trend
 from .times import median_of

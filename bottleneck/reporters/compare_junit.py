@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from ..model.compare_words import counter_words, drift_words, mismatch_words, time_words
+from ..model.compare import counter_words, drift_words, mismatch_words, time_words
 from ..model.words import clean
 
 if TYPE_CHECKING:

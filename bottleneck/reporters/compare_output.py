@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..model.compare import Comparison
-from ..model.files import write_text
+from ..model.documents import write_text
 from .output import emit, traits
 
 __all__ = [

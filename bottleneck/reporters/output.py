@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError
-from ..model.documents import DIAGNOSIS_FILE, document_text
-from ..model.files import write_text
+from ..model.documents import DIAGNOSIS_FILE, document_text, write_text
 from .base import reporter
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import InputError
 from ..ingest import bundle as ingest
-from ..model.files import write_text
+from ..model.documents import write_text
 from ..reporters.base import reporter
 from .copy import Copied, copy_trace
 from .events import write_events

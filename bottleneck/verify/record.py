@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError
-from ..model.documents import DIAGNOSIS_FILE, VERIFY_FILE, document_text, load_diagnosis, load_verification
-from ..model.files import write_text
+from ..model.documents import (
+    DIAGNOSIS_FILE,
+    VERIFY_FILE,
+    document_text,
+    load_diagnosis,
+    load_verification,
+    write_text,
+)
 from ..model.words import shown
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..model.files import write_text
+from ..model.documents import write_text
 from ..model.words import shown
 from .arms import Arms
 from .edits import joined_diff, with_edits, write_edits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.compare_words import number, signed_ms
+from ...model.compare import number, signed_ms
 from ...model.words import clean, milliseconds, place, sentence
 
 if TYPE_CHECKING:
