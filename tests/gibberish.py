@@ -36,6 +36,9 @@ _LOOKS_UP = frozenset(
     ]
 )
 
+_TEMPLATES = frozenset({"code", "of_run", "value"})
+"""Fields of a fix that are filled in and run, not read."""
+
 
 def _data() -> frozenset[str]:
     """Return the strings with a space that files and records hold as data, not for people.
@@ -81,6 +84,9 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         return node if name in _LOOKS_UP else self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        return node if node.arg in _TEMPLATES else self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
         node.values = [self.visit(value) for value in node.values]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..model.codes import WhatIf
+from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
 from ..stats import worth
 from .conditions import evaluate, filled_code, filled_options
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from ..model.work import BreakRow
 
 __all__ = ["applicable", "match"]
-
-_WORTH_SHARE = 0.02
-"""The verdict's own threshold: below it a predicted gain does not outrank an unpriced fix."""
 
 _SHOWN_SHARE = 0.005
 """A speed-up is worded with two decimals: a gain below this share of the step would be listed as 1.00×."""
@@ -61,7 +59,7 @@ def match(
         breaks: graph breaks with their price: a fix for one kind of break is predicted from those only.
 
     Returns:
-        Suggestions: gains of 2 % and more first, by size; then what cannot be predicted for findings
+        Suggestions: gains that are not negligible first, by size; then what cannot be predicted for findings
         that another fix answers with a prediction; then small gains; notes last.
     """
     found = tuple(findings)
@@ -225,7 +223,7 @@ def _rank(
             return (1, -finding_ms, suggestion.fix)
         # Nothing else answers this finding: at best the fix saves all that it costs.
         saves, bound = finding_ms, True
-    large = true_ms is None or saves >= _WORTH_SHARE * true_ms
+    large = true_ms is None or saves >= NEGLIGIBLE_SHARE * true_ms
     return (0 if large else 2, -worth(saves, bound=bound, weight=fix.bound_weight), suggestion.fix)
 
 

@@ -50,7 +50,8 @@ for name in sys.argv[2:]:
     found = diagnose_paths([CASES[name].folder])
     capture = found.capture
     out[name] = {**summary(found), "doubts": sorted(capture.codes), "named": sorted(found.verdict.doubts)}
-    out[name]["edits"] = [s.can_try for s in (*found.suggestions, *found.applicable)]
+    fixes = (*found.suggestions, *found.applicable)
+    out[name]["edits"] = [(fix.can_try, fix.options) for fix in fixes]
     out["sentences " + name] = [found.verdict.headline, *(finding.title for finding in found.findings)]
 print(json.dumps(out))
 """
