@@ -38,7 +38,7 @@ class BreakRow(msgspec.Struct, frozen=True, kw_only=True):
     frames: int = 1
     """Compiled functions that it cut: one that sits in an inlined function cuts every caller."""
     seams_per_step: float | None = None
-    """How often its seams run per step, forward and backward; None where the trace cannot tell."""
+    """How often it is crossed per step, forward and backward; None where the trace cannot tell."""
     host_ms: float | None = None
     """Host time in its seams per step, at the speed of the true step."""
     cost_ms: float | None = None

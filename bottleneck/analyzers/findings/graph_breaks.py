@@ -24,7 +24,7 @@ def _priced(row: BreakRow) -> str:
     if row.cost_ms is not None:
         told.append(f"{ms(row.cost_ms)} per step" + (", split evenly" if row.shared else ""))
     if row.seams_per_step:
-        told.append(f"{row.seams_per_step:.0f} seams")
+        told.append(f"crossed {row.seams_per_step:.0f} times")
     return f"{text} ({', '.join(told)})" if told else text
 
 
@@ -105,20 +105,20 @@ class GraphBreaks(Analyzer):
                     source="trace",
                 )
             )
-        seams = sum(price.per_step for price in facts.timeline.seams) or sum(span.count for span in spans)
-        if seams:
+        crossed = sum(price.per_step for price in facts.timeline.seams) or sum(span.count for span in spans)
+        if crossed:
             evidence.append(
                 Evidence(
-                    text=f"{seams:.1f} seams run per step",
-                    value=seams,
+                    text=f"crossed {crossed:.0f} times per step, forward and backward",
+                    value=crossed,
                     unit="1/step",
                     source="trace",
                 )
             )
         count = len(breaks)
-        what = f"{count} graph break{'s' if count != 1 else ''}" if count else "Compiled regions"
-        if seams >= 1.5:
-            what += f", {'crossed' if count else 'left'} {seams:.0f} times per step,"
+        what = f"{count} graph break{'s' if count != 1 else ''}" if count else "Seams of compiled regions"
+        if crossed >= 1.5:
+            what += f", crossed {crossed:.0f} times per step,"
         verb = "costs" if count == 1 else "cost"
         price = f"{verb} {ms(answer.saves_ms)} per step" if answer is not None else "found; no price known"
         return (

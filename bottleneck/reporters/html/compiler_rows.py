@@ -24,7 +24,7 @@ class CompileSection:
 
     facts: Facts
     breaks: tuple[tuple[str, str, str, str, str, str], ...]
-    """Reason, place, seams per step, cost, share, hint."""
+    """Reason, place, crossings per step, cost, share, hint."""
     recompiles: tuple[tuple[str, str, str, str, str], ...]
     """Function, place, times, guard, advice."""
     advised: bool

@@ -214,8 +214,8 @@ def answer(
     ask(
         WhatIf.SEAMS_GONE,
         budget.seams_ms,
-        f"{budget.seams_per_step:.1f} seams per step at the mean cost of entering and leaving compiled "
-        "code, with the Python between; what fusing across them would give comes on top",
+        "every crossing of a break at the mean cost of entering and leaving compiled code, with the Python "
+        "between; what fusing across them would give comes on top",
     )
     ask(
         WhatIf.NO_COMPILE,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from torch_bottleneck.analyzers import Facts
+from torch_bottleneck.analyzers.findings.graph_breaks import GraphBreaks
 from torch_bottleneck.analyzers.sections.compile_facts import (
     break_kind,
     changed_sizes,
@@ -96,7 +100,7 @@ def test_a_skip_names_the_line_and_says_its_reason_once() -> None:
     assert (skip_words(""), skip_site("mutated inputs")) == ("", None)
 
 
-def summary(**changes: object) -> CompileSummary:
+def broken(**changes: object) -> Facts:
     given = {
         "breaks": [
             GraphBreak(reason="first\nmore", site=SITE, stacks=[[SITE]]),
@@ -109,15 +113,17 @@ def summary(**changes: object) -> CompileSummary:
         SeamPrice(owners=(1,), per_step=10.0, host_ms=6.0, cost_ms=9.0),
         SeamPrice(owners=(0, 1), per_step=4.0, host_ms=2.0, cost_ms=3.0),
     )
-    found = compile_summary(
-        facts(
-            compile_facts=compiled,
-            saves={WhatIf.SEAMS_GONE: 12.0},
-            seams=prices,
-            compiled=CompiledWork(kernel_share=0.9, time_share=0.8, eager_in_seams=5.0, graph_launches=0.0),
-            run=Run(windows=[Window(name="baseline", status="ok", steps=StepTable(index=[20, 21]))]),
-        )
+    return facts(
+        compile_facts=compiled,
+        saves={WhatIf.SEAMS_GONE: 12.0},
+        seams=prices,
+        compiled=CompiledWork(kernel_share=0.9, time_share=0.8, eager_in_seams=5.0, graph_launches=0.0),
+        run=Run(windows=[Window(name="baseline", status="ok", steps=StepTable(index=[20, 21]))]),
     )
+
+
+def summary(**changes: object) -> CompileSummary:
+    found = compile_summary(broken(**changes))
     assert found is not None
     return found
 
@@ -132,6 +138,15 @@ def test_prices_add_up_to_that_of_all_seams_and_the_dearest_comes_first() -> Non
     assert sum(row.cost_ms or 0 for row in found.breaks) == pytest.approx(found.seams_ms)
     assert by_reason(found)["second"].cost_ms == pytest.approx(10.5)
     assert by_reason(found)["second"].seams_per_step == pytest.approx(12.0)
+
+
+def test_title_evidence_and_rows_say_one_figure_of_how_often_breaks_are_crossed() -> None:
+    (finding,) = GraphBreaks().find(broken())
+    told = [finding.title, *(item.text for item in finding.evidence)]
+    said = [int(count) for text in told for count in re.findall(r"crossed (\d+) times", text)]
+    of_title, *of_rows, of_all = said
+    assert of_title == of_all == sum(of_rows) == sum(row.seams_per_step or 0 for row in summary().breaks)
+    assert not any("seams" in text for text in told)
 
 
 def test_what_cannot_be_told_apart_is_split_evenly_and_says_so() -> None:
