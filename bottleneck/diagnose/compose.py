@@ -73,7 +73,7 @@ def diagnose_paths(
     return Diagnosis(
         tool_version=__version__,
         created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        title=gathered.title,
+        title=reading.rank.title,
         command=tuple(run.command) if run is not None else (),
         verdict=verdict,
         step=step,
@@ -93,6 +93,7 @@ def diagnose_paths(
         compute=compute,
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
+        rank=reading.rank.rank,
         ranks=rank_rows(readings, skew),
         counters=counters_of(readings[0]),
         workload=read_workload(readings[0].basis.run, readings[0].rank.loaders, readings[0].basis.kept),

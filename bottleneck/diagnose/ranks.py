@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..ingest import bundle as ingest
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
 from ..model.finding import NEGLIGIBLE_SHARE
@@ -116,12 +115,7 @@ def rank_rows(readings: Sequence[Reading], skew: Skew | None) -> tuple[RankRow, 
                 step_ms=reading.basis.summary.true_ms,
                 busy_share=1.0 - float(idle) if isinstance(idle, (int, float)) else None,
                 waits_for_others_ms=float(skew.waits_ms[i]) if skew is not None else None,
-                path=_name(reading.rank),
+                path=reading.rank.name,
             )
         )
     return tuple(rows)
-
-
-def _name(rank: ingest.Rank) -> str:
-    path = rank.folder or rank.trace_path or rank.snapshot_path
-    return path.name if path is not None else ""

@@ -40,14 +40,6 @@ class Bundle:
     problems: tuple[str, ...] = ()
     """Doubts about the whole, each one sentence; those of one rank are in `Rank.problems`."""
 
-    @property
-    def title(self) -> str:
-        """A short name for reports: the script, or the trace file."""
-        first = self.ranks[0]
-        if first.run is not None and first.run.command:
-            return Path(first.run.command[0]).name
-        return (first.trace_path or first.snapshot_path or self.paths[0]).name
-
 
 def load(*paths: str | os.PathLike[str]) -> Bundle:
     """Gather what belongs together.

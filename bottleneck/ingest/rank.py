@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .reader import read_trace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..model.run import CompileFacts, LoaderFacts, Run
     from ..timeline.trace.table import Trace
 
@@ -39,6 +38,19 @@ class Rank:
     """The folder of run.json; None for a bare trace."""
     problems: tuple[str, ...] = ()
     """What is missing or broken, each one sentence."""
+
+    @property
+    def title(self) -> str:
+        """A short name for reports: the script, or the trace file."""
+        if self.run is not None and self.run.command:
+            return Path(self.run.command[0]).name
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """What it was read from: its run folder, or its trace or snapshot."""
+        path = self.folder or self.trace_path or self.snapshot_path
+        return path.name if path is not None else ""
 
     @property
     def trace(self) -> Trace | None:

@@ -185,7 +185,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     tool_version: str = ""
     created: str = ""
     title: str = ""
-    """Script or trace name."""
+    """Script or trace name, of `rank`."""
     command: tuple[str, ...] = ()
     verdict: Verdict
     step: StepSummary
@@ -214,6 +214,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """None: no trace to read them from."""
     device: DeviceFacts | None = None
     host: HostFacts = HostFacts()
+    rank: int = 0
+    """Whose figures these are: of several, the one that decides the step."""
     ranks: tuple[RankRow, ...] = ()
     counters: StepCounters | None = None
     """What a step does, counted, on the lowest rank; None in what older versions wrote."""

@@ -223,5 +223,5 @@ def device_line(diagnosis: Diagnosis) -> str:
     if diagnosis.host.torch:
         parts.append(f"torch {clean(diagnosis.host.torch)}")
     if len(diagnosis.ranks) > 1:
-        parts.append(f"{len(diagnosis.ranks)} ranks")
+        parts.append(f"{len(diagnosis.ranks)} ranks, rank {diagnosis.rank} shown")
     return ", ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from torch_bottleneck.model.run import (
     StepTable,
     Window,
 )
+from torch_bottleneck.reporters import terminal
 
 PHASES = {"data": 8.0, "forward": 1.0, "backward": 1.0, "optimizer": 0.2}
 WALL = 10.4
@@ -73,7 +75,7 @@ LOADER = LoaderFacts(
 )
 
 
-def trace_events(steps: int) -> list[dict[str, object]]:
+def trace_events(steps: int) -> list[dict[str, Any]]:
     events = []
 
     def add(name: str, category: str, start: float, length: float) -> None:
@@ -247,6 +249,23 @@ def test_the_slowest_of_ranks_without_collectives_decides(tmp_path):
     assert diagnosis.step.true_ms == pytest.approx(20.4, rel=0.01)
     assert [row.rank for row in diagnosis.ranks] == [0, 1]
     assert any("rank 1" in note for note in diagnosis.notes)
+    assert diagnosis.rank == 1
+    assert "2 ranks, rank 1 shown" in terminal.render(diagnosis)
+
+
+def test_of_several_traces_the_head_names_the_one_whose_figures_are_shown(tmp_path):
+    traces = []
+    for rank, steps in ((0, 4), (1, 4)):
+        events = trace_events(steps)
+        slow = [
+            {**event, "ts": event["ts"] * (1 + rank), "dur": event.get("dur", 0) * (1 + rank)}
+            for event in events
+        ]
+        traces.append(tmp_path / f"rank{rank}.pt.trace.json")
+        traces[-1].write_text(json.dumps({"schemaVersion": 1, "traceEvents": slow}))
+    diagnosis = diagnose_paths(traces)
+    assert diagnosis.title == "rank1.pt.trace.json"
+    assert diagnosis.title == diagnosis.ranks[diagnosis.rank].path
 
 
 def test_nothing_readable_is_the_users_error(tmp_path):

@@ -57,7 +57,7 @@ def test_a_run_folder(tmp_path: Path) -> None:
     bundle = load(folder)
 
     assert bundle.folder == folder
-    assert bundle.title == "train.py"
+    assert bundle.ranks[0].title == "train.py"
     assert not bundle.partial
     assert bundle.problems == ()
     (rank,) = bundle.ranks
@@ -236,7 +236,7 @@ def test_a_bare_trace(tmp_path: Path) -> None:
     path = trace(tmp_path / "my_trace.json")
     bundle = load(path)
     assert bundle.folder is None
-    assert bundle.title == "my_trace.json"
+    assert bundle.ranks[0].title == "my_trace.json"
     (rank,) = bundle.ranks
     assert (rank.rank, rank.run, rank.loaders, rank.compile) == (0, None, None, None)
     assert rank.trace is not None
