@@ -18,8 +18,7 @@ from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
-from ..model.words import ms
-from ..model.words import share_text as percent
+from ..model.words import ms, percent
 from ..timeline.result import HostSpan, Timeline
 from ..timeline.steps.loop_lines import main_site
 from ..timeline.steps.supply import training_loader

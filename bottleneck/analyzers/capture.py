@@ -12,8 +12,7 @@ from typing import Literal
 from ..model.codes import Part
 from ..model.doubt import Doubt, DoubtCode
 from ..model.finding import Evidence, Finding
-from ..model.words import ms
-from ..model.words import share_text as percent
+from ..model.words import ms, percent
 from .base import Analyzer, Facts
 
 __all__ = ["CaptureQuality", "Quality", "judge"]

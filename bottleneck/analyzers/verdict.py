@@ -13,8 +13,7 @@ from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, P
 from ..model.diagnosis import Cause, Verdict
 from ..model.doubt import DoubtCode
 from ..model.finding import NEGLIGIBLE_SHARE, Finding
-from ..model.words import ms
-from ..model.words import share_text as percent
+from ..model.words import ms, percent
 from ..stats import RIVAL_SHARE, weigh_effect, worth
 from .base import Facts
 from .capture import Quality

@@ -13,6 +13,7 @@ import msgspec
 from ..model.codes import WhatIf
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
+from ..model.words import ms
 from ..stats import worth
 from .conditions import evaluate, filled_code, filled_options
 from .registry import FIXES
@@ -156,7 +157,7 @@ def _suggest(
         bound = True
         basis += (
             f"; at best, if with less memory held the allocator no longer goes to the driver, and"
-            f" {answer.step_ms:.3g} ms a step if it goes as often"
+            f" {ms(answer.step_ms)} a step if it goes as often"
         )
     adds = context.get(fix.adds) if fix.adds else None
     return Suggestion(

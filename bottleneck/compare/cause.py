@@ -17,6 +17,7 @@ from ..model.codes import BUDGET_PARTS, Part
 from ..model.compare import BudgetChange, FindingChange, NameChange, SettingChange
 from ..model.counters import BreakSite, StepCounters, SyncSite
 from ..model.run import SourceSite
+from ..model.words import shorten
 
 __all__ = ["Reason", "budget_changes", "finding_changes", "name_changes", "reasons_by_counter"]
 
@@ -106,7 +107,7 @@ def _bare(name: str) -> str:
     functors = [word for word in _FUNCTOR.findall(name) if template is not None and word != template[1]]
     if template is not None and functors:
         name = f"{template[1]} ({functors[-1]})"
-    return name if len(name) <= 60 else f"{name[:40]}…{name[-19:]}"
+    return shorten(name, 60)
 
 
 def name_changes(one: StepCounters, other: StepCounters) -> tuple[NameChange, ...]:

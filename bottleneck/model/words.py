@@ -24,7 +24,6 @@ __all__ = [
     "percent",
     "place",
     "sentence",
-    "share_text",
     "shorten",
     "shown",
     "step_after",
@@ -79,7 +78,7 @@ def sentence(text: str) -> str:
 
 
 def milliseconds(value: float | None, *, like: float | None = None) -> str:
-    """Word a time in ms with three figures or so; `like` fixes the decimals by another value's size."""
+    """Word a time in ms without its unit, in three figures or so; `like` fixes the decimals by its size."""
     if value is None:
         return "not measured"
     size = abs(value if like is None else like)
@@ -88,6 +87,11 @@ def milliseconds(value: float | None, *, like: float | None = None) -> str:
         decimals = 0
     # Adding zero turns the -0.0 of a rounded negative into 0.0.
     return f"{round(value, decimals) + 0.0:,.{decimals}f}".replace(",", " ")
+
+
+def ms(value: float | None) -> str:
+    """Word a time with its unit: "0.042 ms", "3.14 ms", "412.0 ms"."""
+    return milliseconds(value) if value is None else f"{milliseconds(value)} ms"
 
 
 def percent(share: float | None) -> str:
@@ -108,20 +112,6 @@ def byte_size(value: float) -> str:
             break
         amount /= 1024
     return f"{amount:.0f} {unit}" if unit == "B" or abs(amount) >= 100 else f"{amount:.3g} {unit}"
-
-
-def ms(value: float) -> str:
-    """Write a time so that its size is readable at a glance: "0.042 ms", "3.1 ms", "412 ms"."""
-    if value >= 100:
-        return f"{value:,.0f} ms".replace(",", " ")
-    if value >= 1:
-        return f"{value:.1f} ms"
-    return f"{value:.3f} ms" if value < 0.1 else f"{value:.2f} ms"
-
-
-def share_text(share: float) -> str:
-    """Write a share: "0.4 %", "37 %"."""
-    return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
 def times(before: float, after: float) -> str:

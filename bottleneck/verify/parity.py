@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.verify import Parity
+from ..model.words import percent
 
 if TYPE_CHECKING:
     from .tolerances import Tolerance
@@ -77,8 +78,8 @@ def reproduction(runs: Sequence[Losses]) -> Reproduction | None:
         )
     else:
         text = (
-            f"The script does not repeat itself with the same seed: its loss differs by {early:.0%} at the"
-            " first steps, so losses with and without a fix cannot be compared."
+            f"The script does not repeat itself with the same seed: its loss differs by {percent(early)} at"
+            " the first steps, so losses with and without a fix cannot be compared."
         )
     return Reproduction(early=early, tail=tail, runs=len(usable), text=text)
 
@@ -145,7 +146,9 @@ def compare(
         )
     if tail is not None and tail > may_tail:
         return _with(
-            found, "harmful", f"The loss drifts: {tail:.2%} higher over the last third of {count} losses."
+            found,
+            "harmful",
+            f"The loss drifts: {percent(tail)} higher over the last third of {count} losses.",
         )
     if early <= ROUNDING and (tail is None or abs(tail) <= 10 * ROUNDING):
         exactly = early == 0 and not tail

@@ -14,6 +14,7 @@ import msgspec
 from ..catalog.registry import by_id
 from ..model.fix import Risk
 from ..model.verify import EndedBy, Outcome, Parity
+from ..model.words import percent
 from ..runs.layout import first_run
 from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
@@ -226,7 +227,7 @@ def make_outcome(
     if parity.verdict == "harmful":
         reason = parity.text
     elif decision == "undecided":
-        reason = stopped or f"the interval spans the threshold of {protocol.threshold:.0%}"
+        reason = stopped or f"the interval spans the threshold of {percent(protocol.threshold)}"
     predicted = candidate.predicted_ratio
     error = None
     if predicted and not candidate.bound and not base:

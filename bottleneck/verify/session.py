@@ -15,6 +15,7 @@ import msgspec
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
 from ..model.verify import EndedBy, Verification
+from ..model.words import ms
 from ..runs.environment import usable
 from ..runs.layout import first_run
 from .measure import noise_of
@@ -132,9 +133,7 @@ class Session:
         self._interrupted = self._interrupted or interrupted
         self._same_machine(record)
         self._put(runs=(*self.state.runs, record))
-        told = (
-            f"{record.step_ms:.4g} ms" if record.step_ms is not None else f"{record.status}: {record.reason}"
-        )
+        told = ms(record.step_ms) if record.step_ms is not None else f"{record.status}: {record.reason}"
         self.say(f"run {number}, {names}{' (losses only)' if parity else ''}: {told}")
         return record
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.words import ms
-from ...model.words import share_text as percent
+from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 
 __all__ = ["ExposedCommunication", "Straggler"]

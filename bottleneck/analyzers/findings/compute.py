@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from ...model.codes import WORK_PARTS, Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.run import SourceSite
-from ...model.words import ms
-from ...model.words import share_text as percent
+from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
 

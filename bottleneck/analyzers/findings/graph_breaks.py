@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
-from ...model.words import ms
+from ...model.words import brief, ms
 from ...model.work import BreakRow
 from ..base import Analyzer, Facts
 from ..sections.compile_facts import compile_summary
@@ -19,7 +19,7 @@ __all__ = ["GraphBreaks"]
 
 def _priced(row: BreakRow) -> str:
     """Return a break in one line: why, how often, and what it costs."""
-    text = row.reason if len(row.reason) <= 100 else row.reason[:97] + "..."
+    text = brief(row.reason, 100)
     told = []
     if row.cost_ms is not None:
         told.append(f"{ms(row.cost_ms)} per step" + (", split evenly" if row.shared else ""))

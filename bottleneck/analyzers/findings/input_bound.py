@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.words import ms
-from ...model.words import share_text as percent
+from ...model.words import ms, percent
 from ...timeline.result import SpanKind
 from ...timeline.steps.supply import batches_per_iterator, burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence

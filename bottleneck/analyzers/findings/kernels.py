@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.words import ms
-from ...model.words import share_text as percent
+from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 
 __all__ = [

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.run import SourceSite
-from ...model.words import ms
-from ...model.words import share_text as percent
+from ...model.words import ms, percent
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts, predicted_evidence
 

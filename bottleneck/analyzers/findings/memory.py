@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ...model.finding import Evidence, Finding
 from ...model.memory import MemoryHolder, MemorySummary
-from ...model.words import byte_size
-from ...model.words import share_text as percent
+from ...model.words import byte_size, percent
 from ..base import Analyzer, Facts
 
 __all__ = [

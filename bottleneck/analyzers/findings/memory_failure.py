@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from ...model.finding import Evidence, Finding
 from ...model.memory import MemoryCategory, MemorySummary
-from ...model.words import byte_size
-from ...model.words import share_text as percent
+from ...model.words import byte_size, percent
 from ..base import Analyzer, Facts
 from ..sections.memory_context import growth_window
 from .memory import holder_evidence, is_fragmented

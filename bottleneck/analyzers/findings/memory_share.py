@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from ...model.codes import WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.memory import MemoryCategory, MemorySummary
-from ...model.words import byte_size, ms
-from ...model.words import share_text as percent
+from ...model.words import byte_size, ms, percent
 from ..base import Analyzer, Facts
 from ..sections.memory_context import category_share
 from .memory import holder_evidence, is_fragmented, is_tight, unused_bytes

@@ -12,7 +12,7 @@ from typing import Literal
 from ...model.diagnosis import SettingRow
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import JsonValue
-from ...model.words import share_text as percent
+from ...model.words import percent
 from ...model.work import CompileSummary, ComputeFacts
 
 __all__ = ["acceleration_rows"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ...model.run import Run
-from ...model.words import share_text as percent
+from ...model.words import percent
 from ...model.work import ComputeFacts, MathRow
 from ...timeline.gpu.peaks import Peak, peak_of
 from ..base import Facts

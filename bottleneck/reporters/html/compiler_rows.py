@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.words import clean, milliseconds, percent, sentence
+from ...model.words import clean, milliseconds, ms, percent, sentence
 from ..rows.diagnosis import root_of
 from .facts import Facts, cut_text, facts, known, place_or, share
 
@@ -113,7 +113,7 @@ def compute_facts(diagnosis: Diagnosis) -> Facts:
         ("Math of the step", share(c.math_share)),
         ("On tensor cores", share(c.tensor_core_share)),
         ("Memory-bound kernels", share(c.memory_bound_share)),
-        ("Fusing could take away", known(c.fusable_ms, "{:.3g} ms")),
+        ("Fusing could take away", None if c.fusable_ms is None else ms(c.fusable_ms)),
         ("Padding computed for nothing", share(c.padding_share)),
         ("Attention", clean(", ".join((c.attention, *c.attention_backends)))),
         ("Optimizer", known(c.optimizer_launches, "{:.4g} launches per step")),

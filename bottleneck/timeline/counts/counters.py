@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...model.counters import Counter, StepCounters
+from ...model.words import shorten
 from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch
 from ..trace.kernels import is_collective
 from ..trace.operators import OpClass, classify
@@ -90,13 +91,6 @@ def _operators(trace: Trace, steps: Steps) -> NDArray[np.intp]:
     return np.sort(np.concatenate([trace.on(rows, thread) for thread in {steps.thread, *steps.threads}]))
 
 
-def _short(name: str) -> str:
-    """Cut the middle out: template arguments differ most at the end."""
-    if len(name) <= _NAME_WIDTH:
-        return name
-    return f"{name[: _NAME_WIDTH - 61]}…{name[-60:]}"
-
-
 def _by_name(trace: Trace, rows: NDArray[np.intp], step: NDArray[np.int64], count: int) -> dict[str, float]:
     """Count per step by name, of what lies in whole steps; the most frequent names come first."""
     inside = step >= 0
@@ -105,7 +99,7 @@ def _by_name(trace: Trace, rows: NDArray[np.intp], step: NDArray[np.int64], coun
     for code, n in zip(values.tolist(), counts.tolist(), strict=True):
         # The hash behind it is another one after every change of the source.
         name = trace.names[code]
-        name = _COMPILED_CALL if name.startswith(_COMPILED_CALL) else _short(name)
+        name = _COMPILED_CALL if name.startswith(_COMPILED_CALL) else shorten(name, _NAME_WIDTH)
         out[name] = out.get(name, 0.0) + n
     ordered = sorted(out.items(), key=lambda item: (-item[1], item[0]))
     return {name: round(n / count, 4) for name, n in ordered}

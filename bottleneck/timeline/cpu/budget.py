@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part
 from ...model.diagnosis import BudgetLine
 from ...model.run import CompileFacts
+from ...model.words import milliseconds
 from ..lanes.seams import Seam
 from ..steps.baseline import Baseline
 from .pools import WORK, Pool, Pools
@@ -210,9 +211,9 @@ def compose(
         Part.UNEXPLAINED: float(ms[:, Pool.UNKNOWN].sum()),
     }
     details = {
-        Part.DISPATCH: f"{optimizer_dispatch:.2f} ms of it in the optimizer",
+        Part.DISPATCH: f"{milliseconds(optimizer_dispatch)} ms of it in the optimizer",
         Part.ALLOCATOR: "page faults: system time per step",
-        Part.HOST: f"{collector:.2f} ms of it garbage collection" if collector > 0 else "",
+        Part.HOST: f"{milliseconds(collector)} ms of it garbage collection" if collector > 0 else "",
     }
     return CpuBudget(
         parts=parts,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ...model.codes import CLASSES, Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.run import OptimizerFacts, Run
+from ...model.words import ms, percent
 from ..steps.baseline import Baseline
 from ..steps.supply import InputSupply
 from .budget import CpuBudget
@@ -57,8 +58,8 @@ def _input_workers(
     step = max(rest, supply.production_ms / workers, shared)
     step = min(step, true_ms)
     basis = (
-        f"{supply.production_ms:.2f} ms of production per step spread over {workers} workers, beside "
-        f"{rest:.2f} ms of everything else, on {cores} cores"
+        f"{ms(supply.production_ms)} of production per step spread over {workers} workers, beside "
+        f"{ms(rest)} of everything else, on {cores} cores"
     )
     tight = shared > 0.8 * step
     if tight:
@@ -89,8 +90,8 @@ def in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfRes
         question=WhatIf.INPUT_IN_MAIN,
         step_ms=step,
         saves_ms=true_ms - step,
-        basis=f"{supply.alone_ms:.2f} ms to make the input of a step without workers, after "
-        f"{rest_ms:.2f} ms of everything else; with {supply.workers} it waits {supply.wait_ms:.2f} ms",
+        basis=f"{ms(supply.alone_ms)} to make the input of a step without workers, after "
+        f"{ms(rest_ms)} of everything else; with {supply.workers} it waits {ms(supply.wait_ms)}",
     )
 
 
@@ -108,8 +109,9 @@ def _optimizer_fused(budget: CpuBudget, optimizers: Sequence[OptimizerFacts]) ->
     saves = budget.parts[Part.OPTIMIZER] * (1.0 - left)
     saves += budget.optimizer_dispatch_ms * (1.0 - _FUSED_DISPATCH_LEFT)
     return saves, (
-        f"the optimizer's operators become one: {budget.optimizer_dispatch_ms:.2f} ms of dispatch goes "
-        f"but for {_FUSED_DISPATCH_LEFT:.0%}, its work falls to {left:.0%} (measured on another machine)"
+        f"the optimizer's operators become one: {ms(budget.optimizer_dispatch_ms)} of dispatch goes "
+        f"but for {percent(_FUSED_DISPATCH_LEFT)}, its work falls to {percent(left)} (measured on another"
+        " machine)"
     )
 
 
@@ -159,7 +161,7 @@ def answer(
         ask(
             WhatIf.WORKERS_KEPT,
             min(supply.startup_ms, parts[Part.INPUT]),
-            f"{supply.startup_ms:.2f} ms per step from new iterators to their first batches, median",
+            f"{ms(supply.startup_ms)} per step from new iterators to their first batches, median",
         )
         workers = _input_workers(supply, true_ms=true_ms, baseline=baseline, cores=cores)
         if workers is not None and workers.saves_ms > 0:
@@ -199,7 +201,7 @@ def answer(
     ask(
         WhatIf.RECOMPUTE_GONE,
         recomputed_ms,
-        f"{recomputed_ms:.2f} ms of forward operators inside nodes of backward gone; what saving them "
+        f"{ms(recomputed_ms)} of forward operators inside nodes of backward gone; what saving them "
         "costs goes, too",
     )
     if table_share > 0:
@@ -208,8 +210,8 @@ def answer(
             # The profiled time of making the gradient holds its page faults, which are counted already.
             table_share * (parts[Part.OPTIMIZER] + budget.faults_ms)
             + min(table_ms, parts[Part.MEMORY_BOUND]),
-            f"the embedding tables' {table_share:.0%} of the update and of the page faults gone, and their "
-            f"gradient ({table_ms:.2f} ms), as few rows are touched",
+            f"the embedding tables' {percent(table_share)} of the update and of the page faults gone, and"
+            f" their gradient ({ms(table_ms)}), as few rows are touched",
         )
     ask(
         WhatIf.SEAMS_GONE,

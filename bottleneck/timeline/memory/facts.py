@@ -22,6 +22,7 @@ from ...model.memory import (
 )
 from ...model.run import SourceSite
 from ...model.snapshot import Action
+from ...model.words import percent
 from ..trace.intervals import before, latest
 from .clock import PHASES, MemoryClock, Stretch
 from .reading import Reading
@@ -268,7 +269,7 @@ def headroom(reading: Reading, capacity: int | None) -> Headroom | None:
         per_batch_bytes=int(batch[decides]),
         fixed_bytes=int(fixed[decides]),
         basis="activations, inputs and temporaries grow with the batch; "
-        f"{KEPT_FREE:.0%} of the device kept free",
+        f"{percent(KEPT_FREE)} of the device kept free",
     )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine, WhatIfResult
 from ...model.run import Run, SourceSite, StepTable
+from ...model.words import ms
 from ...stats.spread import MAD_TO_SIGMA
 from ..result import HostSpan, SpanKind, Timeline
 from .traced import Steps
@@ -240,7 +241,7 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
     """Put the rare work's price back: a timeline of ordinary steps becomes one of the mean step."""
     true_ms = timeline.true_ms + rare.ms
     host = timeline.part_ms(Part.HOST) + rare.ms
-    detail = f"{rare.ms:.2f} ms of it {rare.what} in one of {rare.every:.0f} steps"
+    detail = f"{ms(rare.ms)} of it {rare.what} in one of {rare.every:.0f} steps"
     lines = [line for line in timeline.budget if line.part is not Part.HOST]
     lines.append(BudgetLine(part=Part.HOST, ms=host, share=0.0, detail=detail))
     budget = tuple(
@@ -252,7 +253,7 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
         for question, found in timeline.what_ifs.items()
     }
     basis = (
-        f"one of {rare.every:.0f} steps takes {rare.each_ms:.1f} ms longer than the others in the "
+        f"one of {rare.every:.0f} steps takes {ms(rare.each_ms)} longer than the others in the "
         f"baseline window ({rare.what})"
     )
     before = timeline.what_ifs.get(WhatIf.HOST_WORK_GONE)
@@ -267,7 +268,7 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
     span = HostSpan(
         part=Part.HOST,
         kind=SpanKind.RARE,
-        what=f"{rare.what} in one of {rare.every:.0f} steps, {rare.each_ms:.1f} ms each",
+        what=f"{rare.what} in one of {rare.every:.0f} steps, {ms(rare.each_ms)} each",
         exposed_ms=rare.ms,
         called_ms=rare.ms,
         count=1.0 / rare.every,

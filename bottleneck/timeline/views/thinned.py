@@ -18,6 +18,7 @@ import numpy as np
 
 from ...model.codes import Part
 from ...model.view import NO_PART, Lane, Span, StepTimeline
+from ...model.words import shorten
 from ..trace.dialect import Kind
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Sketch:
         return StepTimeline(
             length_us=(self.high_ns - self.low_ns) / 1e3,
             lanes=lanes,
-            names=tuple(map(_cut, names)),
+            names=tuple(shorten(name, _LONGEST_NAME) for name in names),
             parts=PARTS,
             start_ns=self.low_ns,
             step=step,
@@ -179,14 +180,6 @@ class Sketch:
             chosen=chosen,
             lanes_left_out=len(dropped),
         )
-
-
-def _cut(name: str) -> str:
-    """Cut the middle out of a long name; kernel names differ most at their ends."""
-    if len(name) <= _LONGEST_NAME:
-        return name
-    tail = _LONGEST_NAME // 3
-    return f"{name[: _LONGEST_NAME - 1 - tail]}…{name[-tail:]}"
 
 
 def _blocks(lane: LaneEvents, low: int, radius: float) -> NDArray[np.int64]:

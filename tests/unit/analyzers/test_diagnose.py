@@ -199,7 +199,7 @@ def test_a_script_of_a_few_steps_is_judged_by_all_but_its_first(tmp_path, steps:
 @pytest.mark.parametrize(
     ("steps", "compiled", "said"),
     [
-        (1, False, "the one step that was seen is the script's first (10.4 ms, 8.0 ms (77 %) of it"),
+        (1, False, "the one step that was seen is the script's first (10.4 ms, 8.00 ms (77 %) of it"),
         (3, True, "every one of the 3 steps seen compiled something"),
     ],
 )

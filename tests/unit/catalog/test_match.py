@@ -100,7 +100,7 @@ def test_what_less_memory_may_bring_is_a_bound_that_names_the_step_without_it() 
     fix = make("FX001", what_if=WhatIf.BF16)
     (told,) = match([finding("BN101")], {}, {WhatIf.BF16: HALF}, 100.0, fixes=[fix])
     assert (told.predicted_ms, told.saves_ms, told.bound) == (50.0, 50.0, True)
-    assert "80 ms a step if it goes as often" in told.basis
+    assert "80.0 ms a step if it goes as often" in told.basis
 
 
 def test_less_memory_does_not_keep_empty_cache_from_giving_blocks_back() -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from ....model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
 from ....model.diagnosis import WhatIfResult
 from ....model.finding import NEGLIGIBLE_SHARE
+from ....model.words import milliseconds
 from ...cpu.what_ifs import in_main
 from ...lanes.replay import Edit
 from .device import device_questions
@@ -117,8 +118,8 @@ def _workers(ready: WhatIfResult | None, known: Circumstances) -> WhatIfResult |
         question=WhatIf.INPUT_WORKERS,
         step_ms=step,
         saves_ms=true_ms - step,
-        basis=f"{supply.production_ms:.1f} ms to produce the input of a step, spread over {workers} "
-        f"workers, against {ready.step_ms:.1f} ms for the rest of the step",
+        basis=f"{milliseconds(supply.production_ms)} ms to produce the input of a step, spread over"
+        f" {workers} workers, against {milliseconds(ready.step_ms)} ms for the rest of the step",
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....model.codes import Part, WhatIf
+from ....model.words import percent
 from ...lanes.program import PARTS
 from ...lanes.recompute import without_recomputation
 from ...lanes.replay import Edit
@@ -77,7 +78,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             WhatIf.FUSED_ATTENTION,
             Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
             "replay without the kernels between the products of attention, and the products no longer "
-            f"writing and reading scores ({_FUSED_PRODUCTS:.0%} of their time)",
+            f"writing and reading scores ({percent(_FUSED_PRODUCTS)} of their time)",
         )
     if work.recomputed.any():
         yield Question(
@@ -89,7 +90,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         yield Question(
             WhatIf.SPARSE_ROWS,
             only(work.optimizer, 1.0 - known.table_share),
-            f"replay without the embedding tables' {known.table_share:.0%} of the update, few rows left",
+            f"replay without the embedding tables' {percent(known.table_share)} of the update, few rows left",
         )
     if known.ungraded is not None and known.ungraded.any():
         yield Question(

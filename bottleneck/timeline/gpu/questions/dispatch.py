@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....model.codes import Part, WhatIf
+from ....model.words import ms, percent
 from ...lanes.labels import Work
 from ...lanes.program import NO_WAIT, PARTS, EventKind
 from ...lanes.replay import Edit
@@ -69,7 +70,7 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
             duration=few_launches(program, work.optimizer, launches, _FUSED_TRAFFIC[flavour]),
         ),
         f"{flavour} optimizer of {count} parameter tensors replaced by {launches} fused launches: "
-        f"{left:.0%} of its host time and {_FUSED_TRAFFIC[flavour]:.0%} of its memory traffic stay",
+        f"{percent(left)} of its host time and {percent(_FUSED_TRAFFIC[flavour])} of its memory traffic stay",
     )
 
 
@@ -128,7 +129,7 @@ def _compiled(
             drop_at=waits if known.compiled else None,
         ),
         f"replay with forward and backward of the model as graph launches ({fused}), for which the host "
-        f"takes {left_ms:.2f} ms per step; loss, optimizer and what else lies outside the model stay"
+        f"takes {ms(left_ms)} per step; loss, optimizer and what else lies outside the model stay"
         + ("; its memory stays in the graphs' pool" if pooled else "")
         + at_best,
         bound=doubtful,
@@ -140,7 +141,7 @@ def _compiled(
             WhatIf.COMPILED,
             launched,
             f"replay with forward and backward of the model launched by generated code ({fused}), for which "
-            f"the host takes {left_ms:.2f} ms per step; what lies outside the model stays{at_best}",
+            f"the host takes {ms(left_ms)} per step; what lies outside the model stays{at_best}",
             bound=doubtful,
             may_lose=True,
         )
