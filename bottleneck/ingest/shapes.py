@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from ..model.flops import COUNTED, OperatorCall, count_flops
 from ..model.run import FlopCount
@@ -39,6 +40,22 @@ def _list_after(event: bytes, key: bytes) -> list[object] | None:
     except ValueError:
         return None
     return value if isinstance(value, list) else None
+
+
+_ARGUMENTS = re.compile(rb'"(?:Concrete Inputs|Input type|Input Dims|Input Strides)"\s*:')
+_BEHIND_A_LIST = re.compile(rb'\]\s*(?:,\s*"[^"]*"\s*:|\})')
+
+
+def _arguments(event: bytes) -> bytes:
+    """Return the part of an event that tells its arguments, the rest of it if their end is not seen.
+
+    Steps are alike: what was understood of it once need not be understood again.
+    """
+    lists = list(_ARGUMENTS.finditer(event))
+    if not lists:
+        return b""
+    end = _BEHIND_A_LIST.search(event, lists[-1].end())
+    return event[lists[0].start() : end.start() + 1 if end is not None else len(event)]
 
 
 def _value(text: object) -> object:
@@ -92,10 +109,15 @@ def _read(name: str, event: bytes, low_ns: int, high_ns: int) -> OperatorCall | 
     ts = _TS.search(event)
     if ts is None or not low_ns <= round(float(ts[1]) * 1000) < high_ns:
         return None
-    shapes, dtypes = _list_after(event, b"Input Dims"), _list_after(event, b"Input type")
+    return _call(name, _arguments(event))
+
+
+@lru_cache(maxsize=4096)
+def _call(name: str, arguments: bytes) -> OperatorCall | None:
+    shapes, dtypes = _list_after(arguments, b"Input Dims"), _list_after(arguments, b"Input type")
     if shapes is None or dtypes is None:
         return None
-    values = [_value(text) for text in _list_after(event, b"Concrete Inputs") or []]
+    values = [_value(text) for text in _list_after(arguments, b"Concrete Inputs") or []]
     return OperatorCall(
         name=name,
         shapes=[_shape(shape) for shape in shapes],

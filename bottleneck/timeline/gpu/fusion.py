@@ -124,14 +124,19 @@ def fuse(
     normalises = trace.named(lambda name: classify(name).family in _NORMALISES, program.activity_row)
     plain = np.where(reduces, np.where(backward, 2, 1), normalises)
     own = np.where(special > 0, special, plain).astype(np.float64)
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], fusable.astype(np.int8), [0]])))
-    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        for begin in range(first, last, _AT_MOST):
-            piece = slice(begin, min(begin + _AT_MOST, last))
-            longest = begin + int(np.argmax(held[piece]))
-            kept = factor[longest]
-            factor[piece] = 0.0
-            factor[longest] = kept
-            launches[piece] = own[piece]
-            launches[longest] = max(launches[longest], 1.0 if not own[piece].any() else 0.0)
+    joined = np.flatnonzero(fusable)
+    if not len(joined):
+        return Fusion(factor=factor, launches=launches, held=alone)
+    place = np.arange(len(joined))
+    run = np.maximum.accumulate(np.where(np.diff(joined, prepend=-2) != 1, place, 0))
+    begins = (place - run) % _AT_MOST == 0
+    first, piece = np.flatnonzero(begins), np.cumsum(begins) - 1
+    # Of equally long ones the earliest stays.
+    longest = np.flatnonzero(held[joined] == np.maximum.reduceat(held[joined], first)[piece])
+    longest = joined[longest[np.unique(piece[longest], return_index=True)[1]]]
+    factor[joined] = 0.0
+    factor[longest] = alone[longest]
+    launches[joined] = own[joined]
+    none = np.maximum.reduceat(own[joined], first) == 0.0
+    launches[longest[none]] = 1.0
     return Fusion(factor=factor, launches=launches, held=alone)
