@@ -13,7 +13,7 @@ import pytest
 from unit.reporters.sample import sample
 
 from torch_bottleneck.errors import InputError, UsageError
-from torch_bottleneck.model import files
+from torch_bottleneck.model import documents
 from torch_bottleneck.model.documents import load_diagnosis as load
 from torch_bottleneck.reporters import output
 from torch_bottleneck.reporters.base import reporter
@@ -85,7 +85,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(InputError, match="No space left on device"):
-        files.write_text(target, "new")
+        documents.write_text(target, "new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -93,17 +93,17 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
 def test_an_impossible_place_is_the_users_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot write"):
-        files.write_text(tmp_path / "file" / "report.md", "text")
+        documents.write_text(tmp_path / "file" / "report.md", "text")
 
 
 def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path) -> None:
     """/dev/null and /dev/stdout too: put in their place, a report would take them from the whole machine."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    files.expect_writable(pipe)
+    documents.expect_writable(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        files.write_text(pipe, "whole")
+        documents.write_text(pipe, "whole")
         assert os.read(reader, 100) == b"whole"
     finally:
         os.close(reader)
@@ -115,8 +115,8 @@ def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path) -> N
     file, link = tmp_path / "report.md", tmp_path / "latest"
     file.write_text("an older, longer report")
     link.symlink_to(file)
-    files.expect_writable(link)
-    files.write_text(link, "new")
+    documents.expect_writable(link)
+    documents.write_text(link, "new")
     assert link.is_symlink()
     assert file.read_text() == "new"
 
