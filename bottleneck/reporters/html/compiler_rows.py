@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...model.words import clean, milliseconds, ms, percent, sentence
 from ..rows.diagnosis import root_of
-from .facts import Facts, cut_text, facts, known, place_or, share
+from ..rows.pairs import Pairs, cut_text, known, known_pairs, place_or, share
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
@@ -22,7 +22,7 @@ __all__ = ["CompileSection", "compile_section", "compute_facts", "math_rows"]
 class CompileSection:
     """What torch.compile did."""
 
-    facts: Facts
+    facts: Pairs
     breaks: tuple[tuple[str, str, str, str, str, str], ...]
     """Reason, place, crossings per step, cost, share, hint."""
     recompiles: tuple[tuple[str, str, str, str, str], ...]
@@ -38,7 +38,7 @@ def compile_section(diagnosis: Diagnosis) -> CompileSection | None:
         return None
     root, true_ms = root_of(diagnosis), diagnosis.step.true_ms
     seconds = summary.compile_seconds
-    pairs = facts(
+    pairs = known_pairs(
         ("Mode", clean(summary.mode)),
         ("Graphs", str(summary.graphs) if summary.graphs is not None else None),
         ("Compile time", f"{seconds:.1f} s in all" if seconds is not None else None),
@@ -96,7 +96,7 @@ def compile_section(diagnosis: Diagnosis) -> CompileSection | None:
     )
 
 
-def compute_facts(diagnosis: Diagnosis) -> Facts:
+def compute_facts(diagnosis: Diagnosis) -> Pairs:
     """Return how well the device is used while it is busy."""
     c = diagnosis.compute
     if c is None:
@@ -104,7 +104,7 @@ def compute_facts(diagnosis: Diagnosis) -> Facts:
     peak = None
     if c.peak_tflops is not None:
         peak = f"{c.peak_tflops:.0f} TFLOP/s {clean(c.peak_dtype)}, {clean(c.peak_source)}"
-    return facts(
+    return known_pairs(
         ("Utilisation (MFU)", share(c.utilisation)),
         ("Achieved over the step", _flop(c.achieved_tflops, "/s")),
         ("Achieved while in math", _flop(c.math_tflops, "/s")),

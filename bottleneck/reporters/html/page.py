@@ -14,20 +14,20 @@ from ..rows import details
 from ..rows.closing import capture_line
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import FixRow, combination_line, fix_rows
+from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
 from .charts import blocks_of
 from .compiler_rows import compile_section, compute_facts, math_rows
 from .head import budget_groups, figures
-from .memory_rows import memory_sections
 from .tables import count_rows, kernel_rows, loader_rows, rank_rows, window_rows
 from .timeline_rows import timeline_section
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
+    from ..rows.memory import MemorySection
+    from ..rows.pairs import Pairs
     from .compiler_rows import CompileSection
-    from .facts import Facts
     from .head import BudgetGroup, Figure
-    from .memory_rows import MemorySection
     from .tables import CountCells, KernelCells, LoaderCells, RankCells, WindowCells
     from .timeline_rows import TimelineSection
 
@@ -86,7 +86,7 @@ class Page:
     compile: CompileSection | None
     compiled: bool
     """The acceleration state says that something was compiled, whether its details are known or not."""
-    compute: Facts
+    compute: Pairs
     math: tuple[tuple[str, str, str, str, str], ...]
     loaders: tuple[LoaderCells, ...]
     settings: tuple[tuple[str, str, str, str], ...]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ...model.codes import Part
 from ...model.counters import COUNTERS
-from ...model.words import clean, milliseconds, percent
+from ...model.words import byte_size, clean, milliseconds, percent
 from ..rows.diagnosis import root_of
-from .facts import Facts, cut_text, facts, place_or, size
+from ..rows.pairs import Pairs, cut_text, known_pairs, place_or
 
 if TYPE_CHECKING:
     from ...model.counters import Counter
@@ -89,7 +89,7 @@ class LoaderCells:
 
     title: str
     where: str
-    facts: Facts
+    facts: Pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ def count_rows(diagnosis: Diagnosis) -> tuple[CountCells, ...]:
 
 def _count(value: float, unit: str) -> str:
     if unit == "bytes":
-        return size(value)
+        return byte_size(value)
     if unit == "FLOP":
         return f"{value:.3g} FLOP"
     return f"{value:,.0f}".replace(",", " ") if value == int(value) else f"{value:.4g}"
@@ -196,9 +196,9 @@ def loader_rows(diagnosis: Diagnosis) -> tuple[LoaderCells, ...]:
     )
 
 
-def _loader(row: LoaderRow) -> Facts:
+def _loader(row: LoaderRow) -> Pairs:
     where = {"workers": "in a worker", "main": "in the training process"}.get(row.produced_in, "")
-    return facts(
+    return known_pairs(
         (
             "Waiting per fetch",
             f"{milliseconds(row.wait_ms)} ms" if row.wait_ms is not None else "not measured",
@@ -211,7 +211,7 @@ def _loader(row: LoaderRow) -> Facts:
         ),
         ("Workers", str(row.num_workers)),
         ("Batch size", str(row.batch_size) if row.batch_size is not None else None),
-        ("Batch", f"{clean(row.batch)}{f', {size(row.batch_bytes)}' if row.batch_bytes else ''}"),
+        ("Batch", f"{clean(row.batch)}{f', {byte_size(row.batch_bytes)}' if row.batch_bytes else ''}"),
         ("Pinned memory", "yes" if row.pin_memory else "no"),
         ("Persistent workers", "yes" if row.persistent_workers else "no"),
         ("Prefetch", str(row.prefetch_factor) if row.prefetch_factor is not None else None),

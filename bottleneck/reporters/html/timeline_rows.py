@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.words import clean, milliseconds
-from .facts import Facts, facts
+from ..rows.pairs import Pairs, known_pairs
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
@@ -24,7 +24,7 @@ _LONGEST_BLOCKS = 20
 class TimelineSection:
     """The words around the timeline."""
 
-    facts: Facts
+    facts: Pairs
     rule: str
     blocks: tuple[tuple[str, str, str, str, str], ...]
     """Name, budget line, lane, begin, length."""
@@ -40,7 +40,7 @@ def timeline_section(diagnosis: Diagnosis) -> TimelineSection | None:
     slower = f" ({length_ms / true_ms:.2f}× the true one)" if true_ms else ""
     chosen = clean(timeline.chosen)
     return TimelineSection(
-        facts=facts(
+        facts=known_pairs(
             ("Step shown", f"number {timeline.step}, {chosen}" if timeline.step is not None else chosen),
             ("Its length", f"{milliseconds(length_ms)} ms, profiled{slower}"),
             ("True step", f"{milliseconds(true_ms)} ms" if true_ms is not None else "not measured"),

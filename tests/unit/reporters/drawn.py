@@ -77,6 +77,7 @@ def _memory() -> MemorySummary:
     parameters = [MIB * 50] * 20
     return MemorySummary(
         peak_bytes=150 * MIB,
+        events=20,
         peak_at=10.0,
         peak_when="backward of step 2",
         reserved_bytes=200 * MIB,

@@ -17,11 +17,11 @@ from unit.reporters.sample import empty, hostile, sample
 
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.words import byte_size
 from torch_bottleneck.reporters import html
 from torch_bottleneck.reporters.base import reporter
 from torch_bottleneck.reporters.html import render
 from torch_bottleneck.reporters.html.charts import chart_data, json_for_script
-from torch_bottleneck.reporters.html.facts import size
 from torch_bottleneck.reporters.html.how import HOW
 from torch_bottleneck.reporters.html.page import build
 from torch_bottleneck.reporters.html.palette import COLOURS
@@ -88,7 +88,7 @@ def test_the_answer_stands_in_the_page_without_its_scripts() -> None:
         "train.py:41 (main)", "FX101", "95 %: 86.9 to 88.1", "unexplained", "launch-bound",
         "Compile the model",
         "nvjet_tst_128x256_64x4_2x1_v_bz_coopB_TNN", "bfloat16", "replay off by 1.2 %", "call to print()",
-        "150 MiB, in backward of step 2", "Photos", "absent: --no-memory", "baseline",
+        "peak 150 MiB of 1000 MiB (15 %), in backward of step 2", "Photos", "absent: --no-memory", "baseline",
     ):  # fmt: skip
         assert told in text, told
 
@@ -241,8 +241,7 @@ def test_flops_are_worded_in_a_unit_that_keeps_them_readable(tera: float, text: 
         (1024, "1 KiB"),
         (1536, "1.5 KiB"),
         (150 << 20, "150 MiB"),
-        (None, "not measured"),
     ],
 )
-def test_sizes_are_worded_in_binary_units(value: int | None, text: str) -> None:
-    assert size(value) == text
+def test_sizes_are_worded_in_binary_units(value: int, text: str) -> None:
+    assert byte_size(value) == text

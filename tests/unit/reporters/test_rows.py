@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from recorded.diagnosed import diagnosis_of
 from unit.reporters.sample import empty, sample
 
 from torch_bottleneck.model import words as wording
 from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import BudgetLine
 from torch_bottleneck.model.run import SourceSite
+from torch_bottleneck.reporters import html
 from torch_bottleneck.reporters.rows.closing import capture_line, settings_lines
 from torch_bottleneck.reporters.rows.diagnosis import bar_cells, budget_rows, cause_rows, step_line
 from torch_bottleneck.reporters.rows.fixes import combination_line, fix_rows
+from torch_bottleneck.reporters.rows.memory import memory_rows, memory_sections
 
 
 def test_budget_rows_lose_nothing_and_end_with_the_unexplained() -> None:
@@ -225,3 +228,18 @@ def test_two_fixes_replayed_together_are_one_line() -> None:
     assert line.startswith("FX101 and FX311 together:")
     assert "28.5 ms" in line
     assert combination_line(msgspec.structs.replace(sample(), combination=None)) == ""
+
+
+@pytest.mark.parametrize("name", ["memory-oom-caught-h200", "memory-activations-h200"])
+def test_page_and_terminal_say_the_same_of_memory(name: str) -> None:
+    """Where memory ran out both show what was held then, not at a peak that came before."""
+    diagnosis = diagnosis_of(name)
+    (section,) = memory_sections(diagnosis)
+    texts = [text for _, text in memory_rows(diagnosis, whole=True)]
+    page = " ".join(html.render(diagnosis).split())
+    assert section.head == tuple(texts[: len(section.head)])
+    assert all(text in page for text in section.head)
+    largest = section.composition[0]
+    assert texts[len(section.head)].startswith(f"{largest.category} {largest.size} ({largest.share})")
+    assert f">{largest.size}</td>" in page
+    assert (diagnosis.memory[0].out_of_memory is not None) == (section.at == "when memory ran out")

@@ -1,29 +1,23 @@
-"""How sizes, places and pairs of facts are worded on the page.
+"""Pairs of a name and what is known of it, as tables of facts show them.
 
-In: values as they stand in a diagnosis. Out: short clean strings, and pairs of name and text.
+In: values as they stand in a diagnosis. Out: pairs of short clean strings; what is not known has none.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...model.words import byte_size, clean, percent, place
+from ...model.words import clean, percent, place
 
 if TYPE_CHECKING:
     from ...model.run import SourceSite
 
-__all__ = ["Facts", "cut_text", "facts", "known", "place_or", "share", "size"]
+__all__ = ["Pairs", "cut_text", "known", "known_pairs", "place_or", "share"]
 
-Facts: TypeAlias = "tuple[tuple[str, str], ...]"
+Pairs: TypeAlias = "tuple[tuple[str, str], ...]"
 
 _LONGEST = 1000
-
-
-def size(value: float | None) -> str:
-    """Word a number of bytes in binary units with three figures."""
-    if value is None:
-        return "not measured"
-    return byte_size(value)
+_PAGE = 100
 
 
 def cut_text(value: str) -> str:
@@ -32,7 +26,7 @@ def cut_text(value: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def facts(*pairs: tuple[str, str | None]) -> Facts:
+def known_pairs(*pairs: tuple[str, str | None]) -> Pairs:
     """Return the pairs whose text is known and not empty."""
     return tuple((name, value) for name, value in pairs if value)
 
@@ -42,9 +36,9 @@ def known(value: float | None, form: str) -> str | None:
     return None if value is None else form.format(value)
 
 
-def place_or(site: SourceSite | None, root: str, other: str = "") -> str:
+def place_or(site: SourceSite | None, root: str, other: str = "", *, width: int = _PAGE) -> str:
     """Word a line of the user's program, else `other`."""
-    return place(site, root=root, width=100) if site is not None else clean(other)
+    return place(site, root=root, width=width) if site is not None else clean(other)
 
 
 def share(value: float | None) -> str | None:
