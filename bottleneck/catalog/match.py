@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..model.codes import WhatIf
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
 from ..model.words import ms
@@ -21,6 +20,7 @@ from .registry import FIXES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ..model.codes import WhatIf
     from ..model.diagnosis import WhatIfResult
     from ..model.finding import Finding
     from ..model.fix import Fix
@@ -107,8 +107,8 @@ def applicable(
     for fix in fixes:
         if not fix.can_try or fix.status == "removed" or fix.id in made:
             continue
-        if fix.what_if is WhatIf.RECOMPUTE_GONE and fix.what_if not in what_ifs:
-            continue  # nothing is computed twice
+        if fix.only_answered and fix.what_if not in what_ifs:
+            continue
         unknown = _unchecked(fix, context)
         if unknown is not None:
             found.append(_suggest(fix, None, context, what_ifs, unknown))

@@ -189,6 +189,7 @@ for block in model.blocks:
         " Call the blocks directly, or checkpoint fewer of them.",
         when=(given("memory.headroom", ">=", 1.5, "memory would hold half as much again"),),
         what_if=WhatIf.RECOMPUTE_GONE,
+        only_answered=True,  # otherwise nothing is computed twice
         basis="forward work is not done twice",
         may_break="More memory at the peak.",
         code="""\

@@ -155,6 +155,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Where the predicted gain comes from, in words."""
     what_if_bound: bool = False
     """True: that answer is an upper bound for this fix, whatever the question itself is."""
+    only_answered: bool = False
+    """It applies only where that question has an answer."""
     bound_weight: float | None = None
     """What its bound counts for, where measurements tell more of it than of bounds in general."""
     adds: str = ""
