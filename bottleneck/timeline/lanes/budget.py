@@ -2,12 +2,7 @@
 
 In: a `Program` and the `Schedule` of its calibrated replay. Out: nanoseconds per step by part, and
 the exposed share of each host event. The lines add up to the schedule's step by construction: busy
-time is split by precedence, idle time gap by gap, and what remains is "unexplained".
-
-A gap of the device is its own when the kernel that ends it had been launched before the gap began
-(stream order, launch latency, spacing between queued kernels). Otherwise the host was late, and the
-gap is split over what the host did in it; work that dispatches counts for the wait before it when
-the host was still blocked as the device ran dry: without that wait it would have run ahead.
+time is split by precedence, idle time gap by gap (gaps.py), and what remains is "unexplained".
 """
 
 from __future__ import annotations
@@ -19,9 +14,9 @@ import numpy as np
 
 from ...model.codes import Part
 from ..trace import intervals
-from .calibrate import DISPATCH_WORK
+from .gaps import DISPATCH_WORK, divide_gaps
 from .labels import PART_OF_WORK, WORK_OF_WAIT, Work
-from .program import NO_WAIT, PARTS
+from .program import PARTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,36 +119,21 @@ def _split_gaps(
     exposed: NDArray[np.float64],
 ) -> tuple[float, float]:
     """Attribute each gap; returns the dispatch time in the optimizer, and that behind the update."""
-    gap_start, gap_end = gaps
-    # Which activity ends the gap, and when the host had issued it.
-    order = np.argsort(schedule.start, kind="stable")
-    at = intervals.before(schedule.start[order], gap_end - 0.5)
-    none = at >= len(order)
-    ender = order[np.minimum(at, len(order) - 1)]
-    issued = np.where(none, gap_end, schedule.issued[program.event[ender]])
-    # The host caused as much of the gap as the launch came too late for a start right behind the
-    # work before; what it did meanwhile lies before the launch, not before the start.
-    own = np.minimum(program.spacing, gap_end - gap_start)
-    caused = np.clip(issued + program.latency - gap_start - own, 0.0, gap_end - gap_start - own)
-    caused = np.where(none, gap_end - gap_start, caused)
-    parts[Part.DEVICE] += float((gap_end - gap_start - caused).sum())
-    late = caused > 0
+    found = divide_gaps(program, *gaps, began=schedule.start, issued=schedule.issued, host=schedule.host)
+    parts[Part.DEVICE] += float((found.end - found.start - found.caused).sum())
+    late = found.caused > 0
     if not late.any():
         return 0.0, 0.0
-    dry, until = gap_start[late], issued[late]
-    start = until - caused[late]
+    event, until = found.event[late], found.until[late]
+    start = until - found.caused[late]
 
     times, spent = _host_curves(program, schedule, factors)
     amounts = np.empty((len(start), len(Work)))
     for work in Work:
         curve = spent[:, work]
         amounts[:, work] = np.interp(until, times, curve) - np.interp(start, times, curve)
-    # Where the host was still blocked as the device ran dry, what it dispatches next counts for
-    # the wait.
-    event = np.minimum(intervals.before(schedule.host, dry), len(program.kind) - 1)
-    blocked = (program.wait[event] != NO_WAIT) & (schedule.issued[event] < dry - 1_000.0)
-    for kind, work in WORK_OF_WAIT.items():
-        rows = np.flatnonzero(blocked & (program.kind[event] == kind))
+    for work in WORK_OF_WAIT.values():
+        rows = np.flatnonzero(found.counts_for[late] == work)
         for dispatch in DISPATCH_WORK:
             if dispatch is not work:
                 amounts[rows, work] += amounts[rows, dispatch]
