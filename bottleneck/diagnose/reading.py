@@ -15,17 +15,16 @@ from ..model.codes import Part
 from ..model.diagnosis import BudgetLine
 from ..model.doubt import Doubt, DoubtCode
 from ..model.memory import MemorySummary
-from ..model.run import FlopCount, Run
+from ..model.run import FlopCount
 from ..model.view import WindowSteps
-from ..timeline.cpu.reading import read_cpu
-from ..timeline.gpu.reading import read_gpu
+from ..timeline.reading import read_timeline
 from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
 from ..timeline.steps.basis import StepBasis, find_basis
+from ..timeline.steps.facts import gather_facts, on_gpu
 from ..timeline.steps.rare import ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.traced import Steps, find_steps
-from ..timeline.trace.dialect import DEVICE_KINDS
 
 __all__ = ["Reading", "read_rank"]
 
@@ -91,49 +90,34 @@ def _read_timeline(
     rank: ingest.Rank, steps: Steps | None, basis: StepBasis, flops: FlopCount | None
 ) -> Timeline:
     true_ms = basis.ordinary_ms
-    gpu = _on_gpu(basis.run)
     if true_ms is None:
         # Of a snapshot alone no step is looked for, and those of its own history are told with the memory;
         # of a run the verdict says which steps were seen.
         looked = rank.run is None and rank.trace_path is not None
         doubt = Doubt(code=DoubtCode.NO_STEP_FOUND, text="No training step was found")
-        return _nothing_known("gpu" if gpu else "cpu", None, doubt if looked else None)
-    trace = rank.trace
-    has_device = trace is not None and trace.has(*DEVICE_KINDS)
-    if trace is not None and steps is not None and has_device:
-        found = read_gpu(
-            trace,
-            steps,
-            true_ms=true_ms,
-            run=basis.run,
-            kept=basis.kept,
-            loaders=rank.loaders or (),
-            compile_facts=rank.compile,
-            true_is_profiled=basis.summary.true_is == "profiled",
-            counted=flops.operators if flops is not None else (),
-        )
-        if found is not None:
-            return found
-    if gpu and trace is None:
-        return _nothing_known("gpu", true_ms)  # why there is none stands among the rank's problems
-    if gpu:
-        return _nothing_known(
-            "gpu",
-            true_ms,
-            Doubt(
-                code=DoubtCode.NO_DEVICE_ACTIVITY,
-                text="A GPU run without device activity in its trace cannot be divided: check that CUPTI "
-                "works (no other profiler attached, enough permissions), and run again",
-            ),
-        )
-    return read_cpu(
-        trace,
-        steps,
+        return _nothing_known("gpu" if on_gpu(basis.run) else "cpu", None, doubt if looked else None)
+    facts = gather_facts(
         true_ms=true_ms,
         run=basis.run,
         kept=basis.kept,
         loaders=rank.loaders or (),
         compile_facts=rank.compile,
+        true_is_profiled=basis.summary.true_is == "profiled",
+        counted=flops.operators if flops is not None else (),
+    )
+    found = read_timeline(rank.trace, steps, facts)
+    if found is not None:
+        return found
+    if rank.trace is None:
+        return _nothing_known("gpu", true_ms)  # why there is none stands among the rank's problems
+    return _nothing_known(
+        "gpu",
+        true_ms,
+        Doubt(
+            code=DoubtCode.NO_DEVICE_ACTIVITY,
+            text="A GPU run without device activity in its trace cannot be divided: check that CUPTI "
+            "works (no other profiler attached, enough permissions), and run again",
+        ),
     )
 
 
@@ -149,10 +133,6 @@ def _nothing_known(kind: str, true_ms: float | None, doubt: Doubt | None = None)
         usable_what_ifs=False,
         doubts=(doubt,) if doubt is not None else (),
     )
-
-
-def _on_gpu(run: Run | None) -> bool:
-    return run is not None and any(device.kind in ("cuda", "rocm") for device in run.devices)
 
 
 def _read_flops(rank: ingest.Rank, steps: Steps | None) -> FlopCount | None:

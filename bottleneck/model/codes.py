@@ -212,7 +212,7 @@ class ClassEntry(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
     """Where it shows on a budget and on a timeline."""
     questions: tuple[WhatIf, ...] = ()
-    """What prices it. The first removes the whole class; pairs of classes are asked by it."""
+    """What prices it."""
     everywhere: bool = False
     """Spread over the whole step, so that no stretch of it is the place to look at."""
     told_by_baseline: bool = False
@@ -272,8 +272,8 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
 }
 
 
-CLASS_QUESTIONS = tuple(entry.questions[0] for entry in CLASSES.values() if entry.questions)
-"""One per class."""
+CLASS_QUESTIONS = tuple(question for entry in CLASSES.values() for question in entry.questions)
+"""What prices the classes: the costly ones are asked in pairs, too."""
 
 
 def class_of(part: Part) -> BottleneckClass | None:

@@ -88,8 +88,7 @@ def idle_of(trace: Trace, steps: Steps, copied: Copied, *, compile_facts: Compil
     """
     if not copied.step_us:
         return None
-    edges = np.concatenate([steps.start_ns, steps.end_ns[-1:]]).astype(np.int64)
-    program = build_program(trace, edges, main_tid=steps.thread[1], compile_facts=compile_facts)
+    program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1], compile_facts=compile_facts)
     if program is None or program.steps < 1:
         return None
     found = idle_pieces(trace, program)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "timeline"))
 
 from programs import make_program
 
-from torch_bottleneck.timeline.lanes.budget import gpu_budget
+from torch_bottleneck.timeline.lanes.budget import step_budget
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import WAIT_ALL, EventKind
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
@@ -36,7 +36,7 @@ def main() -> None:
         ready = time.process_time()
         schedule = replay.run()
         ran = time.process_time()
-        gpu_budget(program, schedule, Edit().factors())
+        step_budget(program, schedule, Edit().factors())
         done = time.process_time()
         waits = f"a wait every {every} launches" if every else "no waits"
         print(

@@ -14,14 +14,12 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.codes import WhatIf
-from ...model.diagnosis import WhatIfResult
 from ..trace.dialect import Kind
 from ..trace.table import Trace
-from .pools import PROFILED_FACTOR, Pools
+from .division import PROFILED_FACTOR
 from .segments import Segments
 
-__all__ = ["anomaly_ms", "without_anomalies"]
+__all__ = ["anomaly_ms"]
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function(?!.*torch::autograd::AccumulateGrad)")
 """Those that accumulate gradients are made once per parameter, not once per step."""
@@ -31,13 +29,12 @@ _SHORTEST = 10
 """Percentile of the operators' durations that stands for one that does next to no work."""
 
 
-def anomaly_ms(trace: Trace, segments: Segments, pools: Pools, *, plain_ns: float) -> float:
-    """Return what the step would save without anomaly detection, in ms per step.
+def anomaly_ms(trace: Trace, segments: Segments, *, plain_ns: float) -> float:
+    """Return what anomaly detection takes, profiled, in ms per step.
 
     Args:
         trace: the columns.
         segments: the training thread's steps.
-        pools: how much shorter operators are unprofiled (`Pools.scale`).
         plain_ns: what a small operator takes without anomaly detection, unprofiled.
     """
     if not len(segments.row):
@@ -55,27 +52,4 @@ def anomaly_ms(trace: Trace, segments: Segments, pools: Pools, *, plain_ns: floa
         each_ns = max(0.0, float(np.percentile(noted, _SHORTEST)) - PROFILED_FACTOR * plain_ns)
     checks = ops[inside("backward") & trace.named(_CHECKS, ops)]
     checked_ns = float(trace.dur_ns[trace.outermost(checks)].sum())
-    total = (int(nodes.sum()) * each_ns + checked_ns) * min(1.0, pools.scale or 1.0)
-    return total / max(1, segments.steps) / 1e6
-
-
-def without_anomalies(
-    what_ifs: dict[WhatIf, WhatIfResult], saves_ms: float, *, true_ms: float
-) -> dict[WhatIf, WhatIfResult]:
-    """Price anomaly detection; what it costs is none of the dispatch that compiling takes away."""
-
-    def answer(question: WhatIf, saves: float, basis: str, *, bound: bool) -> WhatIfResult:
-        return WhatIfResult(
-            question=question, step_ms=true_ms - saves, saves_ms=saves, basis=basis, bound=bound
-        )
-
-    basis = "the stack that each operator of the forward notes, and the backward's checks for NaN, gone"
-    out = {
-        WhatIf.ANOMALIES_IGNORED: answer(WhatIf.ANOMALIES_IGNORED, saves_ms, basis, bound=False),
-    }
-    compiled = what_ifs.get(WhatIf.COMPILED)
-    if compiled is not None:
-        left = max(0.0, compiled.saves_ms - saves_ms)
-        basis = f"{compiled.basis}; beside what anomaly detection costs"
-        out[WhatIf.COMPILED] = answer(WhatIf.COMPILED, left, basis, bound=True)
-    return out
+    return (int(nodes.sum()) * each_ns + checked_ns) / max(1, segments.steps) / 1e6

@@ -1,6 +1,6 @@
 """Names, counts and places for the numbers of a CPU reading.
 
-In: segments, pools, the budget. Out: operator rows, host spans and context keys for reports.
+In: segments, division, the budget. Out: operator rows, host spans and context keys for reports.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 from ...model.codes import Part
 from ...model.diagnosis import KernelRow
 from ...model.run import JsonValue, Run, SourceSite
+from ..lanes.labels import PART_OF_WORK, Work
+from ..lanes.program import Program
+from ..lanes.questions import EAGER
+from ..lanes.reader import Priced
 from ..result import HostSpan, SpanKind
-from ..steps.baseline import Baseline
+from ..steps.facts import Facts
 from ..steps.loop_lines import before_update, main_site
 from ..trace.operators import OpClass, base_name
 from ..trace.stacks import UserFrames
 from ..trace.table import NONE, Trace
-from .budget import CpuBudget
-from .pools import WORK, Pool, Pools
+from .division import TENSOR_WORK, Division
 from .segments import Segments
 
 __all__ = ["describe_context", "describe_kernels", "describe_spans"]
@@ -35,35 +38,27 @@ _NORMS = (
     "rms_norm",
     "nll_loss",
 )
-_PART_OF_POOL = {
-    Pool.MATH: Part.OTHER_MATH,
-    Pool.MEMORY: Part.MEMORY_BOUND,
-    Pool.GRAPH: Part.MEMORY_BOUND,
-}
 
 
 def _work_by_name(
-    trace: Trace, segments: Segments, pools: Pools
-) -> list[tuple[str, Pool, bool, float, float]]:
-    """Rows (name, pool, in the optimizer, count per step, work ms per step)."""
-    if pools.segment_pool is None or pools.segment_work_ns is None:
+    trace: Trace, segments: Segments, division: Division
+) -> list[tuple[str, Work, float, float]]:
+    """Rows (name, category, count per step, work ms per step)."""
+    if division.work is None or division.work_ns is None:
         return []
     steps = max(1, segments.steps)
-    code = {name: i for i, name in enumerate(segments.phases)}
-    chosen = np.isin(pools.segment_pool, WORK) & (segments.row != NONE)
+    chosen = np.isin(division.work, TENSOR_WORK) & (segments.row != NONE)
     if not chosen.any():
         return []
     names = trace.name[segments.row[chosen]].astype(np.int64)
-    optimizer = (segments.phase[chosen] == code.get("optimizer", NONE)).astype(np.int64)
-    key = (names * len(Pool) + pools.segment_pool[chosen]) * 2 + optimizer
+    key = names * len(Work) + division.work[chosen]
     unique, inverse = np.unique(key, return_inverse=True)
-    work = np.bincount(inverse, weights=pools.segment_work_ns[chosen]) / steps / 1e6
+    work = np.bincount(inverse, weights=division.work_ns[chosen]) / steps / 1e6
     count = np.bincount(inverse, weights=segments.first_of_row[chosen]) / steps
     return [
         (
-            trace.names[int(k) // 2 // len(Pool)],
-            Pool(int(k) // 2 % len(Pool)),
-            bool(int(k) % 2),
+            trace.names[int(k) // len(Work)],
+            Work(int(k) % len(Work)),
             float(count[i]),
             float(work[i]),
         )
@@ -72,7 +67,7 @@ def _work_by_name(
 
 
 def describe_kernels(
-    trace: Trace | None, segments: Segments | None, pools: Pools, *, true_ms: float
+    trace: Trace | None, segments: Segments | None, division: Division, *, true_ms: float
 ) -> tuple[KernelRow, ...]:
     """Operators by the work in them (fixed cost excluded), largest first."""
     if trace is None or segments is None:
@@ -80,12 +75,12 @@ def describe_kernels(
     rows = [
         KernelRow(
             name=name,
-            part=Part.OPTIMIZER if in_optimizer else _PART_OF_POOL[pool],
+            part=PART_OF_WORK[category],
             count=count,
             ms=ms,
             share=ms / true_ms if true_ms > 0 else 0.0,
         )
-        for name, pool, in_optimizer, count, ms in _work_by_name(trace, segments, pools)
+        for name, category, count, ms in _work_by_name(trace, segments, division)
         if ms > 0
     ]
     return tuple(sorted(rows, key=lambda row: -row.ms)[:_MOST_ROWS])
@@ -151,11 +146,11 @@ _SAMPLED_IN = {
 """(inside, phase) -> the part of the loop that it stands in."""
 
 
-def _host_chunks(trace: Trace, segments: Segments, pools: Pools, *, evaluates: bool) -> list[_Chunk]:
+def _host_chunks(trace: Trace, segments: Segments, division: Division, *, evaluates: bool) -> list[_Chunk]:
     """Long Python by where it stands, the longest first."""
-    if pools.segment_pool is None:
+    if division.work is None:
         return []
-    host = pools.segment_pool == Pool.HOST
+    host = division.work == Work.HOST
     if not host.any():
         return []
     steps = max(1, segments.steps)
@@ -193,13 +188,15 @@ def _previous_phase(segments: Segments) -> NDArray[np.int64]:
 def describe_spans(
     trace: Trace | None,
     segments: Segments | None,
-    pools: Pools,
-    budget: CpuBudget,
+    division: Division,
+    priced: Priced,
     *,
-    baseline: Baseline | None,
-    run: Run | None,
+    seams_per_step: float,
+    facts: Facts,
 ) -> tuple[HostSpan, ...]:
     """Host time by cause, with the user's line where the harness saw one."""
+    run, baseline = facts.run, facts.baseline
+    collector_ms = float(priced.by_work[Work.COLLECTOR])
     spans: list[HostSpan] = []
 
     def add(
@@ -227,9 +224,9 @@ def describe_spans(
                 )
             )
 
-    fetched = pools.pool_ms(Pool.INPUT, phases=("data",))
+    fetched = division.sum_ms(Work.INPUT, phase="data")
     add(Part.INPUT, "data loader", fetched, count=1.0 if fetched > 0 else 0.0, phase="data")
-    prepared = pools.pool_ms(Pool.INPUT) - fetched
+    prepared = division.sum_ms(Work.INPUT) - fetched
     add(
         Part.INPUT,
         "preparing the batch",
@@ -242,14 +239,14 @@ def describe_spans(
     add(
         Part.ALLOCATOR,
         "page faults",
-        budget.faults_ms,
+        priced.parts[Part.ALLOCATOR],
         count=(baseline.faults or 0.0) if baseline else 0.0,
         phase="",
     )
     add(
         Part.HOST,
         "garbage collector",
-        budget.collector_ms,
+        collector_ms,
         count=0.0,
         phase="",
         kind=SpanKind.COLLECTOR,
@@ -257,15 +254,15 @@ def describe_spans(
     add(
         Part.GRAPH_BREAK,
         "graph-break seams",
-        budget.seams_ms,
-        count=budget.seams_per_step,
+        priced.parts[Part.GRAPH_BREAK],
+        count=seams_per_step,
         phase="forward",
     )
-    if trace is not None and segments is not None and pools.segment_pool is not None:
+    if trace is not None and segments is not None and division.work is not None:
         steps = max(1, segments.steps)
-        host_left = budget.parts[Part.HOST] - budget.collector_ms
+        host_left = priced.parts[Part.HOST] - collector_ms
         # What the timed steps have outside the phases and the traced ones lack is in no stretch of the trace.
-        lacked = min(host_left, pools.lacked_ms)
+        lacked = min(host_left, division.lacked_ms)
         host_left -= lacked
         in_loss = run is not None and before_update(run.sites)
         add(
@@ -277,8 +274,7 @@ def describe_spans(
             kind=SpanKind.IN_LOSS if in_loss else SpanKind.ASIDE,
             site=main_site(run, "sampled between" if in_loss else "sampled after"),
         )
-        evaluates = baseline is not None and baseline.evaluates
-        chunks = _host_chunks(trace, segments, pools, evaluates=evaluates)
+        chunks = _host_chunks(trace, segments, division, evaluates=facts.evaluates)
         seen = sum(chunk.ms for chunk in chunks)
         for chunk in chunks:
             add(
@@ -311,11 +307,12 @@ def describe_spans(
             phase="",
             called=read_ms,
         )
-        ops = segments.first_of_row & np.isin(pools.segment_pool, (*WORK, Pool.OPS))
+        ops = segments.first_of_row & np.isin(division.work, (*TENSOR_WORK, *EAGER))
+        ops &= ~np.isin(segments.op_class, (OpClass.PYTHON, OpClass.PY_BACKWARD))
         add(
             Part.DISPATCH,
             "operators",
-            budget.parts[Part.DISPATCH],
+            priced.parts[Part.DISPATCH],
             count=float(ops.sum()) / steps,
             phase="",
         )
@@ -323,7 +320,7 @@ def describe_spans(
         add(
             Part.HOST,
             "Python outside the phases",
-            budget.parts[Part.HOST] - budget.collector_ms,
+            priced.parts[Part.HOST] - collector_ms,
             count=0.0,
             phase="",
             kind=SpanKind.ASIDE,
@@ -334,8 +331,9 @@ def describe_spans(
 def describe_context(
     trace: Trace | None,
     segments: Segments | None,
-    pools: Pools,
-    budget: CpuBudget,
+    division: Division,
+    priced: Priced,
+    program: Program,
     *,
     true_ms: float,
 ) -> dict[str, JsonValue]:
@@ -343,37 +341,40 @@ def describe_context(
     if true_ms <= 0:
         return {}
     out: dict[str, JsonValue] = {
-        "input.wait_share": budget.parts[Part.INPUT] / true_ms,
-        "host.named_share": budget.parts[Part.HOST] / true_ms,
+        "input.wait_share": priced.parts[Part.INPUT] / true_ms,
+        "host.named_share": priced.parts[Part.HOST] / true_ms,
     }
-    if trace is None or segments is None or pools.segment_pool is None:
+    if trace is None or segments is None or division.work is None:
         return out
     steps = max(1, segments.steps)
     code = {name: i for i, name in enumerate(segments.phases)}
     operators = segments.first_of_row & np.isin(
         segments.op_class, (OpClass.MATH, OpClass.MEMORY, OpClass.GRAPH)
     )
-    in_input = pools.segment_pool == Pool.INPUT
+    in_input = division.work == Work.INPUT
     in_optimizer = segments.phase == code["optimizer"]
     reads = segments.first_of_row & (segments.op_class == OpClass.SYNC) & ~in_optimizer
-    rows = _work_by_name(trace, segments, pools)
+    rows = _work_by_name(trace, segments, division)
+
+    in_zero_grad = np.asarray([phase == "zero_grad" for phase in program.phases])
+    zero_grad_ms = float(program.work[in_zero_grad].sum()) / 1e6 * priced.scale
 
     def share(*names: str) -> float:
-        return sum(ms for name, _, _, _, ms in rows if base_name(name) in names) / true_ms
+        return sum(ms for name, _, _, ms in rows if base_name(name) in names) / true_ms
 
-    conv = sum(ms for name, _, _, _, ms in rows if "conv" in name) / true_ms
-    norm = sum(ms for name, _, _, _, ms in rows if base_name(name).startswith(_NORMS)) / true_ms
+    conv = sum(ms for name, _, _, ms in rows if "conv" in name) / true_ms
+    norm = sum(ms for name, _, _, ms in rows if base_name(name).startswith(_NORMS)) / true_ms
     fused = any("scaled_dot_product" in n and "math" not in n for n, *_ in rows)
     out |= {
         "launches.per_step": float((operators & ~in_input).sum()) / steps,
         "optimizer.launches": float((operators & in_optimizer).sum()) / steps,
-        "optimizer.share": (budget.parts[Part.OPTIMIZER] + budget.optimizer_dispatch_ms) / true_ms,
+        "optimizer.share": (priced.parts[Part.OPTIMIZER] + float(priced.by_work[Work.OPTIMIZER])) / true_ms,
         "sync.per_step": float(reads.sum()) / steps,
         "sync.item_per_step": float(reads.sum()) / steps,
-        "kernels.memory_bound_share": budget.parts[Part.MEMORY_BOUND] / true_ms,
+        "kernels.memory_bound_share": priced.parts[Part.MEMORY_BOUND] / true_ms,
         "kernels.conv_share": conv,
         "kernels.norm_share": norm,
-        "kernels.zero_grad_share": budget.zero_grad_ms / true_ms,
+        "kernels.zero_grad_share": zero_grad_ms / true_ms,
         "kernels.attention_unfused_share": (
             share(*_ATTENTION) if share("_softmax") > 0 and share("bmm", "baddbmm") > 0 and not fused else 0.0
         ),

@@ -1,43 +1,58 @@
-"""The CPU reading: one lane, true phase times from the baseline, the trace dividing them.
+"""What a run without a GPU adds to the reading of a rank: its program, its questions, names and places.
 
-In: a trace with its steps (or none), the run's facts. Out: `Timeline`, the same result type as the
-GPU reading, so that analyzers serve both.
+In: a trace with its steps (or none), what is known of the run. Out: `CpuReader`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
-from ...model.diagnosis import WhatIfResult
 from ...model.doubt import Doubt, DoubtCode
-from ...model.run import CompileFacts, JsonValue, LoaderFacts, LoopTime, Run
-from ...model.view import StepTimeline
+from ...model.words import milliseconds
 from ...model.work import ComputeFacts
-from ..lanes.recompute import recomputed_ms
-from ..lanes.seams import Seam, find_seams
-from ..result import CompiledWork, SeamPrice, Timeline
-from ..steps.baseline import Baseline, read_baseline
+from ..lanes.budget import budget_lines
+from ..lanes.labels import Work
+from ..lanes.questions import EAGER
+from ..lanes.recompute import recomputed_ns
+from ..lanes.replay import Edit, Replay
+from ..lanes.seam_prices import price_seams
+from ..lanes.seams import find_seams
+from ..result import CompiledWork
 from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, dearest_loop
-from ..steps.supply import InputSupply, input_supply
-from ..steps.traced import Steps
 from ..trace.operators import OpClass
 from ..trace.table import NONE, Trace
 from ..views.cpu import cpu_view
-from .anomalies import anomaly_ms, without_anomalies
-from .budget import CpuBudget, compose, count_seams
+from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels, describe_spans
-from .pools import WORK, Pool, Pools, calibrate, split, undivided
-from .segments import PHASES, Segments, operator_ms, read_segments
+from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
+from .program import cpu_program, seams_per_step
+from .questions import Amounts, cpu_questions
+from .segments import PHASES, operator_ms, read_segments
 from .steady import steady_ns
-from .what_ifs import answer, remove_both, table_share
 
-__all__ = ["read_cpu", "waiting_threads"]
+if TYPE_CHECKING:
+    from ...model.run import JsonValue, LoopTime, Run
+    from ...model.view import StepTimeline
+    from ..lanes.ask import Answers
+    from ..lanes.questions import Question
+    from ..lanes.reader import Priced
+    from ..lanes.seams import Seam
+    from ..result import Timeline
+    from ..steps.baseline import Baseline
+    from ..steps.facts import Facts
+    from ..steps.traced import Steps
+    from ..trace.table import Trace
+    from .division import Division
+    from .segments import Segments
+
+__all__ = ["CpuReader", "cpu_reader", "waiting_threads"]
 
 _WAIT_FOR_EACH_OTHER = 4.0
 """Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us
@@ -51,85 +66,43 @@ _MISFIT = 0.25
 """Stretch of the trace, as a share of the step, from which its division is doubted."""
 
 
-def _profile(
-    trace: Trace | None, steps: Steps | None, run: Run | None, baseline: Baseline | None
-) -> tuple[Segments, Pools] | None:
-    if trace is None or steps is None or len(steps) == 0:
-        return None
-    labels = dict.fromkeys((*PHASES, *(baseline.phases_ms if baseline is not None else ())))
+def _flatten(trace: Trace, steps: Steps, facts: Facts) -> Segments | None:
+    """Return the training thread of the traced steps; None where nothing ran on it."""
+    phases = facts.baseline.phases_ms if facts.baseline is not None else ()
     segments = read_segments(
         trace,
         start_ns=steps.start_ns,
         end_ns=steps.end_ns,
         thread=steps.thread,
-        labels=tuple(labels),
+        labels=tuple(dict.fromkeys((*PHASES, *phases))),
     )
-    if len(segments.row) == 0:
-        return None
-    pools = split(
+    return segments if len(segments.row) else None
+
+
+def _divide(trace: Trace | None, segments: Segments | None, facts: Facts) -> Division:
+    """Divide the step, at the phases' true times."""
+    run, baseline = facts.run, facts.baseline
+    if trace is None or segments is None:
+        return undivided(baseline, true_ms=facts.true_ms)
+    profiled = split(
         segments,
         dispatch_ns=run.dispatch_ns if run is not None else None,
         steady=steady_ns(trace, segments),
         after_share=after_share(run.sites) if run is not None else None,
-        evaluates=baseline is not None and baseline.evaluates,
+        evaluates=facts.evaluates,
     )
-    return segments, pools
-
-
-def _as_measured(pools: Pools, *, true_ms: float) -> Pools:
-    """Calibrate without a baseline: the profiled phases stand in, shrunk to the true step if given."""
-    profiled = pools.ms.sum(axis=1)
-    total = float(profiled.sum())
-    inflated = pools.pool_ms(Pool.OPS, Pool.PYTHON, Pool.SEAM)
-    spare = max(0.0, min(total - true_ms, inflated))
-    targets = profiled.copy()
-    if inflated > 0:
-        host = pools.ms[:, [Pool.OPS, Pool.PYTHON, Pool.SEAM]].sum(axis=1)
-        targets -= spare * host / inflated
-    targets *= true_ms / max(float(targets.sum()), 1e-12)
-    phases = {name: float(targets[i]) for i, name in enumerate(pools.phases) if i and targets[i] > 0}
-    return calibrate(pools, phases_ms=phases, outside_ms=float(targets[0]), compiling_ms=0.0)
-
-
-def _divide(profile: tuple[Segments, Pools] | None, baseline: Baseline | None, true_ms: float) -> Pools:
-    if profile is None:
-        if baseline is None:
-            ms = np.zeros((1, len(Pool)))
-            ms[0, Pool.UNKNOWN] = true_ms
-            return Pools(phases=("",), ms=ms)
-        return undivided(
-            phases_ms=baseline.phases_ms,
-            outside_ms=baseline.outside_ms,
-            compiling_ms=baseline.compiling_ms,
-        )
     if baseline is None:
-        return _as_measured(profile[1], true_ms=true_ms)
+        return as_measured(profiled, true_ms=facts.true_ms)
     had = baseline.processor_share
     busy = had is not None and had < _HAD_LITTLE
-    return calibrate(
-        profile[1],
-        phases_ms=baseline.phases_ms,
-        outside_ms=baseline.outside_ms,
-        compiling_ms=baseline.compiling_ms,
-        noise_ms=_LOST_SLICES * baseline.outside_error_ms if busy else 0.0,
-    )
+    return calibrate(profiled, baseline, noise_ms=_LOST_SLICES * baseline.outside_error_ms if busy else 0.0)
 
 
-def _settle(budget: CpuBudget, true_ms: float) -> CpuBudget:
-    """Make the parts add up to the true step to rounding: phases may overlap it by a hair."""
-    total = sum(budget.parts.values())
-    if total > 0:
-        factor = true_ms / total
-        for part in budget.parts:
-            budget.parts[part] *= factor
-    return budget
-
-
-def _processor_share(budget: CpuBudget, baseline: Baseline | None) -> float | None:
+def _processor_share(parts: dict[Part, float], baseline: Baseline | None) -> float | None:
     """Processor time over the part of the step that is neither input nor host work, 1 at most."""
     if baseline is None or baseline.user_ms is None or baseline.system_ms is None:
         return None
-    working = baseline.step_ms - budget.parts[Part.INPUT] - budget.parts[Part.HOST]
+    working = baseline.step_ms - parts[Part.INPUT] - parts[Part.HOST]
     if working < 0.2 * baseline.step_ms:
         return None
     return min(1.0, (baseline.user_ms + baseline.system_ms) / working)
@@ -143,9 +116,8 @@ def waiting_threads(run: Run | None) -> tuple[float, float] | None:
     return run.parallel_us if together > _WAIT_FOR_EACH_OTHER * alone else None
 
 
-def _doubts(
-    pools: Pools, *, budget: CpuBudget, divided: bool, baseline: Baseline | None, steps: int, run: Run | None
-) -> tuple[Doubt, ...]:
+def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> tuple[Doubt, ...]:
+    run, baseline, divided = facts.run, facts.baseline, division.work is not None
     out: list[Doubt] = []
     waiting = waiting_threads(run)
     if waiting is not None:
@@ -184,7 +156,7 @@ def _doubts(
                 remedy="Capture with `bottleneck diagnose`, or give --true-step-ms.",
             )
         )
-    had = _processor_share(budget, baseline)
+    had = _processor_share(priced.parts, baseline)
     if had is not None and had < _HAD_LITTLE:
         out.append(
             Doubt(
@@ -194,172 +166,188 @@ def _doubts(
                 remedy="Times are long, shares hold approximately. Run again on a quiet machine.",
             )
         )
-    if pools.misfit > _MISFIT:
+    if division.misfit > _MISFIT:
         out.append(
             Doubt(
                 code=DoubtCode.STEPS_DIFFER,
-                text=f"The traced steps differ from the timed ones: {100 * pools.misfit:.0f} % of it is in "
-                "other phases",
+                text=f"The traced steps differ from the timed ones: {100 * division.misfit:.0f} % of it is "
+                "in other phases",
                 remedy="Steps vary, or the machine was busy. Use more --steps on a quiet machine.",
             )
         )
     return tuple(out)
 
 
-def read_cpu(
-    trace: Trace | None,
-    steps: Steps | None,
-    *,
-    true_ms: float,
-    run: Run | None = None,
-    kept: NDArray[np.bool_] | None = None,
-    loaders: Sequence[LoaderFacts] = (),
-    compile_facts: CompileFacts | None = None,
-) -> Timeline:
-    """Read one rank of a run without a GPU.
+@dataclass(slots=True, kw_only=True)
+class CpuReader:
+    """A run without a GPU: one host lane, true phase times from the baseline, the trace dividing them."""
+
+    trace: Trace | None
+    steps: Steps | None
+    facts: Facts
+    segments: Segments | None
+    division: Division
+    replay: Replay
+    amounts: Amounts
+    loop: LoopTime | None = None
+    base: Edit = field(default_factory=Edit)
+    kind: Literal["cpu"] = "cpu"
+
+    def questions(self) -> Iterator[Question]:
+        """What operators and the compiler could do with less."""
+        found = self.facts.compile_facts
+        # What dynamo gave up at its limit runs eagerly, as if it had never been compiled.
+        compiled = found is not None and found.used and not found.limit_hit
+        compiled = compiled or (self.segments is not None and self.segments.regions_per_step > 0)
+        return cpu_questions(self.replay.program, self.facts, self.amounts, compiled=compiled)
+
+    def complete(self, answers: Answers) -> None:
+        """Price the Python loop of the step."""
+        run = self.facts.run
+        if self.segments is None or run is None or not run.loops:
+            return
+        # Python may be long enough to count as work of its own.
+        dispatch = (*EAGER, Work.HOST)
+        loop = dearest_loop(
+            run.loops,
+            whole=self._times(*dispatch, *TENSOR_WORK),
+            dispatch=self._times(*dispatch),
+            true_ms=self.facts.true_ms,
+        )
+        if loop is not None:
+            self.loop, answers.results[WhatIf.LOOP_GONE] = loop
+
+    def _times(self, *works: Work) -> HostTimes:
+        def of(phase: str) -> float:
+            return self.division.sum_ms(*works, phase=phase)
+
+        return HostTimes(forward=of("forward"), outside=of(""), backward=of("backward"))
+
+    def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
+        """Fill in operators, host time by place, context and the picture."""
+        trace, segments, division, facts = self.trace, self.segments, self.division, self.facts
+        steps = segments.steps if segments is not None else 0
+        return replace(
+            timeline,
+            profiled_ms=float(segments.step_ns.mean()) / 1e6 if segments is not None else None,
+            steps=steps,
+            budget=budget_lines(priced.parts, true_ms=facts.true_ms, details=_details(priced)),
+            kernels=describe_kernels(trace, segments, division, true_ms=facts.true_ms),
+            spans=describe_spans(
+                trace, segments, division, priced, seams_per_step=self.amounts.seams_per_step, facts=facts
+            ),
+            dispatch_scale=division.scale,
+            doubts=_doubts(division, priced, facts, steps=steps),
+            context=timeline.context | self._context(priced),
+            view=self._view(),
+            seams=price_seams(
+                self.replay,
+                self.base,
+                self._without_seams,
+                steps=steps,
+                true_ms=facts.true_ms,
+                together_ms=priced.parts[Part.GRAPH_BREAK],
+            ),
+            compiled=_compiled(segments),
+            compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
+            loop=self.loop,
+        )
+
+    def _without_seams(self, group: int) -> Edit:
+        gone = np.zeros_like(self.replay.program.work)
+        gone[:, Work.SEAM] = self.replay.program.seam_work[:, group]
+        return Edit(gone=gone)
+
+    def _view(self) -> StepTimeline | None:
+        if self.trace is None or self.steps is None or self.segments is None or self.division.work is None:
+            return None
+        return cpu_view(self.trace, self.segments, self.division.work, numbers=self.steps.numbers)
+
+    def _context(self, priced: Priced) -> dict[str, JsonValue]:
+        facts, segments, baseline = self.facts, self.segments, self.facts.baseline
+        out = describe_context(
+            self.trace, segments, self.division, priced, self.replay.program, true_ms=facts.true_ms
+        )
+        if facts.supply is not None:
+            per_step = max(facts.supply.batches_per_step, 1e-9)
+            out["loader.production_ms"] = facts.supply.production_ms / per_step
+        if baseline is None:
+            return out
+        if baseline.faults is not None:
+            out["memory.faults_per_step"] = baseline.faults
+        if baseline.system_ms is not None and facts.true_ms > 0:
+            out["memory.system_share"] = baseline.system_ms / facts.true_ms
+        if baseline.gc_ms is not None:
+            out["gc.ms_per_step"] = baseline.gc_ms
+        out["step.micro_steps"] = baseline.micro_steps
+        if segments is not None and (segments.op_class == OpClass.COMMUNICATION).any():
+            sent = int((segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)).sum())
+            per_step = sent / max(1, segments.steps)
+            out["comm.collectives_per_micro_step"] = per_step / max(1.0, baseline.micro_steps)
+        return out
+
+
+def _details(priced: Priced) -> dict[Part, str]:
+    collector = float(priced.by_work[Work.COLLECTOR])
+    return {
+        Part.DISPATCH: f"{milliseconds(float(priced.by_work[Work.OPTIMIZER]))} ms of it in the optimizer",
+        Part.ALLOCATOR: "page faults: system time per step",
+        Part.HOST: f"{milliseconds(collector)} ms of it garbage collection" if collector > 0 else "",
+    }
+
+
+def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuReader:
+    """Divide the step of a rank and build its program.
 
     Args:
         trace: columns, or None when no trace was captured.
         steps: whole steps of that trace.
-        true_ms: the step time that the budget must add up to.
-        run: run.json, or None for a bare trace.
-        kept: which steps of the baseline window stand behind `true_ms`.
-        loaders: loader.json.
-        compile_facts: compile.json.
+        facts: what is known of the run.
     """
-    baseline = None
-    if run is not None and kept is not None:
-        baseline = read_baseline(run, kept=kept, true_ms=true_ms)
-    profile = _profile(trace, steps, run, baseline)
-    pools = _divide(profile, baseline, true_ms)
-    segments = profile[0] if profile is not None else None
-    threads = _threads(run)
-    seams = _seams(trace, segments, compile_facts)
-    budget = _settle(
-        compose(
-            pools,
-            baseline=baseline,
-            seams=count_seams(segments, compile_facts, seams),
-            regions=segments.regions_per_step if segments is not None else 0.0,
-            threads=threads,
-        ),
-        true_ms,
-    )
-    wait_ms = baseline.phases_ms.get("data", 0.0) if baseline is not None else 0.0
-    supply = input_supply(
-        loaders, wait_ms=wait_ms, true_ms=true_ms, cores=run.host.cores if run is not None else None
-    )
-    what_ifs = answer(
-        budget,
-        true_ms=true_ms,
-        baseline=baseline,
-        supply=supply,
-        optimizers=run.optimizers if run is not None else (),
-        # What dynamo gave up at its limit runs eagerly, as if it had never been compiled.
-        compiled=bool(compile_facts and compile_facts.used and not compile_facts.limit_hit)
-        or bool(segments is not None and segments.regions_per_step > 0),
-        cores=run.host.cores if run is not None else None,
-        table_share=table_share(run),
-        recomputed_ms=recomputed_ms(trace, segments) * min(1.0, pools.scale or 1.0),
-        table_ms=operator_ms(trace, segments, "aten::embedding_dense_backward"),
-    )
-    if trace is not None and segments is not None and run is not None and run.plain_dispatch_ns:
-        saves = anomaly_ms(trace, segments, pools, plain_ns=run.plain_dispatch_ns)
-        what_ifs |= without_anomalies(what_ifs, min(saves, true_ms), true_ms=true_ms)
-    loop = _loop(run, pools, true_ms=true_ms) if segments is not None else None
-    if loop is not None:
-        what_ifs[WhatIf.LOOP_GONE] = loop[1]
-    profiled_ms = float(segments.step_ns.mean()) / 1e6 if segments is not None else None
-    traced = segments.steps if segments is not None else 0
-    return Timeline(
-        kind="cpu",
-        true_ms=true_ms,
-        profiled_ms=profiled_ms,
-        steps=traced,
-        budget=budget.lines(true_ms),
-        what_ifs=what_ifs,
-        kernels=describe_kernels(trace, segments, pools, true_ms=true_ms),
-        spans=describe_spans(trace, segments, pools, budget, baseline=baseline, run=run),
-        dispatch_scale=pools.scale,
-        doubts=_doubts(
-            pools, budget=budget, divided=profile is not None, baseline=baseline, steps=traced, run=run
-        ),
-        context=_context(
-            trace=trace,
-            segments=segments,
-            pools=pools,
-            budget=budget,
-            baseline=baseline,
-            supply=supply,
-            true_ms=true_ms,
-        ),
-        launches=None,
-        after=remove_both(what_ifs, true_ms=true_ms),
-        loop=loop[0] if loop is not None else None,
-        view=_view(trace, steps, profile),
-        seams=_seam_prices(seams, budget, traced),
-        compiled=_compiled(segments),
-        compute=_compute(trace, budget, true_ms) if traced else None,
-    )
-
-
-def _loop(run: Run | None, pools: Pools, *, true_ms: float) -> tuple[LoopTime, WhatIfResult] | None:
-    """Return the dearest Python loop, with its price."""
-    if run is None or not run.loops:
-        return None
-
-    def times(*kinds_of_time: Pool) -> HostTimes:
-        return HostTimes(
-            forward=pools.pool_ms(*kinds_of_time, phases=("forward",)),
-            outside=pools.pool_ms(*kinds_of_time, phases=("",)),
-            backward=pools.pool_ms(*kinds_of_time, phases=("backward",)),
+    segments = None
+    if trace is not None and steps is not None and len(steps):
+        segments = _flatten(trace, steps, facts)
+    division = _divide(trace, segments, facts)
+    seams: list[Seam] = []
+    amounts = Amounts()
+    if trace is not None and segments is not None:
+        seams = find_seams(trace, segments.holds(trace), facts.compile_facts)
+        # What the trace shows is as long as it was profiled.
+        scale = min(1.0, division.scale or 1.0)
+        low, high = segments.bounds_ns
+        plain_ns = facts.run.plain_dispatch_ns if facts.run is not None else None
+        amounts = Amounts(
+            recomputed=recomputed_ns(trace, thread=segments.tid, low_ns=low, high_ns=high)
+            / segments.steps
+            / 1e6
+            * scale,
+            tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
+            anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
+            seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
         )
-
-    dispatch = (Pool.OPS, Pool.PYTHON, Pool.HOST)  # Python may be long enough to count as work of its own
-    return dearest_loop(run.loops, whole=times(*dispatch, *WORK), dispatch=times(*dispatch), true_ms=true_ms)
-
-
-def _view(
-    trace: Trace | None, steps: Steps | None, profile: tuple[Segments, Pools] | None
-) -> StepTimeline | None:
-    pool = profile[1].segment_pool if profile is not None else None
-    if trace is None or steps is None or profile is None or pool is None:
-        return None
-    return cpu_view(trace, profile[0], pool, numbers=steps.numbers)
-
-
-def _seams(trace: Trace | None, segments: Segments | None, compile_facts: CompileFacts | None) -> list[Seam]:
-    if trace is None or segments is None or not len(segments.row):
-        return []
-    return find_seams(trace, segments.holds(trace), compile_facts)
-
-
-def _seam_prices(seams: list[Seam], budget: CpuBudget, steps: int) -> tuple[SeamPrice, ...]:
-    """Share the seams' line of the budget out by the time that each break's seams take in the trace."""
-    spent: dict[tuple[int, ...], int] = {}
-    count: dict[tuple[int, ...], int] = {}
-    for seam in seams:
-        spent[seam.owners] = spent.get(seam.owners, 0) + sum(end - start for start, end in seam.stretches)
-        count[seam.owners] = count.get(seam.owners, 0) + 1
-    total = sum(spent.values())
-    if total <= 0:
-        return ()
-    return tuple(
-        SeamPrice(
-            owners=owners,
-            per_step=count[owners] / max(1, steps),
-            host_ms=budget.seams_ms * ns / total,
-            cost_ms=budget.seams_ms * ns / total,
-        )
-        for owners, ns in spent.items()
+    program = cpu_program(
+        division,
+        segments,
+        baseline=facts.baseline,
+        seams=seams,
+        per_step=amounts.seams_per_step,
+        threads=_threads(facts.run),
+    )
+    return CpuReader(
+        trace=trace,
+        steps=steps,
+        facts=facts,
+        segments=segments,
+        division=division,
+        replay=Replay(program),
+        amounts=amounts,
     )
 
 
-def _compute(trace: Trace | None, budget: CpuBudget, true_ms: float) -> ComputeFacts:
+def _compute(trace: Trace | None, parts: dict[Part, float], true_ms: float) -> ComputeFacts:
     """Shares of the step; the type of the math is not in the names of operators."""
     fused = trace is not None and trace.knows(re.compile("_scaled_dot_product_flash_attention_for_cpu"))
     by_hand = trace is not None and trace.knows(re.compile("_scaled_dot_product_attention_math"))
-    parts = budget.parts
     return ComputeFacts(
         math_share=parts[Part.OTHER_MATH] / true_ms,
         memory_bound_share=parts[Part.MEMORY_BOUND] / true_ms,
@@ -390,33 +378,3 @@ def _compiled(segments: Segments | None) -> CompiledWork | None:
 def _threads(run: Run | None) -> int:
     value = run.settings.get("threads.intra_op") if run is not None else None
     return value if isinstance(value, int) and value > 0 else 1
-
-
-def _context(
-    *,
-    trace: Trace | None,
-    segments: Segments | None,
-    pools: Pools,
-    budget: CpuBudget,
-    baseline: Baseline | None,
-    supply: InputSupply | None,
-    true_ms: float,
-) -> dict[str, JsonValue]:
-    out = describe_context(trace, segments, pools, budget, true_ms=true_ms)
-    if supply is not None:
-        out["loader.production_ms"] = supply.production_ms / max(supply.batches_per_step, 1e-9)
-        if supply.needed_workers is not None:
-            out["loader.needed_workers"] = supply.needed_workers
-    if baseline is not None:
-        if baseline.faults is not None:
-            out["memory.faults_per_step"] = baseline.faults
-        if baseline.system_ms is not None and true_ms > 0:
-            out["memory.system_share"] = baseline.system_ms / true_ms
-        if baseline.gc_ms is not None:
-            out["gc.ms_per_step"] = baseline.gc_ms
-        out["step.micro_steps"] = baseline.micro_steps
-        if segments is not None and (segments.op_class == OpClass.COMMUNICATION).any():
-            sent = int((segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)).sum())
-            per_step = sent / max(1, segments.steps)
-            out["comm.collectives_per_micro_step"] = per_step / max(1.0, baseline.micro_steps)
-    return out

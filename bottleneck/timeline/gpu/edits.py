@@ -11,7 +11,6 @@ import numpy as np
 
 from ..lanes.labels import Work
 from ..lanes.replay import Edit
-from ..result import SeamPrice
 from .compiler_reach import host_left_ns
 
 if TYPE_CHECKING:
@@ -19,13 +18,10 @@ if TYPE_CHECKING:
 
     from ..lanes.calibrate import Calibration
     from ..lanes.program import Program
-    from ..lanes.replay import Replay
     from .device_masks import DeviceWork
 
-__all__ = ["TENSORS_PER_LAUNCH", "few_launches", "price_seams", "seams_gone"]
+__all__ = ["TENSORS_PER_LAUNCH", "few_launches", "seams_gone"]
 
-_MOST_REPLAYED = 16
-"""Sets of breaks that are replayed one by one; seams of more are priced by the first of them."""
 TENSORS_PER_LAUNCH = 30
 """Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's
 MultiTensorApply.cuh, for the five lists of Adam)."""
@@ -91,45 +87,3 @@ def _one_graph(
     now = float(program.work[pieces, Work.DISPATCH].sum()) * factor / steps
     kernels = float(work.relaunched[pieces[program.event] & ~goes].sum()) / steps
     return min(1.0, host_left_ns(work.reach, kernels, graphs=False) / now) if now > 0 else 1.0
-
-
-def price_seams(
-    replay: Replay, calibration: Calibration, work: DeviceWork, *, true_ms: float, together_ms: float
-) -> tuple[SeamPrice, ...]:
-    """Share the price of all seams out among the sets of breaks that they are owed to.
-
-    Each set's seams are taken away alone; what all of them save together is divided in proportion, so
-    that the prices add up (behind a busy device several seams may each cost nothing alone: then in
-    proportion to their host time).
-
-    Args:
-        replay: the program, ready to run.
-        calibration: its calibration.
-        work: masks over its activities.
-        true_ms: the true step time.
-        together_ms: what the step saves with all seams gone.
-    """
-    program = replay.program
-    owners, counts = program.host_work.seam_owners, program.host_work.seam_count
-    if not owners:
-        return ()
-    reference = replay.run(calibration.base).step_ns
-    steps = max(1, program.steps)
-    speed = calibration.base.factors()[Work.SEAM]
-    host = program.seam_work.sum(axis=0) / steps / 1e6 * speed
-    alone = np.zeros(len(owners))
-    for group in np.argsort(-host)[:_MOST_REPLAYED].tolist():
-        edit = calibration.base.and_also(seams_gone(program, work, group))
-        alone[group] = max(0.0, reference - replay.run(edit).step_ns)
-    weight = alone if alone.sum() > 0 else host
-    shares = weight / weight.sum() if weight.sum() > 0 else weight
-    scale = true_ms * 1e6 / reference if reference else 1.0
-    return tuple(
-        SeamPrice(
-            owners=each,
-            per_step=counts[group] / steps,
-            host_ms=float(host[group]) * scale,
-            cost_ms=together_ms * float(shares[group]),
-        )
-        for group, each in enumerate(owners)
-    )

@@ -1,228 +1,227 @@
-"""The GPU reading: lanes, replay, budget and what-ifs of one rank.
+"""What a run with a GPU adds to the reading of a rank: its program, its questions, names and places.
 
-In: a trace with its steps, the true step time, the run's facts. Out: `Timeline`, the same result
-type as the CPU reading, so that analyzers serve both; None when the window holds no device work.
+In: a trace with its steps, what is known of the run. Out: `GpuReader`; None when the window holds no
+device work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 
 from ...model.codes import Part, WhatIf
-from ...model.diagnosis import BudgetLine
 from ...model.doubt import Doubt, DoubtCode
-from ..cpu.what_ifs import table_share
-from ..lanes.budget import gpu_budget
+from ..lanes.budget import budget_lines, step_budget
 from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
-from ..lanes.labels import PART_OF_WORK, Work
+from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
 from ..lanes.recompute import checkpoint_ms, forward_work
 from ..lanes.replay import Replay
-from ..result import Timeline
-from ..steps.baseline import Baseline, read_baseline
+from ..lanes.seam_prices import price_seams
 from ..steps.loop_price import loop_of_dispatch
-from ..steps.supply import input_supply
 from ..trace.dialect import Kind
 from ..trace.intervals import within
 from ..views.gpu import gpu_view
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import price_seams
-from .questions.ask import Answers, ask_gpu, workers_needed
+from .edits import seams_gone
+from .questions import gpu_questions
 from .questions.circumstances import Circumstances
 from .spans import read_spans
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import CompileFacts, LoaderFacts, Run
+    from ...model.run import JsonValue, LoopTime, Run
+    from ..lanes.ask import Answers
     from ..lanes.calibrate import Calibration
+    from ..lanes.questions import Question
+    from ..lanes.reader import Priced
+    from ..lanes.replay import Edit
+    from ..result import Timeline
+    from ..steps.baseline import Baseline
+    from ..steps.facts import Facts
     from ..steps.traced import Steps
     from ..trace.table import Trace
+    from .device_masks import DeviceWork
 
-__all__ = ["read_gpu"]
+__all__ = ["GpuReader", "gpu_reader"]
 
+_IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
+"""Categories that labels tell: each has a span of its own."""
 _MOST_MISSING = 0.02
 """Share of launches without a kernel (or kernels without a launch) from which the capture is doubted.
 Kernels of the last launches may lie behind the end of the window."""
 
 
-def _edges(steps: Steps) -> NDArray[np.int64]:
-    """Boundaries of consecutive steps: each begin, and the end of the last."""
-    return np.concatenate([steps.start_ns, steps.end_ns[-1:]]).astype(np.int64)
+@dataclass(slots=True, kw_only=True)
+class GpuReader:
+    """A run with a GPU: launching threads and streams."""
+
+    trace: Trace
+    steps: Steps
+    facts: Facts
+    replay: Replay
+    calibration: Calibration
+    work: DeviceWork
+    known: Circumstances
+    loop: LoopTime | None = None
+    kind: Literal["gpu"] = "gpu"
+
+    @property
+    def base(self) -> Edit:
+        """Under it the replay runs at true speed."""
+        return self.calibration.base
+
+    @property
+    def device_scale(self) -> float:
+        """Factor from traced to true device time."""
+        replayed = self.calibration.replayed_true_ms
+        return self.calibration.device_scale * (self.facts.true_ms / replayed if replayed else 1.0)
+
+    def questions(self) -> Iterator[Question]:
+        """Graph breaks, copies, launching, and the device's own work."""
+        return gpu_questions(self.replay.program, self.calibration, self.work, self.known)
+
+    def complete(self, answers: Answers) -> None:
+        """Price anomaly detection and the Python loop of the step."""
+        facts, results = self.facts, answers.results
+        free = results.get(WhatIf.DISPATCH_FREE)
+        if free is not None and facts.run is not None and facts.run.settings.get("anomaly_mode") is True:
+            question = WhatIf.ANOMALIES_IGNORED
+            basis = f"{free.basis}; more than can be gained, as what operators cost without it stays"
+            results[question] = msgspec.structs.replace(free, question=question, basis=basis)
+        if facts.run is not None and facts.baseline is not None:
+            loop = loop_of_dispatch(
+                facts.run.loops, baseline=facts.baseline, dispatch=free, true_ms=facts.true_ms
+            )
+            if loop is not None:
+                self.loop, results[WhatIf.LOOP_GONE] = loop
+
+    def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
+        """Fill in kernels, calls, seams, context and the picture."""
+        trace, program, calibration = self.trace, self.replay.program, self.calibration
+        true_ms, answers = self.facts.true_ms, priced.answers
+        usable = calibration.replay_error <= MAX_REPLAY_ERROR
+        context = timeline.context | self._context(priced.parts, usable=usable)
+        without_seams = answers.results.get(WhatIf.SEAMS_GONE)
+        parts = _credit_waits(priced, self.replay, calibration)
+        idle = {w: float(priced.by_work[w]) for w in _IDLE}
+        idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])
+        return replace(
+            timeline,
+            profiled_ms=calibration.observed_ms,
+            budget=budget_lines(parts, true_ms=true_ms),
+            what_ifs=answers.results if usable else {},
+            kernels=kernel_rows(trace, program, true_ms=true_ms, scale=self.device_scale),
+            spans=read_spans(
+                trace,
+                program,
+                priced.exposed_ns,
+                run=self.facts.run,
+                scale=priced.scale,
+                idle_ms=idle,
+                main_tid=self.steps.thread[1],
+            ),
+            replay_error=calibration.replay_error,
+            dispatch_scale=calibration.dispatch_scale,
+            usable_what_ifs=usable,
+            doubts=(*calibration.doubts, *_doubts(program, calibration)),
+            context=context,
+            launches=program.launch_calls,
+            device_activities=len(program.event),
+            missing_activities=program.missing_activities,
+            seams=price_seams(
+                self.replay,
+                calibration.base,
+                lambda group: seams_gone(program, self.work, group),
+                steps=program.steps,
+                true_ms=true_ms,
+                together_ms=without_seams.saves_ms if without_seams is not None else 0.0,
+            ),
+            compiled=compiled_work(trace, program),
+            compute=trace_compute(
+                trace,
+                program,
+                self.work,
+                memory_bound_ms=parts[Part.MEMORY_BOUND],
+                true_ms=true_ms,
+                device_scale=self.device_scale,
+                counted=self.facts.counted,
+            ),
+            after=answers.after if usable else {},
+            loop=self.loop,
+            view=gpu_view(trace, program, main_tid=self.steps.thread[1], numbers=self.steps.numbers),
+        )
+
+    def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:
+        program, true_ms = self.replay.program, self.facts.true_ms
+        context = gpu_context(
+            self.trace,
+            program,
+            self.work,
+            parts=parts,
+            true_ms=true_ms,
+            varying=self.calibration.varying,
+            device_scale=self.device_scale,
+            flavour=self.known.optimizer_flavour,
+        )
+        forward = forward_work(self.trace, program)
+        if usable and forward.any() and not self.work.recomputed.any():
+            context["work.checkpoint_ms"] = checkpoint_ms(
+                self.replay, self.calibration, forward, true_ms=true_ms
+            )
+        context["attention.backend"] = slowest_backend(self.trace) or "none"
+        return context
 
 
-def read_gpu(
-    trace: Trace,
-    steps: Steps,
-    *,
-    true_ms: float,
-    run: Run | None = None,
-    kept: NDArray[np.bool_] | None = None,
-    loaders: Sequence[LoaderFacts] = (),
-    compile_facts: CompileFacts | None = None,
-    true_is_profiled: bool = False,
-    counted: Collection[str] = (),
-) -> Timeline | None:
-    """Read one rank of a run on a GPU.
+def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
+    """Build the program of a rank and bring it to true speed; None when the steps launch no device work.
 
     Args:
         trace: columns.
         steps: whole steps of that trace, at least one.
-        true_ms: the step time that the budget must add up to.
-        run: run.json, or None for a bare trace.
-        kept: which steps of the baseline window stand behind `true_ms`.
-        loaders: loader.json.
-        compile_facts: compile.json.
-        true_is_profiled: no unprofiled step time exists; the replay stays at profiled speed.
-        counted: operators whose FLOPs were counted; empty when none were.
-
-    Returns:
-        The timeline, or None when the steps launch no device work.
+        facts: what is known of the run.
     """
     if len(steps) == 0:
         return None
-    baseline = None
-    if run is not None and kept is not None:
-        baseline = read_baseline(run, kept=kept, true_ms=true_ms)
+    baseline = facts.baseline
     program = build_program(
         trace,
-        _edges(steps),
+        steps.edges_ns,
         main_tid=steps.thread[1],
-        compile_facts=compile_facts,
-        evaluates=baseline is not None and baseline.evaluates,
+        compile_facts=facts.compile_facts,
+        evaluates=facts.evaluates,
     )
     if program is None or program.steps < 1:
         return None
     replay = Replay(program)
-    calibration = calibrate(
-        replay,
-        None if true_is_profiled else true_ms,
-        input_ms=baseline.phases_ms.get("data") if baseline is not None else None,
-        host_scale=_host_scale(trace, program, baseline),
-    )
-    scale = true_ms / calibration.replayed_true_ms if calibration.replayed_true_ms else 1.0
-    work = read_device_work(trace, program)
     flavour, tensors = optimizer_seen(trace)
-    schedule = replay.run(calibration.base)
-    budget = gpu_budget(program, schedule, calibration.base.factors())
-    wait_ms = baseline.phases_ms.get("data", 0.0) if baseline is not None else 0.0
-    copies = np.where(program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1)
-    known = Circumstances(
-        true_ms=true_ms,
-        supply=input_supply(
-            loaders, wait_ms=wait_ms, true_ms=true_ms, cores=run.host.cores if run is not None else None
-        ),
-        cores=run.host.cores if run is not None else None,
-        pinned_gbps=run.pinned_gbps if run is not None else None,
-        copy_bytes=copies,
-        optimizers=run.optimizers if run is not None else (),
-        optimizer_flavour=flavour,
-        optimizer_parameters=tensors,
-        matmul_tflops=run.matmul_tflops if run is not None else {},
-        capability=_capability(trace, run),
-        compiled=compile_facts is not None and compile_facts.used,
-        gc_ms=baseline.gc_ms if baseline is not None else None,
-        micro_steps=baseline.micro_steps if baseline is not None else 1.0,
-        table_share=table_share(run),
-        ungraded=forward_work(trace, program, phase="evaluation")
-        if baseline is not None and baseline.evaluates
-        else None,
-    )
-    answers = ask_gpu(replay, calibration, work, known)
-    if run is not None and run.settings.get("anomaly_mode") is True:
-        free = answers.results.get(WhatIf.DISPATCH_FREE)
-        if free is not None:
-            question = WhatIf.ANOMALIES_IGNORED
-            basis = f"{free.basis}; more than can be gained, as what operators cost without it stays"
-            answers.results[question] = msgspec.structs.replace(free, question=question, basis=basis)
-    loop = None
-    if run is not None and baseline is not None:
-        free = answers.results.get(WhatIf.DISPATCH_FREE)
-        loop = loop_of_dispatch(run.loops, baseline=baseline, dispatch=free, true_ms=true_ms)
-    if loop is not None:
-        answers.results[WhatIf.LOOP_GONE] = loop[1]
-    parts = {part: ns / 1e6 * scale for part, ns in budget.parts.items()}
-    context = gpu_context(
-        trace,
-        program,
-        work,
-        parts=parts,
-        true_ms=true_ms,
-        varying=calibration.varying,
-        device_scale=calibration.device_scale * scale,
-        flavour=flavour,
-    )
-    usable = calibration.replay_error <= MAX_REPLAY_ERROR
-    forward = forward_work(trace, program)
-    if usable and forward.any() and not work.recomputed.any():
-        context["work.checkpoint_ms"] = checkpoint_ms(replay, calibration, forward, true_ms=true_ms)
-    context["attention.backend"] = slowest_backend(trace) or "none"
-    compute = trace_compute(
-        trace,
-        program,
-        work,
-        memory_bound_ms=parts[Part.MEMORY_BOUND],
-        true_ms=true_ms,
-        device_scale=calibration.device_scale * scale,
-        counted=counted,
-    )
-    without_seams = answers.results.get(WhatIf.SEAMS_GONE)
-    ready = answers.results.get(WhatIf.INPUT_READY)
-    if known.supply is not None and ready is not None:
-        context["loader.needed_workers"] = workers_needed(known.supply, ready)
-    _credit_waits(parts, replay, calibration, answers, scale=scale)
-    idle = {w: parts[PART_OF_WORK[w]] for w in (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM)}
-    idle[Work.OPTIMIZER] = budget.optimizer_dispatch_ns / 1e6 * scale
-    idle[Work.ASIDE] = budget.aside_ns / 1e6 * scale
-    idle[Work.HOST] = max(0.0, idle[Work.HOST] - idle[Work.ASIDE])
-    idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])
-    return Timeline(
-        kind="gpu",
-        true_ms=true_ms,
-        profiled_ms=calibration.observed_ms,
-        steps=program.steps,
-        budget=tuple(
-            BudgetLine(part=part, ms=ms, share=ms / true_ms if true_ms else 0.0)
-            for part, ms in parts.items()
-            if ms > 0 or part is Part.UNEXPLAINED
-        ),
-        what_ifs=answers.results if usable else {},
-        kernels=kernel_rows(trace, program, true_ms=true_ms, scale=calibration.device_scale * scale),
-        spans=read_spans(
-            trace,
-            program,
-            budget.exposed_by_event,
-            run=run,
-            scale=scale,
-            idle_ms=idle,
-            main_tid=steps.thread[1],
-        ),
-        replay_error=calibration.replay_error,
-        dispatch_scale=calibration.dispatch_scale,
-        usable_what_ifs=usable,
-        doubts=(*calibration.doubts, *_doubts(program, calibration)),
-        context=context,
-        launches=program.launch_calls,
-        device_activities=len(program.event),
-        missing_activities=program.missing_activities,
-        seams=price_seams(
+    return GpuReader(
+        trace=trace,
+        steps=steps,
+        facts=facts,
+        replay=replay,
+        calibration=calibrate(
             replay,
-            calibration,
-            work,
-            true_ms=true_ms,
-            together_ms=without_seams.saves_ms if without_seams is not None else 0.0,
+            None if facts.true_is_profiled else facts.true_ms,
+            input_ms=baseline.phases_ms.get("data") if baseline is not None else None,
+            host_scale=_host_scale(trace, program, baseline),
         ),
-        compiled=compiled_work(trace, program),
-        compute=compute,
-        after=answers.after if usable else {},
-        loop=loop[0] if loop is not None else None,
-        view=gpu_view(trace, program, main_tid=steps.thread[1], numbers=steps.numbers),
+        work=read_device_work(trace, program),
+        known=Circumstances(
+            facts=facts,
+            copy_bytes=np.where(
+                program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1
+            ),
+            optimizer_flavour=flavour,
+            optimizer_parameters=tensors,
+            capability=_capability(trace, facts.run),
+            ungraded=forward_work(trace, program, phase="evaluation") if facts.evaluates else None,
+        ),
     )
 
 
@@ -257,20 +256,14 @@ def _capability(trace: Trace, run: Run | None) -> str | None:
     return None
 
 
-def _credit_waits(
-    parts: dict[Part, float],
-    replay: Replay,
-    calibration: Calibration,
-    answers: Answers,
-    *,
-    scale: float,
-) -> None:
-    """Move dispatch idle that a wait brought about to the line of the wait.
+def _credit_waits(priced: Priced, replay: Replay, calibration: Calibration) -> dict[Part, float]:
+    """Return the lines with the dispatch idle that a wait brought about moved to the line of the wait.
 
     After a synchronisation the host starts from behind, and the device runs dry again and again
     until the host has caught up: gap by gap that looks like dispatching, yet without the wait it
     would not be there. How much is the difference between the budgets with and without the wait.
     """
+    parts, answers = dict(priced.parts), priced.answers
     for question, part in (
         (WhatIf.SYNCS_GONE, Part.SYNC),
         (WhatIf.COPIES_ASYNC, Part.COPIES),
@@ -279,12 +272,13 @@ def _credit_waits(
         if question not in answers.results:
             continue
         edit = calibration.base.and_also(answers.edits[question])
-        without = gpu_budget(replay.program, replay.run(edit), edit.factors())
-        fewer = parts[Part.DISPATCH] - without.parts[Part.DISPATCH] / 1e6 * scale
+        without = step_budget(replay.program, replay.run(edit), edit.factors())
+        fewer = parts[Part.DISPATCH] - without.parts[Part.DISPATCH] / 1e6 * priced.scale
         unseen = answers.results[question].saves_ms - parts[part]
         moved = max(0.0, min(fewer, unseen, parts[Part.DISPATCH]))
         parts[part] += moved
         parts[Part.DISPATCH] -= moved
+    return parts
 
 
 def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:

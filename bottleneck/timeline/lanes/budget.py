@@ -1,27 +1,24 @@
-"""The step budget of a GPU run: every moment of the step belongs to exactly one line.
+"""The step budget: every moment of the step belongs to exactly one line.
 
 In: a `Program` and the `Schedule` of its calibrated replay. Out: nanoseconds per step by part, and
 the exposed share of each host event. The lines add up to the schedule's step by construction: busy
-time is split by precedence, idle time gap by gap, and what remains is "unexplained".
-
-A gap of the device is its own when the kernel that ends it had been launched before the gap began
-(stream order, launch latency, spacing between queued kernels). Otherwise the host was late, and the
-gap is split over what the host did in it; work that dispatches counts for the wait before it when
-the host was still blocked as the device ran dry: without that wait it would have run ahead.
+time is split by precedence, idle time gap by gap (gaps.py), and what remains is "unexplained".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...model.codes import Part
+from ...model.diagnosis import BudgetLine
 from ..trace import intervals
-from .calibrate import DISPATCH_WORK
+from .gaps import DISPATCH_WORK, divide_gaps
 from .labels import PART_OF_WORK, WORK_OF_WAIT, Work
-from .program import NO_WAIT, PARTS
+from .program import PARTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,11 +26,11 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Schedule
 
-__all__ = ["GpuBudget", "gpu_budget"]
+__all__ = ["Budget", "budget_lines", "step_budget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuBudget:
+class Budget:
     """Per step, ns."""
 
     parts: dict[Part, float]
@@ -41,10 +38,8 @@ class GpuBudget:
     busy_ns: float
     exposed_by_event: NDArray[np.float64]
     """Idle time that each event's own work or wait explains, ns over the window (n,)."""
-    optimizer_dispatch_ns: float
-    """The share of dispatch that lies in the optimizer."""
-    aside_ns: float
-    """The share of other host work that is dispatch behind the update."""
+    by_work: NDArray[np.float64]
+    """What of `parts` the host explains, by category, (len(Work),)."""
 
 
 def _host_curves(
@@ -69,7 +64,7 @@ def _host_curves(
     return times, np.cumsum(spent, axis=0)
 
 
-def gpu_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64]) -> GpuBudget:
+def step_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64]) -> Budget:
     """Split the step time of a schedule.
 
     Args:
@@ -97,20 +92,17 @@ def gpu_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64
 
     gap_start, gap_end = intervals.gaps(covered_start, covered_end, low, high)
     exposed = np.zeros(len(program.kind))
-    optimizer_ns = aside_ns = 0.0
+    by_work = np.zeros(len(Work))
     if len(gap_start):
-        optimizer_ns, aside_ns = _split_gaps(
-            program, schedule, factors, (gap_start, gap_end), parts=parts, exposed=exposed
-        )
+        by_work = _split_gaps(program, schedule, factors, (gap_start, gap_end), parts=parts, exposed=exposed)
     total = high - low
     parts[Part.UNEXPLAINED] += total - sum(parts.values())
-    return GpuBudget(
+    return Budget(
         parts={p: v / steps for p, v in parts.items()},
         step_ns=total / steps,
         busy_ns=covered / steps,
         exposed_by_event=exposed,
-        optimizer_dispatch_ns=optimizer_ns / steps,
-        aside_ns=aside_ns / steps,
+        by_work=by_work / steps,
     )
 
 
@@ -122,45 +114,31 @@ def _split_gaps(
     *,
     parts: dict[Part, float],
     exposed: NDArray[np.float64],
-) -> tuple[float, float]:
-    """Attribute each gap; returns the dispatch time in the optimizer, and that behind the update."""
-    gap_start, gap_end = gaps
-    # Which activity ends the gap, and when the host had issued it.
-    order = np.argsort(schedule.start, kind="stable")
-    at = intervals.before(schedule.start[order], gap_end - 0.5)
-    none = at >= len(order)
-    ender = order[np.minimum(at, len(order) - 1)]
-    issued = np.where(none, gap_end, schedule.issued[program.event[ender]])
-    # The host caused as much of the gap as the launch came too late for a start right behind the
-    # work before; what it did meanwhile lies before the launch, not before the start.
-    own = np.minimum(program.spacing, gap_end - gap_start)
-    caused = np.clip(issued + program.latency - gap_start - own, 0.0, gap_end - gap_start - own)
-    caused = np.where(none, gap_end - gap_start, caused)
-    parts[Part.DEVICE] += float((gap_end - gap_start - caused).sum())
-    late = caused > 0
+) -> NDArray[np.float64]:
+    """Attribute each gap; returns what the host explains by category, (len(Work),)."""
+    found = divide_gaps(program, *gaps, began=schedule.start, issued=schedule.issued, host=schedule.host)
+    parts[Part.DEVICE] += float((found.end - found.start - found.caused).sum())
+    late = found.caused > 0
     if not late.any():
-        return 0.0, 0.0
-    dry, until = gap_start[late], issued[late]
-    start = until - caused[late]
+        return np.zeros(len(Work))
+    event, until = found.event[late], found.until[late]
+    start = until - found.caused[late]
 
     times, spent = _host_curves(program, schedule, factors)
     amounts = np.empty((len(start), len(Work)))
     for work in Work:
         curve = spent[:, work]
         amounts[:, work] = np.interp(until, times, curve) - np.interp(start, times, curve)
-    # Where the host was still blocked as the device ran dry, what it dispatches next counts for
-    # the wait.
-    event = np.minimum(intervals.before(schedule.host, dry), len(program.kind) - 1)
-    blocked = (program.wait[event] != NO_WAIT) & (schedule.issued[event] < dry - 1_000.0)
-    for kind, work in WORK_OF_WAIT.items():
-        rows = np.flatnonzero(blocked & (program.kind[event] == kind))
+    for work in WORK_OF_WAIT.values():
+        rows = np.flatnonzero(found.counts_for[late] == work)
         for dispatch in DISPATCH_WORK:
             if dispatch is not work:
                 amounts[rows, work] += amounts[rows, dispatch]
                 amounts[rows, dispatch] = 0.0
         np.add.at(exposed, event[rows], amounts[rows, work])
+    by_work: NDArray[np.float64] = amounts.sum(axis=0)
     for work in Work:
-        parts[PART_OF_WORK[work]] += float(amounts[:, work].sum())
+        parts[PART_OF_WORK[work]] += float(by_work[work])
     # Per device call: the part of its own stretch of host time that lies in a host-caused gap.
     length = until - start
     total = np.concatenate([[0.0], np.cumsum(length)])
@@ -174,4 +152,20 @@ def _split_gaps(
     stretch = covered_until(schedule.host) - covered_until(schedule.before)
     special = np.isin(program.kind, list(WORK_OF_WAIT))
     exposed[special] += np.where(exposed[special] > 0, 0.0, stretch[special])
-    return float(amounts[:, Work.OPTIMIZER].sum()), float(amounts[:, Work.ASIDE].sum())
+    return by_work
+
+
+def budget_lines(
+    parts: Mapping[Part, float], *, true_ms: float, details: Mapping[Part, str] | None = None
+) -> tuple[BudgetLine, ...]:
+    """Return the lines in ms, largest first; parts of nothing are left out, unexplained never is."""
+    return tuple(
+        BudgetLine(
+            part=part,
+            ms=ms,
+            share=ms / true_ms if true_ms > 0 else 0.0,
+            detail=(details or {}).get(part, ""),
+        )
+        for part, ms in sorted(parts.items(), key=lambda item: -item[1])
+        if ms > 0 or part is Part.UNEXPLAINED
+    )

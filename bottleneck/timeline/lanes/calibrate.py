@@ -21,6 +21,7 @@ import numpy as np
 
 from ...model.codes import Part
 from ...model.doubt import Doubt, DoubtCode
+from .gaps import DISPATCH_WORK
 from .labels import Work
 from .program import PARTS, EventKind
 from .replay import Edit, step_ends
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Replay
 
-__all__ = ["DISPATCH_WORK", "MAX_REPLAY_ERROR", "Calibration", "calibrate", "observed_step_ns"]
-
-DISPATCH_WORK = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD, Work.SEAM, Work.SYNC, Work.ASIDE)
-"""Host work that consists of recorded operators and calls, hence carries the profiler's cost."""
+__all__ = ["MAX_REPLAY_ERROR", "Calibration", "calibrate", "observed_step_ns"]
 
 MAX_REPLAY_ERROR = 0.10
 """Above it no what-if is drawn from the replay."""

@@ -37,6 +37,7 @@ class Work(IntEnum):
     INPUT = 3
     SYNC = 4
     ALLOCATOR = 5
+    """Allocator calls; without a GPU, page faults."""
     COMPILE = 6
     SEAM = 7
     """Between and around compiled regions of one forward or backward."""
@@ -46,6 +47,17 @@ class Work(IntEnum):
     """The profiler's own buffer work, which the true step does not have."""
     ASIDE = 11
     """Dispatch behind the step's last update: metrics, logging, averaged weights."""
+    # Without a GPU the host computes, too.
+    MATH = 12
+    MEMORY = 13
+    """Element-wise work, copies, reductions, generated kernels."""
+    UPDATE = 14
+    """What the optimizer's operators compute."""
+    COMMUNICATION = 15
+    COLLECTOR = 16
+    """Python's garbage collector, as far as it was measured."""
+    UNKNOWN = 17
+    """Time of the step that no trace divides."""
 
 
 PART_OF_WORK: dict[Work, Part] = {
@@ -61,6 +73,12 @@ PART_OF_WORK: dict[Work, Part] = {
     Work.ASIDE: Part.HOST,
     Work.COPY: Part.COPIES,
     Work.OVERHEAD: Part.UNEXPLAINED,
+    Work.MATH: Part.OTHER_MATH,
+    Work.MEMORY: Part.MEMORY_BOUND,
+    Work.UPDATE: Part.OPTIMIZER,
+    Work.COMMUNICATION: Part.COMMUNICATION,
+    Work.COLLECTOR: Part.HOST,
+    Work.UNKNOWN: Part.UNEXPLAINED,
 }
 WORK_OF_WAIT = {
     EventKind.SYNC: Work.SYNC,

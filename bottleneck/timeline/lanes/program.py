@@ -43,7 +43,16 @@ if TYPE_CHECKING:
     from ...model.run import CompileFacts
     from ..trace.table import Trace
 
-__all__ = ["NO_WAIT", "PARTS", "QUEUE_DEPTH", "WAIT_ALL", "EventKind", "Program", "build_program"]
+__all__ = [
+    "NO_WAIT",
+    "PARTS",
+    "QUEUE_DEPTH",
+    "WAIT_ALL",
+    "EventKind",
+    "Program",
+    "build_program",
+    "host_program",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,8 @@ class Program:
     """Launch calls without any device activity in the trace."""
     orphan_activities: int
     """Device activities without their launch call."""
+    phases: tuple[str, ...] = ()
+    """Without a GPU: the phase of each event; empty for the marks and for what lies outside every phase."""
 
     @property
     def steps(self) -> int:
@@ -163,6 +174,62 @@ def _gather(
         part=part[order][first],
     )
     return activities, tuple((int(k >> 40), int(k & ((1 << 40) - 1))) for k in lanes)
+
+
+def host_program(
+    phases: tuple[str, ...],
+    work_ns: NDArray[np.float64],
+    *,
+    seam_work: NDArray[np.float64],
+    host_work: HostWork,
+) -> Program:
+    """Build the program of one step without a device: between two marks an event per phase.
+
+    Args:
+        phases: names of the phases.
+        work_ns: what each of them is spent on, (phases, len(Work)).
+        seam_work: the SEAM column by owners, (phases, len(host_work.seam_owners)).
+        host_work: what the host did at each moment of the traced steps.
+    """
+    n = len(phases) + 2
+    kind = np.full(n, EventKind.PHASE, dtype=np.int8)
+    kind[[0, -1]] = EventKind.MARK
+    none = np.zeros(0, dtype=np.int64)
+    no_time = np.zeros(0)
+    marks = np.asarray([0, n - 1])
+    return Program(
+        kind=kind,
+        work=np.pad(work_ns, ((1, 1), (0, 0))),
+        seam_work=np.pad(seam_work, ((1, 1), (0, 0))),
+        after=np.zeros(n),
+        after_work=np.zeros(n, dtype=np.int8),
+        wait=np.full(n, NO_WAIT, dtype=np.int64),
+        row=np.full(n, -1, dtype=np.int64),
+        first_activity=np.zeros(n + 1, dtype=np.int64),
+        event=none,
+        lane=none,
+        duration=no_time,
+        delay=no_time,
+        depends=none,
+        activity_row=none,
+        part=none.astype(np.int8),
+        observed_start=no_time,
+        observed_end=no_time,
+        launch_work=none.astype(np.int8),
+        marks=marks,
+        mark_ns=np.asarray([0.0, float(work_ns.sum())]),
+        latency=0.0,
+        spacing=0.0,
+        lanes=(),
+        parts=PARTS,
+        host_work=host_work,
+        recorded=np.zeros(len(Work), dtype=np.int64),
+        origin_ns=0,
+        launch_calls=0,
+        missing_activities=0,
+        orphan_activities=0,
+        phases=("", *phases, ""),
+    )
 
 
 def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is one column)

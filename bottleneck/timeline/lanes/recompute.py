@@ -26,11 +26,10 @@ from .replay import Edit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..cpu.segments import Segments
     from .calibrate import Calibration
     from .replay import Replay
 
-__all__ = ["checkpoint_ms", "forward_work", "recomputed", "recomputed_ms", "without_recomputation"]
+__all__ = ["checkpoint_ms", "forward_work", "recomputed", "recomputed_ns", "without_recomputation"]
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function")
 _FORWARD_ONLY = re.compile(
@@ -50,18 +49,15 @@ def recomputed(trace: Trace, program: Program) -> NDArray[np.bool_]:
     return out
 
 
-def recomputed_ms(trace: Trace | None, segments: Segments | None) -> float:
-    """Return the profiled time in which backward recomputes, without a device, ms per step."""
-    if trace is None or segments is None or not len(segments.row):
-        return 0.0
-    first, last = segments.bounds_ns
+def recomputed_ns(trace: Trace, *, thread: int, low_ns: int, high_ns: int) -> float:
+    """Return the profiled time in which backward recomputes on one thread of a run without a device."""
     spent = 0.0
     for tid, begin, end in _stretches(trace):
-        inside = (begin >= first) & (end <= last)
-        if tid == segments.tid and inside.any():
+        inside = (begin >= low_ns) & (end <= high_ns)
+        if tid == thread and inside.any():
             # Checkpoints within checkpoints: the outer stretch holds the inner one.
             spent += measure(begin[inside], end[inside])
-    return spent / max(1, segments.steps) / 1e6
+    return spent
 
 
 def _stretches(trace: Trace) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:

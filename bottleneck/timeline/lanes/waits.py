@@ -53,6 +53,8 @@ class EventKind(IntEnum):
     ALLOCATOR = 3
     MARK = 4
     """A step boundary."""
+    PHASE = 5
+    """All of one phase of the step: the events of a run without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The loader that feeds the training: which one it is, what a batch costs, and whether supply keeps up.
 
-In: loader.json. Out: one loader, and figures of it.
+In: loader.json. Out: one loader, figures of it, and what more workers, or none, would give.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...model.codes import WhatIf
+from ...model.diagnosis import WhatIfResult
 from ...model.run import LoaderFacts
+from ...model.words import ms
+from .baseline import Baseline
 
 __all__ = [
     "InputSupply",
@@ -19,7 +23,9 @@ __all__ = [
     "input_supply",
     "is_bursty",
     "production_ms",
+    "supply_answers",
     "training_loader",
+    "workers_needed",
 ]
 
 _FEWEST_FETCHES = 10
@@ -92,8 +98,6 @@ class InputSupply:
     where: str
     wait_ms: float
     """Of the step: waiting in the loader."""
-    needed_workers: int | None = None
-    """Workers whose supply keeps up with the step without its wait."""
     startup_ms: float = 0.0
     """Of the wait, per step: workers being started anew for another epoch."""
     alone_ms: float | None = None
@@ -101,7 +105,7 @@ class InputSupply:
 
 
 def input_supply(
-    loaders: Sequence[LoaderFacts], *, wait_ms: float, true_ms: float, cores: int | None = None
+    loaders: Sequence[LoaderFacts], *, wait_ms: float, cores: int | None = None
 ) -> InputSupply | None:
     """Join the training loader's production cost with the step."""
     loader = training_loader(loaders)
@@ -117,7 +121,6 @@ def input_supply(
         production = wait_ms
     else:
         return None
-    rest = max(true_ms - wait_ms, 1e-6)
     alone = None
     if loader.num_workers and made is not None and made.fetch_ms:
         # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
@@ -129,7 +132,6 @@ def input_supply(
         workers=loader.num_workers,
         where="workers" if loader.num_workers else "main",
         wait_ms=wait_ms,
-        needed_workers=max(1, math.ceil(production / rest)),
         startup_ms=_startup_ms(loader, steps=steps),
         alone_ms=alone,
     )
@@ -145,3 +147,76 @@ def _startup_ms(loader: LoaderFacts, *, steps: int) -> float:
     start = statistics.median(starts)
     held = sum(wait > _START_SHARE * start for wait in loader.wait_ms)
     return start * held / steps
+
+
+def workers_needed(supply: InputSupply, *, rest_ms: float) -> int:
+    """Return the workers whose supply keeps up with the step that never waits for input."""
+    return max(1, math.ceil(supply.production_ms / max(rest_ms, 1e-6)))
+
+
+def supply_answers(
+    supply: InputSupply, *, rest_ms: float, true_ms: float, cores: int | None, baseline: Baseline | None
+) -> dict[WhatIf, WhatIfResult]:
+    """Answer what no replay can: the producers are other processes, or should be.
+
+    Args:
+        supply: the training loader.
+        rest_ms: the step when no batch is waited for.
+        true_ms: the step.
+        cores: that workers may use.
+        baseline: whose processor time says what production and training share.
+    """
+    found = (
+        _more_workers(supply, rest_ms=rest_ms, true_ms=true_ms, cores=cores, baseline=baseline),
+        _in_main(supply, rest_ms=rest_ms, true_ms=true_ms),
+    )
+    return {answer.question: answer for answer in found if answer is not None and answer.saves_ms > 0}
+
+
+def _more_workers(
+    supply: InputSupply, *, rest_ms: float, true_ms: float, cores: int | None, baseline: Baseline | None
+) -> WhatIfResult | None:
+    if not cores:
+        return None
+    # More workers than cores only pay while they sleep on a disk, which is not assumed.
+    workers = min(workers_needed(supply, rest_ms=rest_ms), cores)
+    if workers <= supply.workers:
+        return None
+    cpu_rest, cpu_production = rest_ms, supply.production_ms
+    if baseline is not None and baseline.user_ms is not None and baseline.system_ms is not None:
+        cpu = baseline.user_ms + baseline.system_ms
+        if supply.where == "main":
+            cpu_production = min(supply.production_ms, max(0.0, cpu - rest_ms))
+            cpu_rest = max(0.0, cpu - cpu_production)
+        else:
+            cpu_rest = cpu
+    shared = (cpu_rest + cpu_production) / cores
+    step = min(max(rest_ms, supply.production_ms / workers, shared), true_ms)
+    basis = (
+        f"{ms(supply.production_ms)} of production per step spread over {workers} workers, beside "
+        f"{ms(rest_ms)} of everything else, on {cores} cores"
+    )
+    tight = shared > 0.8 * step
+    if tight:
+        basis += "; production and training share the cores, so this is the most it can give"
+    return WhatIfResult(
+        question=WhatIf.INPUT_WORKERS,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=basis,
+        bound=tight,
+    )
+
+
+def _in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
+    """Ask for no workers: where shipping a batch costs more than making it, or starting them does."""
+    if supply.alone_ms is None:
+        return None
+    step = rest_ms + supply.alone_ms
+    return WhatIfResult(
+        question=WhatIf.INPUT_IN_MAIN,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=f"{ms(supply.alone_ms)} to make the input of a step without workers, after "
+        f"{ms(rest_ms)} of everything else; with {supply.workers} it waits {ms(supply.wait_ms)}",
+    )

@@ -53,6 +53,11 @@ class Steps:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    @property
+    def edges_ns(self) -> NDArray[np.int64]:
+        """Boundaries of consecutive steps: each begin, and the end of the last."""
+        return np.concatenate([self.start_ns, self.end_ns[-1:]]).astype(np.int64)
+
     def which(self, when_ns: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the position of the step that each moment lies in; NONE outside all of them."""
         return intervals.which(self.start_ns, self.end_ns, when_ns)

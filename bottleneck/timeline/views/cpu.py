@@ -1,7 +1,7 @@
 """The timeline of one traced step of a run without a GPU, as recorded.
 
-In: a `Trace`, the flattened `Segments` of its training thread, their pools. Out: `StepTimeline`: the
-training thread's time with nothing left out, coloured by budget line, and other threads beside it.
+In: a `Trace`, the flattened `Segments` of its training thread, what each is spent on. Out: `StepTimeline`:
+the training thread's time with nothing left out, coloured by budget line, and other threads beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.codes import Part
-from ..cpu.pools import Pool
+from ..lanes.labels import PART_OF_WORK, Work
 from ..trace.dialect import PROFILER_STEP, Kind
 from ..trace.table import NONE
 from .thinned import PARTS, LaneEvents, Sketch, choose_step, thread_name
@@ -25,26 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["cpu_view"]
 
-_PART_OF_POOL: dict[Pool, Part] = {
-    Pool.INPUT: Part.INPUT,
-    Pool.MATH: Part.OTHER_MATH,
-    Pool.MEMORY: Part.MEMORY_BOUND,
-    Pool.GRAPH: Part.MEMORY_BOUND,
-    Pool.OPS: Part.DISPATCH,
-    Pool.PYTHON: Part.DISPATCH,
-    Pool.SEAM: Part.GRAPH_BREAK,
-    Pool.HOST: Part.HOST,
-    Pool.COMPILING: Part.COMPILE,
-    Pool.UNKNOWN: Part.UNEXPLAINED,
-    Pool.COMMUNICATION: Part.COMMUNICATION,
-}
 _OTHER_THREADS = 4
 
 
 def cpu_view(
     trace: Trace,
     segments: Segments,
-    segment_pool: NDArray[np.int8],
+    work: NDArray[np.int8],
     *,
     numbers: NDArray[np.int64] | None = None,
 ) -> StepTimeline | None:
@@ -53,7 +40,7 @@ def cpu_view(
     Args:
         trace: the trace.
         segments: flattened whole steps.
-        segment_pool: pool of each segment (`Pools.segment_pool`).
+        work: category of each segment (`Division.work`).
         numbers: the profiler's numbers of the steps.
     """
     if segments.steps == 0 or len(segments.start_ns) == 0:
@@ -70,12 +57,7 @@ def cpu_view(
     )
     sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
 
-    of_pool = np.asarray([PARTS.index(_PART_OF_POOL[p]) for p in Pool], dtype=np.int64)
-    part = of_pool[segment_pool[mine]]
-    # Optimizer operators are one line of the budget, whatever they compute.
-    phase = np.asarray(segments.phases, dtype=object)[segments.phase[mine]]
-    works = np.isin(part, [PARTS.index(Part.OTHER_MATH), PARTS.index(Part.MEMORY_BOUND)])
-    part = np.where((phase == "optimizer") & works, PARTS.index(Part.OPTIMIZER), part)
+    part = np.asarray([PARTS.index(PART_OF_WORK[w]) for w in Work], dtype=np.int64)[work[mine]]
     row = segments.row[mine]
     python = sketch.code("Python between operators")
     label = np.full(len(row), python)

@@ -5,7 +5,7 @@ whoever draws more than one step.
 
 The step shown runs from the end of the step before to its own end, host and device both done: what a
 host that runs ahead dispatches in it may belong to the next step. Idle time is divided by the budget's
-rule (budget.py) at the recorded times, so that dispatch shows as long as it was under the profiler.
+rule (gaps.py) at the recorded times, so that dispatch shows as long as it was under the profiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from ...model.codes import BUDGET_PARTS, Part
 from ...model.view import NO_PART
-from ..lanes.calibrate import DISPATCH_WORK
+from ..lanes.gaps import DISPATCH_WORK, divide_gaps
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import NO_WAIT, EventKind
 from ..lanes.replay import step_ends
@@ -76,6 +76,17 @@ def _host_curve(trace: Trace, program: Program) -> tuple[NDArray[np.int64], NDAr
     return edges, work
 
 
+def _recorded_times(trace: Trace, program: Program) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return when each event was issued, or its wait began, and when the host was done with it."""
+    issued, host = np.empty(len(program.kind)), np.empty(len(program.kind))
+    issued[program.marks] = host[program.marks] = program.mark_ns
+    calls = np.flatnonzero(program.row >= 0)
+    rows = program.row[calls]
+    host[calls] = trace.end_of(rows)
+    issued[calls] = np.where(program.wait[calls] != NO_WAIT, trace.ts_ns[rows], trace.end_of(rows))
+    return issued, host
+
+
 def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
     """Divide the device's idle time of the traced window by what the host did meanwhile.
 
@@ -90,19 +101,10 @@ def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
         none = np.zeros(0, dtype=np.int64)
         return IdlePieces(start=none, end=none, part=none)
 
-    # As gpu_budget does it, at recorded times: how much of each gap the host caused.
-    order = np.argsort(program.observed_start, kind="stable")
-    at = intervals.before(program.observed_start[order], gap_end - 0.5)
-    none_after = at >= len(order)
-    ender = program.event[order[np.minimum(at, len(order) - 1)]]
-    rows = program.row[ender]
-    waits = program.wait[ender] != NO_WAIT
-    issued = np.where(waits, trace.ts_ns[rows], trace.end_of(rows)).astype(np.float64)
-    length = (gap_end - gap_start).astype(np.float64)
-    own = np.minimum(program.spacing, length)
-    caused = np.clip(issued + program.latency - gap_start - own, 0.0, length - own)
-    caused = np.where(none_after, length, caused).astype(np.int64)
-    until = np.where(none_after, gap_end, issued).astype(np.int64)
+    issued, host = _recorded_times(trace, program)
+    found = divide_gaps(program, gap_start, gap_end, began=program.observed_start, issued=issued, host=host)
+    length = gap_end - gap_start
+    caused, until = found.caused.astype(np.int64), found.until.astype(np.int64)
 
     edges, work = _host_curve(trace, program)
     begin = until - caused
@@ -122,16 +124,11 @@ def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
     end = np.minimum(after, until[gap]) + shift
     category = work[cell]
 
-    # Where the host was still blocked as the device ran dry, what it dispatches next counts for the wait.
-    call_start, call_end, event = _calls(trace, program)
-    held = _blocked_at(gap_start, call_start, call_end, program.wait[event] != NO_WAIT)
-    blocking = np.where(held >= 0, program.kind[event[np.maximum(held, 0)]] if len(event) else -1, -1)
-    for kind, wait_work in WORK_OF_WAIT.items():
-        mine = (blocking[gap] == kind) & np.isin(category, [int(w) for w in DISPATCH_WORK])
-        category = np.where(mine, int(wait_work), category)
+    dispatches = np.isin(category, [int(w) for w in DISPATCH_WORK]) & (found.counts_for[gap] >= 0)
+    category = np.where(dispatches, found.counts_for[gap], category)
 
     part_of_work = np.asarray([PARTS.index(PART_OF_WORK[w]) for w in Work], dtype=np.int64)
-    tail = np.flatnonzero(caused < length.astype(np.int64))
+    tail = np.flatnonzero(caused < length)
     all_start = np.concatenate([start, gap_start[tail] + caused[tail]])
     all_end = np.concatenate([end, gap_end[tail]])
     part = np.concatenate([part_of_work[category], np.full(len(tail), PARTS.index(Part.DEVICE))])
@@ -145,22 +142,6 @@ def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
     return IdlePieces(
         start=all_start[first].astype(np.int64), end=all_end[last].astype(np.int64), part=part[first]
     )
-
-
-def _blocked_at(
-    when: NDArray[np.int64],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    waits: NDArray[np.bool_],
-) -> NDArray[np.int64]:
-    """Return per moment the index of the waiting call that the host was in by then, or -1."""
-    index = np.flatnonzero(waits)
-    if not len(index):
-        return np.full(len(when), -1, dtype=np.int64)
-    index = index[np.argsort(start[index], kind="stable")]
-    at = intervals.latest(start[index], when - 1_000)
-    found = index[np.maximum(at, 0)]
-    return np.where((at >= 0) & (end[found] > when), found, -1)
 
 
 def gpu_view(

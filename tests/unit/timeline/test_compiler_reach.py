@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.run import CompileFacts
 from torch_bottleneck.timeline.gpu.compiler_reach import (
     ENTRY_NS,
     GRAPH_NS,
@@ -21,13 +22,16 @@ from torch_bottleneck.timeline.gpu.compiler_reach import (
     read_reach,
 )
 from torch_bottleneck.timeline.gpu.device_work import read_device_work
-from torch_bottleneck.timeline.gpu.questions.ask import Answers, ask_gpu
-from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances, Question
+from torch_bottleneck.timeline.gpu.questions import gpu_questions
+from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances
 from torch_bottleneck.timeline.gpu.questions.dispatch import dispatch_questions
+from torch_bottleneck.timeline.lanes.ask import Answers, Asker
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
+from torch_bottleneck.timeline.lanes.questions import Question, shared_questions
 from torch_bottleneck.timeline.lanes.replay import Replay
+from torch_bottleneck.timeline.steps.facts import Facts
 
 from .traces import BACKWARD, TraceWriter
 
@@ -147,7 +151,10 @@ def answered(writer: TraceWriter) -> Answers:
     assert program is not None
     replay = Replay(program)
     work = read_device_work(trace, program)
-    return ask_gpu(replay, calibrate(replay, None), work, Circumstances(true_ms=1.0))
+    calibration, facts = calibrate(replay, None), Facts(true_ms=1.0)
+    questions = gpu_questions(program, calibration, work, Circumstances(facts=facts))
+    asker = Asker(replay, calibration.base, true_ms=1.0)
+    return asker.ask((*shared_questions(program, facts), *questions))
 
 
 def test_a_node_that_adds_to_a_gradient_tells_nothing_of_the_hosts_speed() -> None:
@@ -164,7 +171,7 @@ def asked(writer: TraceWriter, *, compiled: bool = False) -> tuple[Program, dict
     program = build_program(trace, np.asarray([round(e * 1000) for e in EDGES]))
     assert program is not None
     replay = Replay(program)
-    known = Circumstances(true_ms=1.0, compiled=compiled)
+    known = Circumstances(facts=Facts(true_ms=1.0, compile_facts=CompileFacts(used=compiled)))
     work = read_device_work(trace, program)
     questions = dispatch_questions(program, calibrate(replay, None), work, known)
     return program, {q.name: q for q in questions}, replay

@@ -25,12 +25,12 @@ from torch_bottleneck.model.run import (
     StepTable,
     Window,
 )
-from torch_bottleneck.timeline.cpu.budget import fault_ms
-from torch_bottleneck.timeline.cpu.reading import read_cpu
+from torch_bottleneck.timeline.cpu.program import fault_ms
 from torch_bottleneck.timeline.steps.baseline import Baseline
 from torch_bottleneck.timeline.steps.supply import input_supply
 
 from .cpu_traces import make_steps, make_trace, training, training_step
+from .readings import read
 
 NAMES = (
     "aten::mm",
@@ -96,7 +96,7 @@ def test_parts_add_up_to_the_true_step(rows, wall, shares, system, collector):
     run, kept = run_of(
         wall, phases, system_cpu_ms=[system], user_cpu_ms=[wall], minor_faults=[5000], gc_ms=[collector]
     )
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 4000)]), true_ms=wall, run=run, kept=kept)
+    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=wall, run=run, kept=kept)
     assert sum(line.ms for line in timeline.budget) == pytest.approx(wall)
     assert all(line.ms >= -1e-9 for line in timeline.budget)
     assert all(0 <= answer.step_ms <= wall + 1e-9 for answer in timeline.what_ifs.values())
@@ -105,14 +105,14 @@ def test_parts_add_up_to_the_true_step(rows, wall, shares, system, collector):
 @settings(max_examples=60, deadline=None)
 @given(rows=nested_rows(), true_ms=st.floats(0.1, 20.0))
 def test_parts_of_a_bare_trace_add_up_to_the_step_given(rows, true_ms):
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 4000)]), true_ms=true_ms)
+    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=true_ms)
     assert sum(line.ms for line in timeline.budget) == pytest.approx(true_ms)
 
 
 def test_the_wait_comes_from_the_baseline_and_not_from_the_trace():
     trace, steps = training(4, data=500.0)
     run, kept = run_of(12.1, {"data": 10.0, "forward": 1.0, "backward": 1.0, "optimizer": 0.1})
-    timeline = read_cpu(trace, steps, true_ms=12.1, run=run, kept=kept)
+    timeline = read(trace, steps, true_ms=12.1, run=run, kept=kept)
     assert timeline.part_ms(Part.INPUT) == pytest.approx(10.0)
     assert timeline.what_ifs[WhatIf.INPUT_READY].step_ms == pytest.approx(2.1)
 
@@ -121,7 +121,7 @@ def test_the_profilers_cost_is_taken_from_dispatch_and_never_from_work():
     # Profiled: 1 ms of mm and 100 small operators in 1 ms. Unprofiled the forward took 1.5 ms.
     trace, steps = training(4, math=1000.0, small_ops=100)
     run, kept = run_of(2.6, {"forward": 1.5, "backward": 1.0, "optimizer": 0.1})
-    timeline = read_cpu(trace, steps, true_ms=2.6, run=run, kept=kept)
+    timeline = read(trace, steps, true_ms=2.6, run=run, kept=kept)
     assert timeline.part_ms(Part.OTHER_MATH) == pytest.approx(2.0, rel=0.01)
     assert timeline.part_ms(Part.DISPATCH) + timeline.part_ms(Part.MEMORY_BOUND) == pytest.approx(
         0.5, rel=0.1
@@ -133,8 +133,8 @@ def test_the_profilers_cost_is_taken_from_dispatch_and_never_from_work():
 def test_tiny_operators_are_dispatch_and_long_ones_are_work():
     launching, steps = training(4, math=5.0, small_ops=300, optimizer=5.0)
     busy, busy_steps = training(4, math=5000.0, small_ops=3)
-    first = read_cpu(launching, steps, true_ms=3.0)
-    second = read_cpu(busy, busy_steps, true_ms=10.0)
+    first = read(launching, steps, true_ms=3.0)
+    second = read(busy, busy_steps, true_ms=10.0)
     assert first.part_ms(Part.DISPATCH) > 0.6 * first.true_ms
     assert second.part_ms(Part.OTHER_MATH) > 0.9 * second.true_ms
 
@@ -142,7 +142,7 @@ def test_tiny_operators_are_dispatch_and_long_ones_are_work():
 def test_work_between_the_steps_that_the_trace_lacks_is_host_work():
     trace, steps = training(4)
     run, kept = run_of(10.0, {"forward": 1.0, "backward": 1.0, "optimizer": 0.1})
-    timeline = read_cpu(trace, steps, true_ms=10.0, run=run, kept=kept)
+    timeline = read(trace, steps, true_ms=10.0, run=run, kept=kept)
     assert timeline.part_ms(Part.HOST) == pytest.approx(7.9, rel=0.02)
 
 
@@ -155,7 +155,7 @@ def test_host_work_that_the_trace_lacks_has_the_place_that_the_samples_tell(part
     run, kept = run_of(50.0, {"data": 0.5, "forward": 1.0, "backward": 1.0, "optimizer": 0.1})
     place = SiteTime(site=SourceSite(file="loss.py", line=7, function="loss"), phase=part, count=30)
     run = msgspec.structs.replace(run, sites=[place])
-    timeline = read_cpu(trace, steps, true_ms=50.0, run=run, kept=kept)
+    timeline = read(trace, steps, true_ms=50.0, run=run, kept=kept)
     (span,) = (span for span in timeline.spans if span.what == what)
     assert span.exposed_ms == pytest.approx(47.4, abs=0.5)
     assert span.site == place.site
@@ -163,7 +163,7 @@ def test_host_work_that_the_trace_lacks_has_the_place_that_the_samples_tell(part
 
 def test_a_moment_lost_to_another_process_does_not_become_a_cause():
     trace, steps = training(5)
-    quiet = read_cpu(trace, steps, true_ms=2.1)
+    quiet = read(trace, steps, true_ms=2.1)
     rows, bounds, now = [], [], 0.0
     for k in range(5):
         pause = 40_000.0 if k == 2 else 0.0
@@ -178,7 +178,7 @@ def test_a_moment_lost_to_another_process_does_not_become_a_cause():
         ]
         now += pause + 2100
         bounds.append((begin, now))
-    disturbed = read_cpu(make_trace(rows), make_steps(bounds), true_ms=2.1)
+    disturbed = read(make_trace(rows), make_steps(bounds), true_ms=2.1)
     assert disturbed.part_ms(Part.HOST) == pytest.approx(quiet.part_ms(Part.HOST), abs=0.05)
 
 
@@ -186,10 +186,10 @@ def test_page_faults_are_system_time_as_far_as_faults_explain_it():
     trace, steps = training(4)
     phases = {"forward": 1.0, "backward": 1.0, "optimizer": 0.1}
     run, kept = run_of(2.1, phases, system_cpu_ms=[0.8], user_cpu_ms=[1.3], minor_faults=[400])
-    timeline = read_cpu(trace, steps, true_ms=2.1, run=run, kept=kept)
+    timeline = read(trace, steps, true_ms=2.1, run=run, kept=kept)
     assert timeline.part_ms(Part.ALLOCATOR) == pytest.approx(0.8, rel=0.01)
     run, kept = run_of(2.1, phases, system_cpu_ms=[0.8], user_cpu_ms=[1.3], minor_faults=[4])
-    assert read_cpu(trace, steps, true_ms=2.1, run=run, kept=kept).part_ms(Part.ALLOCATOR) == 0
+    assert read(trace, steps, true_ms=2.1, run=run, kept=kept).part_ms(Part.ALLOCATOR) == 0
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_steady_compilation_is_the_difference_of_the_means():
         compiled=[False, False, True, False, True],
     )
     run = Run(windows=[Window(name="baseline", status="ok", steps=table)])
-    timeline = read_cpu(trace, steps, true_ms=42.1, run=run, kept=np.ones(5, dtype=bool))
+    timeline = read(trace, steps, true_ms=42.1, run=run, kept=np.ones(5, dtype=bool))
     assert timeline.part_ms(Part.COMPILE) == pytest.approx(40.0)
     assert timeline.what_ifs[WhatIf.NO_COMPILE].step_ms == pytest.approx(2.1)
 
@@ -239,9 +239,9 @@ def test_seams_are_regions_that_dynamo_resumed_and_blocks_compiled_apart_are_not
     steps = make_steps([(0, 1000)])
     nested = make_trace(compiled_step(4, nested=True))
     side_by_side = make_trace(compiled_step(4, nested=False))
-    assert read_cpu(nested, steps, true_ms=1.0, compile_facts=broken).part_ms(Part.GRAPH_BREAK) > 0.3
-    assert read_cpu(side_by_side, steps, true_ms=1.0, compile_facts=broken).part_ms(Part.GRAPH_BREAK) > 0.1
-    assert read_cpu(side_by_side, steps, true_ms=1.0, compile_facts=whole).part_ms(Part.GRAPH_BREAK) == 0
+    assert read(nested, steps, true_ms=1.0, compile_facts=broken).part_ms(Part.GRAPH_BREAK) > 0.3
+    assert read(side_by_side, steps, true_ms=1.0, compile_facts=broken).part_ms(Part.GRAPH_BREAK) > 0.1
+    assert read(side_by_side, steps, true_ms=1.0, compile_facts=whole).part_ms(Part.GRAPH_BREAK) == 0
 
 
 def test_a_hand_made_batch_is_input_and_what_stands_before_the_last_read_is_not():
@@ -256,7 +256,7 @@ def test_a_hand_made_batch_is_input_and_what_stands_before_the_last_read_is_not(
         ("aten::_local_scalar_dense", "op", 2225.0, 10.0),
         ("aten::lift_fresh", "op", 9000.0, 5.0),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 9100)]), true_ms=9.1)
+    timeline = read(make_trace(rows), make_steps([(0, 9100)]), true_ms=9.1)
     assert timeline.part_ms(Part.INPUT) == pytest.approx(6.86, abs=0.05)
     # The reads themselves are the last step's logging, too.
     assert timeline.part_ms(Part.HOST) == pytest.approx(2.04, abs=0.05)
@@ -271,7 +271,7 @@ def test_operators_after_the_update_are_no_dispatch_of_the_training():
     length = training_step(0.0, data=10.0, small_ops=50)[1] + 1000.0
     rows = [row for k in range(3) for row in step(k * length)]
     steps = make_steps([(k * length, (k + 1) * length) for k in range(3)])
-    timeline = read_cpu(make_trace(rows), steps, true_ms=length / 1e3)
+    timeline = read(make_trace(rows), steps, true_ms=length / 1e3)
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.0, abs=0.05)
     assert timeline.part_ms(Part.DISPATCH) == pytest.approx(0.5, abs=0.1)
     compiled = timeline.what_ifs[WhatIf.COMPILED]
@@ -286,7 +286,7 @@ def test_compiling_the_model_takes_no_dispatch_out_of_a_loss_or_an_update_by_han
         ("aten::mm", "op", 500.0, 100.0),
         *(("aten::lerp_", "op", 600.0 + 10.0 * i, 4.0) for i in range(140)),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 2000)]), true_ms=2.0)
+    timeline = read(make_trace(rows), make_steps([(0, 2000)]), true_ms=2.0)
     assert timeline.part_ms(Part.DISPATCH) == pytest.approx(1.9, abs=0.05)
     assert timeline.what_ifs[WhatIf.COMPILED].saves_ms == pytest.approx(0.5, abs=0.02)
 
@@ -299,7 +299,7 @@ def test_an_update_by_hand_leaves_no_mark_behind_which_work_stands_aside():
         ("aten::mm", "op", 100.0, 100.0),
         *(("aten::add_", "op", 200.0 + 10 * i, 4.0) for i in range(50)),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 700)]), true_ms=0.7)
+    timeline = read(make_trace(rows), make_steps([(0, 700)]), true_ms=0.7)
     assert timeline.part_ms(Part.HOST) == 0
 
 
@@ -314,7 +314,7 @@ def test_an_update_by_hand_is_no_preparation_of_the_next_batch(name: str, torch_
         *((name, "op", 300.0 + 10.0 * i, 8.0) for i in range(60)),
         ("aten::normal_", "op", 900.0, 100.0),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0)
+    timeline = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0)
     # With an optimizer of torch's what follows it may well be a batch being normalised in place.
     expected = 0.75 if torch_optimizer else 0.1
     assert timeline.part_ms(Part.INPUT) == pytest.approx(expected, abs=0.01)
@@ -338,7 +338,7 @@ def test_samples_tell_the_last_steps_metrics_from_the_next_batch(after, before, 
         for part, line, count in (("sampled after", 50, after), ("sampled before", 10, before))
     ]
     run = Run(sites=sites)
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 8300)]), true_ms=8.3, run=run)
+    timeline = read(make_trace(rows), make_steps([(0, 8300)]), true_ms=8.3, run=run)
     other = Part.INPUT if cause is Part.HOST else Part.HOST
     assert timeline.part_ms(cause) > 7.9
     assert timeline.part_ms(other) < 0.2
@@ -353,7 +353,7 @@ def test_python_between_fetch_and_forward_prepares_the_batch():
         ("aten::mm", "op", 5100.0, 100.0),
         ("backward", "label", 5200.0, 100.0),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 5300)]), true_ms=5.3)
+    timeline = read(make_trace(rows), make_steps([(0, 5300)]), true_ms=5.3)
     assert timeline.part_ms(Part.INPUT) == pytest.approx(5.1, abs=0.02)
 
 
@@ -377,10 +377,10 @@ def test_workers_started_anew_are_priced_by_the_starts_that_the_baseline_holds()
         wait_step=list(range(20)),
         production=Production(where="workers", batches=40, fetch_ms=[0.2] * 40),
     )
-    supply = input_supply([facts], wait_ms=3.1, true_ms=10.0)
+    supply = input_supply([facts], wait_ms=3.1)
     assert supply is not None
     assert supply.startup_ms == pytest.approx(5.0)
-    kept = input_supply([msgspec.structs.replace(facts, persistent_workers=True)], wait_ms=3.1, true_ms=10.0)
+    kept = input_supply([msgspec.structs.replace(facts, persistent_workers=True)], wait_ms=3.1)
     assert kept is not None
     assert kept.startup_ms == 0
 
@@ -404,7 +404,7 @@ def test_batches_cheaper_to_make_than_to_hand_over_need_no_workers(workers, core
     run = msgspec.structs.replace(run, host=HostFacts(cores=cores))
     made = Production(where="workers" if workers else "main", batches=20, fetch_ms=fetch_ms)
     loaders = [loader(num_workers=workers, production=made, wait_ms=[8.0] * 10)]
-    timeline = read_cpu(trace, steps, true_ms=10.0, run=run, kept=kept, loaders=loaders)
+    timeline = read(trace, steps, true_ms=10.0, run=run, kept=kept, loaders=loaders)
     answer = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
     assert (answer.step_ms if answer is not None else None) == pytest.approx(step_ms)
 
@@ -416,8 +416,8 @@ def test_workers_cannot_give_more_than_the_cores_have():
     asleep, kept = run_of(50.0, phases, user_cpu_ms=[10.0], system_cpu_ms=[0.0])
     busy, _ = run_of(50.0, phases, user_cpu_ms=[50.0], system_cpu_ms=[0.0])
     loaders = [loader(num_workers=0, production=made, wait_ms=[40.0] * 10)]
-    free = read_cpu(trace, steps, true_ms=50.0, run=asleep, kept=kept, loaders=loaders)
-    tight = read_cpu(trace, steps, true_ms=50.0, run=busy, kept=kept, loaders=loaders)
+    free = read(trace, steps, true_ms=50.0, run=asleep, kept=kept, loaders=loaders)
+    tight = read(trace, steps, true_ms=50.0, run=busy, kept=kept, loaders=loaders)
     assert free.what_ifs[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(10.0)
     assert tight.what_ifs[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(12.5)
     assert tight.what_ifs[WhatIf.INPUT_WORKERS].bound
@@ -432,14 +432,14 @@ def test_a_fused_optimizer_saves_launches_and_passes_and_is_not_offered_twice():
 
         facts = [OptimizerFacts(cls="AdamW", flavour=flavour)]  # type: ignore[arg-type]
         ran = msgspec.structs.replace(run, optimizers=facts)
-        timeline = read_cpu(trace, steps, true_ms=3.0, run=ran, kept=kept)
+        timeline = read(trace, steps, true_ms=3.0, run=ran, kept=kept)
         assert (WhatIf.OPTIMIZER_FUSED in timeline.what_ifs) is offered
 
 
 def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():
     # The millisecond outside the phases may hold the loss as well as logging.
     run, kept = run_of(10.0, {"data": 6.0, "forward": 1.0, "backward": 1.0, "evaluation": 1.0})
-    timeline = read_cpu(None, None, true_ms=10.0, run=run, kept=kept)
+    timeline = read(None, None, true_ms=10.0, run=run, kept=kept)
     assert timeline.part_ms(Part.INPUT) == pytest.approx(6.0)
     assert timeline.part_ms(Part.UNEXPLAINED) == pytest.approx(3.0)
     assert timeline.part_ms(Part.HOST) == pytest.approx(1.0)
@@ -462,7 +462,7 @@ def test_a_few_lost_time_slices_on_a_busy_machine_are_no_checkpoint():
     trace, steps = training(4, after=100.0)
     for cpu_ms, is_host_work in ((10.0, True), (1.0, False)):
         run, kept = unsteady_run([0.1, 20.1, 0.1, 0.1, 20.1], cpu_ms=cpu_ms)
-        timeline = read_cpu(trace, steps, true_ms=10.2, run=run, kept=kept)
+        timeline = read(trace, steps, true_ms=10.2, run=run, kept=kept)
         assert (timeline.part_ms(Part.HOST) > 5.0) is is_host_work
 
 
@@ -474,7 +474,7 @@ def test_collectives_and_the_wait_for_the_last_bucket_are_communication():
         ("aten::mm", "op", 1010.0, 900.0),
         ("c10d::allreduce_", "op", 1950.0, 100.0),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 5000)]), true_ms=5.0)
+    timeline = read(make_trace(rows), make_steps([(0, 5000)]), true_ms=5.0)
     assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(3.05, abs=0.05)
     assert timeline.what_ifs[WhatIf.COMM_OVERLAPPED].bound
 
@@ -490,7 +490,7 @@ def test_gradients_sent_after_each_of_four_backward_passes_could_be_sent_once():
             ("c10d::allreduce_", "op", at + 600.0, 400.0),
         ]
     run, kept = run_of(4.0, {"forward": 0.8, "backward": 3.2}, micro_steps=[4])
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
+    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
     assert timeline.context["comm.collectives_per_micro_step"] == 1
     assert timeline.what_ifs[WhatIf.COMM_ONCE].saves_ms == pytest.approx(1.2, abs=0.01)
     assert not timeline.what_ifs[WhatIf.COMM_ONCE].bound
@@ -507,7 +507,7 @@ def test_the_wait_behind_a_receive_is_communication_and_later_python_is_not():
         ("optimizer", "label", 5200.0, 10.0),
         ("aten::add_", "op", 5200.0, 10.0),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 9210)]), true_ms=9.21)
+    timeline = read(make_trace(rows), make_steps([(0, 9210)]), true_ms=9.21)
     assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(3.1, abs=0.05)
     assert timeline.part_ms(Part.HOST) == pytest.approx(4.0, abs=0.05)
 
@@ -539,7 +539,7 @@ def test_a_model_without_gradients_in_every_step_is_work_of_the_step_and_an_eval
     run = Run(windows=[Window(name="baseline", status="ok", steps=table)], dispatch_ns=1000.0)
     kept = np.ones(10, dtype=bool)
     steps = make_steps([(0, 1000)])
-    timeline = read_cpu(make_trace(rows), steps, true_ms=sum(wall) / 10, run=run, kept=kept)
+    timeline = read(make_trace(rows), steps, true_ms=sum(wall) / 10, run=run, kept=kept)
     assert timeline.part_ms(Part.HOST) == pytest.approx(0.0 if always else 0.06, abs=0.01)
     assert (timeline.part_ms(Part.OTHER_MATH) > 0.7) is always
     stored = timeline.what_ifs.get(WhatIf.FORWARD_STORED)
@@ -562,10 +562,10 @@ def test_anomaly_detection_costs_the_stacks_of_the_forward_and_the_checks_of_the
     trace = replace(trace, sequence=np.arange(len(trace.sequence), dtype=np.int64))
     run, kept = run_of(2.0, {"forward": 1.0, "backward": 1.0})
     on = msgspec.structs.replace(run, plain_dispatch_ns=2000.0)
-    found = read_cpu(trace, make_steps([(0, 2000)]), true_ms=2.0, run=on, kept=kept)
+    found = read(trace, make_steps([(0, 2000)]), true_ms=2.0, run=on, kept=kept)
     # 20 operators of 40 us, of which 4 (profiled) are their own, and 20 checks of 10 us.
     assert found.what_ifs[WhatIf.ANOMALIES_IGNORED].saves_ms == pytest.approx(0.92, rel=0.05)
-    off = read_cpu(trace, make_steps([(0, 2000)]), true_ms=2.0, run=run, kept=kept)
+    off = read(trace, make_steps([(0, 2000)]), true_ms=2.0, run=run, kept=kept)
     assert WhatIf.ANOMALIES_IGNORED not in off.what_ifs
     compiled = off.what_ifs[WhatIf.COMPILED].saves_ms - found.what_ifs[WhatIf.COMPILED].saves_ms
     assert compiled == pytest.approx(min(0.92, off.what_ifs[WhatIf.COMPILED].saves_ms), rel=0.05)
@@ -583,7 +583,7 @@ def test_a_sparse_gradient_saves_the_tables_share_of_the_update_and_making_it():
     ]
     run, kept = run_of(1.0, {"forward": 0.1, "backward": 0.4, "optimizer": 0.5})
     run = msgspec.structs.replace(run, settings={"embedding.dense_share": 0.8})
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
+    timeline = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
     assert timeline.what_ifs[WhatIf.SPARSE_ROWS].saves_ms == pytest.approx(0.8 * 0.5 + 0.3, abs=0.02)
 
 
@@ -598,9 +598,9 @@ def test_forward_work_that_backward_repeats_has_its_price_without_a_device_too()
         ("aten::gelu", "op", 520.0, 100.0),
         ("aten::mm", "op", 630.0, 350.0),
     ]
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0)
+    timeline = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0)
     assert timeline.what_ifs[WhatIf.RECOMPUTE_GONE].saves_ms == pytest.approx(0.31, abs=0.005)
-    plain = read_cpu(make_trace(rows[:3]), make_steps([(0, 1000)]), true_ms=1.0)
+    plain = read(make_trace(rows[:3]), make_steps([(0, 1000)]), true_ms=1.0)
     assert WhatIf.RECOMPUTE_GONE not in plain.what_ifs
 
 
@@ -625,7 +625,7 @@ def test_python_behind_a_model_that_acts_in_every_step_has_its_own_place():
         site=SourceSite(file="dqn.py", line=49, function="draw"), phase="sampled before", count=20
     )
     run = msgspec.structs.replace(run, sites=[acts, draws])
-    timeline = read_cpu(make_trace(rows), make_steps([(0, 2000)]), true_ms=2.0, run=run, kept=kept)
+    timeline = read(make_trace(rows), make_steps([(0, 2000)]), true_ms=2.0, run=run, kept=kept)
     (span,) = (span for span in timeline.spans if span.part is Part.HOST and span.exposed_ms > 0)
     assert span.what == "Python after evaluation"
     assert span.site == draws.site

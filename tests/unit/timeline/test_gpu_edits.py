@@ -10,12 +10,13 @@ import pytest
 
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
-from torch_bottleneck.timeline.gpu.edits import few_launches, price_seams, seams_gone
+from torch_bottleneck.timeline.gpu.edits import few_launches, seams_gone
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
+from torch_bottleneck.timeline.lanes.seam_prices import price_seams
 
 from .programs import make_program
 
@@ -81,7 +82,14 @@ def prices(program: Program, work: DeviceWork) -> list[tuple[float, float, float
     calibration = calibrate(replay, None)
     plain = replay.run(calibration.base).step_ns
     gone = replay.run(calibration.base.and_also(seams_gone(program, work))).step_ns
-    found = price_seams(replay, calibration, work, true_ms=plain / 1e6, together_ms=(plain - gone) / 1e6)
+    found = price_seams(
+        replay,
+        calibration.base,
+        lambda group: seams_gone(program, work, group),
+        steps=program.steps,
+        true_ms=plain / 1e6,
+        together_ms=(plain - gone) / 1e6,
+    )
     return [(p.per_step, p.host_ms, p.cost_ms) for p in found]
 
 

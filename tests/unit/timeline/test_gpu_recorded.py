@@ -9,9 +9,10 @@ from recorded.cases import CASES, Case
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.timeline.gpu.reading import read_gpu
 from torch_bottleneck.timeline.result import Timeline
 from torch_bottleneck.timeline.steps.traced import find_steps
+
+from .readings import read
 
 BARE = {name: case for name, case in CASES.items() if case.true_step_ms and "H200" in case.facts["device"]}
 FIXED = sorted(name for name, case in BARE.items() if case.facts.get("fixed_step_ms"))
@@ -21,7 +22,7 @@ FIXED = sorted(name for name, case in BARE.items() if case.facts.get("fixed_step
 def reading(name: str, rank: int = 0) -> Timeline:
     case: Case = CASES[name]
     trace = read_trace(case.traces[rank])
-    timeline = read_gpu(trace, find_steps(trace), true_ms=case.true_step_ms or 119.0)
+    timeline = read(trace, find_steps(trace), true_ms=case.true_step_ms or 119.0)
     assert timeline is not None
     return timeline
 

@@ -8,12 +8,12 @@ import pytest
 
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Window
-from torch_bottleneck.timeline.cpu.reading import read_cpu
 from torch_bottleneck.timeline.result import SpanKind
 from torch_bottleneck.timeline.steps.basis import find_basis
 from torch_bottleneck.timeline.steps.rare import ordinary_steps, with_rare
 
 from .cpu_traces import make_steps, training
+from .readings import read
 
 ORDINARY_MS = 2.3
 
@@ -123,7 +123,7 @@ def test_budget_and_answers_hold_for_the_mean_step():
     assert basis.rare is not None
     assert basis.ordinary_ms is not None
     trace, steps = training(4, after=100.0)
-    ordinary = read_cpu(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
+    ordinary = read(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
     whole = with_rare(ordinary, basis.rare)
     assert whole.true_ms == pytest.approx(basis.summary.true_ms)
     assert sum(line.ms for line in whole.budget) == pytest.approx(whole.true_ms, rel=1e-6)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_bottleneck.timeline.lanes.budget import gpu_budget
+from torch_bottleneck.timeline.lanes.budget import step_budget
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, Program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
@@ -139,7 +139,7 @@ def test_what_two_edits_take_away_is_taken_once() -> None:
 @settings(max_examples=60, deadline=None)
 def test_the_budget_adds_up_to_the_step(program: Program) -> None:
     schedule = Replay(program).run()
-    budget = gpu_budget(program, schedule, Edit().factors())
+    budget = step_budget(program, schedule, Edit().factors())
     assert sum(budget.parts.values()) == pytest.approx(schedule.step_ns, rel=1e-9, abs=1e-6)
     assert all(ns >= -1e-6 * max(1.0, schedule.step_ns) for ns in budget.parts.values())
 

@@ -11,13 +11,14 @@ from unit.timeline.traces import TraceWriter
 
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.view import Lane, StepTimeline
-from torch_bottleneck.timeline.gpu.reading import _edges, read_gpu
 from torch_bottleneck.timeline.lanes.program import build_program
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace import intervals
 from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS
 from torch_bottleneck.timeline.views.gpu import idle_pieces, observed_step_ends
 from torch_bottleneck.timeline.views.thinned import MOST_LANES, MOST_SPANS, PARTS, choose_step, nesting
+
+from .readings import read
 
 GPU = ["example-launch-bound", "example-sync-bound", "example-transfer-bound", "input-h200", "ddp-h200"]
 CPU = ["input-bound-cpu/run", "example-graph-breaks-cpu"]
@@ -97,7 +98,7 @@ def test_an_idle_gap_takes_the_colour_of_what_the_host_did() -> None:
             writer.row("aten::mul", "cpu_op", at, 50)
             writer.launch(at + 10, 5, start=at + 18, length=100)
     trace = writer.build()
-    timeline = read_gpu(trace, find_steps(trace), true_ms=10.0)
+    timeline = read(trace, find_steps(trace), true_ms=10.0)
     assert timeline is not None
     assert timeline.view is not None
     idle = lane(timeline.view, "idle")
@@ -118,7 +119,7 @@ def test_a_step_of_many_kernels_is_merged_by_the_rule_that_it_states() -> None:
             at = begin + 12 * k
             writer.launch(at, 2, start=at + 4, length=3 if k != 2_000 else 9)
     trace = writer.build()
-    timeline = read_gpu(trace, find_steps(trace), true_ms=50.0)
+    timeline = read(trace, find_steps(trace), true_ms=50.0)
     assert timeline is not None
     assert timeline.view is not None
     stream = lane(timeline.view, "stream")
@@ -202,7 +203,7 @@ def test_idle_pieces_fill_exactly_the_gaps_of_the_device(
     steps = find_steps(trace)
     if not len(steps):
         return
-    program = build_program(trace, _edges(steps), main_tid=steps.thread[1])
+    program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
     if program is None:
         return
     pieces = idle_pieces(trace, program)

@@ -1,4 +1,4 @@
-"""Questions about the device's own work: kernels that could be faster, hidden, or not there.
+"""Questions about the device's own work: kernels that could be faster, or not there.
 
 In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 """
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....model.codes import Part, WhatIf
+from ....model.codes import WhatIf
 from ....model.words import percent
-from ...lanes.program import PARTS
+from ...lanes.questions import Question
 from ...lanes.recompute import without_recomputation
 from ...lanes.replay import Edit
 from ..math_rates import FIXED_NS, math_speed_up
-from .circumstances import Circumstances, Question
+from .circumstances import Circumstances
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,30 +32,18 @@ matrix: 0.3 on an H200 (2048 tokens, head of 64, bf16, causal); without a causal
 
 
 def device_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
-    """Kernels that could be faster, hidden, or not there."""
+    """Kernels that could be faster, or not there."""
 
     def only(mask: NDArray[np.bool_], factor: float) -> Edit:
         return Edit(duration=np.where(mask, factor, 1.0))
 
-    collective = program.part == PARTS.index(Part.COMMUNICATION)
-    if collective.any():
-        yield Question(
-            WhatIf.COMM_OVERLAPPED,
-            only(collective, 0.0),
-            "replay with all communication hidden behind other work",
-            bound=True,
-        )
-    if collective.any() and known.micro_steps > 1:
-        yield Question(
-            WhatIf.COMM_ONCE,
-            only(collective, 1.0 / known.micro_steps),
-            f"replay with the collectives of one of {known.micro_steps:.0f} backward passes",
-        )
+    facts = known.facts
+    rates = facts.run.matmul_tflops if facts.run is not None else {}
     for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
         mask = work.fp32_math
         if target == "bf16":
             mask = mask | work.tf32_math | work.fp32_attention
-        ratio = math_speed_up(target, known.matmul_tflops, known.capability)
+        ratio = math_speed_up(target, rates, known.capability)
         if mask.any() and ratio is not None and ratio[0] > 1.0:
             length = np.maximum(program.duration, 1.0)
             factor = np.where(mask, np.minimum(1.0, 1.0 / ratio[0] + FIXED_NS / length), 1.0)
@@ -86,11 +74,11 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             without_recomputation(program, work.recomputed),
             "replay without the forward work that backward repeats",
         )
-    if known.table_share > 0 and work.optimizer.any():
+    if facts.table_share > 0 and work.optimizer.any():
         yield Question(
             WhatIf.SPARSE_ROWS,
-            only(work.optimizer, 1.0 - known.table_share),
-            f"replay without the embedding tables' {percent(known.table_share)} of the update, few rows left",
+            only(work.optimizer, 1.0 - facts.table_share),
+            f"replay without the embedding tables' {percent(facts.table_share)} of the update, few rows left",
         )
     if known.ungraded is not None and known.ungraded.any():
         yield Question(

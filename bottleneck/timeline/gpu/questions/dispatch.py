@@ -5,7 +5,7 @@ In: a `Program`, its calibration, masks over its activities, the circumstances. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +14,11 @@ from ....model.codes import Part, WhatIf
 from ....model.words import ms, percent
 from ...lanes.labels import Work
 from ...lanes.program import NO_WAIT, PARTS, EventKind
+from ...lanes.questions import EAGER, Question
 from ...lanes.replay import Edit
 from ..compiler_reach import host_left_ns
 from ..edits import TENSORS_PER_LAUNCH, few_launches
-from .circumstances import Circumstances, Question
+from .circumstances import Circumstances
 
 if TYPE_CHECKING:
     from ...lanes.calibrate import Calibration
@@ -28,8 +29,6 @@ __all__ = ["dispatch_questions"]
 
 _MOSTLY = 0.5
 """Share of the allocator's calls that the model must make for a graph's pool to end them."""
-
-_EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 
 _GATHERS = 2
 """Collectives in forward, per call of a model, from which its parts are taken to wait for them. DDP sends its
@@ -48,10 +47,6 @@ _FUSED_TRAFFIC = {
 }
 
 
-def _dispatch(factor: float, works: Sequence[Work]) -> dict[Work, float]:
-    return dict.fromkeys(works, factor)
-
-
 def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -> Question | None:
     flavour = known.optimizer_flavour
     if flavour not in _FUSED_TRAFFIC:
@@ -59,7 +54,7 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
     own = float(program.work[:, Work.OPTIMIZER].sum()) / max(program.steps, 1)
     if own <= 0:
         return None
-    count = sum(o.parameters for o in known.optimizers) or known.optimizer_parameters
+    count = sum(o.parameters for o in known.facts.optimizers) or known.optimizer_parameters
     launches = max(1, -(-count // TENSORS_PER_LAUNCH))
     # Collecting parameters, gradients and states in Python stays: about 4.5 us each, profiled.
     left = min(1.0, (100_000.0 + 4_500.0 * count) / own)
@@ -97,13 +92,13 @@ def _compiled(
         return
     kernels = float(work.relaunched[reach.activities].sum()) / steps
     fused = f"{kernels:.0f} kernels, neighbouring element-wise ones fused to the longest of them"
-    if not known.compiled or program.work[:, Work.SEAM].any():
+    if not known.facts.compiled or program.work[:, Work.SEAM].any():
         fused = f"one graph without a break, {fused}"
 
     # Where the compiler met a wait and made a graph nevertheless, a CUDA graph cannot hold it; a wait in a
     # model that is not compiled yet may as well break the graph.
     waits = reach.events & (program.wait != NO_WAIT) & (program.kind != EventKind.ALLOCATOR)
-    doubtful = bool(waits.any()) and not known.compiled
+    doubtful = bool(waits.any()) and not known.facts.compiled
     at_best = ""
     if _gathers(program, work):
         # Parameters that are gathered module by module: the hooks that do it break the graph, the copies
@@ -126,16 +121,16 @@ def _compiled(
             spacing=np.where(reach.activities, min(1.0, _GRAPH_SPACING_NS / max(program.spacing, 1.0)), 1.0),
             work={Work.ALLOCATOR: 0.0} if pooled else {},
             drop_waits=frozenset([EventKind.ALLOCATOR]) if pooled else frozenset(),
-            drop_at=waits if known.compiled else None,
+            drop_at=waits if known.facts.compiled else None,
         ),
         f"replay with forward and backward of the model as graph launches ({fused}), for which the host "
         f"takes {ms(left_ms)} per step; loss, optimizer and what else lies outside the model stay"
         + ("; its memory stays in the graphs' pool" if pooled else "")
         + at_best,
         bound=doubtful,
-        may_lose=not known.compiled,
+        may_lose=not known.facts.compiled,
     )
-    if not known.compiled:
+    if not known.facts.compiled:
         launched, left_ms = edit(graphs=False)
         yield Question(
             WhatIf.COMPILED,
@@ -151,12 +146,6 @@ def dispatch_questions(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
 ) -> Iterator[Question]:
     """Everything that makes the host launch less, or faster."""
-    yield Question(
-        WhatIf.DISPATCH_FREE,
-        Edit(work=_dispatch(0.0, _EAGER)),
-        "replay with the host launching everything at once",
-        bound=True,
-    )
     yield from _compiled(program, calibration, work, known)
     fused = _fused_optimizer(program, work, known)
     if fused is not None:
@@ -167,12 +156,13 @@ def dispatch_questions(
             Edit(work={Work.ZERO_GRAD: 0.0}, duration=np.where(work.zero_grad, 0.0, 1.0)),
             "replay without the fills and launches of zero_grad",
         )
-    if known.gc_ms:
-        traced = float(program.work[:, list(_EAGER)].sum()) / max(program.steps, 1) / 1e6
+    collector_ms = known.facts.baseline.gc_ms if known.facts.baseline is not None else None
+    if collector_ms:
+        traced = float(program.work[:, list(EAGER)].sum()) / max(program.steps, 1) / 1e6
         dispatch = traced * calibration.dispatch_scale
-        if dispatch > known.gc_ms:
+        if dispatch > collector_ms:
             yield Question(
                 WhatIf.GC_FREE,
-                Edit(work=_dispatch(1.0 - known.gc_ms / dispatch, _EAGER)),
+                Edit(work=dict.fromkeys(EAGER, 1.0 - collector_ms / dispatch)),
                 "replay without the collector's pauses (gc.callbacks, baseline window)",
             )

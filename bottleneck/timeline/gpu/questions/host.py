@@ -1,4 +1,4 @@
-"""Questions about what holds the host up: input, waits, the allocator, copies, graph breaks, compiling.
+"""Questions about what holds the host up on a run with a GPU: graph breaks and copies.
 
 In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 """
@@ -13,62 +13,28 @@ import numpy as np
 from ....model.codes import Part, WhatIf
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, EventKind
+from ...lanes.questions import Question
 from ...lanes.replay import Edit
 from ..edits import seams_gone
-from .circumstances import Circumstances, Question
+from .circumstances import Circumstances
 
 if TYPE_CHECKING:
     from ...lanes.calibrate import Calibration
     from ...lanes.program import Program
     from ..device_masks import DeviceWork
 
-__all__ = ["copy_questions", "host_questions"]
+__all__ = ["copy_questions", "seam_questions"]
 
 
-def host_questions(program: Program, calibration: Calibration, work: DeviceWork) -> Iterator[Question]:
-    """Causes on the host that labels or calls tell."""
-    has = program.work.sum(axis=0) > 0
-    kinds = program.kind
-    if has[Work.INPUT]:
-        yield Question(
-            WhatIf.INPUT_READY,
-            Edit(work={Work.INPUT: 0.0}),
-            "replay with every batch ready when it is asked for",
-        )
-    if (kinds == EventKind.SYNC).any():
-        yield Question(
-            WhatIf.SYNCS_GONE,
-            Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC])),
-            "replay with no synchronising call; the host runs ahead",
-        )
-    if (kinds == EventKind.ALLOCATOR).any():
-        yield Question(
-            WhatIf.ALLOCATOR_FREE,
-            Edit(work={Work.ALLOCATOR: 0.0}, drop_waits=frozenset([EventKind.ALLOCATOR])),
-            "replay with cudaMalloc, cudaFree and their waits free of charge",
-        )
-    if has[Work.SEAM]:
+def seam_questions(program: Program, calibration: Calibration, work: DeviceWork) -> Iterator[Question]:
+    """Graph breaks."""
+    if (program.work[:, Work.SEAM] > 0).any():
         yield Question(
             WhatIf.SEAMS_GONE,
             seams_gone(program, work, calibration=calibration),
             "replay without cache lookups, prologues and eager work between compiled regions, kernels on "
             "either side of a seam joined where no product lies between them, and the pieces' own host work "
             "held to that of one graph",
-        )
-    if has[Work.COMPILE]:
-        yield Question(
-            WhatIf.NO_COMPILE,
-            # The compiler times its candidates on the device.
-            Edit(work={Work.COMPILE: 0.0}, duration=np.where(program.launch_work == Work.COMPILE, 0.0, 1.0)),
-            "replay without compilation in the step, nor the kernels that it tries",
-        )
-    if has[Work.HOST] or has[Work.ASIDE]:
-        aside = program.launch_work == Work.ASIDE
-        yield Question(
-            WhatIf.HOST_WORK_GONE,
-            Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),
-            "replay without the Python that neither dispatches nor loads, and without what is launched "
-            "behind the update",
         )
 
 
@@ -77,8 +43,9 @@ def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]
     blocking = program.kind == EventKind.COPY
     waits = frozenset([EventKind.COPY])
     if blocking.any():
-        gbps = known.pinned_gbps or 25.0
-        source = "measured" if known.pinned_gbps else "assumed, PCIe 4 x16"
+        measured = known.facts.run.pinned_gbps if known.facts.run is not None else None
+        gbps = measured or 25.0
+        source = "measured" if measured else "assumed, PCIe 4 x16"
         factor = np.ones(len(program.event))
         if known.copy_bytes is not None:
             mine = blocking[program.event] & (known.copy_bytes > 0)

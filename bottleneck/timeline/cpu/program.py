@@ -1,0 +1,196 @@
+"""The program of a run without a GPU: one host lane, an event per phase of the typical step.
+
+In: a calibrated `Division`, the baseline, the seams of broken graphs. Out: `Program`, at true speed: page
+faults, the collector and the seams, which the trace shows as parts of other work, stand for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.run import CompileFacts
+from ..lanes.host_work import HostWork
+from ..lanes.labels import Work
+from ..lanes.program import Program, host_program
+from ..lanes.seams import Seam
+from ..steps.baseline import Baseline
+from ..trace.intervals import before
+from .division import Division, dispatch_of
+from .segments import Segments
+
+__all__ = ["cpu_program", "fault_ms", "seams_per_step"]
+
+_FEWEST_FAULTS = 32.0
+"""Faults per step below which system time is not about memory."""
+_DEAREST_FAULT_MS = 0.005
+"""A 4 KiB minor fault with zeroing costs 0.1 to 0.25 us of kernel entry plus the zeroing, and
+measured 1.9 to 2.3 us in a virtual machine; 5 us is beyond any of them, so the rest of the system
+time is something else."""
+_MOST_WAITED = 4.0
+"""Beyond this the machine is too busy for its shares to mean anything."""
+_HUGE_PAGE_FAULT_MS = 0.05
+"""Where a fault costs more than this it zeroes a huge page (512 times the bytes)."""
+_FRESH_PAGES = {
+    # Fresh pages are touched first where results are written: all of an element-wise operator is that, a
+    # small part of a matrix product; freeing happens from Python.
+    Work.MEMORY: 1.0,
+    Work.UPDATE: 1.0,
+    Work.DISPATCH: 0.5,
+    Work.OPTIMIZER: 0.5,
+    Work.ZERO_GRAD: 0.5,
+    Work.MATH: 0.25,
+    Work.HOST: 0.25,
+}
+_COLLECTS = dict.fromkeys((Work.HOST, Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD), 1.0)
+
+
+def fault_ms(baseline: Baseline, *, input_ms: float, host_ms: float, threads: int) -> float:
+    """System time per step that page faults of the training itself explain, ms.
+
+    A page that the allocator gave back to the kernel is faulted in and zeroed anew at its next use.
+    Measured against the same program under a malloc that keeps its pages, system time is a lower
+    bound of what goes away (saved over system time: 1.1 to 1.4; the caches stay warm as well).
+    Processor time that must have been spent producing input is taken off in proportion. Where the
+    process had less processor time than its working part of the step is long, others had the rest,
+    and the faults' share of the step is their share of the processor time.
+
+    System time is that of all threads. Where several fault at once the step is at most so much
+    longer that the user time, spread over all threads, is still left; and at least by the share
+    that system time has in the processor time.
+    """
+    if baseline.system_ms is None or baseline.faults is None or baseline.faults < _FEWEST_FAULTS:
+        return 0.0
+    per_fault = baseline.system_ms / baseline.faults
+    system = baseline.system_ms
+    if per_fault < _HUGE_PAGE_FAULT_MS:
+        system = min(system, baseline.faults * _DEAREST_FAULT_MS)
+    cpu = baseline.system_ms + (baseline.user_ms or 0.0)
+    outside = max(0.0, baseline.step_ms - input_ms) * max(1, threads)
+    producing = min(max(0.0, cpu - outside), input_ms)
+    share = 1.0 - producing / cpu if cpu > 0 else 1.0
+    working = max(0.0, baseline.step_ms - input_ms - host_ms)
+    had = cpu - producing
+    if had <= 0:
+        return system * share
+    serial = system * share * min(max(working / had, 1.0), _MOST_WAITED)
+    if threads <= 1 or had <= working:
+        return serial
+    user = max(0.0, had - baseline.system_ms * share)
+    return min(serial, max(working - user / threads, system * share * working / had))
+
+
+def _move(
+    ms: NDArray[np.float64],
+    amount: float,
+    weights: dict[Work, float],
+    *,
+    to: Work,
+    phases: tuple[str, ...],
+    at_most: float = 0.95,
+) -> None:
+    """Move `amount` within each phase in proportion to ms * weight, in place; nothing comes out of input."""
+    weight = np.zeros_like(ms)
+    weight[:, list(weights)] = list(weights.values())
+    weight[[name == "data" for name in phases]] = 0.0
+    need = amount
+    for _ in range(4):  # cells that run dry pass their share on to the others
+        room = ms * weight
+        total = float(room.sum())
+        if min(total, need) < 1e-9:
+            break
+        taken = np.minimum(room * (need / total), ms * at_most)
+        ms -= taken
+        ms[:, to] += taken.sum(axis=1)
+        need -= float(taken.sum())
+
+
+def seams_per_step(
+    segments: Segments | None, compile_facts: CompileFacts | None, found: Sequence[Seam] = ()
+) -> float:
+    """Seams of graph breaks per step, in forward: regions beyond the one that each call needs.
+
+    Args:
+        segments: the training thread.
+        compile_facts: compile.json.
+        found: seams of the traced steps, where compile.json tells whose they are.
+    """
+    if segments is None or segments.regions_per_step <= 0:
+        return 0.0
+    if found and compile_facts is not None:
+        return sum(not seam.backward for seam in found) / max(1, segments.steps)
+    if compile_facts is not None and not compile_facts.breaks:
+        return 0.0  # compiled block by block, without a break in any of them
+    if segments.nested_regions_per_step > 0:
+        return segments.nested_regions_per_step
+    if compile_facts is None:
+        return 0.0  # many regions side by side are as likely blocks compiled one by one
+    return max(0.0, segments.regions_per_step - max(1.0, segments.region_phases_per_step))
+
+
+def cpu_program(
+    division: Division,
+    segments: Segments | None,
+    *,
+    baseline: Baseline | None,
+    seams: Sequence[Seam],
+    per_step: float,
+    threads: int,
+) -> Program:
+    """Build the program of the typical step.
+
+    Args:
+        division: calibrated; not modified.
+        segments: the training thread, None without a trace.
+        baseline: unprofiled means; None for a bare trace, which tells no system time.
+        seams: where graphs were broken, in the traced steps.
+        per_step: seams per step, from `seams_per_step`.
+        threads: intra-op threads.
+    """
+    ms, phases = division.ms.copy(), division.phases
+    if baseline is not None:
+        _move(ms, baseline.gc_ms or 0.0, _COLLECTS, to=Work.COLLECTOR, phases=phases)
+        faults = fault_ms(
+            baseline,
+            input_ms=float(ms[:, Work.INPUT].sum()),
+            host_ms=float(ms[:, Work.HOST].sum()),
+            threads=threads,
+        )
+        _move(ms, faults, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
+    # Entering and leaving the first region of a call is dispatch; a broken graph does it again and again.
+    regions = segments.regions_per_step if segments is not None else 0.0
+    needed = 1.0 - (min(1.0, per_step / regions) if regions > 0 else 0.0)
+    for i, name in enumerate(phases):
+        ms[i, dispatch_of(name)] += needed * ms[i, Work.SEAM]
+    ms[:, Work.SEAM] *= 1.0 - needed
+    # Whose the seams are goes by the time that they take in the trace.
+    spent: dict[tuple[int, ...], float] = {}
+    for seam in seams:
+        spent[seam.owners] = spent.get(seam.owners, 0) + sum(end - start for start, end in seam.stretches)
+    share = np.asarray(list(spent.values())) / max(1.0, sum(spent.values()))
+    return host_program(
+        phases,
+        ms * 1e6,
+        seam_work=ms[:, Work.SEAM, None] * 1e6 * share,
+        host_work=_recorded(division, segments, seams if share.any() else ()),
+    )
+
+
+def _recorded(division: Division, segments: Segments | None, seams: Sequence[Seam]) -> HostWork:
+    """Return what the training thread did at each moment of the traced steps."""
+    owners = tuple(dict.fromkeys(seam.owners for seam in seams))
+    edges, work = np.asarray([0, 1]), np.asarray([Work.UNKNOWN], dtype=np.int8)
+    if segments is not None and division.work is not None:
+        start, end = segments.start_ns, segments.start_ns + segments.dur_ns
+        edges = np.unique(np.concatenate([start, end]))
+        work = np.full(len(edges) - 1, Work.UNKNOWN, dtype=np.int8)
+        work[before(edges, start)] = division.work
+    return HostWork(
+        edges=edges,
+        work=work,
+        group=np.full(len(work), -1, dtype=np.int16),
+        seam_owners=owners,
+        seam_count=tuple(sum(seam.owners == each for seam in seams) for each in owners),
+    )

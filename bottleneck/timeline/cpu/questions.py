@@ -1,0 +1,157 @@
+"""Questions that only a run without a GPU is asked: its operators' work is host work, too.
+
+In: the `Program`, what is known of the run, what single causes take. Out: `Question`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.codes import WhatIf
+from ...model.words import ms, percent
+from ..lanes.labels import Work
+from ..lanes.program import Program
+from ..lanes.questions import Question, amount_gone
+from ..lanes.replay import Edit
+from ..steps.facts import Facts
+
+__all__ = ["Amounts", "cpu_questions"]
+
+_FUSED_WORK_LEFT = {
+    # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
+    # one thread, torch 2.13. Counted in tensor passes one expects 7 of 20 for Adam; its temporaries
+    # make the loop slower still.
+    "Adam": 0.2,
+    "AdamW": 0.2,
+    "Adagrad": 0.35,
+    "SGD": 0.82,
+}
+_FUSED_DISPATCH_LEFT = 0.25
+"""The same for 100 tensors of 4096 elements, where dispatch is nearly all: 0.28 for AdamW, of which
+some is work; what stays is collecting parameters, state and gradients."""
+_DOUBLE_OVER_SINGLE = 0.5
+"""Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
+_OPERATORS = (Work.MATH, Work.MEMORY, Work.DISPATCH)
+"""What operators outside the optimizer are spent on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What single causes take of the step, where the trace shows it, ms per step."""
+
+    recomputed: float = 0.0
+    """Forward work that backward repeats."""
+    tables: float = 0.0
+    """Making the gradients of embedding tables."""
+    anomalies: float = 0.0
+    """Anomaly detection."""
+    seams_per_step: float = 0.0
+
+
+def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
+    """Ask what the labels of a device's run do not tell.
+
+    Args:
+        program: the program.
+        facts: what is known of the run.
+        amounts: of single causes.
+        compiled: compiled code runs.
+    """
+    work = program.work
+    if facts.supply is not None:
+        startup = facts.supply.startup_ms
+        yield Question(
+            WhatIf.WORKERS_KEPT,
+            Edit(gone=amount_gone(program, startup, (Work.INPUT,))),
+            f"{ms(startup)} per step from new iterators to their first batches, median",
+        )
+    anomalies = amounts.anomalies
+    yield Question(
+        WhatIf.ANOMALIES_IGNORED,
+        Edit(gone=amount_gone(program, anomalies, _OPERATORS)),
+        "the stack that each operator of the forward notes, and the backward's checks for NaN, gone",
+    )
+    if not compiled:
+        gone = _training_dispatch(program)
+        # What anomaly detection costs is none of the dispatch that compiling takes away.
+        left = max(0.0, 1.0 - anomalies * 1e6 / max(float(gone.sum()), 1.0))
+        yield Question(
+            WhatIf.COMPILED,
+            Edit(gone=left * gone),
+            "dispatch of forward and backward gone; fused element-wise work would come on top, guards off"
+            + ("; beside what anomaly detection costs" if anomalies > 0 else ""),
+            bound=True,
+        )
+    if any(o.parameter_dtype == "float64" for o in facts.optimizers):
+        yield Question(
+            WhatIf.SINGLE_PRECISION,
+            Edit(work=dict.fromkeys((Work.MATH, Work.MEMORY, Work.UPDATE), 1.0 - _DOUBLE_OVER_SINGLE)),
+            "operators' work halved: half the bytes, and twice the numbers in each vector register",
+        )
+    yield from _fused_optimizer(facts)
+    yield Question(
+        WhatIf.RECOMPUTE_GONE,
+        Edit(gone=amount_gone(program, amounts.recomputed, _OPERATORS)),
+        f"{ms(amounts.recomputed)} of forward operators inside nodes of backward gone; what saving them "
+        "costs goes, too",
+    )
+    if facts.table_share > 0:
+        # The profiled time of making the gradient holds its page faults, which are counted already.
+        gone = amount_gone(program, amounts.tables, (Work.MEMORY,))
+        for each in (Work.UPDATE, Work.ALLOCATOR):
+            gone[:, each] = facts.table_share * work[:, each]
+        yield Question(
+            WhatIf.SPARSE_ROWS,
+            Edit(gone=gone),
+            f"the embedding tables' {percent(facts.table_share)} of the update and of the page faults gone, "
+            f"and their gradient ({ms(amounts.tables)}), as few rows are touched",
+        )
+    yield Question(
+        WhatIf.SEAMS_GONE,
+        Edit(work={Work.SEAM: 0.0}),
+        "every crossing of a break at the mean cost of entering and leaving compiled code, with the Python "
+        "between; what fusing across them would give comes on top",
+    )
+    if facts.evaluates:
+        evaluation = np.asarray([phase == "evaluation" for phase in program.phases])
+        yield Question(
+            WhatIf.FORWARD_STORED,
+            Edit(gone=np.where(evaluation[:, None], work, 0.0)),
+            "the step without the model that runs without gradients; reading what was stored comes on top",
+            bound=True,
+        )
+    yield Question(
+        WhatIf.GC_FREE,
+        Edit(work={Work.COLLECTOR: 0.0}),
+        "collector time measured by gc.callbacks in the baseline",
+    )
+
+
+def _training_dispatch(program: Program) -> NDArray[np.float64]:
+    """Return the dispatch in forward and backward; all of it where no forward was labelled."""
+    total = program.work.sum(axis=1)
+    passes = np.asarray([phase in ("forward", "backward") for phase in program.phases]) & (total > 0)
+    if not (passes & np.asarray([phase == "forward" for phase in program.phases])).any():
+        passes[:] = True
+    gone = np.zeros_like(program.work)
+    for each in (Work.DISPATCH, Work.ZERO_GRAD):
+        gone[:, each] = np.where(passes, program.work[:, each], 0.0)
+    return gone
+
+
+def _fused_optimizer(facts: Facts) -> Iterator[Question]:
+    able = [o for o in facts.optimizers if o.cls in _FUSED_WORK_LEFT]
+    able = [o for o in able if o.flavour != "fused" and not o.compiled]
+    if not able or len(able) != len(facts.optimizers):
+        return
+    left = sum(_FUSED_WORK_LEFT[o.cls] for o in able) / len(able)
+    yield Question(
+        WhatIf.OPTIMIZER_FUSED,
+        Edit(work={Work.UPDATE: left, Work.OPTIMIZER: _FUSED_DISPATCH_LEFT}),
+        f"the optimizer's operators become one: its dispatch goes but for {percent(_FUSED_DISPATCH_LEFT)}, "
+        f"its work falls to {percent(left)} (measured on another machine)",
+    )

@@ -1,0 +1,106 @@
+"""Questions put to the replay: the step without a cause, or with a thing changed.
+
+In: a `Replay`, the edit under which it runs at true speed, `Question`s. Out: `Answers` in ms of the true
+step, and the edits behind them, so that the second cause can be asked with the first already removed.
+
+Each answer is the ratio of two replays, with and without the edit, applied to the true step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
+from ...model.diagnosis import WhatIfResult
+from ...model.finding import NEGLIGIBLE_SHARE
+from .replay import Edit
+from .waits import EventKind
+
+if TYPE_CHECKING:
+    from .questions import Question
+    from .replay import Replay
+
+__all__ = ["Answers", "Asker"]
+
+_NOTHING = 1e-4
+"""Savings below this share of the step are rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Results by question, and the edits that produced them."""
+
+    results: dict[WhatIf, WhatIfResult]
+    edits: dict[WhatIf, Edit] = field(default_factory=dict)
+    after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
+    """(first removed, then asked) -> step time in ms with both gone."""
+
+
+class Asker:
+    """A program at true speed that can be asked again and again."""
+
+    def __init__(self, replay: Replay, base: Edit, *, true_ms: float) -> None:
+        self.true_ms = true_ms
+        self._replay = replay
+        self._calls_allocator = bool((replay.program.kind == EventKind.ALLOCATOR).any())
+        self._base = base
+        self._reference_ns = replay.run(base).step_ns
+
+    def step_ms(self, edit: Edit, *, may_lose: bool = False) -> float:
+        """Return the true step under an edit, no longer than it is unless the edit may lose."""
+        if self._reference_ns <= 0:
+            return self.true_ms
+        step = self.true_ms * self._replay.run(self._base.and_also(edit)).step_ns / self._reference_ns
+        return step if may_lose else min(self.true_ms, step)
+
+    def ask(self, questions: Iterable[Question]) -> Answers:
+        """Answer the questions, the costly ones also two at a time; only what changes something is kept."""
+        results: dict[WhatIf, WhatIfResult] = {}
+        edits: dict[WhatIf, Edit] = {}
+        for question in questions:
+            step = self.step_ms(question.edit, may_lose=question.may_lose)
+            edits[question.name] = question.edit
+            if self.true_ms - step > _NOTHING * self.true_ms or question.may_lose:
+                results[question.name] = WhatIfResult(
+                    question=question.name,
+                    step_ms=step,
+                    saves_ms=self.true_ms - step,
+                    basis=question.basis,
+                    bound=question.bound,
+                )
+        results.update(self._relieved(results, edits))
+        return Answers(results=results, edits=edits, after=self._pairs(results, edits))
+
+    def _relieved(
+        self, results: dict[WhatIf, WhatIfResult], edits: dict[WhatIf, Edit]
+    ) -> dict[WhatIf, WhatIfResult]:
+        """Return what changes that hold less memory bring when the allocator's calls end with it."""
+        calls = results.get(WhatIf.ALLOCATOR_FREE)
+        if calls is None or calls.saves_ms < NEGLIGIBLE_SHARE * self.true_ms or not self._calls_allocator:
+            return {}
+        free = edits[WhatIf.ALLOCATOR_FREE]
+        return {
+            name: msgspec.structs.replace(answer, relieved_ms=self.step_ms(edits[name].and_also(free)))
+            for name, answer in results.items()
+            if WHAT_IFS[name].holds_less
+        }
+
+    def _pairs(
+        self, results: dict[WhatIf, WhatIfResult], edits: dict[WhatIf, Edit]
+    ) -> dict[tuple[WhatIf, WhatIf], float]:
+        """Ask the costly classes, and the fixes that gain most, two at a time."""
+        out: dict[tuple[WhatIf, WhatIf], float] = {}
+        for questions, most in ((CLASS_QUESTIONS, 5), (FIX_QUESTIONS, 4)):
+            asked = [q for q in questions if q in results and results[q].saves_ms > 0]
+            ranked = sorted(asked, key=lambda q: -results[q].saves_ms)[:most]
+            for first, then in combinations(ranked, 2):
+                if not count_twice(first, then) and (first, then) not in out:
+                    # Removing two causes has no order; readers ask in either.
+                    both = self.step_ms(edits[first].and_also(edits[then]))
+                    out[first, then] = out[then, first] = both
+        return out

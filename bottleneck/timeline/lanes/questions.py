@@ -1,0 +1,123 @@
+"""The questions that any program can be asked: the step without a cause that labels or calls tell.
+
+In: a `Program`, what is known of the run. Out: `Question`s, each an edit and what is said of its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...model.codes import Part, WhatIf
+from .labels import Work
+from .program import PARTS
+from .replay import Edit
+from .waits import EventKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..steps.facts import Facts
+    from .program import Program
+
+__all__ = ["EAGER", "Question", "amount_gone", "shared_questions", "without_fetching"]
+
+EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
+"""What the host launches operator by operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One change to the program, and what is said of its answer."""
+
+    name: WhatIf
+    edit: Edit
+    basis: str
+    bound: bool = False
+    may_lose: bool = False
+    """The answer is kept where the change would cost time: whoever suggests it should know."""
+
+
+def amount_gone(program: Program, ms: float, works: Sequence[Work]) -> NDArray[np.float64]:
+    """Return host work to be left out, (n, len(Work)): `ms` per step of these categories, in proportion."""
+    room = np.zeros_like(program.work)
+    room[:, list(works)] = program.work[:, list(works)]
+    total = float(room.sum()) / max(1, program.steps)
+    return room * min(1.0, ms * 1e6 / total) if total > 0 else room
+
+
+def without_fetching(program: Program) -> Edit:
+    """Return the edit in which no batch is waited for; what is still done to it afterwards stays."""
+    gone = np.zeros_like(program.work)
+    fetches = [not program.phases or program.phases[k] == "data" for k in range(len(program.kind))]
+    gone[fetches, Work.INPUT] = program.work[fetches, Work.INPUT]
+    return Edit(gone=gone)
+
+
+def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
+    """Ask for each cause on the host to be gone, and for what ranks send one another."""
+    has = program.work.sum(axis=0) > 0
+    kinds = program.kind
+    if has[Work.INPUT]:
+        yield Question(
+            WhatIf.INPUT_READY,
+            Edit(work={Work.INPUT: 0.0}),
+            "replay with every batch ready when it is asked for",
+        )
+    if (kinds == EventKind.SYNC).any():
+        yield Question(
+            WhatIf.SYNCS_GONE,
+            Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC])),
+            "replay with no synchronising call; the host runs ahead",
+        )
+    if has[Work.ALLOCATOR] or (kinds == EventKind.ALLOCATOR).any():
+        yield Question(
+            WhatIf.ALLOCATOR_FREE,
+            Edit(work={Work.ALLOCATOR: 0.0}, drop_waits=frozenset([EventKind.ALLOCATOR])),
+            "replay with cudaMalloc, cudaFree and their waits free of charge"
+            if program.lanes
+            else "replay without the system time per step of the baseline window, as far as page faults "
+            "explain it; the pages' cold caches come on top",
+        )
+    if has[Work.COMPILE]:
+        yield Question(
+            WhatIf.NO_COMPILE,
+            # The compiler times its candidates on the device.
+            Edit(work={Work.COMPILE: 0.0}, duration=np.where(program.launch_work == Work.COMPILE, 0.0, 1.0)),
+            "replay without compilation in the step, nor the kernels that it tries",
+        )
+    if has[Work.HOST] or has[Work.ASIDE]:
+        aside = program.launch_work == Work.ASIDE
+        yield Question(
+            WhatIf.HOST_WORK_GONE,
+            Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),
+            "replay without the Python that neither dispatches nor loads, and without what is launched "
+            "behind the update",
+        )
+    yield Question(
+        WhatIf.DISPATCH_FREE,
+        Edit(work=dict.fromkeys(EAGER, 0.0)),
+        "replay without operators' fixed cost and the Python between them",
+        bound=True,
+    )
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    if has[Work.COMMUNICATION] or collective.any():
+
+        def collectives(left: float) -> Edit:
+            return Edit(work={Work.COMMUNICATION: left}, duration=np.where(collective, left, 1.0))
+
+        yield Question(
+            WhatIf.COMM_OVERLAPPED,
+            collectives(0.0),
+            "replay with all communication hidden behind other work",
+            bound=True,
+        )
+        if facts.micro_steps > 1:
+            yield Question(
+                WhatIf.COMM_ONCE,
+                collectives(1.0 / facts.micro_steps),
+                f"replay with the collectives of one of {facts.micro_steps:.0f} backward passes",
+            )

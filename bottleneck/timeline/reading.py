@@ -1,0 +1,87 @@
+"""The reading of one rank, with a GPU or without: one program, one budget, one set of questions.
+
+In: a trace with its steps (or none), what is known of the run. Out: `Timeline`.
+
+    steps -> program, at true speed -> budget -> questions -> names and places
+
+The program of a run without a GPU has one host lane and no device (cpu/); that of a run with one has the
+launching threads and the streams (gpu/). What follows does not know the difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .cpu.reading import cpu_reader
+from .gpu.reading import gpu_reader
+from .lanes.ask import Asker
+from .lanes.budget import step_budget
+from .lanes.questions import shared_questions, without_fetching
+from .lanes.reader import Priced
+from .result import Timeline
+from .steps.facts import Facts, on_gpu
+from .steps.supply import supply_answers, workers_needed
+from .trace.dialect import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from ..model.run import JsonValue
+    from .lanes.reader import Reader
+    from .steps.traced import Steps
+    from .trace.table import Trace
+
+__all__ = ["read_timeline"]
+
+
+def read_timeline(trace: Trace | None, steps: Steps | None, facts: Facts) -> Timeline | None:
+    """Read one rank.
+
+    Args:
+        trace: columns, or None when no trace was captured.
+        steps: whole steps of that trace.
+        facts: what is known of the run.
+
+    Returns:
+        The timeline; None for a run on a GPU whose trace holds no device work of these steps.
+    """
+    reader: Reader | None = None
+    if trace is not None and steps is not None and trace.has(*DEVICE_KINDS):
+        reader = gpu_reader(trace, steps, facts)
+    if reader is None and not on_gpu(facts.run):
+        reader = cpu_reader(trace, steps, facts)
+    return _read(reader) if reader is not None else None
+
+
+def _read(reader: Reader) -> Timeline:
+    facts, program = reader.facts, reader.replay.program
+    schedule = reader.replay.run(reader.base)
+    budget = step_budget(program, schedule, reader.base.factors())
+    scale = facts.true_ms * 1e6 / schedule.step_ns if schedule.step_ns > 0 else 1.0
+    asker = Asker(reader.replay, reader.base, true_ms=facts.true_ms)
+    answers = asker.ask((*shared_questions(program, facts), *reader.questions()))
+    context: dict[str, JsonValue] = {}
+    if facts.supply is not None:
+        rest_ms = asker.step_ms(without_fetching(program))
+        context["loader.needed_workers"] = workers_needed(facts.supply, rest_ms=rest_ms)
+        supplied = supply_answers(
+            facts.supply, rest_ms=rest_ms, true_ms=facts.true_ms, cores=facts.cores, baseline=facts.baseline
+        )
+        answers.results.update(supplied)
+    reader.complete(answers)
+    priced = Priced(
+        parts={part: ns / 1e6 * scale for part, ns in budget.parts.items()},
+        by_work=budget.by_work / 1e6 * scale,
+        exposed_ns=budget.exposed_by_event,
+        scale=scale,
+        answers=answers,
+    )
+    timeline = Timeline(
+        kind=reader.kind,
+        true_ms=facts.true_ms,
+        profiled_ms=None,
+        steps=program.steps,
+        budget=(),
+        what_ifs=answers.results,
+        after=answers.after,
+        context=context,
+    )
+    return reader.describe(timeline, priced)
