@@ -50,7 +50,7 @@ def bottleneck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         *arguments: str | Path,
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
-        timeout: float = 240,
+        timeout: float = 600,
     ) -> subprocess.CompletedProcess[str]:
         return forked.run(
             [sys.executable, "-m", "torch_bottleneck", *map(str, arguments)],

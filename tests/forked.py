@@ -6,9 +6,10 @@ and `run` from here: the same arguments, pipes, signals and exit codes as subpro
 
 In: a command of this interpreter, `[sys.executable, script | -m module, ...]`. Out: a process with a
 `__main__`, argv, path, environment and working folder of its own. torch is hidden from it until it
-says `import torch`, so that who waits for that import sees it. What the command line of ours starts
-as the script's process is a fork as well. Anything else (options of the interpreter, variables that
-are read when it starts, a terminal, a machine with a GPU, whose driver forbids forks) is a real start.
+says `import torch`, so that who waits for that import sees it. What our command line starts as the
+script's process is a fork as well, and so is our command line behind torchrun. Anything else (options
+of the interpreter, variables that are read when it starts, a terminal, a machine with a GPU, whose
+driver forbids forks) is a real start.
 
 `python forked.py FD PADDING` is the server: it forks, tells process numbers and exit codes, and ends
 when nobody can ask it any more.
@@ -22,6 +23,7 @@ import ctypes
 import gc
 import importlib
 import importlib.machinery
+import io
 import json
 import os
 import pkgutil
@@ -49,9 +51,11 @@ AT_START = (
     "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "KINETO_",
 )  # fmt: skip
 """Beginnings of variables that are read when the interpreter starts or torch is imported."""
-LATER = ("TORCHINDUCTOR_CACHE_DIR",)
+LATER = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "PYTHONHASHSEED")
+"""Not so these; hashes are the same in all forks anyway, as this variable is to make them."""
 HARNESS = str(Path(__file__).resolve().parents[1] / "bottleneck" / "harness" / "__main__.py")
-OURS = ("torch_bottleneck", "torch_bottleneck.harness")
+BENCHMARKS = str(Path(__file__).resolve().parent / "benchmarks")
+COMMAND, PROCESS = ["-m", "torch_bottleneck"], ["-m", "torch_bottleneck.harness"]
 NEEDED = ("numpy.ma", "isal.igzip", "jinja2", "rich.console", "rich.padding", "torchgen")
 """What our modules import when they first need it: once in the server, not once in each process."""
 LONGEST = 100_000
@@ -66,8 +70,8 @@ _ask: socket.socket | None = None
 _variables: dict[str, str] = {}
 """Variables of the server's start that matter."""
 _possible = True
-_harness_only = False
-"""In a command of ours the script's process alone is a fork."""
+_ours_only = False
+"""In a fork nothing but our own commands are forks in turn."""
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
@@ -88,6 +92,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             "cwd": str(Path(os.fsdecode(cwd or ".")).absolute()),
             "env": {os.fsdecode(k): os.fsdecode(v) for k, v in (os.environ if env is None else env).items()},
             "session": bool(rest[5]),
+            "unbuffered": "-u" in args[1:2],
         }
         fds = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
         self._status = _fork(request, fds) if words else None
@@ -159,20 +164,25 @@ def _words_of(args: Any) -> list[str]:
     words = [os.fsdecode(word) for word in args]
     # Said by variables, and so the server's as well: what our command line starts repeats them.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    for given in (flags, []):
+    for given in (flags, ["-u"], []):
         start = 1 + len(given)
         if words[:start] == [sys.executable, *given] and len(words) > start:
             break
     else:
         return []
     rest = words[start:]
-    if _harness_only:
-        return rest if rest[0] == HARNESS or rest[:2] == ["-m", OURS[1]] else []
+    if _ours_only:
+        return rest if rest[0] == HARNESS or rest[:2] in (COMMAND, PROCESS) else []
     return rest if rest[0] == "-m" or (rest[0].endswith(".py") and not rest[0].startswith("-")) else []
 
 
+def _starts_ours(words: list[str]) -> bool:
+    """Say whether a command starts commands of ours, or the script's process: then it may ask as well."""
+    return words[:2] in (COMMAND, ["-m", "torch.distributed.run"]) or words[0].startswith(BENCHMARKS)
+
+
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in env.items() if k.startswith(AT_START) and k not in LATER}
+    return {k: v for k, v in env.items() if k.startswith(AT_START) and not k.startswith(LATER)}
 
 
 def _fork(request: dict[str, Any], fds: list[int]) -> socket.socket | None:
@@ -189,8 +199,7 @@ def _fork(request: dict[str, Any], fds: list[int]) -> socket.socket | None:
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            # A command of ours may ask for more.
-            asks = [_ask.fileno()] if request["words"][:2] == ["-m", OURS[0]] else []
+            asks = [_ask.fileno()] if _starts_ours(request["words"]) else []
             socket.send_fds(_ask, [text], [*fds, theirs.fileno(), *asks])
         except OSError:
             ours.close()
@@ -211,9 +220,12 @@ def _serve() -> bool:
     words = [sys.executable, __file__, str(theirs.fileno()), json.dumps(_variables), "-" * PADDING]
     with theirs:
         server = subprocess.Popen(
-            words, env={**ENVIRONMENT, **os.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            words,
+            env={**ENVIRONMENT, **os.environ, "PYTHONHASHSEED": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-        )  # fmt: skip
+        )
 
     def end() -> None:
         assert _ask is not None
@@ -271,6 +283,12 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if request["unbuffered"]:
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            raw, had = open(number, "wb", 0, closefd=False), getattr(sys, name)  # noqa: SIM115
+            stream = io.TextIOWrapper(raw, had.encoding, had.errors, write_through=True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
     sys.argv = request["words"]
     _show_as([sys.executable, *sys.argv])
     random.seed()
@@ -394,7 +412,7 @@ class _Back(Loader):
 
 def _serve_forks() -> None:
     """Import, then fork for whoever asks; returns in the forks alone, ready to run."""
-    global _ask, _harness_only
+    global _ask, _ours_only
     listen = socket.socket(fileno=int(sys.argv[1]))
     _variables.update(json.loads(sys.argv[2]))
     hidden = _Hidden("torch", "torch._dynamo")
@@ -409,7 +427,7 @@ def _serve_forks() -> None:
     hidden.hide()
     sys.excepthook = _without_our_frames
     if len(fds) > 4:
-        _ask, _harness_only = socket.socket(fileno=fds[4]), True
+        _ask, _ours_only = socket.socket(fileno=fds[4]), True
         subprocess.Popen = Popen  # type: ignore[misc]
 
 

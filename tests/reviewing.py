@@ -40,20 +40,20 @@ class Served:
 
     def get(self, path: str, **query: str) -> bytes:
         where = f"{self.address.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(where, timeout=60) as answer:
+        with urllib.request.urlopen(where, timeout=600) as answer:
             return bytes(answer.read())
 
     def json(self, path: str, **query: str) -> Any:
         return json.loads(self.get(path, **query))
 
-    def wait_for_profiles(self, runs: Sequence[str], *, seconds: float = 240.0) -> None:
+    def wait_for_profiles(self, runs: Sequence[str], *, seconds: float = 1200.0) -> None:
         """Wait until the stock tab has read these runs: it takes a process and seconds for each trace."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             state = self.json("/data/plugin/pytorch_profiler/runs")
             if set(runs) <= set(state["runs"]) and not state["loading"]:
                 return
-            time.sleep(0.5)
+            time.sleep(0.2)
         raise AssertionError(f"the profiler tab has read only {state} of {list(runs)}")
 
     def overview(self, run: str, worker: str) -> dict[str, float]:

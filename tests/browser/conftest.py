@@ -84,6 +84,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
             has_touch=touch,
             is_mobile=touch,
         )
+        context.set_default_timeout(300_000)
         page = context.new_page()
         watched = Watched(page)
 

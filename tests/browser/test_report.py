@@ -44,7 +44,7 @@ def zoom(page: Page) -> tuple[float, float]:
 
 def until(page: Page, condition: str) -> None:
     """Wait for a condition; the page's own policy forbids the polling that Playwright would put into it."""
-    for _ in range(100):
+    for _ in range(2400):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(50)

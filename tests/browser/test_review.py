@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GPU, RANKS, CPU = "example-input-bound", "ddp-h200", "example-graph-breaks-cpu"
 Open = Callable[..., Any]
-SLOW_MS = 60_000
+SLOW_MS = 300_000
 """The trace viewer is 2.6 MB of script behind a polyfill, on a machine that may be busy."""
 
 
@@ -209,11 +209,16 @@ def test_the_stock_tab_works_without_internet(
     choose(frame, "Runs", run)
     table = frame.locator("table:has-text('Average Step Time')")
     table.wait_for(timeout=SLOW_MS)
-    step_us = table.locator("tr:has-text('Average Step Time') td").nth(1).inner_text()
     expected = tensorboard.overview(run, "rank_0")["Average Step Time"]
-    page.wait_for_timeout(500)
-    step_us = table.locator("tr:has-text('Average Step Time') td").nth(1).inner_text()
-    assert float(step_us.replace(",", "")) / 1e3 == pytest.approx(expected, rel=1e-3)
+    shown = 0.0
+    for _ in range(SLOW_MS // 100):
+        # The table of the run before stands until the chosen one has come.
+        step_us = table.locator("tr:has-text('Average Step Time') td").nth(1).inner_text()
+        shown = float(step_us.replace(",", "")) / 1e3
+        if shown == pytest.approx(expected, rel=1e-3):
+            break
+        page.wait_for_timeout(100)
+    assert shown == pytest.approx(expected, rel=1e-3)
     assert frame.locator("svg path").count() > 8, "pie and bars"
 
     choose(frame, "Views", "Operator")

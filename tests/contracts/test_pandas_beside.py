@@ -32,7 +32,7 @@ def run(code: str, *, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -50,7 +50,7 @@ def test_the_header_states_the_commands_and_the_class(script: Path) -> None:
 def test_an_example_runs_and_prints_its_step_time(script: Path, fixed: bool) -> None:
     ended = forked.run(
         [sys.executable, str(script), "--steps", "4", *(["--fixed"] if fixed else [])],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     line = re.search(r"^step_ms=([\d.]+) device=\w+ fixed=(\w+) loss=(\S+)$", ended.stdout, re.MULTILINE)

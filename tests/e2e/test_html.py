@@ -42,7 +42,7 @@ def on_terminal(*arguments: str | Path) -> tuple[int, str, str]:
                 shown += part
         except OSError:  # the last writer has closed its end
             pass
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     os.close(leader)
     return process.returncode, shown.decode(errors="replace"), errors
 

@@ -71,7 +71,7 @@ def capture(
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     return done, [int(line) for line in truth.read_text().split()] if truth.exists() else []
@@ -210,7 +210,7 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     for process in processes:
-        _out, err = process.communicate(timeout=240)
+        _out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
     runs = [load(tmp_path / "run" / f"rank{rank}") for rank in range(2)]
     steps = [[(w.name, w.steps.index) for w in run.windows] for run in runs]

@@ -172,7 +172,7 @@ def srun(cwd: Path, *words: str) -> list[subprocess.CompletedProcess[str]]:
         for number in (0, 1)
     ]
     try:
-        said = [task.communicate(timeout=150) for task in tasks]
+        said = [task.communicate(timeout=600) for task in tasks]
     finally:
         for task in tasks:
             task.kill()  # one that waits for the other for ever; nothing where it has ended
@@ -225,7 +225,7 @@ def test_ranks_that_torchrun_starts_anew_after_a_failure(tmp_path: Path) -> None
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert got.returncode == 0, got.stderr
@@ -260,7 +260,7 @@ def test_the_rank_that_is_late_is_the_one_diagnosed(tmp_path: Path) -> None:
                 def __len__(self):
                     return 100_000
                 def __getitem__(self, index):
-                    time.sleep(0.004 if dist.get_rank() == 1 else 0.0)
+                    time.sleep(0.008 if dist.get_rank() == 1 else 0.0)
                     return torch.randn(16)
 
             import time

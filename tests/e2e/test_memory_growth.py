@@ -33,7 +33,7 @@ def test_what_each_step_keeps_is_found_and_what_it_gives_back_is_not(tmp_path: P
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("KEEPS", str(keeps)))
     command = [sys.executable, "-m", "torch_bottleneck", "diagnose", "--quiet", "--out", "run", str(script)]
-    forked.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=300)
+    forked.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=600)
     diagnosis = msgspec.json.decode((tmp_path / "run" / "diagnosis.json").read_bytes(), type=Diagnosis)
     found = [finding for finding in diagnosis.findings if finding.code == "BN214"]
     assert len(found) == keeps

@@ -163,7 +163,7 @@ def port_is_free(address: str) -> bool:
 
 
 def wait_for_port(address: str) -> bool:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not port_is_free(address) and time.monotonic() < end:
         time.sleep(0.1)
     return port_is_free(address)
@@ -173,7 +173,7 @@ def test_killed_outright_it_takes_tensorboard_with_it(tmp_path: Path) -> None:
     process, address = start(CASES["example-input-bound"].folder, cwd=tmp_path)
     assert not port_is_free(address)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert wait_for_port(address)
 
 
@@ -185,7 +185,7 @@ def test_ended_it_leaves_no_process_no_port_and_no_file(tmp_path: Path, number: 
         assert Served(address).json("/data/plugin/bottleneck/runs")["runs"] == ["example-input-bound"]
         assert not port_is_free(address)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == (0 if number == signal.SIGINT else 128 + number), err

@@ -346,7 +346,7 @@ def test_signals_before_any_training_act_as_on_python(tmp_path: Path, number: in
         assert process.stdout.readline() == "up\n"
         time.sleep(0.1)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
     if number == signal.SIGINT:
         assert process.returncode == -signal.SIGINT
         assert err.endswith("KeyboardInterrupt\n")

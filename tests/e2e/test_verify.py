@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from verifying import SECONDS, verify
 
@@ -73,7 +74,7 @@ def result(folder: Path) -> dict[str, Any]:
     return found
 
 
-def left_behind(folder: Path, *, seconds: float = 10.0) -> list[str]:
+def left_behind(folder: Path, *, seconds: float = 120.0) -> list[str]:
     """Commands of processes that still run for a verification in this folder."""
     end = time.monotonic() + seconds
     while True:
@@ -158,7 +159,7 @@ def test_a_script_that_is_over_too_soon_is_told_so_and_not_called_failing(tmp_pa
 
 def test_under_a_launcher_it_says_how_it_wants_to_be_started(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
-    got = subprocess.run(
+    got = forked.run(
         [sys.executable, "-m", "torch_bottleneck", "verify", "train.py", "--fix", "FX311"],
         cwd=tmp_path,
         env={**os.environ, "TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"},
@@ -180,7 +181,7 @@ def test_a_script_that_is_killed_has_failed_and_was_not_interrupted(tmp_path: Pa
 
 def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
-    process = subprocess.Popen(
+    process = forked.Popen(
         [
             sys.executable,
             "-m",
@@ -222,11 +223,11 @@ def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # four commands one after the other, each with a limit of its own
+@pytest.mark.timeout(5400)  # four commands one after the other, each with a limit of its own
 def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) -> None:
     write(tmp_path, SLOW_INPUT)
     tool = [sys.executable, "-m", "torch_bottleneck"]
-    done = subprocess.run(
+    done = forked.run(
         [*tool, "diagnose", "-q", "--out", "run", "train.py"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -250,7 +251,7 @@ def test_a_run_folder_brings_script_suggestions_and_predictions(tmp_path: Path) 
     assert got.stdout.startswith("# train.py: fixes tried")
     for report in ("report.md", "report.html"):
         assert "Measured" in (tmp_path / "run" / report).read_text(), "beside what was predicted"
-    shown = subprocess.run(
+    shown = forked.run(
         [*tool, "report", "run"], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert "measured: " in shown.stdout
@@ -278,13 +279,13 @@ for step in range(400):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # some thirty runs of the script
+@pytest.mark.timeout(5400)  # some thirty runs of the script
 def test_fixes_of_every_kind_take_effect_without_a_gpu_and_keep_the_loss(tmp_path: Path) -> None:
     write(tmp_path, IMAGES)
     fixes = ("FX310", "FX506:threads=2", "FX414:backend=aot_eager", "FX313", "FX205", "FX505")
     chosen = [word for fix in fixes for word in ("--fix", fix)]
     words = ("--out", "v", "--pairs", "2", "--max-pairs", "2", "--steps", "8", *chosen, "train.py")
-    got = verify(tmp_path, *words, seconds=800)
+    got = verify(tmp_path, *words, seconds=3600)
     assert got.returncode == 0, got.stderr
     rows = {row["fixes"][0]: row for row in result(tmp_path / "v")["outcomes"]}
     assert rows["FX310"]["evidence"].startswith("channels_last on 1 module and")
@@ -303,7 +304,7 @@ def test_fixes_of_every_kind_take_effect_without_a_gpu_and_keep_the_loss(tmp_pat
 @pytest.mark.slow
 def test_all_diagnoses_first_and_keeps_to_its_budget(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
-    got = verify(tmp_path, "--budget", "0.3", "--pairs", "2", "train.py", "--all")
+    got = verify(tmp_path, "--budget", "0.1", "--pairs", "2", "train.py", "--all")
     assert got.returncode == 0, got.stderr
     assert "diagnosing first" in got.stderr
     (file,) = (tmp_path / "reports").glob("*/verify/verify.json")
@@ -311,7 +312,7 @@ def test_all_diagnoses_first_and_keeps_to_its_budget(tmp_path: Path) -> None:
     assert len(state["outcomes"]) > 4
     assert not state["complete"]
     # However slow the machine: a run is only begun while there is room for another one.
-    assert sum(run["seconds"] for run in state["runs"][:-1]) < 0.3 * 60
+    assert sum(run["seconds"] for run in state["runs"][:-1]) < 0.1 * 60
     assert {"not run"} & {row["verdict"] for row in state["outcomes"]}
     assert any("time budget" in row["reason"] for row in state["outcomes"])
 
@@ -375,7 +376,7 @@ def test_options_behind_the_script_s_own_are_the_script_s(tmp_path: Path) -> Non
 
 
 def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
-    """A verification whose second run has begun."""
+    """A verification whose second run begins."""
     process = subprocess.Popen(
         [sys.executable, "-m", "torch_bottleneck", "verify", "--out", "v", *words],
         cwd=tmp_path,
@@ -387,16 +388,18 @@ def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
     for line in process.stderr:
         if "one run takes" in line:
             break
-    time.sleep(1.0)
     return process
 
 
 def test_killed_without_warning_it_leaves_no_training_behind(tmp_path: Path) -> None:
     write(tmp_path, PLAIN.replace("range(400)", "range(4_000_000)"))
     process = started(tmp_path, "train.py", "--fix", "FX311")
-    assert left_behind(tmp_path, seconds=0) != []
+    until = time.monotonic() + 120
+    while left_behind(tmp_path, seconds=0) == []:
+        assert time.monotonic() < until, "the next run never began"
+        time.sleep(0.05)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert left_behind(tmp_path) == []
 
 

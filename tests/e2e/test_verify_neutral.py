@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from e2e.test_compile_neutral import SCRIPT, check_counts, counted
+from e2e.test_compile_neutral import SCRIPT, check_counts, counted, counted_alone
 
 from torch_bottleneck.model.verify import Trial, TrialFacts, Wish
 from torch_bottleneck.runs.plan import Plan, encode_plan
@@ -20,7 +20,7 @@ CASES = ("model", "in_place", "loss", "step", "optimizer", "breaks")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_dynamo_counts_the_same_in_a_trial(case: str, tmp_path: Path) -> None:
-    alone = counted([str(SCRIPT), case])
+    alone = counted_alone(case)
     # channels_last without images, set_to_none where it is already, copies that go nowhere.
     wishes = tuple(Wish(fix=fix) for fix in ("FX310", "FX313", "FX104"))
     plan = Plan(

@@ -21,7 +21,7 @@ from torch_bottleneck.runs.plan import Plan, encode_plan
 __all__ = ["Result", "command_line", "diagnose", "harness", "harness_command", "plain", "read_run"]
 
 PYTHON = sys.executable
-SECONDS = 120
+SECONDS = 600
 
 
 @dataclass(frozen=True)

@@ -11,5 +11,5 @@ def wait_for_samplers() -> None:
     """Return when none is left."""
     for thread in threading.enumerate():
         if thread.name in NAMES:
-            thread.join(timeout=30)
+            thread.join(timeout=600)
             assert not thread.is_alive()

@@ -50,7 +50,7 @@ def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pyt
         stop.set()
         inbox.put(None)
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=600)
     assert [(item.site.function, item.phase) for item in found] == [("_work", BUSY_THREAD)]
 
 
@@ -72,5 +72,5 @@ def test_a_short_time_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert busy.entries(), "or the thread did nothing"
     finally:
         stop.set()
-        thread.join(timeout=60)
+        thread.join(timeout=600)
     assert short == []

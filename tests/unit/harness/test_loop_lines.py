@@ -127,5 +127,5 @@ def test_the_sampler_ends_with_the_warm_up():
     lines.end()
     for thread in threading.enumerate():
         if thread.name == "bottleneck-loop-lines":
-            thread.join(timeout=60)
+            thread.join(timeout=600)
             assert not thread.is_alive()

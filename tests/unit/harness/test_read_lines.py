@@ -118,7 +118,7 @@ def test_compiled_code_neither_sees_it_nor_is_compiled_again():
         [sys.executable, "-c", textwrap.dedent(COMPILED)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

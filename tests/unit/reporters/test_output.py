@@ -149,7 +149,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     command = (
         f"{sys.executable} -m torch_bottleneck report {tmp_path} --verbose | head -1; exit ${{PIPESTATUS[0]}}"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout.startswith("INPUT-BOUND")
     assert done.stderr == ""
     assert done.returncode == 0
@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_a_full_device_is_an_error_of_one_line(verb: str, tmp_path: Path) -> None:
     output.save(sample(), tmp_path)
     command = f"{sys.executable} -m torch_bottleneck {verb.format(tmp_path)} > /dev/full"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: Cannot write to standard output: No space left")
     assert "Traceback" not in done.stderr

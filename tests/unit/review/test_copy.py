@@ -155,7 +155,7 @@ def test_the_plugin_s_own_parser_reads_a_copy_of_a_trace_with_holes(tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
