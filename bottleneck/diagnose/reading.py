@@ -21,7 +21,7 @@ from ..timeline.reading import read_timeline
 from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
 from ..timeline.steps.basis import StepBasis, find_basis
-from ..timeline.steps.facts import gather_facts, on_gpu
+from ..timeline.steps.facts import Facts, on_gpu
 from ..timeline.steps.rare import ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.traced import Steps, find_steps
@@ -96,7 +96,7 @@ def _read_timeline(
         looked = rank.run is None and rank.trace_path is not None
         doubt = Doubt(code=DoubtCode.NO_STEP_FOUND, text="No training step was found")
         return _nothing_known("gpu" if on_gpu(basis.run) else "cpu", None, doubt if looked else None)
-    facts = gather_facts(
+    facts = Facts(
         true_ms=true_ms,
         run=basis.run,
         kept=basis.kept,

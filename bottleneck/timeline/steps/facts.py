@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,11 @@ from ...model.run import CompileFacts, LoaderFacts, OptimizerFacts, Run
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply
 
-__all__ = ["Facts", "gather_facts", "on_gpu"]
+__all__ = ["Facts", "on_gpu"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# No slots: what follows from the facts is worked out once and kept.
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """What is known of a run beside its trace."""
 
@@ -26,14 +28,27 @@ class Facts:
     """The step time that the budget must add up to."""
     run: Run | None = None
     """None for a bare trace."""
-    baseline: Baseline | None = None
-    supply: InputSupply | None = None
-    """Production cost of the input, where measured."""
+    kept: NDArray[np.bool_] | None = None
+    """Which steps of the baseline window stand behind `true_ms`."""
+    loaders: Sequence[LoaderFacts] = ()
     compile_facts: CompileFacts | None = None
     true_is_profiled: bool = False
-    """No unprofiled step time exists."""
+    """No unprofiled step time exists; the reading stays at profiled speed."""
     counted: Collection[str] = ()
     """Operators whose FLOPs were counted; empty when none were."""
+
+    @cached_property
+    def baseline(self) -> Baseline | None:
+        """Unprofiled means; None where no window was timed."""
+        if self.run is None or self.kept is None:
+            return None
+        return read_baseline(self.run, kept=self.kept, true_ms=self.true_ms)
+
+    @cached_property
+    def supply(self) -> InputSupply | None:
+        """Production cost of the input, where measured."""
+        phases = self.baseline.phases_ms if self.baseline is not None else {}
+        return input_supply(self.loaders, wait_ms=phases.get("data", 0.0), cores=self.cores)
 
     @property
     def cores(self) -> int | None:
@@ -70,42 +85,3 @@ class Facts:
 def on_gpu(run: Run | None) -> bool:
     """Return whether the run had a GPU, as far as it tells."""
     return run is not None and any(device.kind in ("cuda", "rocm") for device in run.devices)
-
-
-def gather_facts(
-    *,
-    true_ms: float,
-    run: Run | None = None,
-    kept: NDArray[np.bool_] | None = None,
-    loaders: Sequence[LoaderFacts] = (),
-    compile_facts: CompileFacts | None = None,
-    true_is_profiled: bool = False,
-    counted: Collection[str] = (),
-) -> Facts:
-    """Put together what is known of a run.
-
-    Args:
-        true_ms: the step time that the budget must add up to.
-        run: run.json, or None for a bare trace.
-        kept: which steps of the baseline window stand behind `true_ms`.
-        loaders: loader.json.
-        compile_facts: compile.json.
-        true_is_profiled: no unprofiled step time exists; the reading stays at profiled speed.
-        counted: operators whose FLOPs were counted; empty when none were.
-    """
-    baseline = None
-    if run is not None and kept is not None:
-        baseline = read_baseline(run, kept=kept, true_ms=true_ms)
-    return Facts(
-        true_ms=true_ms,
-        run=run,
-        baseline=baseline,
-        supply=input_supply(
-            loaders,
-            wait_ms=baseline.phases_ms.get("data", 0.0) if baseline is not None else 0.0,
-            cores=run.host.cores if run is not None else None,
-        ),
-        compile_facts=compile_facts,
-        true_is_profiled=true_is_profiled,
-        counted=counted,
-    )
