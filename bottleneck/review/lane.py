@@ -20,7 +20,7 @@ from ..model.view import NO_PART
 from ..model.words import milliseconds, percent, sentence
 from ..reporters.rows.diagnosis import headline
 from ..timeline.lanes.program import build_program
-from ..timeline.views.gpu import idle_pieces
+from ..timeline.views.idle import idle_pieces
 from ..timeline.views.thinned import PARTS
 from .dialect import LANE
 

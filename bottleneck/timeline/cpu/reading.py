@@ -28,7 +28,7 @@ from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, dearest_loop
 from ..trace.operators import OpClass
 from ..trace.table import NONE, Trace
-from ..views.cpu import cpu_view
+from ..views.step import step_view
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels, describe_spans
 from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
@@ -39,7 +39,6 @@ from .steady import steady_ns
 
 if TYPE_CHECKING:
     from ...model.run import JsonValue, LoopTime, Run
-    from ...model.view import StepTimeline
     from ..lanes.ask import Answers
     from ..lanes.questions import Question
     from ..lanes.reader import Priced
@@ -227,6 +226,9 @@ class CpuReader:
         """Fill in operators, host time by place, context and the picture."""
         trace, segments, division, facts = self.trace, self.segments, self.division, self.facts
         steps = segments.steps if segments is not None else 0
+        view = None
+        if trace is not None and self.steps is not None and segments is not None:
+            view = step_view(trace, self.steps, self.replay.program)
         return replace(
             timeline,
             profiled_ms=float(segments.step_ns.mean()) / 1e6 if segments is not None else None,
@@ -239,7 +241,7 @@ class CpuReader:
             dispatch_scale=division.scale,
             doubts=_doubts(division, priced, facts, steps=steps),
             context=timeline.context | self._context(priced),
-            view=self._view(),
+            view=view,
             seams=price_seams(
                 self.replay,
                 self.base,
@@ -257,11 +259,6 @@ class CpuReader:
         gone = np.zeros_like(self.replay.program.work)
         gone[:, Work.SEAM] = self.replay.program.seam_work[:, group]
         return Edit(gone=gone)
-
-    def _view(self) -> StepTimeline | None:
-        if self.trace is None or self.steps is None or self.segments is None or self.division.work is None:
-            return None
-        return cpu_view(self.trace, self.segments, self.division.work, numbers=self.steps.numbers)
 
     def _context(self, priced: Priced) -> dict[str, JsonValue]:
         facts, segments, baseline = self.facts, self.segments, self.facts.baseline

@@ -25,7 +25,7 @@ from ..lanes.seam_prices import price_seams
 from ..steps.loop_price import loop_of_dispatch
 from ..trace.dialect import Kind
 from ..trace.intervals import within
-from ..views.gpu import gpu_view
+from ..views.step import step_view
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_work import kernel_rows, optimizer_seen, read_device_work
@@ -154,7 +154,7 @@ class GpuReader:
             ),
             after=answers.after if usable else {},
             loop=self.loop,
-            view=gpu_view(trace, program, main_tid=self.steps.thread[1], numbers=self.steps.numbers),
+            view=step_view(trace, self.steps, program),
         )
 
     def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:

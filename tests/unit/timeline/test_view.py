@@ -15,7 +15,7 @@ from torch_bottleneck.timeline.lanes.program import build_program
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace import intervals
 from torch_bottleneck.timeline.trace.dialect import DEVICE_KINDS
-from torch_bottleneck.timeline.views.gpu import idle_pieces, observed_step_ends
+from torch_bottleneck.timeline.views.idle import idle_pieces, observed_step_ends
 from torch_bottleneck.timeline.views.thinned import MOST_LANES, MOST_SPANS, PARTS, choose_step, nesting
 
 from .readings import read

@@ -1,11 +1,7 @@
-"""The timeline of one traced step of a GPU run, as recorded, and the device's idle time by cause.
+"""The device's idle time by cause, at the recorded times.
 
-In: a `Trace`, a `Program`. Out: `StepTimeline`; and `idle_pieces` over the whole window, for
-whoever draws more than one step.
-
-The step shown runs from the end of the step before to its own end, host and device both done: what a
-host that runs ahead dispatches in it may belong to the next step. Idle time is divided by the budget's
-rule (gaps.py) at the recorded times, so that dispatch shows as long as it was under the profiler.
+In: a `Trace`, a `Program`. Out: `IdlePieces` over the whole window. Idle time is divided by the budget's
+rule (gaps.py), so that dispatch shows as long as it was under the profiler.
 """
 
 from __future__ import annotations
@@ -15,25 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model.codes import BUDGET_PARTS, Part
-from ...model.view import NO_PART
+from ...model.codes import Part
 from ..lanes.gaps import DISPATCH_WORK, divide_gaps
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import NO_WAIT, EventKind
 from ..lanes.replay import step_ends
 from ..trace import intervals
-from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
-from ..trace.kernels import classify
-from .thinned import PARTS, LaneEvents, Sketch, choose_step, part_codes, thread_name
+from .thinned import PARTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ...model.view import StepTimeline
     from ..lanes.program import Program
     from ..trace.table import Trace
 
-__all__ = ["IdlePieces", "gpu_view", "idle_pieces", "observed_step_ends"]
+__all__ = ["IdlePieces", "idle_pieces", "observed_step_ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,84 +134,3 @@ def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
     return IdlePieces(
         start=all_start[first].astype(np.int64), end=all_end[last].astype(np.int64), part=part[first]
     )
-
-
-def gpu_view(
-    trace: Trace,
-    program: Program,
-    *,
-    main_tid: int,
-    numbers: NDArray[np.int64] | None = None,
-) -> StepTimeline:
-    """Draw the median step.
-
-    Args:
-        trace: the trace.
-        program: the program of its whole steps, at least one.
-        main_tid: thread code of the training thread.
-        numbers: the profiler's numbers of the steps.
-    """
-    ends = observed_step_ends(program)
-    # The first boundary is a host time that no device work agrees with.
-    skip = 1 if program.steps > 1 else 0
-    chosen = skip + choose_step(np.diff(ends[skip:]).astype(np.float64))
-    sketch = Sketch(trace=trace, low_ns=int(ends[chosen]), high_ns=int(ends[chosen + 1]))
-
-    notes = sketch.inside(
-        trace.rows(Kind.ANNOTATION, named=lambda name: not PROFILER_STEP.match(name), tid=main_tid)
-    )
-    sketch.add_rows("phases", "phases of the training thread", notes, deepest=1)
-    pieces = idle_pieces(trace, program)
-    code = np.asarray(
-        [sketch.code(BUDGET_PARTS[part].meanwhile or part.value) for part in PARTS], dtype=np.int64
-    )
-    sketch.add(
-        LaneEvents(
-            kind="idle",
-            name="GPU idle, by cause",
-            start=pieces.start,
-            end=pieces.end,
-            label=code[pieces.part],
-            part=pieces.part,
-            depth=np.zeros(len(pieces.start), dtype=np.int64),
-        )
-    )
-    _add_streams(sketch, program)
-    _add_threads(sketch, program, main_tid)
-    count = program.steps - skip
-    return sketch.timeline(
-        step=int(numbers[chosen]) if numbers is not None and chosen < len(numbers) else chosen,
-        of_steps=program.steps,
-        chosen="the only traced step" if count == 1 else f"the median of {count} traced steps",
-    )
-
-
-def _add_streams(sketch: Sketch, program: Program) -> None:
-    trace = sketch.trace
-    rows = sketch.inside(trace.activities)
-    part = trace.by_name(rows, lambda name: PARTS.index(classify(name).part), np.int64)
-    _, shown, drawn = np.intersect1d(rows, program.activity_row, assume_unique=True, return_indices=True)
-    part[shown] = part_codes(list(program.parts))[program.part[drawn]]
-    # Copies of some dialects name no stream or device.
-    device, stream = np.maximum(trace.device[rows], 0).astype(np.int64), trace.stream[rows]
-    several = len(np.unique(device)) > 1
-    for which, on in sorted({*zip(device.tolist(), stream.tolist(), strict=True)}):
-        on_stream = (device == which) & (stream == on)
-        name = "no stream named" if on < 0 else f"stream {on}"
-        name = f"GPU {which}, {name}" if several else name
-        sketch.add_rows("stream", name, rows[on_stream], part=part[on_stream], deepest=0)
-
-
-def _add_threads(sketch: Sketch, program: Program, main_tid: int) -> None:
-    trace = sketch.trace
-    of_call = np.full(len(trace), NO_PART, dtype=np.int8)
-    for kind, work in WORK_OF_WAIT.items():
-        of_call[program.row[program.kind == kind]] = PARTS.index(PART_OF_WORK[work])
-    others = [int(t) for t in np.unique(trace.tid[program.row[program.row >= 0]]) if t != main_tid]
-    for tid in (main_tid, *others):
-        name = "training thread" if tid == main_tid else thread_name(trace, tid)
-        rows = sketch.inside(trace.rows(*HOST_CALL_KINDS, tid=tid))
-        part = of_call[rows].astype(np.int64)
-        sketch.add_rows("calls", f"{name}: device calls", rows, part=part, deepest=0)
-        rows = sketch.inside(trace.rows(Kind.OP, tid=tid))
-        sketch.add_rows("operators", f"{name}: operators", rows)
