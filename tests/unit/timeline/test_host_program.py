@@ -1,0 +1,88 @@
+"""A run without a GPU is a program of one host lane: the common budget and the common questions take it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.timeline.lanes.ask import Asker
+from torch_bottleneck.timeline.lanes.budget import step_budget
+from torch_bottleneck.timeline.lanes.host_work import HostWork
+from torch_bottleneck.timeline.lanes.labels import PART_OF_WORK, Work
+from torch_bottleneck.timeline.lanes.program import Program, host_program
+from torch_bottleneck.timeline.lanes.questions import amount_gone, shared_questions, without_fetching
+from torch_bottleneck.timeline.lanes.replay import Edit, Replay
+from torch_bottleneck.timeline.steps.facts import Facts
+
+PHASES: dict[str, dict[Work, float]] = {
+    "": {Work.HOST: 2.0, Work.INPUT: 0.5, Work.COLLECTOR: 0.25},
+    "data": {Work.INPUT: 4.0},
+    "forward": {Work.MATH: 3.0, Work.MEMORY: 1.0, Work.DISPATCH: 1.5, Work.ALLOCATOR: 0.5},
+    "backward": {Work.MATH: 6.0, Work.DISPATCH: 2.0, Work.SEAM: 1.0, Work.COMMUNICATION: 0.75},
+    "optimizer": {Work.UPDATE: 1.0, Work.OPTIMIZER: 0.5},
+}
+STEP_MS = sum(sum(works.values()) for works in PHASES.values())
+
+
+def program() -> Program:
+    work = np.zeros((len(PHASES), len(Work)))
+    for row, works in zip(work, PHASES.values(), strict=True):
+        for each, ms in works.items():
+            row[each] = ms * 1e6
+    recorded = HostWork(
+        edges=np.asarray([0, 1]), work=np.zeros(1, dtype=np.int8), group=np.full(1, -1, dtype=np.int16)
+    )
+    return host_program(tuple(PHASES), work, seam_work=np.zeros((len(PHASES), 0)), host_work=recorded)
+
+
+def spent(*works: Work) -> float:
+    return sum(ms for each in PHASES.values() for work, ms in each.items() if work in works)
+
+
+def asker() -> Asker:
+    return Asker(Replay(program()), Edit(), true_ms=STEP_MS)
+
+
+def test_without_a_device_the_budget_is_what_the_host_did() -> None:
+    replay = Replay(program())
+    budget = step_budget(replay.program, replay.run(), Edit().factors())
+    assert budget.step_ns == pytest.approx(STEP_MS * 1e6)
+    assert budget.busy_ns == 0
+    for part in Part:
+        works = [work for work in Work if PART_OF_WORK[work] is part]
+        assert budget.parts[part] == pytest.approx(spent(*works) * 1e6), part
+
+
+def test_on_one_lane_a_cause_costs_what_it_takes() -> None:
+    found = asker().ask(shared_questions(program(), Facts(true_ms=STEP_MS)))
+    saves = {question: answer.saves_ms for question, answer in found.results.items()}
+    assert saves == {
+        WhatIf.INPUT_READY: pytest.approx(spent(Work.INPUT)),
+        WhatIf.ALLOCATOR_FREE: pytest.approx(spent(Work.ALLOCATOR)),
+        WhatIf.HOST_WORK_GONE: pytest.approx(spent(Work.HOST)),
+        WhatIf.DISPATCH_FREE: pytest.approx(spent(Work.DISPATCH, Work.OPTIMIZER)),
+        WhatIf.COMM_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),
+    }
+    both = found.after[WhatIf.INPUT_READY, WhatIf.DISPATCH_FREE]
+    assert both == pytest.approx(STEP_MS - saves[WhatIf.INPUT_READY] - saves[WhatIf.DISPATCH_FREE])
+    assert both == found.after[WhatIf.DISPATCH_FREE, WhatIf.INPUT_READY]
+
+
+def test_two_edits_that_take_the_same_time_away_take_it_once() -> None:
+    gone = amount_gone(program(), 1.0, (Work.DISPATCH,))
+    ask = asker()
+    assert ask.step_ms(Edit(gone=gone)) == pytest.approx(STEP_MS - 1.0)
+    assert ask.step_ms(Edit(gone=gone).and_also(Edit(gone=gone))) == pytest.approx(STEP_MS - 1.0)
+    free = Edit(work={Work.DISPATCH: 0.0})
+    assert ask.step_ms(free.and_also(Edit(gone=gone))) == pytest.approx(ask.step_ms(free))
+
+
+def test_no_more_than_there_is_can_be_taken_away() -> None:
+    gone = amount_gone(program(), 100.0, (Work.SEAM, Work.UPDATE))
+    assert gone.sum() == pytest.approx(spent(Work.SEAM, Work.UPDATE) * 1e6)
+    assert not amount_gone(program(), 1.0, (Work.COMPILE,)).any()
+
+
+def test_a_batch_that_need_not_be_fetched_is_prepared_all_the_same() -> None:
+    assert asker().step_ms(without_fetching(program())) == pytest.approx(STEP_MS - 4.0)
