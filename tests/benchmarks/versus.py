@@ -28,6 +28,7 @@ from make_trace import write_trace
 
 HERE = Path(__file__).parent
 REPORT = HERE.parent.parent / "reports" / "benchmarks" / "trace-reading"
+ANALYZED = "From command to report"
 LABELS = {
     "ours": "torch_bottleneck.ingest.read_trace",
     "json": "json.load (dictionaries only)",
@@ -89,7 +90,9 @@ def markdown(stored: dict[str, Any]) -> str:
         "the same: ours and HTA's a table of all events, `json.load` bare dictionaries, torch-tb-profiler's",
         "table together with the data of its views; each is the least that the tool offers.",
     ]
-    for title, entry in sorted(stored.items(), key=lambda item: item[1]["order"]):
+    analyzed = stored.get(ANALYZED, {})
+    readings = {title: entry for title, entry in stored.items() if title != ANALYZED}
+    for title, entry in sorted(readings.items(), key=lambda item: item[1]["order"]):
         out += ["", f"## {title}", "", f"{entry['machine']}, {entry['date']}.", ""]
         out += ["| reader | CPU s | ratio | wall s | peak MB | complete events | rounds |"]
         out += ["|---|---:|---:|---:|---:|---:|---:|"]
@@ -102,6 +105,20 @@ def markdown(stored: dict[str, Any]) -> str:
                 f"| {label} | {row['cpu_s']:.2f} | {row['ratio']:.1f} | {row['wall_s']:.1f}"
                 f" | {row['rss_mb']:.0f} | {row['events']:,} | {row['rounds']} |"
             )
+    if analyzed:
+        out += ["", f"## {ANALYZED}", ""]
+        out += [
+            "Written by `tests/benchmarks/analyze_trace.py FILE --record TITLE`: `bottleneck analyze FILE`,"
+        ]
+        out += [
+            "each time in a process of its own, versions taking turns on one machine, imports and the report"
+        ]
+        out += ["included. CPU seconds are medians of the rounds, memory is the highest peak."]
+        out += ["", "| file | version | CPU s | peak MB | rounds | date |", "|---|---|---:|---:|---:|---|"]
+    for file, entry in analyzed.items():
+        for row in entry["rows"]:
+            figures = (f"{row['cpu_s']:.1f}", row["rss_mb"], row["rounds"], entry["date"])
+            out.append("| " + " | ".join(map(str, (file, row["version"], *figures))) + " |")
     return "\n".join(out) + "\n"
 
 
