@@ -27,7 +27,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/bottleneck diagnose --out reports/demo-$$(date +%Y%m%d-%H%M%S) examples/input_bound.py
 
 test: $(VENV)/.development
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term:skip-covered $(ARGS)
 
 check: lint types layers test gate
 

@@ -10,12 +10,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
-from recorded.diagnosed import FOLDER
+from session import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
+SHARE = ("e2e/test_review.py",)
+"""Files of end-to-end tests that share something which takes longer than they do."""
 
 # Before torch is imported anywhere: tests and the scripts that they start share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,6 +35,23 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="bottleneck-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out single tests of e2e, which take seconds each, and the other files whole, e2e first.
+
+    So both of two workers are at work until the end: a file of e2e alone may take a quarter of the time.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if "/e2e/" in file and not file.endswith(SHARE) else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

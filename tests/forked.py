@@ -41,9 +41,6 @@ from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch_bottleneck
-from torch_bottleneck.runs.launch import ENVIRONMENT
-
 __all__ = ["Popen", "run"]
 
 AT_START = (
@@ -187,6 +184,8 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
 
 def _fork(request: dict[str, Any], fds: list[int]) -> socket.socket | None:
     """Return where the fork tells its number, then its exit; None where it must be a real process."""
+    from torch_bottleneck.runs.launch import ENVIRONMENT
+
     wanted = _read_at_start(request["env"])
     if not allowed or not _serve() or not Path(request["cwd"]).is_dir() or any(os.isatty(fd) for fd in fds):
         return None
@@ -215,6 +214,8 @@ def _serve() -> bool:
     _possible = hasattr(os, "pidfd_open") and not Path("/dev/nvidiactl").exists()
     if not _possible:
         return False
+    from torch_bottleneck.runs.launch import ENVIRONMENT
+
     _variables.update(_read_at_start(os.environ))
     _ask, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [sys.executable, __file__, str(theirs.fileno()), json.dumps(_variables), "-" * PADDING]
@@ -416,6 +417,8 @@ def _serve_forks() -> None:
     listen = socket.socket(fileno=int(sys.argv[1]))
     _variables.update(json.loads(sys.argv[2]))
     hidden = _Hidden("torch", "torch._dynamo")
+    import torch_bottleneck
+
     ours = [found.name for found in pkgutil.walk_packages(torch_bottleneck.__path__, "torch_bottleneck.")]
     for name in (*(name for name in ours if not name.endswith(("__main__", ".plugin"))), *NEEDED):
         with contextlib.suppress(ModuleNotFoundError):  # isal is not everywhere

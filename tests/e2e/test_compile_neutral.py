@@ -16,7 +16,7 @@ from typing import Any
 import forked
 import msgspec
 import pytest
-from recorded.diagnosed import FOLDER
+from session import once
 
 from torch_bottleneck.model.run import Run
 from torch_bottleneck.runs.plan import Plan, encode_plan
@@ -41,12 +41,8 @@ def counted(command: list[str]) -> dict[str, Any]:
 
 def counted_alone(case: str) -> dict[str, Any]:
     """Return what dynamo counts without us, which every process of this session runs once."""
-    known = Path(os.environ[FOLDER]) / f"alone-{case}.json"
-    if not known.is_file():
-        partial = known.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(counted([str(SCRIPT), case])))
-        partial.replace(known)
-    counts: dict[str, Any] = json.loads(known.read_text())
+    made = once(f"alone-{case}.json", lambda: json.dumps(counted([str(SCRIPT), case])).encode())
+    counts: dict[str, Any] = json.loads(made)
     return counts
 
 

@@ -282,6 +282,7 @@ SWALLOWED = {
                 step(model, optimizer)
             except:
                 pass
+        print("end", flush=True)
         """,
     "every_epoch": """
         for epoch in range(4):
@@ -289,7 +290,7 @@ SWALLOWED = {
                 for _ in range(50_000):
                     step(model, optimizer)
             except BaseException:
-                print("epoch over", flush=True)
+                print("epoch over", steps < 50_000, flush=True)
         print("end", flush=True)
         """,
 }
@@ -297,15 +298,15 @@ SWALLOWED = {
 
 @pytest.mark.parametrize("name", list(SWALLOWED))
 def test_a_swallowed_stop_comes_again(tmp_path: Path, name: str) -> None:
-    told = 'import atexit\natexit.register(lambda: open("steps", "w").write(str(steps)))\n'
-    write(tmp_path / "train.py", f"{told}model, optimizer = build()\n{textwrap.dedent(SWALLOWED[name])}")
+    write(tmp_path / "train.py", "model, optimizer = build()\n" + textwrap.dedent(SWALLOWED[name]))
     got = harness(tmp_path, tmp_path / "out", "train.py", **SMALL)
     assert got.code == 0
-    assert int((tmp_path / "steps").read_text()) < ENDLESS / 10, "it does not run through all of its steps"
     assert read_run(got.folder).outcome.how == "stopped"
-    if name == "every_epoch":
+    if name == "every_batch":
+        assert got.out == "", "it does not run through all of its steps"
+    else:
         # The stop is met in each epoch, and the script then ends by itself.
-        assert got.out == "epoch over\n" * 4 + "end\n"
+        assert got.out == "epoch over True\n" * 4 + "end\n"
 
 
 THREADS = {

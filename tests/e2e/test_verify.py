@@ -416,8 +416,8 @@ def test_a_run_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> N
         "for step in",
     )
     write(tmp_path, source)
-    got = verify(tmp_path, "--out", "v", "--steps", "20", "--run-limit", "0.4", "train.py", "--fix", "FX311")
+    got = verify(tmp_path, "--out", "v", "--steps", "20", "--run-limit", "0.3", "train.py", "--fix", "FX311")
     assert got.returncode == 0, got.stderr
     (row,) = result(tmp_path / "v")["outcomes"]
-    assert (row["verdict"], row["reason"]) == ("failed", "not done within 24 s")
+    assert (row["verdict"], row["reason"]) == ("failed", "not done within 18 s")
     assert left_behind(tmp_path) == []
