@@ -22,10 +22,10 @@ FIXES: tuple[Fix, ...] = (
         family="allocator",
         title="Let allocator segments grow (expandable_segments)",
         addresses=("BN201", "BN212"),
-        what_to_change="Set expandable_segments:True before torch is imported: segments then grow in place, so"
-        " changing sizes no longer force freeing and allocating whole blocks. Leave max_split_size_mb out: its"
-        " rule for large blocks holds in such segments too. Newer torch calls the variable PYTORCH_ALLOC_CONF"
-        " and still reads the old name.",
+        what_to_change="Set expandable_segments:True before torch is imported. Segments then grow in place,"
+        " so changing sizes no longer force the allocator to free and allocate whole blocks. Leave out"
+        " max_split_size_mb: its rule for large blocks also applies in such segments. Newer torch calls"
+        " the variable PYTORCH_ALLOC_CONF and still reads the old name.",
         when=(
             ON_CUDA,
             given("allocator.expandable_segments", "==", False, "expandable_segments is off"),
@@ -34,7 +34,7 @@ FIXES: tuple[Fix, ...] = (
             given("allocator.empty_cache_per_step", "==", 0, "empty_cache() is not called in the loop"),
         ),
         what_if=WhatIf.ALLOCATOR_FREE,
-        basis="allocator calls free of charge",
+        basis="allocator calls cost nothing",
         may_break="Sharing CUDA tensors between processes needs torch 2.5 or newer; Linux only.",
         code="""\
 import os
@@ -65,14 +65,14 @@ import torch""",
         family="allocator",
         title="Use few distinct shapes",
         addresses=("BN201",),
-        what_to_change="Pad lengths up to a multiple (64, 128) or bucket them: every new size can need a new block"
-        " from the driver, a repeated one is served from the cache.",
+        what_to_change="Pad lengths up to a multiple (64, 128) or bucket them. Every new size can need a new"
+        " block from the driver; a repeated size is served from the cache.",
         when=seen("step.varying_shapes", "==", True, "batch sizes differ between steps"),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Padding is computed too; mask it in the loss.",
+        may_break="The padding is computed too: mask it in the loss.",
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
-        basis="allocator calls free of charge, before the cost of the added padding",
+        basis="allocator calls cost nothing, before the cost of the added padding",
         code="""\
 import torch.nn.functional as F
 
@@ -89,8 +89,8 @@ def pad_to_multiple(tokens, multiple=64, value=0):
         family="allocator",
         title="Run the largest batch first",
         addresses=("BN201",),
-        what_to_change="Before training, run one forward and backward with the largest shape that will occur: the"
-        " blocks it leaves in the cache serve every smaller one.",
+        what_to_change="Before training, run one forward and backward pass with the largest shape that will"
+        " occur. The blocks it leaves in the cache serve every smaller shape.",
         when=(ON_GPU, *seen("step.varying_shapes", "==", True, "batch sizes differ between steps")),
         # Measured: 72.8 ms a step without the largest first, 72.1 with it (memory-lengths-near-cap-h200).
         unless=(
@@ -100,7 +100,7 @@ def pad_to_multiple(tokens, multiple=64, value=0):
         ),
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
-        basis="allocator calls free of charge; the churn fades anyway as the largest sizes are met",
+        basis="allocator calls cost nothing; they become rarer anyway once the largest sizes have occurred",
         code="""\
 loss = loss_fn(model(largest_inputs), largest_targets)
 loss.backward()
@@ -122,11 +122,12 @@ optimizer.zero_grad(set_to_none=True)""",
         family="allocator",
         title="Remove empty_cache() from the loop",
         addresses=("BN202", "BN201"),
-        what_to_change="torch.cuda.empty_cache() waits for the device and gives every cached block back to the driver, which"
-        " the next step must ask for again. It does not make more memory available to PyTorch.",
+        what_to_change="torch.cuda.empty_cache() waits for the device and returns every cached block to the"
+        " driver. The next step must then ask for them again. It does not make more memory available to"
+        " PyTorch.",
         when=(ON_GPU, *seen("allocator.empty_cache_per_step", ">", 0, "empty_cache() is called in the loop")),
         what_if=WhatIf.ALLOCATOR_FREE,
-        basis="allocator calls free of charge",
+        basis="allocator calls cost nothing",
         may_break="Other processes on the same GPU no longer get the cached memory between steps.",
         code="""\
 for inputs, targets in loader:
@@ -134,7 +135,7 @@ for inputs, targets in loader:
     loss_fn(model(inputs), targets).backward()
     optimizer.step()
     # no torch.cuda.empty_cache() here; after validation is early enough""",
-        undo="Call it again.",
+        undo="Put the call back.",
         verify=_NO_CALLS,
         can_try=True,
         edits=(RemovalEdit(call="empty_cache"),),
@@ -145,8 +146,9 @@ for inputs, targets in loader:
         family="allocator",
         title="Keep freed memory in the process (malloc)",
         addresses=("BN203",),
-        what_to_change="glibc maps each large tensor anew and unmaps it when freed, so the kernel zeroes the same"
-        " pages every step. Tell it to serve large blocks from the heap and not to trim it.",
+        what_to_change="glibc maps every large tensor anew and unmaps it when it is freed, so the kernel"
+        " zeroes the same pages in every step. Tell glibc to serve large blocks from the heap and not to"
+        " trim the heap.",
         when=(
             _ON_CPU,
             given("malloc.library", "==", "glibc", "glibc's malloc is in use"),
@@ -154,7 +156,7 @@ for inputs, targets in loader:
         conflicts=("FX206",),
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
-        basis="the step without page faults and system time, the most that can be won",
+        basis="the step without page faults and system time, the most that can be gained",
         may_break="The process keeps its peak memory until it ends.",
         code="""\
 import ctypes
@@ -179,8 +181,8 @@ libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # keep the top of the heap""",
         conflicts=("FX205",),
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
-        basis="the step without page faults and system time, the most that can be won",
-        may_break="More resident memory; extensions built against another malloc are rare but exist.",
+        basis="the step without page faults and system time, the most that can be gained",
+        may_break="Uses more resident memory. In rare cases an extension was built for another malloc.",
         code="""\
 import ctypes.util
 import os
@@ -192,7 +194,7 @@ if library and "LD_PRELOAD" not in os.environ:
     environment = dict(os.environ, LD_PRELOAD=library)
     environment["MALLOC_CONF"] = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
     sys.exit(subprocess.call([sys.executable, *sys.argv], env=environment))""",
-        undo="Start it without LD_PRELOAD.",
+        undo="Start the script without LD_PRELOAD.",
         verify="Minor page faults per step and system time fall.",
         can_try=True,
         environment=(
@@ -218,8 +220,9 @@ if library and "LD_PRELOAD" not in os.environ:
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
-        basis="the step without page faults and system time, the most that can be won",
-        may_break="In-place changes of what backward needs raise an error; shared buffers alias.",
+        basis="the step without page faults and system time, the most that can be gained",
+        may_break="Overwriting what backward needs raises an error; tensors that share a buffer change"
+        " together.",
         code="""\
 import torch
 
@@ -228,7 +231,7 @@ for _ in range(3):
     with torch.no_grad():
         torch.mul(weights, 0.5, out=buffer)  # no new 16 MB each time
         buffer.add_(1.0)""",
-        undo="Allocate anew in the loop.",
+        undo="Allocate in the loop again.",
         verify="Minor page faults per step fall.",
         sources=(
             docs(
@@ -241,13 +244,14 @@ for _ in range(3):
         family="allocator",
         title="Back large tensors with huge pages",
         addresses=("BN203",),
-        what_to_change="Set THP_MEM_ALLOC_ENABLE=1: torch then asks for transparent huge pages for CPU tensors of"
-        " 2 MB and more, so that one fault maps 2 MB instead of 4 kB.",
+        what_to_change="Set THP_MEM_ALLOC_ENABLE=1. torch then asks for transparent huge pages for CPU"
+        " tensors of 2 MB or more, so one fault maps 2 MB instead of 4 kB.",
         when=(_ON_CPU, given("torch.version", ">=", "2.1", "torch is new enough")),
         what_if=WhatIf.ALLOCATOR_FREE,
         what_if_bound=True,
-        basis="the step without page faults and system time, the most that can be won",
-        may_break="Memory is rounded up to 2 MB per tensor; needs transparent huge pages set to madvise or always.",
+        basis="the step without page faults and system time, the most that can be gained",
+        may_break="Memory is rounded up to 2 MB per tensor. Transparent huge pages must be set to madvise or"
+        " always.",
         code="""\
 import os
 

@@ -26,13 +26,14 @@ FIXES: tuple[Fix, ...] = (
         family="compile",
         title="Compile once for all sizes (dynamic shapes)",
         addresses=("BN402",),
-        what_to_change="A size that changes makes a new graph each time it fails a guard. Mark that dimension as"
-        " dynamic, so that one graph serves all sizes.",
+        what_to_change="Each size that fails a guard is compiled into a new graph. Mark the dimension that"
+        " changes as dynamic, so that one graph serves all sizes.",
         when=(given("compile.dynamic_sizes", "==", True, "a recompilation names a size that changed"),),
         conflicts=("FX408", "FX412"),
         what_if=WhatIf.NO_COMPILE,
-        basis="compile time per step gone",
-        may_break="Kernels for any size can be slower than for one; CUDA graphs are recorded per size.",
+        basis="the compile time per step removed",
+        may_break="Kernels for any size can be slower than kernels for one size; CUDA graphs are recorded"
+        " per size.",
         code="""\
 import torch
 
@@ -56,15 +57,15 @@ out = compiled(inputs)""",
         family="compile",
         title="Give the compiled model few distinct shapes",
         addresses=("BN402",),
-        what_to_change="Pad or bucket to a few sizes, and drop the last partial batch: each size compiles once and"
-        " is then served from the cache.",
+        what_to_change="Pad or bucket to a few sizes, and drop the last partial batch. Each size is compiled"
+        " once and then served from the cache.",
         when=(given("compile.dynamic_sizes", "==", True, "a recompilation names a size that changed"),),
         conflicts=("FX407",),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.NO_COMPILE,
         what_if_bound=True,
-        basis="compile time per step gone, before the cost of the added padding",
-        may_break="Padding is computed too; mask it in the loss. drop_last leaves samples out.",
+        basis="the compile time per step removed, before the cost of the added padding",
+        may_break="The padding is computed too: mask it in the loss. drop_last leaves samples out.",
         code="""\
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
@@ -77,20 +78,21 @@ def pad_to_multiple(tokens, multiple=64, value=0):
 loader = DataLoader(dataset, batch_size=batch_size, drop_last=True)""",
         fills={"multiple=64": "multiple={compile.size_multiple}"},
         undo="Remove the padding.",
-        verify="As many compilations as sizes, none later.",
+        verify="One compilation per size, and none later.",
         sources=(_DYNAMIC,),
     ),
     Fix(
         id="FX409",
         family="compile",
-        title="Keep what changes every step out of the guards",
+        title="Keep changing values out of the guards",
         addresses=("BN402",),
-        what_to_change="A Python number, a list length or a module attribute that changes is a guard that fails each"
-        " step. Pass step counters and rates as tensors, and do not write attributes inside forward.",
+        what_to_change="A Python number, a list length or a module attribute that changes makes a guard fail"
+        " in each step. Pass step counters and rates as tensors, and do not set attributes inside"
+        " forward.",
         when=(given("compile.recompiles", ">", 0, "functions are compiled again"),),
         unless=(given("compile.dynamic_sizes", "==", True, "the recompilations come from sizes"),),
         what_if=WhatIf.NO_COMPILE,
-        basis="compile time per step gone",
+        basis="the compile time per step removed",
         code="""\
 import torch
 
@@ -114,19 +116,19 @@ for _ in range(3):
         family="compile",
         title="Compile the sub-modules whose shapes are stable",
         addresses=("BN402",),
-        what_to_change="Compile the repeated block instead of the whole model: the parts that change stay eager, and"
-        " one compilation serves all blocks.",
+        what_to_change="Compile the repeated block instead of the whole model. The parts that change stay"
+        " eager, and one compilation serves all blocks.",
         when=(given("compile.recompiles", ">", 0, "functions are compiled again"),),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.NO_COMPILE,
         what_if_bound=True,
-        basis="compile time per step gone, before what the eager parts then cost",
+        basis="the compile time per step removed, before the cost of the eager parts",
         may_break="No fusion across blocks.",
         code="""\
 for block in model.blocks:
     block.compile()""",
-        undo="torch.compile(model) as before.",
-        verify="No recompilations; step no slower.",
+        undo="Use torch.compile(model) again.",
+        verify="No recompilations, and the step is not slower.",
         can_try=True,
         options=COMPILER_OPTIONS,
         arithmetic=Arithmetic.REORDERED,
@@ -141,8 +143,8 @@ for block in model.blocks:
         title="Raise the recompilation limit",
         addresses=("BN402",),
         note=True,
-        what_to_change="After 8 graphs for one function dynamo gives up and runs it eagerly for good. If the number"
-        " of variants is truly small, raise the limit; if it is not, remove their cause.",
+        what_to_change="After 8 graphs for one function, dynamo gives up and runs it eagerly from then on."
+        " If the number of variants really is small, raise the limit; otherwise remove their cause.",
         when=(_COMPILED,),
         code="""\
 import torch
@@ -150,7 +152,7 @@ import torch
 # Called recompile_limit from torch 2.7 on; the old name still works.
 torch._dynamo.config.cache_size_limit = 32""",
         undo="Remove the line.",
-        verify="No message 'hit config.recompile_limit'.",
+        verify="The message 'hit config.recompile_limit' no longer appears.",
         can_try=True,
         options={"limit": Option(kind="int")},
         arithmetic=Arithmetic.REORDERED,
@@ -162,8 +164,8 @@ torch._dynamo.config.cache_size_limit = 32""",
         family="compile",
         title="Replay the step as CUDA graphs",
         addresses=("BN501", "BN403"),
-        what_to_change="With static shapes the launches of a compiled region can be recorded once and replayed as"
-        " one, so that the host no longer sets the pace.",
+        what_to_change="With static shapes, the launches of a compiled region can be recorded once and"
+        " replayed as one. The host then no longer limits the step.",
         when=(
             ON_CUDA,
             _STATIC,
@@ -174,7 +176,8 @@ torch._dynamo.config.cache_size_limit = 32""",
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.ONE_LAUNCH,
         basis="one launch per step",
-        may_break="Outputs are overwritten by the next replay: clone what you keep; more memory; no sync inside.",
+        may_break="The next replay overwrites outputs: clone what you keep. It uses more memory, and nothing"
+        " inside may synchronise.",
         code="""\
 import torch
 
@@ -189,8 +192,8 @@ for inputs, targets in loader:
         options={**COMPILER_OPTIONS, "blocks": Option(kind="bool")},
         edits=(compile_with("mode", drop=("options",)),),
         by_hand={
-            Beside.GRADIENTS_DROPPED: "Gradients were dropped for the run where the script fills them with"
-            " zeros: call zero_grad(set_to_none=True).",
+            Beside.GRADIENTS_DROPPED: "For the run, gradients were set to None where the script fills them with"
+            " zeros. In the source, call zero_grad(set_to_none=True).",
         },
         arithmetic=Arithmetic.REORDERED,
         compiles=True,
@@ -199,14 +202,15 @@ for inputs, targets in loader:
     Fix(
         id="FX413",
         family="compile",
-        title="Remove what makes CUDA graphs be skipped",
+        title="Remove what keeps CUDA graphs from being used",
         addresses=("BN403",),
-        what_to_change="CUDA graphs were asked for and skipped. The usual reasons: a tensor on the CPU among the"
-        " inputs, an input changed in place, a shape that varies, an operator that waits for the device.",
+        what_to_change="CUDA graphs were requested but skipped. The usual reasons are a CPU tensor among the"
+        " inputs, an input changed in place, a shape that varies, or an operator that waits for the"
+        " device.",
         when=(*seen("compile.cudagraph_skips", ">", 0, "CUDA graphs were skipped"),),
         what_if=WhatIf.ONE_LAUNCH,
         basis="one launch per step",
-        may_break="Buffers must be written in place only where the graph expects it.",
+        may_break="Only buffers that the graph expects to change may be written in place.",
         code="""\
 import torch
 
@@ -221,8 +225,9 @@ state = state + 1  # was state += 1 on an input""",
         family="compile",
         title="Compile the model",
         addresses=("BN501", "BN306"),
-        what_to_change="torch.compile turns chains of small operators into few fused kernels and takes Python out of"
-        " the forward and backward pass. Keep a switch, and let what does not compile run eagerly.",
+        what_to_change="torch.compile fuses chains of small operators into a few kernels and takes Python"
+        " out of the forward and backward pass. Keep a switch to turn it off, and let code that does not"
+        " compile run eagerly.",
         when=(given("compile.used", "==", False, "nothing is compiled yet"),),
         # It would be unrolled: minutes of compiling for what one batched operator does at once.
         unless=(given("loop.share", ">=", 0.4, "much of the step is one Python loop of small operators"),),
@@ -230,7 +235,8 @@ state = state + 1  # was state += 1 on an input""",
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COMPILED,
         basis="dispatch of the model's operators replaced by compiled calls",
-        may_break="Minutes of compiling at the start; rounding differs; each graph break gives some of it back.",
+        may_break="Compiling takes minutes at the start; rounding differs; each graph break loses part of"
+        " the gain.",
         code="""\
 import os
 
@@ -239,7 +245,7 @@ import torch
 if os.environ.get("COMPILE", "1") == "1":
     torch._dynamo.config.suppress_errors = True  # what fails runs eagerly
     model = torch.compile(model)""",
-        undo="COMPILE=0",
+        undo="Run with COMPILE=0.",
         verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
         can_try=True,
         options={**COMPILER_OPTIONS, "blocks": Option(kind="bool")},
@@ -253,18 +259,18 @@ if os.environ.get("COMPILE", "1") == "1":
     Fix(
         id="FX415",
         family="compile",
-        title="Replace TorchScript by torch.compile",
+        title="Replace TorchScript with torch.compile",
         addresses=("BN501", "BN306", "BN301"),
         note=True,
-        what_to_change="TorchScript is deprecated and gets no new fusions; torch.compile took its place.",
+        what_to_change="TorchScript is deprecated and gets no new fusions. torch.compile replaces it.",
         when=seen("compile.torchscript", "==", True, "scripted modules were seen"),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Scripted code relied on TorchScript's type rules.",
+        may_break="Scripted code may rely on TorchScript's type rules.",
         code="""\
 import torch
 
 model = torch.compile(model)  # was torch.jit.script(model)""",
-        undo="Script it again.",
+        undo="Use torch.jit.script again.",
         verify="Launches per step do not rise.",
         sources=(docs("jit.html", "TorchScript"),),
     ),
@@ -273,15 +279,16 @@ model = torch.compile(model)  # was torch.jit.script(model)""",
         family="compile",
         title="Compile the optimizer step",
         addresses=("BN502",),
-        what_to_change="Compiling opt.step() fuses the whole update into a few kernels, for optimizers without a"
-        " fused implementation too.",
+        what_to_change="Compiling optimizer.step() fuses the whole update into a few kernels, also for"
+        " optimizers without a fused implementation.",
         when=(given("compile.used", "==", True, "torch.compile works here"), ON_GPU),
         unless=(given("optimizer.flavour", "==", "fused", "the fused implementation is in use"),),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.OPTIMIZER_FUSED,
         what_if_bound=True,
         basis="the optimizer with one launch per group",
-        may_break="A learning rate kept as a Python float recompiles when it changes: make it a tensor.",
+        may_break="A learning rate that is a Python float causes a recompilation when it changes: make it a"
+        " tensor.",
         code="""\
 import torch
 

@@ -20,7 +20,7 @@ _OPTIMIZERS = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam"),
     *("RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
-_NOT_PREDICTED = "not predicted: these kernels are not in the replay's questions"
+_NOT_PREDICTED = "not predicted: the replay does not model these kernels"
 
 FIXES: tuple[Fix, ...] = (
     Fix(
@@ -28,14 +28,15 @@ FIXES: tuple[Fix, ...] = (
         family="compute",
         title="Use scaled_dot_product_attention",
         addresses=("BN304",),
-        what_to_change="Replace matmul, softmax, matmul by one call: the fused kernels never write the L x L scores"
-        " to memory.",
+        what_to_change="Replace matmul, softmax, matmul with one call. The fused kernels never write the L x"
+        " L scores to memory.",
         when=(given("kernels.attention_unfused_share", ">", 0.0, "attention runs as separate kernels"),),
         unless=seen("attention.backend", "==", "math", "scaled_dot_product_attention is called already")[1:],
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Sums in another order; attention weights are not returned; dropout draws differ.",
+        may_break="Sums are taken in another order; attention weights are not returned; dropout draws"
+        " differ.",
         what_if=WhatIf.FUSED_ATTENTION,
-        basis="the kernels that read and write the score matrix taken away",
+        basis="the kernels that read and write the score matrix removed",
         code="""\
 import torch.nn.functional as F
 
@@ -54,10 +55,11 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
         title="Find out why flash or cuDNN attention is not used",
         addresses=("BN304", "BN301"),
         note=True,
-        what_to_change="scaled_dot_product_attention takes the memory-efficient kernel, or plain math, where no"
-        " faster backend accepts the inputs: flash needs fp16 or bf16, no arbitrary attn_mask, and a head size it supports. Ask for the fused ones"
-        " only: the warnings then say what is in the way. Flash first, then cuDNN, then memory-efficient. Outside torch,"
-        " FlashAttention-3 (Hopper), xFormers (odd masks) and Transformer Engine bring kernels of their own.",
+        what_to_change="scaled_dot_product_attention uses the memory-efficient kernel, or plain math, where"
+        " no faster backend accepts the inputs. Flash needs fp16 or bf16, no arbitrary attn_mask, and a"
+        " supported head size. Allow only the fused backends: the warnings then say why each one"
+        " refuses. Prefer flash, then cuDNN, then memory-efficient. Outside torch, FlashAttention-3"
+        " (Hopper), xFormers (unusual masks) and Transformer Engine have kernels of their own.",
         when=(
             ON_GPU,
             *seen("attention.backend", "in", ["math", "efficient"], "neither flash nor cuDNN's kernels ran"),
@@ -100,8 +102,9 @@ with sdpa_kernel(backends):
             given("step.varying_shapes", "==", True, "shapes change (every new one would be timed again)"),
             given("cudnn.deterministic", "==", True, "deterministic algorithms are asked for"),
         ),
-        may_break="The choice can differ from run to run, and with it the last bits; more workspace memory.",
-        basis="not predicted: only trying tells",
+        may_break="The choice can differ from run to run, and with it the last bits; uses more workspace"
+        " memory.",
+        basis="not predicted: it must be tried",
         code="""\
 import torch
 
@@ -119,11 +122,11 @@ torch.backends.cudnn.benchmark = True""",
     Fix(
         id="FX309",
         family="compute",
-        title="Know the price of determinism",
+        title="Turn determinism off where it is not needed",
         addresses=("BN308", "BN301"),
         note=True,
-        what_to_change="Deterministic algorithms are asked for: cuDNN may then not use its fastest ones. Keep them"
-        " for debugging, not for every run.",
+        what_to_change="Deterministic algorithms are requested, so cuDNN may not use its fastest ones. Keep"
+        " them for debugging, not for every run.",
         when=seen("cudnn.deterministic", "==", True, "deterministic algorithms are asked for"),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Runs are no longer bitwise repeatable.",
@@ -132,7 +135,7 @@ import torch
 
 torch.backends.cudnn.deterministic = False
 torch.use_deterministic_algorithms(False)""",
-        undo="Switch them on again.",
+        undo="Turn them on again.",
         verify="Step time falls; two runs differ in the last bits.",
         can_try=True,
         arithmetic=Arithmetic.REORDERED,
@@ -143,22 +146,22 @@ torch.use_deterministic_algorithms(False)""",
         family="compute",
         title="Use the channels_last memory format",
         addresses=("BN307",),
-        what_to_change="Convolutions on tensor cores want NHWC. In NCHW each of them is wrapped in layout changes;"
-        " convert model and inputs once instead.",
+        what_to_change="Convolutions on tensor cores use the NHWC layout. In NCHW each of them is wrapped in"
+        " layout conversions. Convert model and inputs once instead.",
         when=(
             given("kernels.conv_share", ">", 0.02, "convolutions take a share of the step"),
             given("memory_format", "!=", "channels_last", "the model is not in channels_last"),
         ),
         may_break="Operators without an NHWC kernel convert back; view() on images must become reshape().",
         what_if=WhatIf.CHANNELS_LAST,
-        basis="what NCHW costs around the convolutions taken away",
+        basis="the cost of NCHW around the convolutions removed",
         code="""\
 import torch
 
 model = model.to(memory_format=torch.channels_last)
 images = images.to(memory_format=torch.channels_last)""",
         undo="Remove both conversions.",
-        verify="Kernels like nchwToNhwc disappear.",
+        verify="Kernels such as nchwToNhwc disappear.",
         can_try=True,
         arithmetic=Arithmetic.REORDERED,
         sources=(
@@ -174,15 +177,15 @@ images = images.to(memory_format=torch.channels_last)""",
         family="compute",
         title="Keep the gradient of large embedding tables sparse",
         addresses=("BN305", "BN203", "BN502"),
-        what_to_change="A batch looks up few rows of the table, and yet its gradient, the optimizer's state and the"
-        " update go over all rows. With sparse=True only the rows that were looked up are touched; torch.optim.SparseAdam,"
-        " SGD and Adagrad take such gradients.",
+        what_to_change="A batch looks up few rows of the table, but its gradient, the optimizer's state and"
+        " the update cover all rows. With sparse=True only the rows that were looked up are touched."
+        " torch.optim.SparseAdam, SGD and Adagrad accept such gradients.",
         when=seen("embedding.dense_share", ">=", 0.3, "large embedding tables hold much of the parameters"),
         what_if=WhatIf.SPARSE_ROWS,
-        basis="the tables' share of the update gone",
+        basis="the tables' share of the update removed",
         risk=Risk.CHANGES_NUMERICS,
-        may_break="SparseAdam leaves the moments of untouched rows as they are; weight decay and clipping of sparse"
-        " gradients are not supported.",
+        may_break="SparseAdam leaves the moments of untouched rows unchanged. Weight decay and clipping do"
+        " not support sparse gradients.",
         code="""\
 import torch
 
@@ -201,8 +204,8 @@ tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)""",
         family="compute",
         title="Use the fused optimizer",
         addresses=("BN305", "BN502"),
-        what_to_change="Pass fused=True: one kernel updates many parameters at once, instead of several kernels per"
-        " parameter or per operation.",
+        what_to_change="Pass fused=True: one kernel updates many parameters at once, instead of several"
+        " kernels per parameter or operation.",
         when=(
             given("optimizer.can_fuse", "==", True, "the optimizer has a fused implementation"),
             given("optimizer.flavour", "!=", "fused", "that is not in use"),
@@ -257,11 +260,12 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
         family="compute",
         title="Set gradients to None instead of zero",
         addresses=("BN309",),
-        what_to_change="zero_grad(set_to_none=False) fills every gradient with zeros and lets backward add to them;"
-        " None makes backward write them outright, and frees their memory for the forward pass.",
+        what_to_change="zero_grad(set_to_none=False) fills every gradient with zeros, and backward adds to"
+        " them. With None, backward writes them directly, and their memory is free during the forward"
+        " pass.",
         when=(given("zero_grad.set_to_none", "==", False, "gradients are filled with zeros"),),
         what_if=WhatIf.ZERO_GRAD_FREE,
-        basis="the fill kernels taken away",
+        basis="the fill kernels removed",
         may_break="Code that reads p.grad between zero_grad and backward finds None.",
         code="optimizer.zero_grad(set_to_none=True)",
         undo="optimizer.zero_grad(set_to_none=False)",
@@ -275,15 +279,16 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
         family="compute",
         title="Use fused norm, rotary and loss kernels",
         addresses=("BN306",),
-        what_to_change="RMSNorm, RoPE, SwiGLU and the cross-entropy of a large vocabulary are memory-bound chains of"
-        " kernels. Fused ones (Liger, torch.compile, or Triton kernels of your own) read and write once; the fused linear cross-entropy never holds"
-        " the logits. Keep the residual sum in fp32.",
+        what_to_change="RMSNorm, RoPE, SwiGLU and the cross-entropy of a large vocabulary are chains of"
+        " memory-bound kernels. Fused kernels (Liger, torch.compile, or your own in Triton) read and"
+        " write once. The fused linear cross-entropy never stores the logits. Keep the residual sum in"
+        " fp32.",
         when=(
             ON_GPU,
             *seen("kernels.norm_share", ">=", 0.05, "norm, rotary and loss kernels take 5 % or more"),
         ),
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Sums in another order; the package must support your model.",
+        may_break="Sums are taken in another order; the package must support your model.",
         basis=_NOT_PREDICTED,
         code="""\
 from liger_kernel.transformers import (
@@ -294,7 +299,7 @@ from liger_kernel.transformers import (
 norm = LigerRMSNorm(hidden_size=1024)
 loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)""",
         undo="Use torch.nn.RMSNorm and F.cross_entropy again.",
-        verify="Memory-bound kernels' share falls, loss follows the old curve.",
+        verify="The share of memory-bound kernels falls; loss follows the old curve.",
         sources=(
             source(
                 "https://github.com/linkedin/Liger-Kernel",
@@ -309,15 +314,16 @@ loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)""",
         family="compute",
         title="Use a larger batch",
         addresses=("BN501",),
-        what_to_change="Host time per step hardly depends on the batch. With memory to spare, a larger batch (and the"
-        " learning rate that goes with it) makes each launch do more work.",
+        what_to_change="Host time per step hardly depends on the batch size. If memory allows, a larger"
+        " batch (with a matching learning rate) makes each launch do more work.",
         when=(
             ON_GPU,
             *seen("allocator.headroom_share", ">=", 0.3, "a third of device memory is free at the peak"),
         ),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Optimization changes: scale the learning rate, warm up, compare at equal samples seen.",
-        basis="not predicted: work per launch scales with the batch, time per sample falls until the device is busy",
+        basis="not predicted: work per launch grows with the batch; time per sample falls until the device"
+        " is busy",
         code="""\
 from torch.utils.data import DataLoader
 
@@ -334,10 +340,11 @@ for group in optimizer.param_groups:
         title="Reach the same loss in fewer steps",
         addresses=("BN301",),
         note=True,
-        what_to_change="When the device is busy with work that must be done, the schedule is what is left: a better"
-        " optimizer, warm-up and decay, or a smaller model reach the same quality in less time.",
+        what_to_change="When the device is busy with necessary work, only the training schedule is left to"
+        " change. A better optimizer, warm-up and decay, or a smaller model can reach the same quality"
+        " in less time.",
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Everything about convergence: judge by time to the same loss.",
+        may_break="Convergence changes: judge by the time to the same loss.",
         code="""\
 import torch
 
@@ -355,8 +362,8 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(
         addresses=("BN301",),
         note=True,
         when=seen("kernels.attention_share", ">=", 0.3, "attention kernels take 30 % of the step or more"),
-        what_to_change="Long sequences cost most in pre-training. Train on short ones and extend the rotary embedding"
-        " (YaRN) with a short fine-tuning.",
+        what_to_change="Long sequences are the most expensive part of pre-training. Train on short ones and"
+        " extend the rotary embedding (YaRN) with a short fine-tuning.",
         risk=Risk.CHANGES_NUMERICS,
         may_break="Quality at long range must be measured.",
         code="""\
@@ -366,7 +373,7 @@ rope_scaling = {
     "original_max_position_embeddings": 4096,
 }""",
         undo="Train at full length.",
-        verify="Perplexity over position on long documents.",
+        verify="Perplexity by position on long documents.",
         sources=(paper("2309.00071", "YaRN: efficient context window extension of large language models"),),
     ),
     Fix(
@@ -375,8 +382,8 @@ rope_scaling = {
         title="Compile your own kernels with --use_fast_math",
         addresses=("BN306", "BN301"),
         note=True,
-        what_to_change="Kernels of your own extension take a large share: fast division, square root and"
-        " transcendental functions may be accurate enough.",
+        what_to_change="Kernels of your own extension take a large share of the step. Fast division, square"
+        " root and transcendental functions may be accurate enough.",
         when=(ON_CUDA, *seen("kernels.custom_share", ">=", 0.2, "kernels of your own take a fifth or more")),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Denormals become zero and functions lose accuracy.",
@@ -389,7 +396,7 @@ extension = CUDAExtension(
     extra_compile_args={"nvcc": ["-O3", "--use_fast_math"]},
 )""",
         undo="Remove the flag.",
-        verify="The kernels' own tests with their tolerances.",
+        verify="The kernels' own tests pass within their tolerances.",
         sources=(source("https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/", "nvcc --use_fast_math"),),
     ),
 )

@@ -25,14 +25,15 @@ FIXES: tuple[Fix, ...] = (
         family="distributed",
         title="Overlap DDP's all-reduce with backward",
         addresses=("BN801",),
-        what_to_change="Gradients are sent in buckets while backward still runs. Tune bucket_cap_mb (a last bucket"
-        " that is too large is not hidden), avoid a copy with gradient_as_bucket_view, and say static_graph if the"
-        " same parameters are used each step.",
+        what_to_change="Gradients are sent in buckets while backward still runs. Tune bucket_cap_mb: a last"
+        " bucket that is too large is not hidden. Avoid a copy with gradient_as_bucket_view, and set"
+        " static_graph if every step uses the same parameters.",
         when=(_RANKS, _DDP),
         what_if=WhatIf.COMM_OVERLAPPED,
         what_if_bound=True,
         basis=_OVERLAPPED,
-        may_break="gradient_as_bucket_view: gradients must not be detached in place; static_graph must be true.",
+        may_break="gradient_as_bucket_view: gradients must not be detached in place. static_graph: the graph"
+        " must really be the same in every step.",
         code="""\
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,16 +61,16 @@ model = DistributedDataParallel(
         family="distributed",
         title="Synchronise gradients once a step (no_sync)",
         addresses=("BN801",),
-        what_to_change="With gradient accumulation, every backward sends all gradients. Only the last one before the"
-        " optimizer step needs to.",
+        what_to_change="With gradient accumulation, every backward pass sends all gradients. Only the last"
+        " one before the optimizer step needs to.",
         when=(
             _RANKS,
             given("step.micro_steps", ">", 1, "gradients are accumulated over several backward passes"),
             *seen("comm.collectives_per_micro_step", ">=", 1, "each of them communicates"),
         ),
         what_if=WhatIf.COMM_ONCE,
-        basis="exposed communication gone but for one backward pass",
-        may_break="Rounding of the sum differs; with FSDP unsharded gradients need memory.",
+        basis="the exposed communication of all backward passes but one removed",
+        may_break="The sum is rounded differently; with FSDP, unsharded gradients need memory.",
         code="""\
 from contextlib import nullcontext
 
@@ -96,7 +97,8 @@ optimizer.step()""",
         family="distributed",
         title="Send gradients in bf16",
         addresses=("BN801",),
-        what_to_change="A communication hook compresses each bucket to 16 bits before the all-reduce: half the bytes.",
+        what_to_change="A communication hook compresses each bucket to 16 bits before the all-reduce, which"
+        " halves the bytes.",
         when=(_RANKS, _DDP),
         risk=Risk.CHANGES_NUMERICS,
         what_if=WhatIf.COMM_OVERLAPPED,
@@ -116,13 +118,14 @@ ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)""",
         family="distributed",
         title="Let FSDP gather the next block ahead of time",
         addresses=("BN801",),
-        what_to_change="Prefetch: ask for the next blocks' parameters before they are needed, forward and backward.",
+        what_to_change="Prefetch: request the parameters of the next blocks before they are needed, in"
+        " forward and in backward.",
         when=(_RANKS, _FSDP),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COMM_OVERLAPPED,
         what_if_bound=True,
         basis=_OVERLAPPED,
-        may_break="Memory for one or two more gathered blocks.",
+        may_break="Needs memory for one or two more gathered blocks.",
         code="""\
 blocks = list(model.blocks)
 for block, following in zip(blocks, blocks[1:]):
@@ -138,14 +141,14 @@ for block, preceding in zip(blocks[1:], blocks):
         family="distributed",
         title="Wrap each block in its own FSDP unit",
         addresses=("BN801",),
-        what_to_change="One unit for the whole model gathers all parameters before the first layer runs: nothing"
-        " overlaps and nothing is saved. Shard each block, then the root.",
+        what_to_change="A single unit for the whole model gathers all parameters before the first layer"
+        " runs: nothing overlaps and nothing is saved. Shard each block, then the root.",
         when=(_RANKS, _FSDP),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COMM_OVERLAPPED,
         what_if_bound=True,
         basis=_OVERLAPPED,
-        may_break="Checkpoints keep their names, the optimizer must be built after sharding.",
+        may_break="Checkpoints keep their names; the optimizer must be built after sharding.",
         code="""\
 from torch.distributed.fsdp import fully_shard
 
@@ -161,12 +164,13 @@ fully_shard(model)""",
         family="distributed",
         title="Give every rank the same work",
         addresses=("BN802",),
-        what_to_change="All ranks wait for the slowest at every collective. Share work out by tokens rather than by"
-        " samples, use DistributedSampler, give each rank its own cores, and look at that rank's own diagnosis.",
+        what_to_change="All ranks wait for the slowest at every collective. Divide the work by tokens rather"
+        " than by samples, use DistributedSampler, give each rank its own cores, and read the diagnosis"
+        " of the slowest rank.",
         when=(_RANKS,),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Batches are drawn otherwise.",
-        basis="at best the skew between ranks; measured on this run, not replayed",
+        may_break="Batches are drawn differently.",
+        basis="at best the skew between ranks, measured in this run and not replayed",
         code="""\
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -175,19 +179,21 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler)
 for epoch in range(2):
     sampler.set_epoch(epoch)""",
         undo="Use the old sampler.",
-        verify="Starts of the same collective lie close together on all ranks.",
+        verify="Each collective starts at nearly the same time on all ranks.",
         sources=(docs("data.html#torch.utils.data.distributed.DistributedSampler", "DistributedSampler"),),
     ),
     Fix(
         id="FX607",
         family="distributed",
-        title="Replace DataParallel by DistributedDataParallel",
+        title="Replace DataParallel with DistributedDataParallel",
         addresses=("BN501", "BN801", "BN702"),
-        what_to_change="DataParallel drives all devices from one process, copies the model to them in every forward"
-        " pass and gathers outputs on one. One process per device (torchrun) does neither.",
+        what_to_change="DataParallel drives all devices from one process. In every forward pass it copies"
+        " the model to them and gathers the outputs on one. One process per device (torchrun) avoids"
+        " both.",
         when=seen("distributed.module", "==", "dp", "the model is in DataParallel"),
         risk=Risk.NEEDS_REVIEW,
-        may_break="The script runs once per device: guard printing and saving by rank; batch size is per device.",
+        may_break="The script runs once per device: let one rank print and save. The batch size is per"
+        " device.",
         basis="not predicted: the replay does not move work between processes",
         code="""\
 import os
@@ -213,17 +219,17 @@ model = DistributedDataParallel(model, device_ids=[local_rank])""",
         title="Tune NCCL",
         addresses=("BN801",),
         note=True,
-        what_to_change="See what NCCL chose (NCCL_DEBUG=INFO: transport, rings, channels) before setting anything;"
-        " wrong interfaces and missing GPUDirect are the usual finds.",
+        what_to_change="See what NCCL chose (NCCL_DEBUG=INFO: transport, rings, channels) before setting"
+        " anything. The usual problems are a wrong interface and missing GPUDirect.",
         when=(_RANKS,),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Settings are per cluster; a wrong one hangs.",
+        may_break="Settings are specific to a cluster; a wrong one can hang.",
         code="""\
 import os
 
 os.environ["NCCL_DEBUG"] = "INFO"  # before init_process_group""",
         undo="Remove the variable.",
-        verify="Bus bandwidth of nccl-tests is near the link's.",
+        verify="Bus bandwidth in nccl-tests is close to the link's.",
         sources=(
             source(
                 "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",

@@ -17,8 +17,8 @@ _TROUBLE = docs(
 _FAQ = docs("user_guide/torch_compiler/torch.compiler_faq.html", "torch.compile frequently asked questions")
 _COMPILE = docs("generated/torch.compile.html", "torch.compile")
 _COMPILED = given("compile.used", "==", True, "something is compiled")
-_SEAMS = "the seam gone: guards, bytecode between the graphs and eager fallback"
-_ONE_FEWER = "One graph fewer per step: TORCH_LOGS=graph_breaks no longer names the line."
+_SEAMS = "the cost between the graphs removed: guards, bytecode and eager fallback"
+_ONE_FEWER = "One graph fewer per step; TORCH_LOGS=graph_breaks no longer names the line."
 
 FIXES: tuple[Fix, ...] = (
     Fix(
@@ -26,9 +26,10 @@ FIXES: tuple[Fix, ...] = (
         family="compile",
         title="Rewrite the lines that break the graph",
         addresses=("BN401",),
-        what_to_change="Each break ends one compiled graph and starts another, with Python and guards between. Keep"
-        " values on the device, move output out of the model, and use tensor operations where control flow depends on"
-        " data. TORCH_LOGS=graph_breaks prints every break with its line.",
+        what_to_change="Each break ends one compiled graph and starts another, with Python and guards"
+        " between them. Keep values on the device, print and log outside the model, and use tensor"
+        " operations where control flow depends on data. TORCH_LOGS=graph_breaks prints every break with"
+        " its line.",
         unless=(if_known("compile.break_kinds"),),
         what_if=WhatIf.SEAMS_GONE,
         basis=_SEAMS,
@@ -40,7 +41,7 @@ import torch
 # print, logging, time      after the step, on what the model returns
 # an unsupported call       outside, or a torch.library.custom_op
 out = torch.where(x.mean() > 0, x * 2, x)""",
-        undo="Not needed: the rewrites also run eagerly.",
+        undo="Not needed: the rewritten code also runs eagerly.",
         verify=_ONE_FEWER,
         sources=(_TROUBLE, _FAQ),
     ),
@@ -49,8 +50,8 @@ out = torch.where(x.mean() > 0, x * 2, x)""",
         family="compile",
         title="Take .item() out of the compiled model",
         addresses=("BN401",),
-        what_to_change="A Python number made from a tensor ends the graph. Keep it a tensor; where a number is"
-        " unavoidable, let the compiler trace it as an unknown with capture_scalar_outputs.",
+        what_to_change="A Python number made from a tensor ends the graph. Keep it a tensor. Where a number"
+        " is unavoidable, set capture_scalar_outputs: the compiler then traces it as an unknown value.",
         when=seen("compile.break_kinds", "contains", "item", "a break comes from .item() or the like"),
         what_if=WhatIf.SEAMS_GONE,
         basis=_SEAMS,
@@ -69,10 +70,10 @@ torch._dynamo.config.capture_scalar_outputs = True""",
     Fix(
         id="FX403",
         family="compile",
-        title="Take printing and logging out of compiled code",
+        title="Move printing and logging out of compiled code",
         addresses=("BN401",),
-        what_to_change="Return what you want to see and print it outside, every N steps; print, logging, random and"
-        " time calls inside end the graph.",
+        what_to_change="print, logging, random and time calls inside compiled code end the graph. Return"
+        " what you want to see and print it outside, every N steps.",
         when=seen("compile.break_kinds", "contains", "print", "a break comes from print, logging or time"),
         what_if=WhatIf.SEAMS_GONE,
         basis=_SEAMS,
@@ -95,7 +96,7 @@ if step % 100 == 0:
     Fix(
         id="FX404",
         family="compile",
-        title="Replace data-dependent branches by tensor code",
+        title="Replace data-dependent branches with tensor code",
         addresses=("BN401",),
         what_to_change="`if tensor > 0` needs the value on the host. torch.where computes both sides and chooses on"
         " the device; torch.cond keeps a real branch inside the graph.",
@@ -103,7 +104,7 @@ if step % 100 == 0:
             "compile.break_kinds", "contains", "branch", "a break comes from a branch on a tensor's value"
         ),
         risk=Risk.NEEDS_REVIEW,
-        may_break="torch.where computes both sides, and gradients flow through both: mask NaN at the input.",
+        may_break="torch.where computes both sides, and gradients flow through both: mask NaN in the input.",
         what_if=WhatIf.SEAMS_GONE,
         basis=_SEAMS,
         code="""\
@@ -118,13 +119,14 @@ y = torch.where(x.mean() > 0, x * 2, x)""",
     Fix(
         id="FX405",
         family="compile",
-        title="Hide an untraceable call behind a custom operator",
+        title="Wrap an untraceable call in a custom operator",
         addresses=("BN401",),
-        what_to_change="Wrap a call that dynamo cannot trace (C extension, NumPy library) in torch.library.custom_op:"
-        " the graph then goes through it instead of ending there. Or call it before and after the compiled part.",
+        what_to_change="Wrap a call that dynamo cannot trace (C extension, NumPy library) in"
+        " torch.library.custom_op. The graph then continues through it instead of ending there. Or make"
+        " the call before or after the compiled part.",
         when=seen("compile.break_kinds", "contains", "unsupported", "a break comes from an unsupported call"),
         risk=Risk.NEEDS_REVIEW,
-        may_break="You promise shapes (register_fake) and gradients (register_autograd).",
+        may_break="You must provide correct shapes (register_fake) and gradients (register_autograd).",
         what_if=WhatIf.SEAMS_GONE,
         basis=_SEAMS,
         code="""\
@@ -148,11 +150,12 @@ def _(signal):
     Fix(
         id="FX417",
         family="compile",
-        title="Let the compiler into a disabled function",
+        title="Let the compiler trace a disabled function",
         addresses=("BN401",),
-        what_to_change="A function under torch.compiler.disable, torch._dynamo.disable or a graph_break() call ends the"
-        " graph each time it is reached. Take the mark off; where the reason for it still stands, call the function"
-        " outside the compiled part, or hide it behind a custom operator.",
+        what_to_change="A function under torch.compiler.disable or torch._dynamo.disable ends the graph each"
+        " time it is reached, and so does a graph_break() call. Remove the decorator or the call. If"
+        " there is still a reason for it, call the function outside the compiled part, or wrap it in a"
+        " custom operator.",
         when=seen("compile.break_kinds", "contains", "disabled", "a break comes from a disabled function"),
         risk=Risk.NEEDS_REVIEW,
         may_break="Whatever it was disabled for: compare its results before and after.",
@@ -184,8 +187,8 @@ out = torch.compile(rotate, fullgraph=True, backend="eager")(x)""",
         title="Forbid graph breaks with fullgraph=True",
         addresses=("BN401",),
         note=True,
-        what_to_change="Once the breaks are gone, fullgraph=True turns the next one into an error at its line instead"
-        " of a silent loss.",
+        what_to_change="Once the breaks are gone, fullgraph=True turns the next one into an error at its"
+        " line instead of a silent slowdown.",
         when=(_COMPILED,),
         may_break="A break is now an error.",
         code="""\
@@ -193,7 +196,7 @@ import torch
 
 compiled = torch.compile(model, fullgraph=True)""",
         undo="Remove fullgraph=True.",
-        verify="The script runs through.",
+        verify="The script runs without an error.",
         can_try=True,
         edits=(compile_with("fullgraph"),),
         arithmetic=Arithmetic.REORDERED,

@@ -26,12 +26,13 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX501",
         family="host",
-        title="Read the loss every N steps, not in each",
+        title="Read the loss every N steps, not every step",
         addresses=("BN601",),
-        what_to_change="loss.item(), float(loss), .cpu() and printing a tensor wait until the device has done"
-        " everything queued, and leave it idle while the host catches up. Sum on the device, read now and then.",
+        what_to_change="loss.item(), float(loss), .cpu() and printing a tensor wait until the device has"
+        " finished everything queued. The device is then idle while the host catches up. Sum on the"
+        " device and read the sum every N steps.",
         what_if=WhatIf.SYNCS_GONE,
-        basis="the waits gone",
+        basis="the waits removed",
         may_break="Logged values come later; early stopping reacts N steps later.",
         code="""\
 import torch
@@ -44,7 +45,7 @@ for step, (inputs, targets) in enumerate(loader):
     if step % 100 == 99:
         print(running.item() / 100)
         running.zero_()""",
-        undo="Read it in each step again.",
+        undo="Read it in every step again.",
         verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
         sources=(_TUNING, _SYNC_MODE),
     ),
@@ -53,12 +54,13 @@ for step, (inputs, targets) in enumerate(loader):
         family="host",
         title="Replace operations that need a value on the host",
         addresses=("BN601",),
-        what_to_change="Boolean indexing, nonzero, masked_select, unique, tensor.any() in an if, and repeat_interleave"
-        " have sizes that only the data tells, so the host waits. Use fixed-size operations on masks.",
+        what_to_change="Boolean indexing, nonzero, masked_select, unique, repeat_interleave and tensor.any()"
+        " in an if need a size or a value that depends on the data, so the host waits. Use operations of"
+        " fixed size on masks instead.",
         when=(ON_GPU,),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.SYNCS_GONE,
-        basis="the waits gone",
+        basis="the waits removed",
         may_break="Masked-out elements are computed; keep NaN and infinity out of them.",
         code="""\
 import torch
@@ -74,12 +76,12 @@ loss = torch.where(mask, losses, 0.0).sum() / mask.sum().clamp(min=1)""",
         family="host",
         title="Bring values back without waiting",
         addresses=("BN601", "BN702"),
-        what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read them a step"
-        " later, when the copy has long arrived.",
+        what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read"
+        " them one step later, when the copy has arrived.",
         when=(ON_GPU,),
         what_if=WhatIf.SYNCS_GONE,
-        basis="the waits gone",
-        may_break="Reading before the event has happened gives garbage.",
+        basis="the waits removed",
+        may_break="Reading before the event has completed gives wrong values.",
         code="""\
 import torch
 
@@ -99,23 +101,23 @@ class Later:
         self.ready.synchronize()  # a step later this returns at once
         return float(self.host)""",
         undo="Use .item() again.",
-        verify="No wait of the host in the step.",
+        verify="The host does not wait in the step.",
         sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
     ),
     Fix(
         id="FX504",
         family="host",
-        title="Take side work out of the step (logging, saving)",
+        title="Move side work out of the step (logging, saving)",
         addresses=("BN901",),
-        what_to_change="Do them less often, or elsewhere: copy the state to the host and write it in a thread; log"
-        " from a queue; validate every N steps or in another process.",
+        what_to_change="Do it less often, or elsewhere: copy the state to the host and write it in a thread,"
+        " log from a queue, validate every N steps or in another process.",
         unless=(
             given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),
             given("host.before_update_share", ">=", 0.5, "most of it makes what the update needs"),
         ),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.HOST_WORK_GONE,
-        basis="the named host work gone",
+        basis="the host work named here removed",
         may_break="A crash loses what was not yet written; wait for the thread before the process ends.",
         code="""\
 import threading
@@ -152,15 +154,16 @@ writer.join()  # before the next one, or at the end""",
         family="host",
         title="Evaluate less often, or on fewer batches",
         addresses=("BN901",),
-        what_to_change="An evaluation every few steps costs more than the steps between. Evaluate once per epoch, or"
-        " every few hundred steps on a fixed part of the set; use the largest batch that fits and"
-        " torch.inference_mode(), and add results up on the device instead of calling .item() per batch.",
+        what_to_change="An evaluation every few steps can cost more than the steps between. Evaluate once"
+        " per epoch, or every few hundred steps on a fixed part of the data. Use the largest batch that"
+        " fits and torch.inference_mode(). Add results up on the device instead of calling .item() per"
+        " batch.",
         when=seen("host.rare", "==", "evaluation", "some steps hold an evaluation"),
         risk=Risk.NEEDS_REVIEW,
         may_break="Early stopping and best-checkpoint rules see fewer points.",
         what_if=WhatIf.HOST_WORK_GONE,
         what_if_bound=True,
-        basis="the step without any evaluation, the most that rarer ones can bring",
+        basis="the step without any evaluation, the most that rarer evaluations can save",
         code="""\
 import torch
 
@@ -178,7 +181,7 @@ for step, batch in enumerate(loader, start=1):
     train_step(batch)
     if step % 500 == 0:
         evaluate(model, val_loader)""",
-        undo="Evaluate at the old rhythm.",
+        undo="Evaluate as often as before.",
         verify="'other host work' falls below 2 % of the step.",
         sources=(docs("generated/torch.autograd.grad_mode.inference_mode.html", "torch.inference_mode"),),
     ),
@@ -187,12 +190,13 @@ for step, batch in enumerate(loader, start=1):
         family="host",
         title="Keep Python's garbage collector out of the step",
         addresses=("BN902",),
-        what_to_change="A full collection walks every object of the process, and with a large model or dataset in"
-        " Python objects takes many ms at an arbitrary step. Freeze what lives for ever and collect at a chosen step.",
+        what_to_change="A full collection visits every object of the process. With a large model or dataset"
+        " in Python objects it takes many ms, at an arbitrary step. Freeze objects that live until the"
+        " end, and collect at chosen steps.",
         when=(given("gc.ms_per_step", ">", 0.0, "the collector runs during steps"),),
         what_if=WhatIf.GC_FREE,
-        basis="the collector's time gone",
-        may_break="Reference cycles live until the next chosen collection: memory can grow in between.",
+        basis="the collector's time removed",
+        may_break="Reference cycles live until the next chosen collection, so memory can grow in between.",
         code="""\
 import gc
 
@@ -213,11 +217,11 @@ for step, batch in enumerate(loader):
         family="host",
         title="Use as many threads as there are cores",
         addresses=("BN903",),
-        what_to_change="More intra-op threads than cores (or than this process may use) wait for one another; DataLoader"
-        " workers and other processes need cores too.",
+        what_to_change="Intra-op threads beyond the number of cores that this process may use wait for one"
+        " another. DataLoader workers and other processes need cores too.",
         when=(_CPU,),
-        basis="not predicted: only trying tells",
-        may_break="Sums over another number of threads differ in the last bits.",
+        basis="not predicted: it must be tried",
+        may_break="Sums over a different number of threads differ in the last bits.",
         code="""\
 import os
 
@@ -227,7 +231,7 @@ import torch
 # Beside busy neighbours fewer: try 1.
 torch.set_num_threads(len(os.sched_getaffinity(0)))""",
         undo="Remove the line.",
-        verify="Step time falls and its spread too.",
+        verify="The step time and its spread fall.",
         can_try=True,
         options={"threads": Option(kind="int", measured="cores")},
         environment=(
@@ -246,9 +250,9 @@ torch.set_num_threads(len(os.sched_getaffinity(0)))""",
         title="Bind the process to one NUMA node",
         addresses=("BN903",),
         note=True,
-        what_to_change="On a machine with several sockets keep threads and their memory on one node: start with"
-        " `numactl --cpunodebind=0 --membind=0`, or torch.backends.xeon.run_cpu.",
-        basis="not predicted: the replay does not see memory nodes",
+        what_to_change="On a machine with several sockets, keep threads and their memory on one node. Start"
+        " with `numactl --cpunodebind=0 --membind=0` or torch.backends.xeon.run_cpu.",
+        basis="not predicted: the replay does not model memory nodes",
         may_break="The process gets the cores of one node only.",
         code="""\
 import os
@@ -262,7 +266,7 @@ if node.exists():
         cores |= set(range(int(first), int(last or first) + 1))
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores & allowed or allowed)""",
-        undo="Start without it.",
+        undo="Start the script without it.",
         verify="numastat -p shows memory on one node; step time and spread fall.",
         can_try=True,
         sources=(
@@ -274,13 +278,13 @@ if node.exists():
         family="host",
         title="Copy the next batch while this one computes",
         addresses=("BN702", "BN701"),
-        what_to_change="Pinned, non-blocking copies on the compute stream still queue behind it. Issue the next batch's"
-        " copy on a stream of its own and wait for it when it is needed.",
+        what_to_change="Pinned, non-blocking copies on the compute stream still queue behind its kernels."
+        " Issue the next batch's copy on a separate stream and wait for it when it is needed.",
         when=(ON_GPU,),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COPIES_GONE,
         basis="every copy hidden behind other work",
-        may_break="Forgetting wait_stream or record_stream lets memory be reused too early.",
+        may_break="Without wait_stream or record_stream, memory is reused too early.",
         code="""\
 import torch
 
@@ -308,12 +312,12 @@ def on_device(loader, device):
         family="host",
         title="Send fewer bytes to the device",
         addresses=("BN702", "BN701"),
-        what_to_change="Send images as uint8 and tokens as int32, and convert and normalise on the device: a quarter"
-        " of the bytes of fp32. Keep data that fits on the device there.",
+        what_to_change="Send images as uint8 and tokens as int32, and convert and normalise on the device."
+        " uint8 takes a quarter of the bytes of fp32. If the data fits on the device, keep it there.",
         when=(ON_GPU, given("copies.h2d_ms", ">", 0.0, "batches are copied to the device")),
         what_if=WhatIf.COPIES_GONE,
         what_if_bound=True,
-        basis="copies free of charge, the most that sending less can bring",
+        basis="copies cost nothing, the most that sending less can save",
         may_break="Augmentation in floating point must move to the device too.",
         code="""\
 for images, labels in loader:  # images are uint8 here
@@ -328,15 +332,16 @@ for images, labels in loader:  # images are uint8 here
         family="host",
         title="Make fewer, larger operations",
         addresses=("BN503", "BN501"),
-        what_to_change="A Python loop over samples, heads, tasks or parameters dispatches every operator once per"
-        " round. Put the loop into a dimension (batched matmul, vmap, index_add_), or use torch._foreach_ on lists.",
+        what_to_change="A Python loop over samples, heads, tasks or parameters dispatches every operator"
+        " once per iteration. Turn the loop into a tensor dimension (batched matmul, vmap, index_add_),"
+        " or use torch._foreach_ functions on lists.",
         unless=(given("loop.carried", "==", True, "the loop's rounds build on one another"),),
         what_if=WhatIf.LOOP_GONE,
         bound_weight=_LOOP_WEIGHT,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
         may_break="The batched form holds all intermediate results at once.",
-        basis="the loop gone, the most that one operator for all its rounds can bring",
+        basis="the loop removed, the most that one operator for all its iterations can save",
         code="""\
 import torch
 
@@ -353,19 +358,19 @@ out = torch.bmm(inputs, weights)
     Fix(
         id="FX513",
         family="host",
-        title="Give the loop over time steps to one operator",
+        title="Run the loop over time steps in one operator",
         addresses=("BN503",),
-        what_to_change="Each round of this Python loop needs the one before, so its operators are dispatched once per"
-        " round. nn.LSTM, nn.GRU and nn.RNN run all rounds in one call; for a cell of your own take out of the loop"
-        " what does not need the state (the input's projection for all steps is one matmul). A simulator steps many"
-        " environments at once.",
+        what_to_change="Each iteration of this Python loop needs the one before, so its operators are"
+        " dispatched once per iteration. nn.LSTM, nn.GRU and nn.RNN run all iterations in one call. For"
+        " a cell of your own, move out of the loop what does not need the state: the input's projection"
+        " for all steps is one matmul. A simulator can step many environments at once.",
         when=seen("loop.carried", "==", True, "the loop's rounds build on one another"),
         what_if=WhatIf.LOOP_GONE,
         bound_weight=_LOOP_WEIGHT,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
         may_break="nn.GRU and nn.LSTM differ from other cells in details: compare the outputs.",
-        basis="the loop gone, the most that one operator for all its rounds can bring",
+        basis="the loop removed, the most that one operator for all its iterations can save",
         code="""\
 import torch
 
@@ -381,15 +386,16 @@ outputs, state = rnn(inputs)""",
         family="host",
         title="Replace the Python between forward and update",
         addresses=("BN901",),
-        what_to_change="Between the model's forward and the update, plain Python works on values of the batch: NumPy on"
-        " single rows, lists, dictionaries, a solver. Write it as operators over the whole batch; what cannot be (an"
-        " assignment, a simulator) runs in a pool of processes for all samples at once.",
+        what_to_change="Between the model's forward and the update, plain Python works on values of the"
+        " batch: NumPy on single rows, lists, dictionaries, a solver. Write it as operators over the"
+        " whole batch. What cannot be written that way (an assignment, a simulator) can run in a pool of"
+        " processes for all samples at once.",
         when=seen("host.in_loss_share", ">=", 0.5, "most of the host work stands between forward and update"),
         what_if=WhatIf.HOST_WORK_GONE,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
-        may_break="Sums in another order differ in the last bits.",
-        basis="the step without it; operators in its place come on top",
+        may_break="Summing in another order changes the last bits.",
+        basis="the step without it, before the cost of the operators that replace it",
         code="""\
 import torch
 
@@ -404,12 +410,14 @@ weights = 1 - p.gather(1, y[:, None])[:, 0]""",
         family="host",
         title="Turn anomaly detection off",
         addresses=("BN501", "BN601", "BN301", "BN306"),
-        what_to_change="torch.autograd.set_detect_anomaly(True) formats a Python traceback for every operator of the"
-        " forward and looks for NaN in every gradient of the backward. It is for hunting one NaN, not for training.",
+        what_to_change="torch.autograd.set_detect_anomaly(True) formats a Python traceback for every forward"
+        " operator and checks every gradient for NaN in backward. It is meant for finding one NaN, not"
+        " for training.",
         when=seen("debug.anomaly", "==", True, "anomaly detection is on"),
-        may_break="A NaN is no longer traced to the operator that made it: switch it on again to hunt one.",
+        may_break="A NaN is no longer traced to the operator that made it: turn detection on again to find"
+        " one.",
         what_if=WhatIf.ANOMALIES_IGNORED,
-        basis="what it adds to each operator and to the backward gone",
+        basis="what it adds to each operator and to backward removed",
         code="""\
 import torch
 

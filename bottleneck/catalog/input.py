@@ -26,8 +26,8 @@ FIXES: tuple[Fix, ...] = (
         family="input",
         title="Give the DataLoader enough workers",
         addresses=("BN101", "BN102"),
-        what_to_change="Raise num_workers until the workers together produce a batch in less time than the rest"
-        " of the step takes; more than that only costs memory and start-up.",
+        what_to_change="Raise num_workers until the workers together make a batch in less time than the rest"
+        " of the step takes. More workers only cost memory and start-up time.",
         when=(
             _LOADER,
             given(
@@ -78,11 +78,12 @@ loader = DataLoader(
         family="input",
         title="Use fewer DataLoader workers",
         addresses=("BN104", "BN903"),
-        what_to_change="Lower num_workers to the number that production needs, at most the cores: workers beyond"
-        " that compete with the training process, hold memory and make every epoch start slower.",
+        what_to_change="Lower num_workers to what production needs, and at most to the number of cores."
+        " Further workers compete with the training process, use memory and slow the start of every"
+        " epoch.",
         when=(_LOADER, *seen("loader.num_workers", ">", "@host.cores", "there are more workers than cores")),
         conflicts=("FX101",),
-        basis="not predicted: contention for the cores is not in the replay",
+        basis="not predicted: the replay does not model contention for the cores",
         code="""\
 from torch.utils.data import DataLoader
 
@@ -93,7 +94,7 @@ loader = DataLoader(
     persistent_workers=True,
 )""",
         undo="Set num_workers back.",
-        verify="The step does not get slower and worker start-up gets shorter.",
+        verify="The step does not get slower, and worker start-up gets shorter.",
         can_try=True,
         options={
             "num_workers": Option(kind="int", default=2, of_run="{min(loader.needed_workers,host.cores)}"),
@@ -108,16 +109,17 @@ loader = DataLoader(
         family="input",
         title="Pin host memory and copy without blocking",
         addresses=("BN701", "BN702"),
-        what_to_change="Let the loader hand over pinned batches and copy them with non_blocking=True: a copy from"
-        " pageable memory stops the host until it is done.",
+        what_to_change="Let the loader pin its batches and copy them with non_blocking=True. A copy from"
+        " pageable memory blocks the host until it is done.",
         when=(
             given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
             given("copies.h2d_ms", ">", 0.0, "batches are copied to the device"),
         ),
         unless=(given("loader.pin_memory", "==", True, "pin_memory is on"),),
         what_if=WhatIf.COPIES_ASYNC,
-        basis="copies at pinned bandwidth that do not stop the host",
-        may_break="Pinned memory cannot be swapped; do not overwrite a batch on the host before it has arrived.",
+        basis="copies at pinned bandwidth that do not block the host",
+        may_break="Pinned memory cannot be swapped; do not overwrite a batch on the host before its copy has"
+        " finished.",
         code="""\
 from torch.utils.data import DataLoader
 
@@ -134,8 +136,8 @@ for images, labels in loader:
             _COPIES_EDIT,
         ),
         by_hand={
-            Beside.PINNED: "The tensors that are copied here were pinned for the run: call .pin_memory() on"
-            " them where they are made.",
+            Beside.PINNED: "For the run, the tensors copied here were pinned. In the source, call .pin_memory()"
+            " on them where they are made.",
         },
         sources=(
             recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),
@@ -147,14 +149,15 @@ for images, labels in loader:
         family="input",
         title="Copy pinned batches with non_blocking=True",
         addresses=("BN701", "BN601"),
-        what_to_change="The batches are pinned already; without non_blocking=True each .to(device) still waits.",
+        what_to_change="The batches are already pinned. Without non_blocking=True each .to(device) still"
+        " waits.",
         when=(
             given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
             *seen("loader.pin_memory", "==", True, "pin_memory is on"),
         ),
         conflicts=("FX103",),
         what_if=WhatIf.COPIES_ASYNC,
-        basis="copies that do not stop the host",
+        basis="copies that do not block the host",
         code="""\
 for images, labels in loader:
     images = images.to(device, non_blocking=True)
@@ -171,8 +174,8 @@ for images, labels in loader:
         title="Keep the workers alive between epochs",
         addresses=("BN104", "BN101"),
         what_if=WhatIf.WORKERS_KEPT,
-        what_to_change="Set persistent_workers=True: otherwise every epoch starts new processes, which import and"
-        " unpickle again before the first batch.",
+        what_to_change="Set persistent_workers=True. Otherwise every epoch starts new processes, which"
+        " import and unpickle again before the first batch.",
         when=(
             _LOADER,
             _HAS_WORKERS,
@@ -190,7 +193,7 @@ loader = DataLoader(
 )""",
         fills={"num_workers=2": "num_workers={loader.num_workers}"},
         undo="Remove persistent_workers.",
-        verify="From the second epoch on, the first batch comes as fast as the others.",
+        verify="From the second epoch on, the first batch arrives as fast as the others.",
         can_try=True,
         edits=(KeywordEdit(calls=_LOADERS, keywords=("persistent_workers",)),),
         moves_samples=True,
@@ -199,15 +202,15 @@ loader = DataLoader(
     Fix(
         id="FX106",
         family="input",
-        title="Queue more batches ahead",
+        title="Prefetch more batches",
         addresses=("BN103",),
-        what_to_change="Raise prefetch_factor: production keeps up on average, but slow batches come in bursts and"
-        " the queue is too short to ride them out.",
+        what_to_change="Raise prefetch_factor. Production keeps up on average, but several slow batches in a"
+        " row empty the queue.",
         when=(_LOADER, _HAS_WORKERS),
-        may_break="Memory: num_workers x prefetch_factor batches are held ready.",
+        may_break="Memory: num_workers x prefetch_factor batches are kept ready.",
         what_if=WhatIf.INPUT_READY,
         what_if_bound=True,
-        basis="the step if no fetch ever waited, the most that a longer queue can bring",
+        basis="the step if no fetch ever waited, the most that a longer queue can save",
         code="""\
 from torch.utils.data import DataLoader
 
@@ -231,13 +234,14 @@ loader = DataLoader(
         family="input",
         title="Make producing a batch cheaper",
         addresses=("BN102", "BN101"),
-        what_to_change="Move the dear part of __getitem__ or collate_fn out of the loop: decode, resize or tokenize once and"
-        " store the result; augment whole batches on the device; index arrays instead of parsing files.",
+        what_to_change="Move the expensive part of __getitem__ or collate_fn out of the loop: decode, resize"
+        " or tokenize once and store the result. Augment whole batches on the device. Index arrays"
+        " instead of parsing files.",
         risk=Risk.NEEDS_REVIEW,
         may_break="Random augmentation must stay random: store only what is the same every epoch.",
         what_if=WhatIf.INPUT_READY,
         what_if_bound=True,
-        basis="the step if input cost nothing, the most that cheaper production can bring",
+        basis="the step if input cost nothing, the most that cheaper production can save",
         code="""\
 import torch
 from torch.utils.data import TensorDataset
@@ -253,17 +257,17 @@ torch.save(prepared.tensors, "prepared.pt")""",
     Fix(
         id="FX108",
         family="input",
-        title="Share an IterableDataset out among its workers",
+        title="Split an IterableDataset among its workers",
         addresses=("BN101", "BN102"),
-        what_to_change="Every worker iterates its own copy of the dataset. Ask get_worker_info() which share is"
-        " this worker's, or each sample comes once per worker.",
+        what_to_change="Every worker iterates its own copy of the dataset. Use get_worker_info() to give"
+        " each worker its share; otherwise each sample arrives once per worker.",
         when=(
             *seen("loader.duplicated", "==", True, "several workers yield the same samples"),
             given("loader.iterable", "==", True, "the dataset is an IterableDataset"),
         ),
         risk=Risk.NEEDS_REVIEW,
-        may_break="An epoch gets shorter by the number of workers: it had repeated every sample.",
-        basis="not predicted: the step stays as long, but stops repeating samples",
+        may_break="An epoch gets shorter: until now it repeated every sample once per worker.",
+        basis="not predicted: the step takes as long as before, but samples are no longer repeated",
         code="""\
 from itertools import islice
 
@@ -288,12 +292,12 @@ class Shared(IterableDataset):
         family="input",
         title="Compute less padding: bucket or pack sequences",
         addresses=("BN301", "BN306"),
-        what_to_change="Group samples of similar length into batches, or pack several into one row: padded"
+        what_to_change="Group samples of similar length into batches, or pack several into one row. Padded"
         " positions cost as much as real ones.",
         when=seen("batch.padding_share", ">=", 0.1, "at least a tenth of the batch is padding"),
         risk=Risk.NEEDS_REVIEW,
         may_break="Batches are no longer drawn independently of length; packed rows need an attention mask.",
-        basis="at best the padded share of the work that grows with the number of tokens; not in the replay",
+        basis="at best the padded share of the work that grows with the number of tokens; not replayed",
         code="""\
 import random
 
@@ -313,8 +317,8 @@ class Bucketed(Sampler):
 
     def __len__(self):
         return len(self.batches)""",
-        undo="Give the loader its old sampler.",
-        verify="Padding share of the batch falls, loss over tokens seen stays as it was.",
+        undo="Use the loader's old sampler.",
+        verify="The padded share of the batch falls; the loss against tokens seen stays the same.",
         sources=(
             paper("2107.02027", "Efficient sequence packing without cross-contamination"),
             source(
@@ -328,16 +332,18 @@ class Bucketed(Sampler):
         family="input",
         title="Compute the frozen model's outputs once",
         addresses=("BN311",),
-        what_to_change="A model that does not change (a teacher, an encoder, a reference) runs under no_grad in every"
-        " step. Where it sees the same samples again, store its outputs (features, latents, logits) once and read those.",
+        what_to_change="A model that does not change (a teacher, an encoder, a reference) runs under no_grad"
+        " in every step. If it sees the same samples again, store its outputs (features, latents,"
+        " logits) once and read them instead.",
         when=seen(
             "ungraded.frozen", "==", True, "a model runs without gradients in every step and does not change"
         ),
         what_if=WhatIf.FORWARD_STORED,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
-        may_break="Augmentation before the model is frozen with it; a target that is updated now and then is not frozen.",
-        basis="the step without it; reading what was stored comes on top",
+        may_break="Augmentation before the model is frozen with it. A target model that is updated now and"
+        " then is not frozen.",
+        basis="the step without it, before the cost of reading what was stored",
         code="""\
 import torch
 
@@ -353,13 +359,14 @@ torch.save(torch.cat(features), "features.pt")""",
         family="input",
         title="Fetch the next batch while this one trains",
         addresses=("BN101", "BN102"),
-        what_to_change="Batches are made in the training loop itself, without a DataLoader. Make the next one in"
-        " a background thread (reading, decoding and NumPy release the GIL) or move it into a Dataset with workers.",
+        what_to_change="Batches are made in the training loop itself, without a DataLoader. Make the next"
+        " batch in a background thread (reading, decoding and NumPy release the GIL), or use a Dataset"
+        " with workers.",
         when=seen("loader.present", "==", False, "batches do not come from a DataLoader"),
         what_if=WhatIf.INPUT_READY,
         what_if_bound=True,
         basis="the step if the batch were always ready",
-        may_break="Random numbers are drawn in another thread: seed a generator of its own.",
+        may_break="Random numbers are drawn in another thread: seed a separate generator.",
         code="""\
 from concurrent.futures import ThreadPoolExecutor
 
@@ -384,8 +391,8 @@ for batch in prefetched(get_batch, steps=10):
         family="input",
         title="Fetch a whole batch with one call",
         addresses=("BN102",),
-        what_to_change="Give the dataset __getitems__(indices): one vectorised read replaces a Python call per"
-        " sample, and the default collation of single samples falls away.",
+        what_to_change="Give the dataset a __getitems__(indices) method. One vectorised read replaces a"
+        " Python call per sample, and samples are no longer collated one by one.",
         when=(
             _LOADER,
             given("loader.iterable", "==", False, "the dataset is read by index"),
@@ -393,7 +400,7 @@ for batch in prefetched(get_batch, steps=10):
         ),
         what_if=WhatIf.INPUT_READY,
         what_if_bound=True,
-        basis="the step if input cost nothing, the most that cheaper production can bring",
+        basis="the step if input cost nothing, the most that cheaper production can save",
         code="""\
 from torch.utils.data import DataLoader, Dataset
 
@@ -425,13 +432,14 @@ loader = DataLoader(
         family="input",
         title="Make the batches without workers",
         addresses=("BN101", "BN104"),
-        what_to_change="Making a batch takes less than it costs to get one from a worker: to start it, to wake it, to"
-        " pack the batch and hand it over. With num_workers=0 none of that is paid. If production grows later, take"
-        " one or two workers with large batches, never more than there are cores.",
+        what_to_change="Making a batch takes less time than getting one from a worker, which must be started"
+        " and woken, and must pack the batch and hand it over. num_workers=0 avoids all of that. If"
+        " production gets slower later, use one or two workers with large batches, never more than there"
+        " are cores.",
         when=(_HAS_WORKERS, if_known("loader.in_main_ms")),
         what_if=WhatIf.INPUT_IN_MAIN,
         basis="the wait replaced by making the batch in the training process",
-        may_break="Random numbers of the dataset are drawn in the main process then.",
+        may_break="The dataset's random numbers are then drawn in the main process.",
         code="""\
 from torch.utils.data import DataLoader
 
@@ -445,12 +453,13 @@ loader = DataLoader(dataset, batch_size=batch_size, num_workers=0)""",
         family="input",
         title="Keep one iterator, not next(iter(loader))",
         addresses=("BN104", "BN101"),
-        what_to_change="next(iter(loader)) starts a new pass for a single batch: it shuffles all indices, starts every"
-        " worker and throws away what they fetched ahead. Keep one iterator and take the next batch from it.",
+        what_to_change="next(iter(loader)) starts a new pass for a single batch: it shuffles all indices,"
+        " starts every worker and discards what they fetched ahead. Keep one iterator and take the next"
+        " batch from it.",
         when=seen("loader.batches_per_iterator", "<", 1.5, "each step makes an iterator of its own"),
         what_if=WhatIf.INPUT_READY,
         what_if_bound=True,
-        basis="the step if no batch were waited for, the most that it can bring",
+        basis="the step if no batch were waited for, the most that this can save",
         code="""\
 def endless(loader):
     while True:

@@ -21,18 +21,18 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX209",
         family="memory",
-        title="Checkpoint selectively: recompute the cheap",
+        title="Checkpoint selectively: recompute cheap operations",
         addresses=("BN208",),
-        what_to_change="Save what matrix products, attention and convolutions give, recompute norms, activations and"
-        " casts: much of the memory for little of the time. Compiled models do the same by"
-        " torch._functorch.config.activation_memory_budget.",
+        what_to_change="Save the outputs of matrix products, attention and convolutions, and recompute"
+        " norms, activations and casts. This saves much of the memory for little time. Compiled models"
+        " do the same with torch._functorch.config.activation_memory_budget.",
         when=(
             _SHORT,
             *seen("memory.activations_share", ">=", 0.5, "activations are half of the peak or more"),
         ),
         risk=Risk.NEEDS_REVIEW,
         may_break="Operations with side effects or random numbers run twice (their random state is restored).",
-        basis=_BYTES + "; the time it costs by replay, as if all of the forward were repeated",
+        basis=_BYTES + "; its cost in time is replayed as if the whole forward were repeated",
         adds="work.checkpoint_ms",
         code="""\
 import torch
@@ -77,10 +77,11 @@ for block in model.blocks:
     Fix(
         id="FX210",
         family="memory",
-        title="Drop gradients before the forward",
+        title="Drop gradients before the forward pass",
         addresses=("BN204",),
-        what_to_change="Call zero_grad(set_to_none=True) right after the optimizer's step (or before the forward), not"
-        " between forward and backward: the gradients are gone when activations need the room.",
+        what_to_change="Call zero_grad(set_to_none=True) right after the optimizer's step (or before the"
+        " forward), not between forward and backward. Their memory is then free when activations need"
+        " it.",
         when=seen(
             "memory.gradients_in_forward_share",
             ">",
@@ -103,10 +104,11 @@ for inputs, targets in loader:
     Fix(
         id="FX211",
         family="memory",
-        title="Keep numbers of a step, not its tensors",
+        title="Keep numbers, not tensors, from each step",
         addresses=("BN205", "BN214"),
-        what_to_change="A tensor in a list keeps its memory, and with a graph all that the graph saved. Keep a detached"
-        " running sum on the device and read it every N steps; bound what must be kept.",
+        what_to_change="A tensor in a list keeps its memory and, if it has a graph, everything that the"
+        " graph saved. Keep a detached running sum on the device and read it every N steps. Limit what"
+        " must be kept.",
         basis=_BYTES,
         code="""\
 import torch
@@ -130,11 +132,11 @@ for number, (inputs, targets) in enumerate(loader):
         family="memory",
         title="Compute the spike in pieces",
         addresses=("BN206",),
-        what_to_change="Where one operation makes the peak, do it for a part of the rows at a time, in place, in a"
-        " smaller type or under no_grad.",
+        what_to_change="Where one operation makes the peak, compute it for some of the rows at a time, in"
+        " place, in a smaller type or under no_grad.",
         when=(_SHORT,),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Sums in another order; more, smaller kernels.",
+        may_break="Sums are taken in another order; there are more, smaller kernels.",
         basis=_BYTES,
         code="""\
 import torch
@@ -157,16 +159,16 @@ def mean_distance(points, rows=1024):
         family="memory",
         title="Recompute activations in backward (checkpointing)",
         addresses=("BN208", "BN213"),
-        what_to_change="Wrap each block in checkpoint: only its input is kept, the rest is computed again in backward."
-        " Costs up to one more forward per step.",
+        what_to_change="Wrap each block in checkpoint: only its input is kept, and the rest is computed"
+        " again in backward. This costs up to one more forward per step.",
         when=(
             _SHORT,
             *seen("memory.activations_share", ">=", 0.3, "activations are a good part of the peak"),
         ),
         unless=(given("memory.checkpointed", "==", True, "checkpointing is in use"),),
         risk=Risk.NEEDS_REVIEW,
-        may_break="A quarter to a third more time where every block is wrapped; side effects run twice.",
-        basis=_BYTES + "; the time it costs by replay, as if all of the forward were repeated",
+        may_break="Takes a quarter to a third more time if every block is wrapped; side effects run twice.",
+        basis=_BYTES + "; its cost in time is replayed as if the whole forward were repeated",
         adds="work.checkpoint_ms",
         code="""\
 from torch.utils.checkpoint import checkpoint
@@ -185,13 +187,13 @@ for block in model.blocks:
         family="memory",
         title="Turn checkpointing off where memory is plentiful",
         addresses=("BN211",),
-        what_to_change="Recomputation buys memory with time; with most of the device empty there is nothing to buy."
-        " Call the blocks directly, or checkpoint fewer of them.",
+        what_to_change="Recomputation saves memory and costs time. With most of the device's memory free, it"
+        " is not worth its cost. Call the blocks directly, or checkpoint fewer of them.",
         when=(given("memory.headroom", ">=", 1.5, "memory would hold half as much again"),),
         what_if=WhatIf.RECOMPUTE_GONE,
         only_answered=True,  # otherwise nothing is computed twice
         basis="forward work is not done twice",
-        may_break="More memory at the peak.",
+        may_break="Peak memory rises.",
         code="""\
 for block in model.blocks:
     inputs = block(inputs)  # was: checkpoint(block, inputs)""",
@@ -205,11 +207,12 @@ for block in model.blocks:
         family="memory",
         title="Compute the loss of a large vocabulary in chunks",
         addresses=("BN209",),
-        what_to_change="Take the output layer and the cross-entropy a few rows at a time, recomputed in backward: the whole"
-        " logits never exist. Kernels such as Liger's fused linear cross-entropy do it without recomputing.",
+        what_to_change="Apply the output layer and the cross-entropy to a few rows at a time, and recompute"
+        " them in backward. The full logits then never exist. Kernels such as Liger's fused linear"
+        " cross-entropy do this without recomputing.",
         when=(_SHORT,),
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Sums in another order; the logits are not there to be looked at.",
+        may_break="Sums are taken in another order; the logits cannot be inspected.",
         basis=_BYTES,
         code="""\
 import torch.nn.functional as F
@@ -238,12 +241,12 @@ def chunked_loss(head, hidden, targets, rows=1024):
         family="memory",
         title="Accumulate smaller micro-batches",
         addresses=("BN213", "BN208"),
-        what_to_change="Split the batch, run forward and backward for each part with its loss divided by their number, and"
-        " step once: activations shrink, the gradient stays the same.",
+        what_to_change="Split the batch and run forward and backward for each part, with its loss divided by"
+        " the number of parts. Then step once. Activations shrink, and the gradient stays the same.",
         when=(_SHORT,),
         risk=Risk.NEEDS_REVIEW,
         may_break="Batch norm sees smaller batches; more launches per sample.",
-        basis=_BYTES + ": activations divided by the parts",
+        basis=_BYTES + ": activations divided by the number of parts",
         code="""\
 parts = 4
 for inputs, targets in loader:
@@ -251,7 +254,7 @@ for inputs, targets in loader:
         (loss_fn(model(some), wanted) / parts).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)""",
-        undo="One backward per batch.",
+        undo="Run one backward per batch again.",
         verify=_LOWER_PEAK,
         sources=(
             docs("notes/amp_examples.html#gradient-accumulation", "Gradient accumulation"),
@@ -263,8 +266,9 @@ for inputs, targets in loader:
         family="memory",
         title="Use a batch that fills the device",
         addresses=("BN210",),
-        what_to_change="Double the batch while memory holds it and samples per second rise; scale the learning rate with"
-        " it, with warm-up. Stop when the step grows as fast as the batch: then the device is busy.",
+        what_to_change="Double the batch as long as memory holds it and samples per second rise. Scale the"
+        " learning rate with it, with warm-up. Stop when the step time grows as fast as the batch: the"
+        " device is then busy.",
         when=seen("memory.headroom", ">=", 2.0, "memory would hold twice the batch"),
         conflicts=("FX316",),
         risk=Risk.CHANGES_NUMERICS,
@@ -283,10 +287,11 @@ for group in optimizer.param_groups:
     Fix(
         id="FX222",
         family="memory",
-        title="Read allocated and reserved for what they are",
+        title="Distinguish allocated from reserved memory",
         addresses=("BN212",),
-        what_to_change="memory_allocated is what tensors hold, memory_reserved what the process took from the device;"
-        " nvidia-smi shows the second and the context. Judge a fix by the peak of the first, and by fragments.",
+        what_to_change="memory_allocated is what tensors hold; memory_reserved is what the process took from"
+        " the device. nvidia-smi shows the second plus the CUDA context. Judge a fix by the peak of the"
+        " first, and by fragmentation.",
         basis=_BYTES,
         note=True,
         code="""\
@@ -306,20 +311,21 @@ if torch.cuda.is_available():
     Fix(
         id="FX223",
         family="memory",
-        title="Give host memory back; load data as arrays",
+        title="Load data as arrays, not as lists of objects",
         addresses=("BN214",),
-        what_to_change="What grows without a leak is mostly malloc's fragments or Python lists that forked workers touch:"
-        " keep samples in one array instead of a list of objects, and bound caches.",
+        what_to_change="Host memory that grows without a leak is usually malloc's fragmentation, or Python"
+        " lists that forked workers touch. Keep samples in one array instead of a list of objects, and"
+        " limit caches.",
         when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
         risk=Risk.NEEDS_REVIEW,
-        may_break="A data set that returned Python objects returns array rows.",
+        may_break="A dataset that returned Python objects then returns array rows.",
         basis=_BYTES,
         code="""\
 import numpy as np
 
 rows = np.stack([np.asarray(row, dtype=np.float32) for row in inputs])
 # a dataset that indexes `rows` touches no reference counts""",
-        undo="Keep the list.",
+        undo="Use the list again.",
         verify="Resident memory stays level over the steps.",
         sources=(
             source(
@@ -333,13 +339,13 @@ rows = np.stack([np.asarray(row, dtype=np.float32) for row in inputs])
         family="memory",
         title="Work in place where autograd allows; copy less",
         addresses=("BN208", "BN206"),
-        what_to_change="At the lines that hold most: an activation function or a dropout that may overwrite its input"
-        " (inplace=True), sums into an existing tensor, views instead of contiguous() copies, slices written"
-        " into one buffer instead of cat().",
+        what_to_change="Look at the lines that hold most memory. Let activation functions and dropout"
+        " overwrite their input (inplace=True), and add into existing tensors. Use views instead of"
+        " contiguous() copies, and write slices into one buffer instead of calling cat().",
         when=(_SHORT,),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Overwriting what backward needs raises an error; an aliased tensor changes elsewhere too.",
-        basis=_BYTES + ": one activation per operation in place",
+        may_break="Overwriting what backward needs raises an error; tensors that share memory change too.",
+        basis=_BYTES + ": one activation per in-place operation",
         code="""\
 import torch
 

@@ -19,10 +19,11 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX215",
         family="memory",
-        title="Shard the states over the ranks (ZeRO 1-3, FSDP)",
+        title="Shard the states across the ranks (ZeRO 1-3, FSDP)",
         addresses=("BN207", "BN213"),
-        what_to_change="ZeRO 1 shards optimizer state, 2 gradients too, 3 (FSDP) parameters as well: each rank then"
-        " holds a part, and gathers what it needs. Wrap block by block, or nothing is saved at the peak.",
+        what_to_change="ZeRO 1 shards optimizer state, ZeRO 2 also gradients, ZeRO 3 (FSDP) also parameters."
+        " Each rank holds a part and gathers what it needs. Wrap block by block; otherwise the peak does"
+        " not fall.",
         when=(
             _RANKS,
             _SHORT,
@@ -30,7 +31,7 @@ FIXES: tuple[Fix, ...] = (
         ),
         unless=(given("distributed.module", "==", "fsdp", "FSDP is in use"),),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Communication is added; checkpoints are written sharded.",
+        may_break="Adds communication; checkpoints are written sharded.",
         basis=_BYTES + ", divided by the ranks",
         code="""\
 import torch
@@ -51,14 +52,15 @@ optimizer = ZeroRedundancyOptimizer(
         family="memory",
         title="Use a smaller optimizer state (8-bit, factored)",
         addresses=("BN207", "BN213"),
-        what_to_change="AdamW keeps 8 bytes per parameter. Adafactor keeps a row and a column; 8-bit Adam (bitsandbytes,"
-        " torchao) two bytes; paged variants live on the host until needed.",
+        what_to_change="AdamW keeps 8 bytes per parameter. Adafactor keeps one row and one column per"
+        " matrix; 8-bit Adam (bitsandbytes, torchao) keeps two bytes per parameter. Paged variants stay"
+        " on the host until needed.",
         when=(
             _SHORT,
             *seen("memory.optimizer_share", ">=", 0.2, "optimizer state is a fifth of the peak or more"),
         ),
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Another optimizer: compare the loss, tune the learning rate.",
+        may_break="This is a different optimizer: compare the loss and tune the learning rate.",
         basis=_BYTES + ": most of the optimizer state",
         code="""\
 import torch
@@ -78,12 +80,12 @@ optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-3)
         family="memory",
         title="Train low-rank adapters only (LoRA)",
         addresses=("BN207",),
-        what_to_change="Freeze the model and train small matrices beside its layers: gradients and optimizer state"
-        " shrink to theirs. For fine-tuning.",
+        what_to_change="Freeze the model and train small matrices added to its layers. Only these need"
+        " gradients and optimizer state. For fine-tuning.",
         when=(_SHORT, *seen("memory.state_share", ">=", 0.5, "the states are half of the peak or more")),
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Another training: less capacity to change the model.",
-        basis=_BYTES + ": gradients and optimizer state of what is frozen",
+        may_break="Training differs: it can change the model less.",
+        basis=_BYTES + ": gradients and optimizer state of the frozen part",
         code="""\
 import torch
 
@@ -100,7 +102,7 @@ class Adapted(torch.nn.Module):
     def forward(self, x):
         return self.layer(x) + self.up(self.down(x))""",
         undo="Train all parameters.",
-        verify="Gradients and optimizer state at the peak fall to a few per cent.",
+        verify="Gradients and optimizer state at the peak fall to a few percent.",
         sources=(
             paper("2106.09685", "LoRA: low-rank adaptation of large language models"),
             source("https://huggingface.co/docs/peft", "PEFT"),
@@ -111,22 +113,23 @@ class Adapted(torch.nn.Module):
         family="memory",
         title="Keep states or activations on the host (offload)",
         addresses=("BN207", "BN208", "BN213"),
-        what_to_change="Saved activations can wait in pinned host memory between forward and backward, optimizer state can"
-        " live and be updated there (FSDP and DeepSpeed offload, paged optimizers). Copies over PCIe take time.",
+        what_to_change="Saved activations can stay in pinned host memory between forward and backward."
+        " Optimizer state can stay and be updated there (FSDP and DeepSpeed offload, paged optimizers)."
+        " Copies over PCIe take time.",
         when=(
             given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
             *seen("memory.peak_share", ">=", 0.7, "the device is nearly full at the peak"),
         ),
         risk=Risk.NEEDS_REVIEW,
-        may_break="Slower wherever the copies are not hidden; needs host memory of that size.",
-        basis=_BYTES + ", paid with copies",
+        may_break="Slower where the copies are not hidden; needs that much host memory.",
+        basis=_BYTES + ", at the cost of copies",
         code="""\
 import torch
 
 with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
     loss = loss_fn(model(inputs), targets)
 loss.backward()""",
-        undo="Take the context away.",
+        undo="Remove the context manager.",
         verify=_LOWER_PEAK,
         sources=(
             recipe("intermediate/autograd_saved_tensors_hooks_tutorial.html", "Hooks for saved tensors"),

@@ -22,10 +22,11 @@ FIXES: tuple[Fix, ...] = (
         family="compute",
         title="Allow TF32 for matrix multiplication",
         addresses=("BN302",),
-        what_to_change="torch computes fp32 matrix products in full fp32 unless told otherwise. 'high' lets them use"
-        " the tensor cores with TF32: inputs rounded to 10 bits of mantissa, sums in fp32. A script that sets"
-        " fp32_precision (torch 2.9 on) says torch.backends.cuda.matmul.fp32_precision = 'tf32' instead: the"
-        " old and the new switches must not be mixed.",
+        what_to_change="torch computes fp32 matrix products in full fp32 by default. 'high' lets them use"
+        " the tensor cores with TF32: inputs are rounded to 10 bits of mantissa, sums stay in fp32. A"
+        " script that sets fp32_precision (torch 2.9 or newer) needs"
+        " torch.backends.cuda.matmul.fp32_precision = 'tf32' instead: the old and the new settings must"
+        " not be mixed.",
         when=(ON_CUDA, _AMPERE, given("matmul.precision", "==", "highest", "fp32 products run in full fp32")),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Products lose mantissa bits (relative error about 1e-3 per element).",
@@ -55,8 +56,9 @@ torch.set_float32_matmul_precision("high")""",
         family="compute",
         title="Allow TF32 for convolutions",
         addresses=("BN302",),
-        what_to_change="cuDNN's TF32 has been switched off (it is on by default); switch it on again. Where the script"
-        " sets fp32_precision (torch 2.9 on): torch.backends.cudnn.conv.fp32_precision = 'tf32'.",
+        what_to_change="cuDNN's TF32 has been turned off (it is on by default). Turn it on again. If the"
+        " script sets fp32_precision (torch 2.9 or newer): torch.backends.cudnn.conv.fp32_precision ="
+        " 'tf32'.",
         when=(
             ON_CUDA,
             _AMPERE,
@@ -85,8 +87,9 @@ torch.backends.cudnn.allow_tf32 = True""",
         family="compute",
         title="Train in mixed precision (bf16 autocast)",
         addresses=("BN303", "BN302", "BN306"),
-        what_to_change="Run forward and loss under autocast with bfloat16. Weights, optimizer state, reductions,"
-        " softmax and norms stay in fp32; bf16 has fp32's range, so no loss scaling is needed.",
+        what_to_change="Run forward and loss under autocast with bfloat16. Weights, optimizer state,"
+        " reductions, softmax and norms stay in fp32. bf16 has fp32's range, so no loss scaling is"
+        " needed.",
         when=(ON_GPU, given("device.capability", ">=", 8.0, "the device computes in bf16"), _NO_AUTOCAST),
         unless=(
             given("kernels.bf16_share", ">", 0.2, "the matrix kernels run in 16 bits already"),
@@ -106,7 +109,7 @@ with torch.autocast(device_type=device.type, dtype=torch.bfloat16):
     loss = loss_fn(model(inputs), targets)
 loss.backward()  # outside autocast""",
         undo="Remove the with statement.",
-        verify="Loss after the same number of steps is within its own noise; 16-bit kernels appear.",
+        verify="Loss after the same number of steps is within its noise; 16-bit kernels appear.",
         can_try=True,
         arithmetic=Arithmetic.BF16,
         sources=(_AMP, _AMP_EXAMPLES, paper("1710.03740", "Mixed precision training")),
@@ -116,8 +119,8 @@ loss.backward()  # outside autocast""",
         family="compute",
         title="Train in mixed precision (fp16, scaled loss)",
         addresses=("BN303",),
-        what_to_change="Before Ampere there is no bf16 in hardware: use fp16 with a GradScaler, which keeps small"
-        " gradients from becoming zero and skips a step that overflows.",
+        what_to_change="GPUs before Ampere do not compute in bf16. Use fp16 with a GradScaler, which keeps"
+        " small gradients from becoming zero and skips a step that overflows.",
         when=(
             ON_CUDA,
             given("device.capability", ">=", 7.0, "the device has tensor cores"),
@@ -145,11 +148,12 @@ scaler.update()""",
     Fix(
         id="FX305",
         family="compute",
-        title="Give autograd functions custom_fwd, custom_bwd",
+        title="Add custom_fwd, custom_bwd to autograd functions",
         addresses=("BN302", "BN303"),
-        what_to_change="In an autograd.Function autocast casts what forward's operators take, but what is saved stays"
-        " in fp32 and backward runs with autocast off: it can compute in fp32 in the middle of a bf16 model. The"
-        " decorators cast the inputs once and give backward the same state.",
+        what_to_change="In an autograd.Function, autocast casts the inputs of forward's operators. What is"
+        " saved stays in fp32, and backward runs with autocast off, so it can compute in fp32 in the"
+        " middle of a bf16 model. The decorators cast the inputs once and run backward in the same"
+        " autocast state.",
         when=(
             *seen("autocast.dtype", "!=", "none", "the model runs under autocast"),
             *seen("kernels.matmul_fp32_share", ">=", 0.05, "matrix kernels compute in fp32 all the same"),
@@ -180,10 +184,10 @@ class MyMatmul(torch.autograd.Function):
     Fix(
         id="FX315",
         family="compute",
-        title="Train the matrix products in FP8",
+        title="Compute the matrix products in FP8",
         addresses=("BN301",),
-        what_to_change="On Ada, Hopper and newer, convert the large linear layers to float8 (torchao) or use"
-        " Transformer Engine's layers.",
+        what_to_change="On Ada, Hopper and newer GPUs, convert the large linear layers to float8 (torchao)"
+        " or use Transformer Engine's layers.",
         when=(
             ON_CUDA,
             *seen("device.capability", ">=", 8.9, "the device computes in fp8"),
@@ -191,15 +195,16 @@ class MyMatmul(torch.autograd.Function):
         ),
         risk=Risk.CHANGES_NUMERICS,
         may_break="2 to 3 bits of mantissa with dynamic scaling: judge it by loss and downstream quality.",
-        basis="not predicted: depends on sizes; for small matrices the scaling costs more than it wins",
+        basis="not predicted: it depends on sizes, and for small matrices the scaling costs more than it"
+        " saves",
         code="""\
 from torchao.float8 import convert_to_float8_training
 
 convert_to_float8_training(
     model, module_filter_fn=lambda module, name: name != "lm_head"
 )""",
-        undo="Do not convert.",
-        verify="Step time falls and loss stays within its noise over a long run.",
+        undo="Remove the conversion.",
+        verify="Step time falls, and loss stays within its noise over a long run.",
         sources=(
             source(
                 "https://github.com/pytorch/ao/tree/main/torchao/float8",
@@ -217,14 +222,14 @@ convert_to_float8_training(
         family="compute",
         title="Train in float32, not float64",
         addresses=("BN310",),
-        what_to_change="NumPy hands over float64. Convert the data once where it is loaded, and drop .double() (or"
-        " set_default_dtype(torch.float64)) from the model.",
+        what_to_change="NumPy data is float64 by default. Convert it once where it is loaded, and remove"
+        " .double() (or set_default_dtype(torch.float64)) from the model.",
         when=seen("optimizer.parameter_dtype", "==", "float64", "the parameters are float64"),
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Rounding is 1e-7 instead of 1e-16: sums of millions of terms and ill-conditioned solves may need"
-        " float64 where they stand.",
+        may_break="Rounding is 1e-7 instead of 1e-16. Sums of millions of terms and ill-conditioned solves"
+        " may still need float64.",
         what_if=WhatIf.SINGLE_PRECISION,
-        basis="float64 moves twice the bytes of float32 and fills a vector register with half as many numbers",
+        basis="float64 moves twice the bytes of float32, and a vector register holds half as many numbers",
         code="""\
 import torch
 
