@@ -14,7 +14,7 @@ __all__ = ["HEADINGS", "REGISTRY", "Analyzer", "Facts", "explain", "find_all"]
 
 
 def find_all(facts: Facts) -> tuple[Finding, ...]:
-    """Run every analyzer; findings by cost, unpriced ones after, notes last."""
+    """Run every analyzer; sort findings by cost, then those without a price, then notes."""
     # Without a single step there is nothing to price: only the capture itself can be judged.
     codes = [code for code in sorted(REGISTRY) if facts.true_ms > 0 or not REGISTRY[code].needs_step]
     found = [finding for code in codes for finding in REGISTRY[code]().find(facts)]

@@ -1,4 +1,4 @@
-"""What an analyzer gets, what it gives, and where it is registered.
+"""The base class of analyzers, the facts that they read, and their registry.
 
 In: `Facts` of one rank. Out: findings. An analyzer is one class per finding code; its docstring is
 the page that `bottleneck explain CODE` prints and has the headings of `HEADINGS`.
@@ -46,7 +46,7 @@ HEADINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that is known of one rank when its findings are made."""
+    """Everything known about one rank when its findings are made."""
 
     timeline: Timeline
     step: StepSummary
@@ -54,7 +54,7 @@ class Facts:
     loaders: tuple[LoaderFacts, ...] = ()
     compile: CompileFacts | None = None
     flops: FlopCount | None = None
-    """FLOPs of one step: of a step of its own, or of a bare trace that holds shapes."""
+    """FLOPs of one step: counted in an extra step, or from the shapes in a trace."""
     memory: tuple[MemorySummary, ...] = ()
     """Per device, the fullest first."""
     context: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Facts:
         return value if isinstance(value, bool) else None
 
     def ask(self, *questions: WhatIf) -> WhatIfResult | None:
-        """Return the answer that saves most among those questions, None when none was answered."""
+        """Return the answer that saves most, None if no question was answered."""
         if not self.timeline.usable_what_ifs:
             return None
         known = [self.timeline.what_ifs[q] for q in questions if q in self.timeline.what_ifs]
@@ -119,7 +119,7 @@ def share_evidence(share: float, what: str, *, source: str = "trace") -> Evidenc
 
 
 def predicted_evidence(answer: WhatIfResult, says: str) -> Evidence:
-    """State the step that the replay predicts; `says` is subject and verb, like "compiling predicts"."""
+    """State the step time that the replay predicts; `says` is like "compiling predicts"."""
     bound = "at best " if answer.bound else ""
     return Evidence(
         text=f"{says} {bound}{ms(answer.step_ms)} per step",
@@ -130,7 +130,7 @@ def predicted_evidence(answer: WhatIfResult, says: str) -> Evidence:
 
 
 def kernel_evidence(facts: Facts, *parts: Part, most: int = 3) -> list[Evidence]:
-    """Name the dearest kernels (CPU: operators) of some budget parts, or of all."""
+    """Name the most expensive kernels (CPU: operators) of some budget parts, or of all."""
     rows = [row for row in facts.timeline.kernels if not parts or row.part in parts]
     return [
         Evidence(
@@ -148,7 +148,7 @@ class Analyzer(ABC):
 
     code: ClassVar[str]
     needs_step: ClassVar[bool] = True
-    """False: says something even where no step was seen, as of a bare memory snapshot."""
+    """False: can find something even without a step, as in a memory snapshot."""
 
     def __init_subclass__(cls) -> None:
         assert cls.code in FINDING_CODES, f"{cls.__name__}: unknown code {cls.code}"
@@ -162,7 +162,7 @@ class Analyzer(ABC):
 
     @abstractmethod
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Return what was found; empty when the cause is absent or could not be looked for."""
+        """Return the findings; empty if there are none or the data is missing."""
 
     def finding(
         self,
@@ -198,7 +198,7 @@ class Analyzer(ABC):
 
 
 REGISTRY: dict[str, type[Analyzer]] = {}
-"""Finding code -> its analyzer, filled as the modules of this folder are imported."""
+"""Finding code -> its analyzer; filled when the modules of this folder are imported."""
 
 
 def explain(code: str) -> str:

@@ -20,7 +20,7 @@ __all__ = ["CaptureQuality", "Quality", "judge"]
 _REPLAY_POOR = 0.10
 """Replay error above which no what-if is made from it."""
 _MISSING_POOR = 0.05
-"""Share of launches without a recorded kernel above which idle time cannot be told."""
+"""Share of launches without a recorded kernel above which idle time cannot be determined."""
 _MISSING_FAIR = 0.005
 _UNEXPLAINED_POOR = 0.5
 _LOWER_THE_GRADE = (DoubtCode.STEPS_DIFFER, DoubtCode.MACHINE_BUSY, DoubtCode.THREADS_WAIT)
@@ -33,21 +33,21 @@ class Quality:
 
     grade: Literal["good", "fair", "poor"]
     reasons: tuple[Doubt, ...] = ()
-    """What lowers the grade; the first is the worst, and says what to do about a poor capture."""
+    """What lowers the grade, the worst first; its remedy is shown for a poor capture."""
 
 
 def _remedy_for_no_trace(facts: Facts) -> str:
     run = facts.run
     trace = run.artefacts.get("trace") if run is not None else None
     if trace is not None and trace.status == "ok" and facts.timeline.steps == 0:
-        return "The trace of this run is gone or cannot be read: run diagnose again."
+        return "The trace of this run is missing or cannot be read: run diagnose again."
     if run is not None and facts.timeline.steps == 0 and run.outcome.how in ("finished", "exited", "raised"):
         return "The script ended before the trace: let it make more steps, or use --warmup 2 --steps 3."
     return "Run again and let the trace window finish; use --steps 3 if the trace grew too large."
 
 
 def _without_a_step_time(facts: Facts) -> Doubt:
-    """Return what there was instead of a step to judge by, and what to do."""
+    """Return why no step could be used, and what to do."""
     window = facts.run.window("warm-up") if facts.run is not None else None
     seen = len(window.steps.wall_ms) if window is not None else 0
     if window is None or not seen:
@@ -64,16 +64,16 @@ def _without_a_step_time(facts: Facts) -> Doubt:
         spent_ms = table.phases_ms[longest][-1]
         part = f", {ms(spent_ms)} ({percent(spent_ms / last_ms)}) of it in the phase {longest}"
     if seen == 1:
-        what = f"the one step that was seen is the script's first ({ms(last_ms)}{part})"
+        what = f"the only step that was seen is the script's first ({ms(last_ms)}{part})"
         return Doubt(
             code=DoubtCode.NO_STEP_SEEN,
-            text=f"{what}, and a first step holds the costs of starting",
+            text=f"{what}, and a first step includes one-time start-up work",
             remedy="Let the script make more steps.",
         )
     return Doubt(
         code=DoubtCode.NO_STEP_SEEN,
         text=f"every one of the {seen} steps seen compiled something (the last took {ms(last_ms)}{part})",
-        remedy="Let the script make more steps, until nothing is compiled any more.",
+        remedy="Let the script make more steps, until nothing more is compiled.",
     )
 
 
@@ -89,7 +89,7 @@ def _broken_harness(facts: Facts) -> str:
 
 
 def _memory_alone(facts: Facts) -> Doubt | None:
-    """Memory is all that was captured: nothing is wrong with it, but no step can be divided."""
+    """Only memory was captured: that is no error, but no step can be divided."""
     if not facts.memory or facts.timeline.steps:
         return None
     if facts.run is not None:
@@ -99,14 +99,14 @@ def _memory_alone(facts: Facts) -> Doubt | None:
         return Doubt(
             code=DoubtCode.MEMORY_ALONE,
             text=f"memory ran out before a step was {what}",
-            remedy="Make the run fit (BN213 says what held the memory), then diagnose it again.",
+            remedy="Make the run fit into memory (BN213 says what held it), then diagnose it again.",
         )
     if facts.timeline.true_ms > 0:
         return None
     return Doubt(
         code=DoubtCode.MEMORY_ALONE,
-        text="a memory snapshot tells of memory, not of time",
-        remedy="Give the trace or the run folder beside it; what it says of memory stands below.",
+        text="a memory snapshot says nothing about time",
+        remedy="Also give the trace, or the run folder. What the snapshot says about memory is shown below.",
     )
 
 
@@ -123,8 +123,8 @@ def judge(facts: Facts) -> Quality:
         poor.append(
             Doubt(
                 code=DoubtCode.NO_STEP_SEEN,
-                text=f"no training step was seen, since watching failed ({broken})",
-                remedy="This is a fault of the tool's, or a torch that it does not know: please report it.",
+                text=f"no training step was seen, because the tool failed to watch the script ({broken})",
+                remedy="This is a bug, or the tool does not know this torch version: please report it.",
             )
             if broken
             else _without_a_step_time(facts)
@@ -154,9 +154,9 @@ def judge(facts: Facts) -> Quality:
         poor.append(
             Doubt(
                 code=DoubtCode.OWN_PROFILER,
-                text="the script's own torch.profiler records while it is diagnosed, and only one can",
-                remedy="Take it out of the loop, or let it end (schedule(..., repeat=1)), and run again. "
-                "If real runs have it too, it is the first thing to remove: it records every operator.",
+                text="the script runs its own torch.profiler, and only one profiler can record at a time",
+                remedy="Remove it from the loop, or let it end (schedule(..., repeat=1)), and run again. "
+                "If your normal runs have it too, remove it there first: it records every operator.",
             )
         )
     elif unexplained > _UNEXPLAINED_POOR:
@@ -177,10 +177,10 @@ def judge(facts: Facts) -> Quality:
         fair.append(
             Doubt(
                 code=DoubtCode.PROFILED_TIMES,
-                text="no unprofiled step time, so the profiler's own cost is in the figures",
+                text="there is no unprofiled step time, so the figures include the profiler's own cost",
             )
         )
-    # Where no step was seen at all, that is the reason, and what follows from it is none.
+    # Where no step was seen at all, that is the reason; its consequences are not listed too.
     seen = timeline.true_ms > 0 and facts.step.true_ms is not None
     if seen and facts.step.true_is == "measured" and facts.step.count < 5:
         steps = "step was" if facts.step.count == 1 else "steps were"
@@ -192,32 +192,33 @@ def judge(facts: Facts) -> Quality:
         fair.append(Doubt(code=DoubtCode.FEW_WHOLE_STEPS, text=f"{many} whole traced step"))
     spread = facts.step.spread_ms
     if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:
-        text = f"step times scatter by {percent(spread / facts.step.true_ms)}"
+        text = f"step times vary by {percent(spread / facts.step.true_ms)}"
         fair.append(Doubt(code=DoubtCode.STEPS_SCATTER, text=text))
     fair += [doubt for doubt in timeline.doubts if doubt.code in _LOWER_THE_GRADE]
     return Quality(grade="poor" if poor else "fair" if fair else "good", reasons=(*poor, *fair))
 
 
 class CaptureQuality(Analyzer):
-    """The capture does not carry a verdict.
+    """The capture does not support a verdict.
 
     What it means
-        Something that the verdict rests on is missing or contradicts itself, so the tool abstains
+        Something that a verdict depends on is missing or contradictory. The tool gives no verdict
         instead of guessing.
 
     How it is measured
-        Launches against recorded kernels, the replay's error on the profiled window, the number of
-        whole steps, the spread of step times, what no line of the budget explains, and whether an
-        unprofiled step time exists.
+        Several checks: are there kernels for all launches, does the replay reproduce the profiled
+        window, how many whole steps are there, how much do step times vary, how much of the step is
+        unexplained, and is there an unprofiled step time.
 
     What it costs you
-        Nothing in the step. It costs the answer.
+        Nothing in the step, but there is no answer.
 
     What it is not
-        Not a fault of the script: the reasons name what the capture lacks.
+        Not an error in the script: the reasons say what the capture lacks.
 
     What to do
-        What the remedy says: mostly more steps, a quieter machine, or a run that is left to finish.
+        Follow the remedy that the report shows: usually more steps, a quieter machine, or letting
+        the run finish.
 
     Source
         pytorch/pytorch issue 192021 (kernels silently dropped at the start of a session) and this
@@ -235,9 +236,9 @@ class CaptureQuality(Analyzer):
         return (
             self.finding(
                 facts,
-                "The capture does not carry a verdict: " + quality.reasons[0].text,
+                "The capture does not support a verdict: " + quality.reasons[0].text,
                 evidence=[Evidence(text=doubt.text, source="capture") for doubt in quality.reasons],
-                not_this="Says nothing about the script's speed.",
+                not_this="This says nothing about the script's speed.",
                 note=True,
             ),
         )

@@ -1,4 +1,4 @@
-"""The verdict: the class whose removal saves most, how sure that is, and the causes in order.
+"""The verdict: the class whose removal saves most, the confidence, and the causes in order.
 
 In: facts, findings, the quality of the capture. Out: `Verdict` and `Cause`s.
 """
@@ -21,27 +21,28 @@ from .capture import Quality
 __all__ = ["decide", "order_causes"]
 
 _BESIDE_WORK_SHARE = 0.08
-"""While work fills most of the step, a host-side cause decides only from this share on: twice the
-replay's usual error (0.4 to 4 %), and below it the kernels are the better place to look."""
+"""Least share of the step at which a host-side cause is the verdict while work fills most of the
+step. It is twice the replay's usual error (0.4 to 4 %); below it the kernels are the better place
+to look."""
 _BESIDE_WORK_ON_CPU_SHARE = 0.2
-"""The same on a CPU, where one lane runs everything: the shares are exact, nothing hides behind the
-work, and while work is more than half of the step a tenth beside it is not what the step is bound by."""
+"""The same on a CPU, where one lane runs everything. The shares are exact, since nothing overlaps with
+the work. While work is more than half of the step, a tenth for something else is not the bottleneck."""
 _FAULTS_BESIDE_WORK_SHARE = 1 / 3
-"""On a CPU every eager model with activations of megabytes pays 10 to 25 % in page faults: that is
-worth a fix, but it is not what such a step is bound by."""
+"""The same for page faults. On a CPU every eager model with activations of megabytes spends 10 to
+25 % in them. That is worth a fix, but it is not the bottleneck."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""
 _MOSTLY = 0.5
 
 _BEHIND_BREAKS_WEIGHT = 0.3
-"""Launching once, as a CUDA graph, asks for one graph: until the breaks are gone that bound is out of
-reach, so breaks that cost something rank before it. Their own price is on the low side, too: what
-one graph would fuse is not in it (an H200 example: 5.8 ms predicted, 7.2 ms measured)."""
+"""Graph breaks with a price rank before dispatch. A single launch, as a CUDA graph, needs one graph,
+so that saving is out of reach until the breaks are gone. The price of the breaks is also low: it does
+not include what one graph would fuse (an H200 example: 5.8 ms predicted, 7.2 ms measured)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Price:
-    """One class, its dearest finding and how its price ranks."""
+    """One class, its most expensive finding and the rank of its price."""
 
     bottleneck_class: BottleneckClass
     finding: Finding
@@ -83,7 +84,7 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
 
 
 def _interval(facts: Facts) -> tuple[float, float] | None:
-    """The noise that effects are weighed against; a step time given by the user has none."""
+    """The noise of the step time; a step time given by the user has none."""
     if facts.step.true_is == "given":
         return (facts.true_ms, facts.true_ms)
     return facts.step.true_ci_ms
@@ -113,7 +114,7 @@ def _noise_ms(facts: Facts) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Confidence:
-    """How sure a verdict is, why, and which doubts of the capture the reason names."""
+    """The confidence of a verdict, the reason, and the capture's doubts that the reason names."""
 
     level: Literal["high", "medium", "low"]
     reason: str
@@ -131,7 +132,7 @@ def _confidence(facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
     if effect.decision != "real":
         reasons.insert(0, "the effect is within the noise of the step time")
     if facts.is_on("step.varying_shapes"):
-        reasons.append("batches differ in size, so traced and timed steps may not be alike")
+        reasons.append("batches differ in size, so traced and timed steps may differ")
     if bound:
         reasons.append("the price is an upper bound")
     reason, doubts = "; ".join(reasons), tuple(doubt.code for doubt in quality.reasons)
@@ -191,7 +192,7 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
         headline += f"; faster kernels would save {ms(kernels_ms)}"
     if first is not None:
         other = (
-            f"the dearest other cause, {first.bottleneck_class.value}, would save "
+            f"the most expensive other cause, {first.bottleneck_class.value}, would save "
             f"{'at most ' if first.bound else ''}{percent(first.cost_ms / facts.true_ms)}"
         )
         if share < 0.75 and confidence == "high":
@@ -207,7 +208,7 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
 
 
 def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
-    """Whether the dearest host-side cause is the verdict, given how much of the step is work."""
+    """Whether the most expensive host-side cause is the verdict, given the share of work."""
     if price is None:
         return False
     share = price.cost_ms / facts.true_ms
@@ -224,12 +225,12 @@ def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
 
 
 def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdict:
-    """Name the bottleneck class of one rank, or say why that cannot be done."""
+    """Name the bottleneck class of one rank, or say why there is none."""
     if facts.true_ms <= 0:
         return _not_judged(quality)
     prices = [p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE]
     first = prices[0] if prices else None
-    # Waiting for input is told by the baseline window alone; it needs neither trace nor replay.
+    # Waiting for input is measured in the baseline window; it needs neither trace nor replay.
     told_by_baseline = (
         first is not None
         and CLASSES[first.bottleneck_class].told_by_baseline
@@ -250,11 +251,11 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         return _undetermined(
             f"no cause saves more than {percent(NEGLIGIBLE_SHARE)} of the step, and work fills only "
             f"{percent(work)} of it ({percent(unexplained)} unexplained)",
-            "Trace more steps (--steps 16); if steps vary much, make the inputs alike for the diagnosis.",
+            "Trace more steps (--steps 16); if step times vary much, diagnose with inputs of equal size.",
         )
     assert first is not None
     noise = _noise_ms(facts)
-    # However large the noise, a class of less than half the first one's price is no rival of it.
+    # However large the noise, a class with less than half of the first price cannot be the first.
     least = max(first.rank - noise, RIVAL_SHARE * first.rank)
     also = [p.bottleneck_class for p in prices[1:] if p.rank >= least]
     work_ms = work * facts.true_ms
@@ -294,7 +295,7 @@ def _compute_cause(facts: Facts, findings: Sequence[Finding]) -> Cause | None:
 
 
 def order_causes(facts: Facts, findings: Sequence[Finding], verdict: Verdict) -> tuple[Cause, ...]:
-    """List the classes by price; under a compute verdict the work itself stands first."""
+    """List the classes by price; under a compute verdict the work itself comes first."""
     if facts.true_ms <= 0:
         return ()
     causes: list[Cause] = []
@@ -304,7 +305,7 @@ def order_causes(facts: Facts, findings: Sequence[Finding], verdict: Verdict) ->
         if work is not None:
             causes.append(work)
             prices = [p for p in prices if p.bottleneck_class is not BottleneckClass.COMPUTE]
-    # The verdict stands first; a bound never outranks it. The rest follow by cost.
+    # The verdict comes first; a bound never outranks it. The rest follow by cost.
     prices.sort(key=lambda p: (p.bottleneck_class is not verdict.bottleneck_class, -p.cost_ms))
     before: _Price | None = None
     for price in prices:

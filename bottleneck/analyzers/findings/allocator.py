@@ -1,4 +1,4 @@
-"""Allocator-thrashing: memory is given back and asked for again, step after step.
+"""Allocator-thrashing: memory is freed and allocated again, step after step.
 
 In: facts. Out: findings BN201 to BN203.
 """
@@ -16,7 +16,7 @@ __all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
 
 
 _CALLS_PER_STEP = 0.2
-"""Segments given back per step from which a history alone is worth a word."""
+"""Segments freed per step from which a memory history alone makes a finding."""
 
 
 class AllocatorInCriticalPath(Analyzer):
@@ -25,24 +25,24 @@ class AllocatorInCriticalPath(Analyzer):
     What it means
         The caching allocator did not find a fitting block and went to the driver: cudaMalloc, and
         when memory is short cudaFree of everything unused first, which waits for the whole device.
-        Varying tensor sizes under a tight memory limit make it happen in every step.
+        When tensor sizes vary and memory is nearly full, this happens in every step.
 
     How it is measured
-        Driver calls of the allocator in the trace, with the idle time of the device that they
-        caused; retries and segments from torch.cuda.memory_stats over the baseline window.
+        The allocator's driver calls in the trace, and the device idle time that they caused;
+        retries and segments from torch.cuda.memory_stats over the baseline window.
 
     What it costs you
-        The step is replayed with all allocator calls free of charge. Often that is far less than
-        the time spent in them: 18 cudaFree calls that took 197 of 950 ms of host time cost 0.3 of
-        119 ms per step in a measured run, because the queue of kernels never ran dry.
+        The step is replayed with allocator calls that take no time. The saving is often far less
+        than the time spent in them. In one measured run 18 cudaFree calls took 197 of 950 ms of
+        host time but cost only 0.3 of 119 ms per step, because the GPU always had kernels queued.
 
     What it is not
-        Not memory use. A full device with a calm allocator has no price; num_alloc_retries or
-        many calls alone prove nothing.
+        Not memory use. A full device costs nothing while the allocator rarely calls the driver.
+        Retries (num_alloc_retries) or many calls do not prove a cost either.
 
     What to do
-        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes from few buckets, the largest batch
-        first, no empty_cache() in the loop.
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a few fixed shapes (buckets), the largest
+        batch first, no empty_cache() in the loop.
 
     Source
         PyTorch documentation, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF".
@@ -77,8 +77,8 @@ class AllocatorInCriticalPath(Analyzer):
         ]
         for key, text in (
             ("allocator.retries_per_step", "retries after freeing everything unused"),
-            ("allocator.device_allocs_per_step", "allocations asked of the driver"),
-            ("allocator.device_frees_per_step", "blocks given back to the driver"),
+            ("allocator.device_allocs_per_step", "allocations by the driver"),
+            ("allocator.device_frees_per_step", "blocks returned to the driver"),
         ):
             value = facts.number(key)
             if value:
@@ -103,7 +103,7 @@ class AllocatorInCriticalPath(Analyzer):
         if facts.is_on("allocator.max_split"):
             evidence.append(
                 Evidence(
-                    text="max_split_size_mb is set: a larger cached block serves its own size alone",
+                    text="max_split_size_mb is set: larger blocks are kept whole for requests of their size",
                     source="settings in force",
                 )
             )
@@ -112,8 +112,8 @@ class AllocatorInCriticalPath(Analyzer):
             site, count = churn.sites[0]
             evidence.append(
                 Evidence(
-                    text=f"{count:.1f} times per step this line's request went to the driver"
-                    f"{_sizes(churn.distinct_sizes)}; {byte_size(churn.bytes)} asked of it per step",
+                    text=f"{count:.1f} requests per step from this line went to the driver"
+                    f"{_sizes(churn.distinct_sizes)}; {byte_size(churn.bytes)} allocated there per step",
                     value=count,
                     unit="1/step",
                     source="memory history",
@@ -124,11 +124,11 @@ class AllocatorInCriticalPath(Analyzer):
         if cost is not None:
             title = f"Allocator calls keep each step waiting for {ms(cost)}"
         elif calls:
-            title = f"{calls:.0f} allocator calls per step reach the driver; their price could not be told"
+            title = f"{calls:.0f} allocator calls per step reach the driver; what they cost is unknown"
         else:
             title = (
-                f"{retries:.2g} times per step the allocator freed all that was unused to serve a request; "
-                "its price could not be told"
+                f"{retries:.2g} times per step the allocator freed all unused memory to serve a request; "
+                "what that costs is unknown"
             )
         return (
             self.finding(
@@ -149,7 +149,7 @@ class AllocatorInCriticalPath(Analyzer):
         )
 
     def _by_history(self, facts: Facts) -> Sequence[Finding]:
-        """Say what a memory history alone tells of calls to the driver: how many, not what they cost."""
+        """Report the number of driver calls in a memory history, which cannot tell what they cost."""
         found = []
         for summary in facts.memory:
             churn = summary.churn
@@ -158,7 +158,7 @@ class AllocatorInCriticalPath(Analyzer):
                 continue
             evidence = [
                 Evidence(
-                    text=f"{count:.2g} times per step this line's request went to the driver"
+                    text=f"{count:.2g} requests per step from this line went to the driver"
                     + (_sizes(churn.distinct_sizes) if i == 0 else ""),
                     value=count,
                     unit="1/step",
@@ -170,8 +170,8 @@ class AllocatorInCriticalPath(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"The allocator gives {calls:.2g} segments per step back and asks for "
-                    f"{byte_size(churn.bytes)}: what that costs, only a trace can tell",
+                    f"The allocator frees {calls:.2g} segments per step and allocates "
+                    f"{byte_size(churn.bytes)}; only a trace can tell what that costs",
                     evidence=evidence,
                     sites=[site for site, _ in churn.sites],
                     not_this="Not a cost by itself: queued kernels may hide all of it.",
@@ -188,23 +188,24 @@ class EmptyCacheInLoop(Analyzer):
     """torch.cuda.empty_cache() runs inside the training loop.
 
     What it means
-        empty_cache() gives every unused block back to the driver, waiting for the device, and the
-        next step has to ask for all of it again.
+        empty_cache() waits for the device and returns every unused block to the driver. The next
+        step has to allocate all of it again.
 
     How it is measured
         Segments freed and allocated again in every step of the baseline window without a retry
-        (memory_stats), and cudaFree calls in the trace. With a memory history: segments given back
-        from inside empty_cache(), and the line that called it.
+        (memory_stats), and cudaFree calls in the trace. With a memory history: segments freed
+        inside empty_cache(), and the line that called it.
 
     What it costs you
-        Priced with the allocator as a whole: see BN201.
+        Included in the price of all allocator calls: see BN201.
 
     What it is not
-        Not a way to lower the peak: the allocator reuses its blocks anyway, and frees them by
-        itself before it reports out of memory.
+        Not a way to lower the peak: the allocator reuses its blocks anyway, and it frees unused
+        ones before it reports out of memory.
 
     What to do
-        Remove the call, or make it once between phases (before an evaluation of another shape).
+        Remove the call, or make it once between phases, such as before an evaluation with other
+        shapes.
 
     Source
         PyTorch documentation, torch.cuda.empty_cache.
@@ -225,7 +226,7 @@ class EmptyCacheInLoop(Analyzer):
                 answer=answer,
                 evidence=[
                     Evidence(
-                        text=f"without a retry, blocks go back to the driver {calls:.1f} times per step",
+                        text=f"blocks are returned to the driver {calls:.1f} times per step without a retry",
                         value=calls,
                         unit="1/step",
                         source="memory_stats over the baseline window",
@@ -235,34 +236,35 @@ class EmptyCacheInLoop(Analyzer):
                     *(site for summary in facts.memory for site in summary.empty_cache_sites),
                     *facts.sites("empty_cache"),
                 ],
-                not_this="The cost is the allocator's as a whole, of which this call is the cause.",
+                not_this="The cost is that of all allocator calls; this call is their cause.",
             ),
         )
 
 
 class PageFaults(Analyzer):
-    """Memory is given back to the kernel and faulted in again in every step (CPU).
+    """Every step returns memory to the operating system and faults it in again (CPU).
 
     What it means
-        glibc's malloc maps large blocks straight from the kernel and unmaps them when they are
-        freed. Each step then pays for every page anew: a fault, a zeroed page, cold caches.
+        glibc's malloc maps large blocks directly from the kernel and unmaps them when they are
+        freed. Each step then pays for every page again: a page fault, zeroing the page, cold
+        caches.
 
     How it is measured
-        Minor faults and system time per step by getrusage over the baseline window. System time
-        counts only as far as the faults explain it (at most 5 us per 4 KiB fault), and without the
-        share that the input must have taken. A lower bound: programs measured under a malloc that
-        keeps its pages saved 1.1 to 1.4 times their system time.
+        Minor page faults and system time per step, from getrusage over the baseline window. System
+        time counts only as far as the faults explain it (at most 5 us per 4 KiB fault). The share
+        that the input must have taken is subtracted. The result is a lower bound: measured programs
+        saved 1.1 to 1.4 times their system time with a malloc that keeps its pages.
 
     What it costs you
         The step without that system time.
 
     What it is not
-        Not memory shortage and not swapping (those are major faults). Faults of the first steps,
-        while memory is first touched, do not repeat and are not in the baseline.
+        Not memory shortage and not swapping (those are major faults). Faults in the first steps,
+        when memory is touched for the first time, do not repeat and are not in the baseline.
 
     What to do
-        Let malloc keep its pages: jemalloc or tcmalloc by LD_PRELOAD, or for glibc
-        MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_; write into existing tensors (out=,
+        Let malloc keep its pages: preload jemalloc or tcmalloc with LD_PRELOAD, or for glibc set
+        MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_. Write into existing tensors (out=,
         in-place operations).
 
     Source
@@ -284,7 +286,7 @@ class PageFaults(Analyzer):
         library = facts.context.get("malloc.library")
         evidence = [
             Evidence(
-                text=f"{faults:.0f} page faults per step ({faults * 4096 / 2**20:.0f} MiB touched anew)",
+                text=f"{faults:.0f} page faults per step ({faults * 4096 / 2**20:.0f} MiB touched again)",
                 value=faults,
                 unit="1/step",
                 source="getrusage over the baseline window",
@@ -301,11 +303,11 @@ class PageFaults(Analyzer):
         return (
             self.finding(
                 facts,
-                f"Page faults of memory asked for anew cost {ms(answer.saves_ms)} per step",
+                f"Page faults on newly allocated memory cost {ms(answer.saves_ms)} per step",
                 answer=answer,
                 time_ms=system * facts.true_ms,
                 evidence=evidence,
                 sites=facts.sites("forward"),
-                not_this="Not a shortage of memory: pages are returned and fetched again.",
+                not_this="Not a shortage of memory: pages are returned to the system and mapped again.",
             ),
         )

@@ -16,25 +16,26 @@ __all__ = ["ExposedCommunication", "Straggler"]
 
 
 class ExposedCommunication(Analyzer):
-    """Collectives run while nothing else does.
+    """The device does nothing but communicate.
 
     What it means
-        Gradients (or parameters) travel between ranks without computation beside them: buckets that
-        fill too late, units that are gathered whole, an all-reduce on every micro-step.
+        Gradients (or parameters) are sent between ranks while nothing is computed. Common reasons:
+        buckets that fill too late, large FSDP units that are gathered as a whole, an all-reduce in
+        every micro-step.
 
     How it is measured
         Time in which a communication kernel runs and no other kernel does, per rank.
 
     What it costs you
-        Replayed with communication overlapped as far as the dependencies of the streams allow.
+        The step is replayed with communication that overlaps as far as stream dependencies allow.
 
     What it is not
-        Not the length of the NCCL kernels: while a rank waits for a slower one its kernel spins.
-        That wait is the straggler's (BN802), not the network's.
+        Not the duration of the NCCL kernels: while a rank waits for a slower one, its kernel spins.
+        That wait is caused by the straggler (BN802), not by the network.
 
     What to do
-        DDP: static_graph or gradient_as_bucket_view, bucket size; FSDP: smaller units, prefetch;
-        no_sync() under gradient accumulation.
+        DDP: static_graph, gradient_as_bucket_view, another bucket size. FSDP: smaller units,
+        prefetch. With gradient accumulation: no_sync().
 
     Source
         Li et al., "PyTorch Distributed", VLDB 2020.
@@ -50,7 +51,7 @@ class ExposedCommunication(Analyzer):
             return ()
         evidence = [
             Evidence(
-                text=f"{ms(exposed)} of each step only communicates ({percent(exposed / facts.true_ms)})",
+                text=f"{ms(exposed)} of each step is only communication ({percent(exposed / facts.true_ms)})",
                 value=exposed,
                 unit="ms/step",
                 source="step budget",
@@ -69,11 +70,11 @@ class ExposedCommunication(Analyzer):
         return (
             self.finding(
                 facts,
-                f"Communication that nothing hides takes {ms(exposed)} per step",
+                f"Communication that does not overlap with computation takes {ms(exposed)} per step",
                 answer=answer,
                 time_ms=exposed,
                 evidence=evidence,
-                not_this="Includes waiting for slower ranks, which BN802 tells apart.",
+                not_this="Includes waiting for slower ranks, which BN802 reports separately.",
             ),
         )
 
@@ -86,19 +87,19 @@ class Straggler(Analyzer):
         the late rank's input, host work or slower device.
 
     How it is measured
-        The same collective's start on every rank, and its shortest duration over the ranks, which
-        is the transfer itself; what exceeds it is waiting. On the CPU: what a rank spends in
-        communication beyond the least that any rank does.
+        The start of the same collective on every rank, and its shortest duration over the ranks.
+        The shortest duration is the transfer itself; anything longer is waiting. On the CPU: what a
+        rank spends in communication, less the least that any rank spends.
 
     What it costs you
-        What the late rank's own cause costs: that rank is the one diagnosed here, and removing its
-        cause is what the others would gain. The wait itself has no price of its own.
+        What the late rank's own cause costs. The late rank is the one diagnosed here, and removing
+        its cause would speed up all ranks. The wait itself has no price.
 
     What it is not
-        Not a slow network: that lengthens the shortest duration too.
+        Not a slow network: that would lengthen the shortest duration too.
 
     What to do
-        Diagnose the late rank (its own cause is listed); even out batches by size.
+        Fix the late rank's own cause, which is listed here. Give all ranks batches of similar size.
 
     Source
         TraceLens (NcclAnalyser): latency is the minimum over ranks, skew the difference of starts.
@@ -118,13 +119,13 @@ class Straggler(Analyzer):
                 time_ms=skew,
                 evidence=[
                     Evidence(
-                        text=f"{ms(skew)} per traced step inside collectives on the most patient rank",
+                        text=f"{ms(skew)} per traced step on the rank that waits longest in collectives",
                         value=skew,
                         unit="ms/step",
                         source="traces of all ranks",
                     )
                 ],
-                not_this="Not a matter of bandwidth; the late rank's own cause is the price.",
+                not_this="Not a matter of bandwidth. The cost is that of the late rank's own cause.",
                 note=True,
             ),
         )

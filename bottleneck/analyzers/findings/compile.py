@@ -29,24 +29,25 @@ class RecompilesInSteadyState(Analyzer):
     """Code is compiled again while the training runs.
 
     What it means
-        A guard failed (a size, a flag or an object that dynamo had taken as fixed changed), so the
-        frame is compiled once more. After the recompile limit it runs eagerly for good.
+        A guard failed: a size, a flag or an object that dynamo had taken as fixed changed, so the
+        frame is compiled again. After the recompile limit it runs eagerly from then on.
 
     How it is measured
-        Steps of the baseline window that contain a compilation, told by dynamo's own records, and
-        how much longer they are than the others; the guard that failed, from the same records, and
-        which dimension of which tensor took which sizes, from all guards that failed.
+        Dynamo's own records show which steps of the baseline window contain a compilation; these
+        are compared with the others. The same records hold the guards that failed. From these come
+        the dimensions that changed, and their sizes.
 
     What it costs you
-        Mean step less mean step without a compilation in it. Where the limit was reached and nothing
-        compiled is left, the dispatch of forward and backward: a bound.
+        The mean step less the mean step without a compilation. Where the limit was reached and no
+        compiled code is left: the dispatch of forward and backward, as an upper bound.
 
     What it is not
-        Not the compilation of the first steps, which warm-up leaves out.
+        Not the compilation in the first steps, which fall into the warm-up and are not counted.
 
     What to do
-        mark_dynamic or dynamic=True for the size that changes, buckets or padding, plain ints kept
-        out of the compiled code, compile only the sub-modules with stable shapes.
+        mark_dynamic or dynamic=True for the size that changes; buckets or padding; no plain ints
+        that change as arguments of compiled code; or compile only the sub-modules with stable
+        shapes.
 
     Source
         PyTorch documentation, torch.compile, "Recompilation" and "Dynamic shapes".
@@ -65,7 +66,7 @@ class RecompilesInSteadyState(Analyzer):
             return ()
         steady = with_compile > 0 or cost > 0
         if cost <= 0 and limit:
-            # What was given up is dispatched operator by operator: compiled once, it would not be.
+            # Code that dynamo gave up is dispatched operator by operator; compiled once, it would not be.
             answer = facts.ask(WhatIf.COMPILED)
         evidence = []
         if steps:
@@ -92,16 +93,16 @@ class RecompilesInSteadyState(Analyzer):
                 )
             )
             if row.advice:
-                evidence.append(Evidence(text=f"to compile once: {row.advice}", source="failed guards"))
+                evidence.append(Evidence(text=f"to compile only once: {row.advice}", source="failed guards"))
         evidence += [Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]]
         sites: list[SourceSite | None] = [row.site for row in rows]
         if cost > 0:
             title = f"Compiling costs {ms(cost)} per step, in steady state"
         elif limit:
-            title = "The recompile limit was reached: some code runs eagerly for good"
+            title = "The recompile limit was reached: some code now always runs eagerly"
         else:
             count = sum(item.count for item in recompiles)
-            title = f"{count} recompilation{'s' if count != 1 else ''} before the step settled"
+            title = f"{count} recompilation{'s' if count != 1 else ''} before the step time became stable"
         return (
             self.finding(
                 facts,
@@ -117,23 +118,24 @@ class RecompilesInSteadyState(Analyzer):
 
 
 class CudagraphsSkipped(Analyzer):
-    """mode="reduce-overhead" was asked for, but CUDA graphs are not used.
+    """mode="reduce-overhead" is set, but CUDA graphs are not used.
 
     What it means
         Inductor refused to capture a graph (inputs mutated, work on the CPU, dynamic shapes...), so
-        every kernel is launched one by one after all.
+        the kernels are still launched one by one.
 
     How it is measured
-        Inductor's own skip reasons, counted in the process.
+        Inductor's own reasons for skipping, counted in the process.
 
     What it costs you
-        Replayed with the launches of the compiled regions replaced by one.
+        The step is replayed with one launch per compiled region.
 
     What it is not
-        Not a problem where the GPU is busy anyway: launches then hide behind kernels.
+        Not a problem where the GPU is busy anyway: then launches overlap with kernels.
 
     What to do
-        Remove the reason given: no mutation of inputs, everything on the device, fixed shapes.
+        Remove the reason that is given: do not change inputs in place, keep everything on the
+        device, use fixed shapes.
 
     Source
         PyTorch documentation, "CUDAGraph Trees".
@@ -160,6 +162,6 @@ class CudagraphsSkipped(Analyzer):
                     for text in skips[:4]
                 ],
                 sites=[skip_site(text) for text in skips],
-                not_this="Costs only where launching decides.",
+                not_this="Costs time only where the device waits for launches.",
             ),
         )

@@ -17,11 +17,11 @@ from ..sections.compute_facts import compute_facts, dtype_text
 __all__ = ["DeviceBusy", "ForwardWithoutGradients", "MemoryBoundKernels"]
 
 _LEAST_UNGRADED = 0.05
-"""Of the step: less is not worth a word."""
+"""Share of the step; less is not reported."""
 
 
 def _second_question(facts: Facts) -> list[Evidence]:
-    """What the math ran as, how fast it was against the peak, and how much of it was padding."""
+    """Data types of the math, its rate against the peak, and how much of it was padding."""
     known = compute_facts(facts)
     if known is None:
         return []
@@ -56,7 +56,7 @@ def _second_question(facts: Facts) -> list[Evidence]:
     if known.padding_share:
         out.append(
             Evidence(
-                text=f"{percent(known.padding_share)} of the batch is padding, computed for nothing",
+                text=f"{percent(known.padding_share)} of the batch is padding: computed but not used",
                 value=known.padding_share,
                 unit="share",
                 source="batches",
@@ -72,30 +72,31 @@ def rate(tflops: float) -> str:
 
 
 class DeviceBusy(Analyzer):
-    """The device is at work nearly all the time.
+    """The device is busy nearly all the time.
 
     What it means
-        Nothing on the host keeps the step waiting for long: its length is that of the kernels (on a
-        CPU, of the operators). This is where the next question starts: which of them, and whether
-        they could be cheaper.
+        Nothing on the host keeps the step waiting for long. Its length is that of the kernels (on a
+        CPU, of the operators). The next question is which of them take the time, and whether they
+        could be cheaper.
 
     How it is measured
-        The step budget: the true step time divided exclusively into work by kind and idle time by
-        cause. On a CPU the fixed cost of every operator, timed on the spot, is dispatch; what
-        remains of its time is work. The type of the math is told by the kernels that ran, its FLOPs
-        from the shapes of one step that is recorded for that alone; peaks are published ones.
+        The step budget divides the true step time into work by kind and idle time by cause, each
+        moment counted once. On a CPU the fixed cost of every operator, measured on this machine, is
+        dispatch; the rest of its time is work. The kernels that ran show the data type of the math.
+        FLOPs come from the shapes of one extra step; peaks are the published ones.
 
     What it costs you
-        Work has no price: taking it away is not an offer. What cheaper work would give (another
-        dtype, a fused kernel) is priced in BN302 to BN309 where the trace supports it.
+        Work has no price, since it cannot simply be removed. BN302 to BN309 say what cheaper work
+        would save (another dtype, a fused kernel), where the trace supports it.
 
     What it is not
-        Not efficiency. A device can be busy all the time and run at a tenth of its peak: look at
-        the kinds of kernels, at padding, at fp32.
+        Not efficiency. A device can be busy all the time and still run at a tenth of its peak: look
+        at the kinds of kernels, at padding, at fp32.
 
     What to do
         Lower precision where the device has units for it, fused attention and optimizer,
-        torch.compile for element-wise chains; then less work per useful token (padding, packing).
+        torch.compile for element-wise chains. Then less wasted work: less padding, packed
+        sequences.
 
     Source
         Williams et al., "Roofline", CACM 2009; PyTorch performance tuning guide.
@@ -135,14 +136,14 @@ class DeviceBusy(Analyzer):
                 f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
                 time_ms=work,
                 evidence=[*evidence, *kernel_evidence(facts)],
-                sites=_dearest_forward(facts),
-                not_this="Busy says nothing about efficiency.",
+                sites=_longest_forward(facts),
+                not_this="A busy device is not necessarily an efficient one.",
             ),
         )
 
 
-def _dearest_forward(facts: Facts) -> tuple[SourceSite, ...]:
-    """Return the lines of the forward that takes longer: the trained one, or one without gradients."""
+def _longest_forward(facts: Facts) -> tuple[SourceSite, ...]:
+    """Return the lines of whichever forward takes longer, with or without gradients."""
     ungraded = facts.sites("evaluation") if facts.ask(WhatIf.FORWARD_STORED) is not None else ()
     trained = facts.sites("forward")
     if facts.phases_ms.get("evaluation", 0.0) > facts.phases_ms.get("forward", 0.0):
@@ -154,23 +155,23 @@ class ForwardWithoutGradients(Analyzer):
     """A model runs without gradients in every step.
 
     What it means
-        A teacher, a frozen encoder, a reference or target model, or a policy that acts: its forward is
-        part of each step, beside that of the model that is trained.
+        A teacher, a frozen encoder, a reference or target model, or a policy that acts: its forward
+        is part of each step, in addition to that of the model that is trained.
 
     How it is measured
-        The time of module calls while gradients are off, in steps of the baseline window; steps with
-        many more such calls than usual hold an evaluation and do not count. Whether the model changes
-        is told by the versions of its parameters.
+        The time of module calls while gradients are off, in steps of the baseline window. Steps
+        with many more such calls than usual contain an evaluation and do not count. The version
+        counters of its parameters show whether the model changes.
 
     What it costs you
-        The step without those calls (GPU: without the kernels that they launch). A bound: what takes
-        their place, reading stored outputs, comes on top.
+        The step without those calls (GPU: without the kernels that they launch). An upper bound:
+        what replaces them, such as reading stored outputs, takes time too.
 
     What it is not
         Not an evaluation every N steps, which is other host work (BN901).
 
     What to do
-        If it is frozen and sees the same samples again: store its outputs once. Else run it in
+        If it is frozen and sees the same samples again: store its outputs once. Otherwise run it in
         torch.inference_mode(), in lower precision, or compiled.
 
     Source
@@ -197,7 +198,7 @@ class ForwardWithoutGradients(Analyzer):
                 )
             )
         if frozen is not None:
-            text = "it did not change until the trace" if frozen else "it changes while training goes on"
+            text = "it did not change before the trace" if frozen else "it changes during the training"
             evidence.append(Evidence(text=text, source="versions of its parameters"))
         return (
             self.finding(
@@ -207,7 +208,7 @@ class ForwardWithoutGradients(Analyzer):
                 time_ms=spent,
                 evidence=evidence,
                 sites=facts.sites("evaluation")[:1],
-                not_this="An evaluation every N steps is counted apart.",
+                not_this="An evaluation every N steps is counted separately.",
             ),
         )
 
@@ -219,7 +220,7 @@ def _fusable(facts: Facts) -> list[Evidence]:
     return [
         Evidence(
             text=f"at most {ms(known.fusable_ms)} of it ({percent(known.fusable_ms / facts.true_ms)} of the "
-            "step) are kernels that fusing with a neighbour would take away",
+            "step) are kernels that could be fused with a neighbour",
             value=known.fusable_ms,
             unit="ms/step",
             source="trace",
@@ -231,19 +232,19 @@ class MemoryBoundKernels(Analyzer):
     """Element-wise, normalisation and copy kernels take a large part of the work.
 
     What it means
-        These kernels do little arithmetic per byte: their time is memory traffic. Each one of a
+        These kernels do little arithmetic per byte: their time is memory traffic. Each kernel in a
         chain reads and writes the whole tensor again.
 
     How it is measured
-        Names of kernels (CPU: operators) by kind, over the true step.
+        Kernels (CPU: operators) are classified by name; their time is compared with the true step.
 
     What it costs you
-        The step replayed with every run of neighbouring element-wise kernels reduced to its longest:
-        a fused kernel still reads the input and writes the result. Shown, not claimed: shapes and
-        reductions end a fusion too. torch.compile is the way to try it.
+        The step is replayed with every run of neighbouring element-wise kernels reduced to its
+        longest: a fused kernel still reads the input and writes the result. This is only a bound,
+        since shapes and reductions also end a fusion. To find out, try torch.compile.
 
     What it is not
-        Not a defect where the tensors are small: then launching decides (BN501).
+        Not a defect where the tensors are small: then launches set the pace (BN501).
 
     What to do
         torch.compile, fused kernels for normalisation, rotary embedding and loss, bf16 activations.
@@ -267,6 +268,6 @@ class MemoryBoundKernels(Analyzer):
                 f"Memory-bound work takes {percent(share)} of the step",
                 time_ms=share * facts.true_ms,
                 evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
-                not_this="What fusing gives depends on the chains: the figure shown is a bound.",
+                not_this="The saving depends on the chains of kernels: the figure shown is a bound.",
             ),
         )

@@ -32,31 +32,32 @@ class GraphBreaks(Analyzer):
     """torch.compile breaks the model into several graphs.
 
     What it means
-        Dynamo met something that it cannot put into a graph (.item(), print, a branch on data, an
+        Dynamo found something that it cannot put into a graph (.item(), print, a branch on data, an
         unsupported call). It runs the graph so far, falls back to Python, and starts another graph.
-        Each seam costs guards, bytecode and wrappers, and nothing is fused across it.
+        Each seam between two graphs costs guards, bytecode and wrappers, and nothing is fused
+        across it.
 
     How it is measured
-        Reasons and user lines from dynamo's own records in the process, functions given up as a whole
-        (a break in a loop) among them. Each compiled region of the trace names its frame, and that
-        frame the break that cut it off: so every seam has its break, in backward by autograd's
-        sequence numbers. The cost of a seam is the time in which the device ran dry for it (CPU: the
-        time itself).
+        Reasons and user lines come from dynamo's own records in the process, including functions
+        that it gave up as a whole (a break in a loop). Each compiled region of the trace names its
+        frame, and the frame ends at a known break. So every seam belongs to a break; in backward,
+        autograd's sequence numbers show to which. The cost of a seam is the time that it leaves the
+        device idle (CPU: the time itself).
 
     What it costs you
-        The step is replayed with the seams gone, the graphs back to back, and kernels that only a
-        seam keeps apart computed in one where no product lies between them. The price of all is
-        shared out by what the step saves without the seams of each break alone. What further fusing
-        would give comes on top.
+        The step is replayed without the seams and with the graphs back to back. Neighbouring
+        kernels that only a seam separates are fused. The total saving is divided among the breaks
+        by what each would save alone. Further fusion would save more.
 
     What it is not
         Not the number of breaks: one in a loop over layers costs more than ten outside the step,
-        and behind a busy GPU a seam costs nothing. Compiling block by block makes several regions
-        without any break.
+        and a seam costs nothing while the GPU is busy. Compiling block by block makes several
+        regions without any break.
 
     What to do
-        Remove the cause at the line shown: log outside the compiled code, torch.where or torch.cond
-        for branches on data, capture_scalar_outputs for .item(). fullgraph=True keeps them out.
+        Remove the cause at the line shown: log outside the compiled code, use torch.where or
+        torch.cond for branches on data, capture_scalar_outputs for .item(). fullgraph=True reports
+        any new break.
 
     Source
         PyTorch documentation, torch.compile programming model, "Working with graph breaks".
@@ -120,7 +121,7 @@ class GraphBreaks(Analyzer):
         if crossed >= 1.5:
             what += f", crossed {crossed:.0f} times per step,"
         verb = "costs" if count == 1 else "cost"
-        price = f"{verb} {ms(answer.saves_ms)} per step" if answer is not None else "found; no price known"
+        price = f"{verb} {ms(answer.saves_ms)} per step" if answer is not None else "found; cost unknown"
         return (
             self.finding(
                 facts,
@@ -129,7 +130,7 @@ class GraphBreaks(Analyzer):
                 time_ms=facts.timeline.part_ms(Part.GRAPH_BREAK) or None,
                 evidence=evidence,
                 sites=[item.site for item in ordered],
-                not_this="Breaks are priced by the time that their seams keep the step waiting, not counted.",
+                not_this="The price is the time that the step waits, not the number of breaks.",
                 note=answer is None or answer.saves_ms < 0.002 * facts.true_ms,
             ),
         )

@@ -1,4 +1,4 @@
-"""Host-bound: other work on the training thread stands in the step's way.
+"""Host-bound: the step waits for other work on the training thread.
 
 In: facts. Out: findings BN901 to BN903.
 """
@@ -19,28 +19,28 @@ __all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
 
 
 class OtherHostWork(Analyzer):
-    """Python that neither feeds the model nor dispatches it takes part of every step.
+    """Python code that neither prepares batches nor runs the model takes part of the step.
 
     What it means
-        Checkpoints, logging, metrics, progress bars, validation or other Python run on the training
-        thread between (or inside) the steps, and nothing is computed meanwhile.
+        Checkpoints, logging, metrics, progress bars, validation or other Python code run on the
+        training thread between (or inside) the steps. Nothing is computed meanwhile.
 
     How it is measured
-        CPU: stretches of more than half a millisecond without any operator, evaluation, and step time
-        outside every labelled phase that the traced steps lack. GPU: device idle time during such
-        work. Means over the window, so work done every N steps counts with its share. Steps that
-        recurrently take at least twice as long as the others, outside every phase or in an evaluation,
-        are priced against the others.
+        CPU: stretches of more than half a millisecond without any operator; evaluation; and step
+        time outside every phase that the traced steps do not show. GPU: device idle time during
+        such work. The figures are means over the window, so work done every N steps counts 1/N.
+        Steps that regularly take at least twice as long as the others, outside every phase or in an
+        evaluation, are compared with the others.
 
     What it costs you
         The step without that work.
 
     What it is not
-        Not Python between two operators: that is dispatch (BN501). Not input: time between the
-        fetch and the forward counts there.
+        Not Python between two operators: that is dispatch (BN501). Not the time between fetch and
+        forward: that counts as input (BN101).
 
     What to do
-        Do it every N steps, or in another thread or process: asynchronous checkpoints, buffered
+        Do it less often, or in another thread or process: asynchronous checkpoints, buffered
         logging, metrics kept on the device.
 
     Source
@@ -51,7 +51,7 @@ class OtherHostWork(Analyzer):
     code = "BN901"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Price host work and say where it stands."""
+        """Price host work and say where it is."""
         answer = facts.ask(WhatIf.HOST_WORK_GONE)
         if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
             return ()
@@ -78,9 +78,9 @@ class OtherHostWork(Analyzer):
                 answer=answer,
                 time_ms=sum(span.called_ms for span in spans) or None,
                 evidence=evidence,
-                # A small part's line would stand for the whole where the main part has none.
+                # Where the main part has no line, a small part's line would be taken for the whole.
                 sites=[span.site for span in spans if span.exposed_ms >= MAIN_SHARE * answer.saves_ms],
-                not_this="Dispatch of operators and input are counted apart.",
+                not_this="Dispatch of operators and input are counted separately.",
             ),
         )
 
@@ -89,17 +89,17 @@ class GarbageCollector(Analyzer):
     """Python's garbage collector pauses the training thread.
 
     What it means
-        A full collection walks every object the process holds: with a large program, or gc.collect()
-        in the loop, that is milliseconds in which nothing is launched.
+        A full collection visits every object of the process. In a large program, or with
+        gc.collect() in the loop, that takes milliseconds in which nothing is launched.
 
     How it is measured
-        gc.callbacks over the baseline window: time per step, measured, not sampled.
+        gc.callbacks in the baseline window: the exact time per step, not a sample.
 
     What it costs you
-        On a CPU that time; on a GPU what of it the queue of kernels did not hide.
+        On a CPU that time; on a GPU the part of it in which the device ran out of queued kernels.
 
     What it is not
-        Not the freeing of tensors, which reference counting does at once.
+        Not the freeing of tensors: reference counting does that immediately.
 
     What to do
         gc.freeze() after set-up, gc.disable() with a gc.collect() every few hundred steps; no
@@ -132,33 +132,33 @@ class GarbageCollector(Analyzer):
                         source="gc.callbacks, baseline window",
                     )
                 ],
-                not_this="Tensors are freed without it.",
+                not_this="Tensors are freed without the collector.",
             ),
         )
 
 
 class ThreadSettings(Analyzer):
-    """More threads than cores compete, or cores stand idle.
+    """More threads than cores compete, or cores are idle.
 
     What it means
         Intra-op threads, loader workers and other processes share the cores. With more runnable
         threads than cores, every parallel operator waits for the thread that was not scheduled.
 
     How it is measured
-        Thread settings against the cores that this process may use (affinity and cgroup limits),
-        the load average, loader workers; after the windows, one operator that the threads share is
-        timed on all of them and on one.
+        Thread settings, the load average and loader workers are compared with the cores that this
+        process may use (affinity and cgroup limits). After the windows, one parallel operator is
+        timed with all threads and with one.
 
     What it costs you
-        Unknown until tried: hence a note. A step of a small network was measured at 1.7 ms on a
-        quiet machine and at 6 or 280 ms with two busy neighbours.
+        Unknown until tried, so this is a note. One step of a small network took 1.7 ms on a quiet
+        machine, and 6 or 280 ms beside two busy processes.
 
     What it is not
-        Not a reason by itself: threads that wait cost little.
+        Not a problem by itself: threads that wait cost little.
 
     What to do
-        torch.set_num_threads (or OMP_NUM_THREADS) at the cores, less the loader workers; beside busy
-        neighbours fewer, down to one.
+        Set torch.set_num_threads (or OMP_NUM_THREADS) to the number of cores less the loader
+        workers. If other processes keep the cores busy, use fewer threads, down to one.
 
     Source
         PyTorch documentation, "CPU threading and TorchScript inference".

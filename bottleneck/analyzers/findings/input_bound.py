@@ -27,27 +27,28 @@ class WaitingForInput(Analyzer):
     """The step waits for its next batch.
 
     What it means
-        Between two steps the training has nothing to compute on, because the batch is not there
-        yet: the DataLoader blocks in `__next__`, or the training thread itself decodes, transforms
-        and collates the samples (num_workers=0), or a hand-written `get_batch` does.
+        Between two steps the training has nothing to compute on, because the next batch is not
+        ready. The DataLoader blocks in `__next__`, or the training thread itself decodes,
+        transforms and collates the samples: with num_workers=0, or in a hand-written `get_batch`.
 
     How it is measured
-        The time in the loader is taken in the baseline window, with no profiler attached. On a GPU
-        the trace says how much of it left the device idle: only that part counts. Python between
-        the fetch and the forward counts as preparing the batch.
+        The time in the loader is measured in the baseline window, with no profiler attached. On a
+        GPU the trace shows how much of it left the device idle, and only that part counts. Python
+        between the fetch and the forward counts as preparing the batch.
 
     What it costs you
-        The step is replayed with every batch ready at once; the difference is the price. With
-        enough workers the price can be recovered down to the larger of the remaining step and
-        production / workers, which is asked as a question of its own.
+        The step is replayed with every batch ready immediately; the difference is the price. More
+        workers cannot always save all of it: the step still takes at least production time /
+        workers. That is predicted separately.
 
     What it is not
-        Not the time shown for `DataLoader.__next__` in a profile: a fetch that waits while the GPU
-        still works through queued kernels costs nothing. Not the copy to the device (BN701, BN702).
+        Not the time shown for `DataLoader.__next__` in a profile: waiting costs nothing while the
+        GPU still runs queued kernels. Not the copy to the device (BN701, BN702).
 
     What to do
-        Raise num_workers until supply keeps up; if production is dear (BN102), make it cheaper or
-        do it once. Without a DataLoader, prepare batches in one: its workers overlap with the step.
+        Raise num_workers until the loader keeps up. If batches are slow to produce (BN102), make
+        producing them cheaper or do the work once, ahead of the training. Without a DataLoader,
+        move the work into one: its workers overlap with the step.
 
     Source
         torch.utils.data documentation, "Single- and Multi-process Data Loading"; Mohan et al.,
@@ -57,7 +58,7 @@ class WaitingForInput(Analyzer):
     code = "BN101"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Price the wait; evidence from the loader that causes it."""
+        """Price the wait, with evidence from the loader that causes it."""
         answer = facts.ask(WhatIf.INPUT_READY)
         exposed = facts.timeline.part_ms(Part.INPUT)
         cost = answer.saves_ms if answer is not None else (exposed if facts.timeline.kind == "cpu" else None)
@@ -125,34 +126,34 @@ class WaitingForInput(Analyzer):
                 time_ms=wait,
                 evidence=evidence,
                 sites=sites,
-                not_this="Only waiting that nothing else hid is counted.",
+                not_this="Only waiting that overlaps with no other work is counted.",
             ),
         )
 
 
 class InputProductionSlow(Analyzer):
-    """Producing one batch takes long.
+    """Batches are slow to produce.
 
     What it means
-        Reading, decoding, transforming and collating one batch costs more than the step leaves
-        time for. More workers share the cost; they do not lower it, and cores bound them.
+        Reading, decoding, transforming and collating one batch takes longer than the rest of the
+        step. More workers share this cost but do not lower it, and the number of cores limits them.
 
     How it is measured
-        The fetcher is timed where it runs, in the workers or in the main process: samples (the
-        calls of dataset[i]) and collate_fn apart. Workers that keep up with the step = production
-        time / (true step - its input wait).
+        The loading code is timed where it runs, in the workers or in the main process; samples
+        (calls of dataset[i]) and collate_fn are timed separately. The number of workers that keeps
+        up with the step is production time / (true step - its input wait).
 
     What it costs you
-        Nothing beyond BN101: this finding says why the wait is there. Production that keeps up
-        costs no step time, only cores.
+        Nothing beyond BN101: this finding says why the step waits. Production that keeps up costs
+        no step time, only cores.
 
     What it is not
-        Not the wait itself. A production time above the step time is fine when several workers
-        share it.
+        Not the wait itself. It is fine if producing a batch takes longer than a step, as long as
+        several workers share it.
 
     What to do
         Move fixed work (decoding, resizing, tokenising) out of the epoch, transform batches instead
-        of samples, use faster decoders or the GPU; then set the workers that remain necessary.
+        of samples, use faster decoders or the GPU. Then set as many workers as are still needed.
 
     Source
         torch.utils.data documentation; DS-Analyzer (VLDB 2021) calls it prep stall.
@@ -186,7 +187,7 @@ class InputProductionSlow(Analyzer):
                 source=f"loader.json, timed in the {place}",
             ),
             Evidence(
-                text=f"{ms(rest)} is what the step takes besides",
+                text=f"{ms(rest)} is what the rest of the step takes",
                 value=rest,
                 unit="ms/step",
                 source="baseline window",
@@ -203,7 +204,7 @@ class InputProductionSlow(Analyzer):
             )
         evidence += [
             Evidence(
-                text=f"{item.site.file}:{item.site.line} took part in it",
+                text=f"{item.site.file}:{item.site.line} is part of it",
                 value=item.total_ms,
                 unit="ms",
                 source="worker samples",
@@ -218,30 +219,33 @@ class InputProductionSlow(Analyzer):
                 time_ms=production,
                 evidence=evidence,
                 sites=[item.site for item in made.sites[:3]] or [loader.site],
-                not_this="Shared by enough workers, this time need not appear in the step.",
+                not_this="With enough workers this time does not appear in the step.",
             ),
         )
 
 
 class InputBursty(Analyzer):
-    """The supply keeps up on average, yet single fetches wait.
+    """The loader keeps up on average, but single fetches wait.
 
     What it means
-        Batches come in bursts: the workers finish together, or some samples are far dearer than
-        others, and the queue (prefetch_factor x workers) is too short to carry the step over.
+        Batches arrive in bursts: the workers finish together, or some samples are far more
+        expensive than others. The queue (prefetch_factor x workers) is too short to bridge the
+        gaps.
 
     How it is measured
-        Per-fetch waits of the baseline window. Bursty means: mean production over the workers is
-        below the step without its wait, and still a tenth of the fetches hold most of the wait.
+        The wait of every fetch in the baseline window. Bursty means: production time / workers is
+        below the step without its wait, and yet a tenth of the fetches account for most of the
+        wait.
 
     What it costs you
-        The whole wait of BN101; no price of its own.
+        It causes the wait of BN101, and has no price of its own.
 
     What it is not
-        Not slow production: then every fetch waits, or every N-th one with N workers.
+        Not slow production: then every fetch waits, or with N workers every N-th.
 
     What to do
-        Raise prefetch_factor, sort or bucket samples of uneven cost, split rare dear work off.
+        Raise prefetch_factor, sort or bucket samples of uneven cost, move rare expensive work
+        elsewhere.
 
     Source
         torch.utils.data documentation, prefetch_factor.
@@ -250,7 +254,7 @@ class InputBursty(Analyzer):
     code = "BN103"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Report bursts when the context says so and they cost something."""
+        """Report bursts where the context shows them and they cost time."""
         loader = facts.training_loader()
         if loader is None or facts.is_on("loader.bursty") is not True:
             return ()
@@ -260,7 +264,7 @@ class InputBursty(Analyzer):
         return (
             self.finding(
                 facts,
-                f"The slowest tenth of the fetches hold {percent(burst_share(loader))} of the wait",
+                f"The slowest tenth of the fetches account for {percent(burst_share(loader))} of the wait",
                 time_ms=facts.phases_ms.get("data"),
                 evidence=[
                     Evidence(
@@ -277,21 +281,23 @@ class InputBursty(Analyzer):
 
 
 class WorkerStartUp(Analyzer):
-    """Workers are started anew for every epoch.
+    """The workers are started again for every epoch.
 
     What it means
-        Without persistent_workers each new iterator forks or spawns its workers, which import the
+        Without persistent_workers each new iterator forks or spawns new workers. They import the
         program, copy the dataset object and fill the queue before the first batch arrives.
 
     How it is measured
-        Time from the creation of an iterator to its first batch, per iterator; over the steps of an
-        epoch that is the price per step.
+        The time from the creation of each iterator to its first batch, divided by the steps of an
+        epoch.
 
     What it costs you
-        Start-up / steps per epoch. In long epochs that is nothing, in short ones it can dominate.
+        Start-up time / steps per epoch. In long epochs that is negligible, in short ones it can
+        dominate.
 
     What it is not
-        Not part of the baseline step, which holds whole epochs only when they are short.
+        Usually not part of the baseline step: the baseline window contains whole epochs only if
+        they are short.
 
     What to do
         persistent_workers=True; fewer workers; a dataset object that is cheap to pickle.
@@ -333,6 +339,6 @@ class WorkerStartUp(Analyzer):
                     )
                 ],
                 sites=[loader.site],
-                not_this="A cost per epoch, spread over its steps for comparison.",
+                not_this="It is a cost per epoch, divided by its steps for comparison.",
             ),
         )

@@ -1,4 +1,4 @@
-"""Compute-bound, one level down: what would make the kernels themselves cheaper.
+"""Compute-bound in detail: what would make the kernels themselves cheaper.
 
 In: facts. Out: findings BN302 to BN305 and BN307 to BN309.
 """
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
-    """The replay's answer when it is worth a line: half a percent of the step."""
+    """The replay's answer, if it saves at least half a percent of the step."""
     answer = facts.ask(*questions)
     return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
 
@@ -34,24 +34,24 @@ class MatmulWithoutTf32(Analyzer):
     """Matrix products run in full fp32 on a device that has TF32 units.
 
     What it means
-        float32 matmuls (or convolutions) run on the ordinary cores while the tensor cores, several
-        times faster, stand idle, because TF32 is switched off.
+        float32 matmuls (or convolutions) run on the ordinary cores because TF32 is switched off.
+        The tensor cores, which are several times faster, are not used.
 
     How it is measured
         Names of the matmul and convolution kernels in the trace, the flags in force, and the
         device's compute capability (8.0 and up).
 
     What it costs you
-        Those kernels are replayed at the ratio of the TF32 and fp32 rates, measured on the device
-        where the probe ran, otherwise of the published peaks.
+        Those kernels are replayed faster by the ratio of the TF32 rate to the fp32 rate. The rates
+        are measured on the device where possible; otherwise the published peaks are used.
 
     What it is not
-        Not a matter of a float32 model as such: with TF32 on, float32 products already use tensor
+        A float32 model is not the problem by itself: with TF32 on, float32 products use tensor
         cores.
 
     What to do
-        torch.set_float32_matmul_precision("high"), torch.backends.cudnn.allow_tf32 = True. Inputs
-        of products are rounded to 10 bits of mantissa: check the loss.
+        torch.set_float32_matmul_precision("high"), torch.backends.cudnn.allow_tf32 = True. This
+        rounds the inputs of products to 10 bits of mantissa: check the loss.
 
     Source
         PyTorch documentation, "TensorFloat-32 (TF32) on Ampere (and later) devices".
@@ -95,13 +95,16 @@ class Fp32WithoutAutocast(Analyzer):
         even with TF32, and twice the bytes for every memory-bound kernel.
 
     How it is measured
-        Dtype of autocast seen in root forwards, and the share of products that ran in bf16 or fp16.
+        The autocast dtype seen in the model's forwards, and the share of products that ran in bf16
+        or fp16.
 
     What it costs you
-        Product kernels replayed at the bf16 rate; a bound where the ratio is a published one.
+        Product kernels are replayed at the bf16 rate. The result is a bound where the rates are
+        published ones.
 
     What it is not
-        Not a safe switch: losses change in the third digit. fp16 needs a GradScaler, bf16 does not.
+        Not free of effects on the result: losses change in the third digit. fp16 needs a
+        GradScaler, bf16 does not.
 
     What to do
         with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss.
@@ -131,7 +134,7 @@ class Fp32WithoutAutocast(Analyzer):
                     ),
                     Evidence(text=answer.basis, source="replay"),
                 ],
-                not_this="Changes numerics: compare losses before keeping it.",
+                not_this="bf16 changes the numerics: compare losses before keeping it.",
             ),
         )
 
@@ -145,18 +148,20 @@ class AttentionMaterialises(Analyzer):
         several times; fused attention keeps it on chip.
 
     How it is measured
-        Batched products and softmax on the same shapes in the trace, and no kernel of a fused
-        attention backend beside them.
+        The trace has batched products and softmax on the same shapes, and no kernel of a fused
+        attention backend.
 
     What it costs you
-        Those kernels replaced by the products alone at the tensor-core rate.
+        The step is replayed with these kernels replaced by the products alone, at the tensor-core
+        rate.
 
     What it is not
-        Not long sequences as such: the share of the step decides, and for short ones it is small.
+        Not a matter of sequence length alone: what counts is the share of the step, which is small
+        for short sequences.
 
     What to do
-        torch.nn.functional.scaled_dot_product_attention, with is_causal=True instead of a mask
-        tensor where that is meant; check which backend it chose.
+        Use torch.nn.functional.scaled_dot_product_attention, with is_causal=True instead of a
+        causal mask tensor. Check which backend it chose.
 
     Source
         Dao et al., "FlashAttention", NeurIPS 2022; PyTorch documentation of
@@ -179,27 +184,27 @@ class AttentionMaterialises(Analyzer):
                 time_ms=share * facts.true_ms,
                 evidence=[share_evidence(share, "score products, softmax and mask")],
                 sites=facts.sites("forward"),
-                not_this="The products of the projections are not counted.",
+                not_this="The projections' products are not counted.",
             ),
         )
 
 
 class OptimizerUnfused(Analyzer):
-    """The optimizer updates parameters by many small kernels.
+    """The optimizer updates parameters with many small kernels.
 
     What it means
-        The update of each parameter is a chain of element-wise kernels (or, foreach, of one kernel
-        per chain link and group); a fused optimizer reads every tensor once.
+        The update of each parameter is a chain of element-wise kernels. With foreach, each kernel
+        of the chain handles a group of parameters. A fused optimizer reads every tensor once.
 
     How it is measured
-        Device time and launches inside Optimizer.step per step; the flavour really taken.
+        Device time and launches inside Optimizer.step; the implementation that actually ran.
 
     What it costs you
-        Replayed with one launch per group and the memory traffic of the fused kernel.
+        The step is replayed with one launch per group and the memory traffic of the fused kernel.
 
     What it is not
-        Not the choice of optimizer: the result is the same to rounding (2e-7 measured). Where most
-        of the saving is launching and not work, the finding is BN502.
+        Not the choice of optimizer: the result is the same except for rounding (2e-7 measured). If
+        launches make up most of the saving, the finding is BN502.
 
     What to do
         fused=True in the constructor of Adam, AdamW, SGD or Adagrad.
@@ -227,7 +232,7 @@ class OptimizerUnfused(Analyzer):
             what = "kernel launches" if facts.timeline.kind == "gpu" else "operators"
             evidence.append(
                 Evidence(
-                    text=f"{launches:.0f} {what} per step in {name} ({flavour or 'flavour unknown'})",
+                    text=f"{launches:.0f} {what} per step in {name} ({flavour or 'implementation unknown'})",
                     value=launches,
                     unit="1/step",
                     source="trace",
@@ -242,7 +247,7 @@ class OptimizerUnfused(Analyzer):
                 time_ms=share * facts.true_ms if share is not None else None,
                 evidence=evidence,
                 sites=sites,
-                not_this="Same update, fewer passes over memory.",
+                not_this="The update stays the same, with fewer passes over memory.",
             ),
         )
 
@@ -251,21 +256,22 @@ class LayoutConversions(Analyzer):
     """Convolutions convert between NCHW and NHWC.
 
     What it means
-        cuDNN's tensor-core convolutions work channels-last; tensors in NCHW are converted before
-        and after each of them. Its batch norms for NCHW give each channel to one block of threads, so
-        that few channels leave most of the device idle.
+        cuDNN's tensor-core convolutions work on channels-last (NHWC) tensors. NCHW tensors are
+        converted before and after each convolution. cuDNN's batch norm for NCHW uses one block of
+        threads per channel, so with few channels most of the device is idle.
 
     How it is measured
         Layout kernels (nchwToNhwc, nhwcToNchw and the like) around convolutions in the trace.
 
     What it costs you
-        Replayed without those kernels, and with the batch norms taking no longer than their bytes do.
+        The step is replayed without those kernels, and with batch norms that take only as long as
+        their memory traffic.
 
     What it is not
-        Not every transpose: only conversions that the convolution library inserted.
+        Not every transpose: only conversions that the convolution library inserted count.
 
     What to do
-        model.to(memory_format=torch.channels_last), and the same for the images.
+        Use model.to(memory_format=torch.channels_last), and the same for the images.
 
     Source
         PyTorch tutorial, "Channels Last Memory Format in PyTorch".
@@ -295,24 +301,24 @@ class LayoutConversions(Analyzer):
 
 
 class CudnnBenchmarkOff(Analyzer):
-    """cuDNN chooses convolution algorithms by rule, not by measurement.
+    """cuDNN chooses convolution algorithms by a heuristic, not by measurement.
 
     What it means
         With torch.backends.cudnn.benchmark off, cuDNN's heuristic picks the algorithm. With fixed
-        shapes measuring once per shape can find a faster one.
+        shapes, one measurement per shape can find a faster one.
 
     How it is measured
         The flag, the share of convolutions in the step, and whether shapes stay the same.
 
     What it costs you
-        Unknown until tried: hence a note, without a price.
+        Unknown until tried, so this is a note without a price.
 
     What it is not
-        Not useful when shapes vary: every new shape is measured again. Not compatible with
+        Not useful when shapes vary, because every new shape is measured. Not compatible with
         deterministic algorithms.
 
     What to do
-        torch.backends.cudnn.benchmark = True, and time it.
+        Set torch.backends.cudnn.benchmark = True, and measure the effect.
 
     Source
         PyTorch performance tuning guide, "Enable cuDNN auto-tuner".
@@ -334,27 +340,27 @@ class CudnnBenchmarkOff(Analyzer):
                 evidence=[
                     Evidence(text="torch.backends.cudnn.benchmark is False", source="settings in force")
                 ],
-                not_this="Unknown gain: to be measured.",
+                not_this="The gain is unknown until it is measured.",
                 note=True,
             ),
         )
 
 
 class ZeroGradFills(Analyzer):
-    """Gradients are set to zero instead of being let go.
+    """Gradients are filled with zeros instead of being released.
 
     What it means
-        zero_grad(set_to_none=False) fills every gradient with zeros; the backward then reads them
-        and adds, instead of writing.
+        zero_grad(set_to_none=False) fills every gradient with zeros. The backward then reads and
+        adds to them instead of only writing.
 
     How it is measured
         Fill kernels (CPU: operators) inside zero_grad, per step.
 
     What it costs you
-        Replayed without them.
+        The step is replayed without them.
 
     What it is not
-        Not gradient accumulation: between micro-steps gradients must stay.
+        Not gradient accumulation: gradients must be kept between micro-steps.
 
     What to do
         optimizer.zero_grad(set_to_none=True), the default since torch 2.0.
@@ -378,6 +384,6 @@ class ZeroGradFills(Analyzer):
                 time_ms=share * facts.true_ms,
                 evidence=[Evidence(text="zero_grad(set_to_none=False) was called", source="hooks")],
                 sites=facts.sites("zero_grad"),
-                not_this="Needed only where gradients are read while zero.",
+                not_this="Zeros are needed only if something reads the gradients before backward.",
             ),
         )

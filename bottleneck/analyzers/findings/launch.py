@@ -1,4 +1,4 @@
-"""Launch-bound: Python and dispatch decide, not the work that they start.
+"""Launch-bound: Python and dispatch take longer than the work that they start.
 
 In: facts. Out: findings BN501, BN502 and BN503.
 """
@@ -22,22 +22,22 @@ class DispatchDecides(Analyzer):
 
     What it means
         Every eager operator costs the host some microseconds: Python, the dispatcher, autograd's
-        record, the launch. When the kernels are shorter than that, the device waits for the host;
-        on a CPU the same time is simply part of the step.
+        bookkeeping, the launch. When the kernels are shorter than that, the device waits for the
+        host. On a CPU this time is simply part of the step.
 
     How it is measured
         GPU: idle gaps that end with a kernel launched after the gap began, while the launching
-        thread was dispatching. CPU: the fixed cost of an operator, timed on the spot on a few
-        elements, once per operator, and the Python between operators; scaled so that each phase
-        takes the time that it took unprofiled.
+        thread was dispatching. CPU: the fixed cost of an operator, measured on this machine with a
+        few elements, for every operator, plus the Python between operators. Both are scaled so that
+        each phase takes the time that it took unprofiled.
 
     What it costs you
-        The step replayed with dispatch free, or with a region's launches replaced by one: an upper
-        bound, which CUDA graphs approach and torch.compile comes near.
+        The step is replayed with dispatch that takes no time, or with one launch per region. This
+        is an upper bound; CUDA graphs come closest to it, then torch.compile.
 
     What it is not
-        Not the profiler's own cost, which is largest exactly here (1.75 times the step was
-        measured): costs are of the true step. Not low utilisation as such: waiting for input or for
+        Not the profiler's own cost, which is largest in such programs (up to 1.75 times the step):
+        costs refer to the unprofiled step. Not low utilisation in general: waiting for input or for
         a synchronisation looks the same on a utilisation graph.
 
     What to do
@@ -58,7 +58,7 @@ class DispatchDecides(Analyzer):
             return ()
         evidence = [
             Evidence(
-                text=f"{ms(exposed)} of dispatch that nothing hides ({percent(exposed / facts.true_ms)})",
+                text=f"{ms(exposed)} of dispatch while the device waits ({percent(exposed / facts.true_ms)})",
                 value=exposed,
                 unit="ms/step",
                 source="step budget",
@@ -81,7 +81,7 @@ class DispatchDecides(Analyzer):
                     text=f"one small operator costs {facts.run.dispatch_ns / 1e3:.1f} us on this host",
                     value=facts.run.dispatch_ns / 1e3,
                     unit="us",
-                    source="timed on the spot",
+                    source="measured on this machine",
                 )
             )
         known = facts.timeline.compute
@@ -89,7 +89,7 @@ class DispatchDecides(Analyzer):
             evidence.append(
                 Evidence(
                     text=f"{ms(known.fusable_ms)} of device time in element-wise kernels that compiling "
-                    "could join with a neighbour",
+                    "could fuse with a neighbour",
                     value=known.fusable_ms,
                     unit="ms/step",
                     source="trace",
@@ -106,16 +106,16 @@ class DispatchDecides(Analyzer):
                 time_ms=exposed,
                 evidence=evidence,
                 sites=_places(facts),
-                not_this="An upper bound: some dispatch always remains.",
+                not_this="This is an upper bound: some dispatch always remains.",
             ),
         )
 
 
 def _places(facts: Facts) -> list[SourceSite | None]:
-    """Return where dispatch happens, the narrowest first: loop, sampled line, the call of the model."""
+    """Return where dispatch happens, most specific first: loop, sampled line, call of the model."""
     loop = facts.timeline.loop
     if loop is not None:
-        # What is dispatched behind the update (averages of the weights) is host work of its own.
+        # What is dispatched after the update (averages of the weights) is other host work.
         aside = 2 * loop.seen.get("sampled after", 0) > sum(loop.seen.values())
         if aside or (facts.number("loop.share") or 0.0) < MAIN_SHARE:
             loop = None
@@ -127,29 +127,32 @@ def _places(facts: Facts) -> list[SourceSite | None]:
 
 
 class PythonLoop(Analyzer):
-    """A Python loop inside the step makes much of its dispatch.
+    """A Python loop inside the step causes much of the dispatch.
 
     What it means
-        Samples, attention heads, time steps, tasks, parameters are gone through one by one, and each
-        round dispatches its operators anew. One operator over all of them is dispatched once.
+        The code loops over samples, attention heads, time steps, tasks or parameters, and each
+        iteration dispatches its own operators. One operator over all of them is dispatched once.
 
     How it is measured
-        The warm-up is sampled once a millisecond; the source tells which of the sampled lines stand in
-        a loop that is not the training loop. The loop's share of the samples of a part of the step is
-        its share of that part's time, which the baseline and the trace tell.
+        The running line is sampled once a millisecond during the warm-up. The source shows which of
+        the sampled lines are in a loop other than the training loop. The loop's share of the
+        samples in a phase is its share of that phase's time, which the baseline and the trace
+        measure.
 
     What it costs you
-        The step without the loop, and without the share of the backward that it leads to. A bound: one
-        operator for all rounds has work to do, too. Loops of large operators are not reported.
+        The step without the loop and without its share of the backward. This is an upper bound,
+        since one operator for all iterations takes time too. Loops of large operators are not
+        reported.
 
     What it is not
-        Not a loop over layers, each of which needs what the one before it made. Not the loop over
-        batches.
+        Not a loop over layers, where each layer needs the output of the one before. Not the loop
+        over batches.
 
     What to do
-        Put what is looped over into a dimension: batched matmul, scaled_dot_product_attention,
-        torch.vmap, index_add_; torch._foreach_ operators for lists of tensors. Where a round builds on
-        the one before (time steps), take out of the loop what does not, or use nn.LSTM or nn.GRU.
+        Turn the loop into a tensor dimension: batched matmul, scaled_dot_product_attention,
+        torch.vmap, index_add_; torch._foreach_ operators for lists of tensors. Where an iteration
+        depends on the one before (time steps), move everything that does not out of the loop, or
+        use nn.LSTM or nn.GRU.
 
     Source
         PyTorch documentation, torch.vmap, torch.nn.GRU; PyTorch performance tuning guide.
@@ -158,13 +161,13 @@ class PythonLoop(Analyzer):
     code = "BN503"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Name the dearest loop."""
+        """Name the most expensive loop."""
         loop, answer = facts.timeline.loop, facts.ask(WhatIf.LOOP_GONE)
         if loop is None or answer is None:
             return ()
         evidence = [
             Evidence(
-                text=f"{loop.seen[part]} of {loop.of[part]} samples {_WHERE[part]} fell into lines "
+                text=f"{loop.seen[part]} of {loop.of[part]} samples {_WHERE[part]} are in lines "
                 f"{loop.site.line} to {loop.last_line}",
                 value=loop.seen[part] / loop.of[part],
                 unit="share",
@@ -181,7 +184,7 @@ class PythonLoop(Analyzer):
                 answer=answer,
                 evidence=evidence,
                 sites=[loop.site],
-                not_this="The same work in one operator still has to be done.",
+                not_this="This is an upper bound: the same work in one operator takes time too.",
             ),
         )
 
@@ -197,17 +200,17 @@ class OptimizerDispatch(Analyzer):
     """The optimizer launches its update tensor by tensor.
 
     What it means
-        A for-loop optimizer dispatches some ten operators for every parameter: hundreds of small
-        launches at the end of each step, when little other work is queued.
+        A for-loop optimizer dispatches about ten operators for every parameter. These are hundreds
+        of small launches at the end of each step, when little other work is queued.
 
     How it is measured
-        Launches (CPU: operators) inside Optimizer.step, and the flavour really taken.
+        Launches (CPU: operators) inside Optimizer.step, and the implementation that actually ran.
 
     What it costs you
-        The step replayed with the fused optimizer: one launch per group, one pass over memory.
+        The step is replayed with the fused optimizer: one launch per group, one pass over memory.
 
     What it is not
-        Not slow arithmetic: the tensors are small, their number is large.
+        Not slow arithmetic: the tensors are small, but there are many of them.
 
     What to do
         fused=True, or foreach=True; both give the same update.
@@ -243,6 +246,6 @@ class OptimizerDispatch(Analyzer):
                     )
                 ],
                 sites=sites,
-                not_this="Mostly launching; where the update's work dominates it is BN305.",
+                not_this="Most of this is launching; where the update's work dominates, it is BN305.",
             ),
         )

@@ -1,7 +1,7 @@
-"""Memory that should not be held, or not so long: gradients in forward, leaks, spikes.
+"""Memory that is held for no use, or too long: gradients in forward, leaks, spikes.
 
 In: facts. Out: findings BN204, BN205 and BN206. None of them has a price in time: memory costs
-nothing until it is missing, and then everything.
+nothing until it runs out.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 TIGHT = 0.7
-"""Peak over capacity from which memory is what limits the next step up."""
+"""Peak over capacity from which memory is the limit of larger batches."""
 _HISTORY = "memory history"
 _UNUSED = 0.15
-"""Share of the memory in use that lies free in pieces, from which it is a matter of fragments."""
+"""Share of free pieces in the memory needed from which fragmentation is the problem."""
 _UNUSED_BYTES = 256e6
 
 
 def unused_bytes(summary: MemorySummary) -> int:
-    """Return what was reserved and could not be used: when an allocation failed, else at the peak."""
+    """Return the bytes reserved but not usable: when an allocation failed, otherwise at the peak."""
     failure, pieces = summary.out_of_memory, summary.fragmentation
     if failure is not None and failure.unused_bytes is not None:
         return failure.unused_bytes
@@ -65,7 +65,7 @@ def holder_evidence(holders: Sequence[MemoryHolder], *, source: str, most: int =
         Evidence(
             text=f"{byte_size(holder.bytes)} ({percent(holder.share)}) of {holder.category.value} in "
             f"{holder.blocks} block{'s' if holder.blocks != 1 else ''}"
-            + (f", asked for in {holder.where}" if holder.site is None and holder.where else ""),
+            + (f", allocated in {holder.where}" if holder.site is None and holder.where else ""),
             value=float(holder.bytes),
             unit="bytes",
             source=source,
@@ -79,21 +79,21 @@ class GradientsInForward(Analyzer):
     """The last step's gradients are still in memory while the next forward runs.
 
     What it means
-        Gradients are needed from backward to the optimizer's step. Where zero_grad comes after the
-        forward, or fills with zeros instead of dropping, they lie beside the activations of the
-        next step, at the very moment when memory is fullest.
+        Gradients are needed from backward to the optimizer's step. If zero_grad runs after the
+        forward, or fills with zeros instead of releasing, they are still there together with the
+        activations of the next step. That is when memory is fullest.
 
     How it is measured
-        Blocks that the harness saw as .grad of a parameter (without it: blocks asked for in backward
-        that outlive it), alive from the beginning of a step's first forward to its end; the median
-        over the steps of the memory history.
+        Blocks that the harness saw as .grad of a parameter, and that are alive during the whole
+        first forward of a step; the median over the steps of the memory history. Without the
+        harness: blocks allocated in backward that outlive it.
 
     What it costs you
         Their bytes at the peak. No time, unless memory is short.
 
     What it is not
         Not gradient accumulation: gradients of earlier micro-steps of the same step are needed. Not
-        the gradients at the end of backward, which every training holds.
+        the gradients at the end of backward, which every training has.
 
     What to do
         Call optimizer.zero_grad(set_to_none=True) right after optimizer.step(), or before the
@@ -108,7 +108,7 @@ class GradientsInForward(Analyzer):
     needs_step = False
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Report gradients that lie beside the activations."""
+        """Report gradients that are in memory together with the activations."""
         found = []
         for summary in facts.memory:
             held = summary.gradients_in_forward_bytes
@@ -116,7 +116,7 @@ class GradientsInForward(Analyzer):
                 continue
             evidence = [
                 Evidence(
-                    text=f"{byte_size(held)} of gradients live through the whole forward, "
+                    text=f"{byte_size(held)} of gradients stay alive during the whole forward, "
                     f"{percent(held / summary.peak_bytes)} of the peak of {byte_size(summary.peak_bytes)}",
                     value=float(held),
                     unit="bytes",
@@ -139,10 +139,10 @@ class GradientsInForward(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Gradients of the last step, {byte_size(held)}, lie beside the activations",
+                    f"Gradients of the last step, {byte_size(held)}, are in memory during the forward",
                     evidence=evidence,
                     sites=facts.sites("zero_grad"),
-                    not_this="Not a loss of time: bytes at the peak that need not be there.",
+                    not_this="Not a loss of time: bytes at the peak that are not needed.",
                     note=not is_tight(summary),
                 )
             )
@@ -150,27 +150,29 @@ class GradientsInForward(Analyzer):
 
 
 class MemoryLeak(Analyzer):
-    """Every step leaves tensors behind that are never freed.
+    """Every step leaves tensors behind that are not freed.
 
     What it means
         Something keeps a reference to a tensor of every step: a list of losses or outputs, a metric
         that is summed without .item() or .detach(), a hook, a cache. A tensor that still has its
-        graph keeps the graph's tensors as well.
+        autograd graph keeps all tensors of the graph alive too.
 
     How it is measured
-        Allocations of each watched step that are alive at the end of the history, two steps later or
-        more, from the same line in every one of these steps, and that are no parameter, gradient or
-        optimizer state. A buffer of the last few steps gives its oldest back, and is not reported.
+        Allocations of each step in the memory history that are still alive at its end, two steps
+        later or more. They must come from the same line in every step, and not be parameters,
+        gradients or optimizer state. A buffer of the last few steps frees its oldest entry, so it
+        is not reported.
 
     What it costs you
-        Nothing until memory is full; then everything. Bytes per step, and how many steps are left.
+        Nothing until memory is full; then the run fails. The finding gives the bytes per step and
+        how many steps are left.
 
     What it is not
-        Not the allocator's cache: reserved memory may grow while nothing leaks. Not optimizer state,
-        which is made once, in the first step.
+        Not the allocator's cache: reserved memory may grow while nothing leaks. Not optimizer
+        state, which is allocated once, in the first step.
 
     What to do
-        Keep numbers, not tensors: .item() every N steps, or .detach() and a running sum.
+        Keep numbers instead of tensors: .item() every N steps, or .detach() and a running sum.
 
     Source
         PyTorch documentation, FAQ: "My model reports cuda runtime error(2): out of memory".
@@ -193,8 +195,8 @@ class MemoryLeak(Analyzer):
             evidence = [
                 Evidence(
                     text=f"{byte_size(leak.bytes_per_step)} per step in {leak.blocks_per_step:.3g} blocks, "
-                    f"in each of {leak.steps_seen} steps watched"
-                    + (f", asked for in {leak.where}" if leak.site is None and leak.where else ""),
+                    f"in each of {leak.steps_seen} recorded steps"
+                    + (f", allocated in {leak.where}" if leak.site is None and leak.where else ""),
                     value=float(leak.bytes_per_step),
                     unit="bytes/step",
                     source=_HISTORY,
@@ -205,7 +207,7 @@ class MemoryLeak(Analyzer):
             if summary.peak_without_leaks_bytes is not None:
                 evidence.append(
                     Evidence(
-                        text=f"without what was left behind the peak is "
+                        text=f"without these blocks the peak is "
                         f"{byte_size(summary.peak_without_leaks_bytes)}",
                         value=float(summary.peak_without_leaks_bytes),
                         unit="bytes",
@@ -225,22 +227,22 @@ class MemoryLeak(Analyzer):
 
 
 class MemorySpike(Analyzer):
-    """The peak stands out: most of the step needs far less memory.
+    """Memory peaks for a short time; most of the step needs far less.
 
     What it means
-        One operation asks for a large tensor for a moment: an all-pairs matrix, a metric over the
-        whole batch, a concatenation, a one-hot encoding. The batch that fits is decided by it.
+        One operation allocates a large tensor for a short time: an all-pairs matrix, a metric over
+        the whole batch, a concatenation, a one-hot encoding. This alone limits the batch size.
 
     How it is measured
-        Live bytes over the time of the step with the highest peak: the level that 95 % of its time
-        stays below, how far the peak is above it, and what was asked for since the level was crossed.
+        Live bytes over time, in the step with the highest peak: the level that memory stays below
+        for 95 % of the step, how far the peak is above it, and what was allocated above that level.
 
     What it costs you
         Bytes at the peak. No time, unless memory is short.
 
     What it is not
-        Not the hill that activations make: forward climbs and backward descends, and most training
-        steps spend a good part of their time near the top.
+        Not the rise and fall of activations: they grow in forward and shrink in backward, and most
+        training steps spend a good part of their time near the top.
 
     What to do
         Compute it in pieces, in place, in a smaller type, or without gradients.
@@ -274,7 +276,7 @@ class MemorySpike(Analyzer):
                         ),
                     ],
                     sites=[holder.site for holder in spike.holders],
-                    not_this="Not what the model needs: the rest of the step stays far below.",
+                    not_this="Most of the step needs far less memory than this.",
                     note=not is_tight(summary),
                 )
             )

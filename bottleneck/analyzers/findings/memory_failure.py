@@ -1,4 +1,4 @@
-"""Memory that has run out, or is about to: failed allocations, and a process that grows.
+"""Memory that has run out, or will: failed allocations, and a process that grows.
 
 In: facts. Out: findings BN213 and BN214.
 """
@@ -19,23 +19,23 @@ __all__ = ["OutOfMemoryFailure", "ResidentGrowth"]
 _FIRST = {
     MemoryCategory.ACTIVATIONS: "smaller micro-batches or checkpointing",
     MemoryCategory.INPUTS: "a smaller batch",
-    MemoryCategory.TEMPORARY: "the line that holds most, in pieces",
+    MemoryCategory.TEMPORARY: "to split the operation that allocates most",
     MemoryCategory.PARAMETERS: "sharding or fewer bits for the states",
     MemoryCategory.GRADIENTS: "sharding or fewer bits for the states",
     MemoryCategory.OPTIMIZER: "sharding or fewer bits for the states",
 }
-"""What to try first when memory ran out, by what held most of it."""
+"""What to try first when memory ran out, by what took most of it."""
 
 
 _STANDS_OUT, _STANDS_OUT_BYTES = 0.10, 64e6
-"""Growth over a window, of the resident memory at its begin, that is more than the moment at which the edges
-were read: a training of 430 MB that keeps nothing swings by 20 to 30 MB (glibc 2.36, tensors of 4 MB)."""
+"""Growth over a window as a share of the resident memory at its start; less is noise. A training of
+430 MB that keeps nothing varies by 20 to 30 MB (glibc 2.36, tensors of 4 MB)."""
 
 
 def _first_try(summary: MemorySummary) -> str:
-    """What promises most after a failure."""
+    """Return the advice that is most likely to help after a failure."""
     if summary.leaks:
-        return "to mend the leak"
+        return "to fix the leak"
     if is_fragmented(summary) and not summary.expandable_segments:
         return "expandable_segments:True"
     failure = summary.out_of_memory
@@ -47,24 +47,25 @@ class OutOfMemoryFailure(Analyzer):
     """An allocation failed: the device's memory was full.
 
     What it means
-        The allocator found no room, freed what it could, and gave up. What is written down here is
-        the state at that moment, before the exception freed anything.
+        The allocator found no free block, freed what it could, and failed. The finding shows the
+        state at that moment, before the exception freed anything.
 
     How it is measured
-        A snapshot taken by an observer of the allocator. Which blocks are parameters, gradients and
-        optimizer state is known by their addresses; without a history the rest is what forward and
-        backward held. Lines are known where the history was on.
+        The harness takes a snapshot when the allocator reports the failure. Parameters, gradients
+        and optimizer state are identified by their addresses. Without a memory history, the rest
+        counts as memory of forward and backward. Lines of code are known only with a history.
 
     What it costs you
         The run, or the steps that the script skips when it catches the error.
 
     What it is not
-        Not always too large a model: look for a leak, fragmentation, and a single oversized batch
-        first.
+        Not necessarily too large a model: look for a leak, fragmentation, and a single oversized
+        batch first.
 
     What to do
-        What the largest share says: activations ask for checkpointing or a smaller micro-batch, states
-        for sharding or a smaller optimizer, unused reserved memory for expandable_segments.
+        Start with the largest share. Activations: checkpointing or a smaller micro-batch.
+        Parameters, gradients and optimizer state: sharding or a smaller optimizer. Unused reserved
+        memory: expandable_segments.
 
     Source
         PyTorch documentation, "Understanding CUDA Memory Usage".
@@ -83,7 +84,7 @@ class OutOfMemoryFailure(Analyzer):
             asked = f" for {byte_size(failure.requested_bytes)}" if failure.requested_bytes else ""
             where = f" in {failure.when}" if failure.when else ""
             where = where.replace(" in between", " between")
-            end = ", and the script went on" if failure.caught else ""
+            end = ", and the script continued" if failure.caught else ""
             top = failure.composition[0] if failure.composition else None
             held = f"; {percent(top.share)} of what was held is {top.category.value}" if top else ""
             advice = _first_try(summary)
@@ -120,7 +121,7 @@ class OutOfMemoryFailure(Analyzer):
                     f"Out of memory: a request{asked} failed{where}{end}{held}",
                     evidence=evidence,
                     sites=sites,
-                    not_this="The line that asked last is rarely the one that holds the memory.",
+                    not_this="The line whose request failed is rarely the one that holds the memory.",
                 )
             )
         return found
@@ -130,23 +131,26 @@ class ResidentGrowth(Analyzer):
     """The process grows with every step (CPU).
 
     What it means
-        Resident memory rises from step to step: tensors or Python objects of every step are kept,
-        or each step touches pages of a data set that a fork shares no more.
+        Resident memory grows from step to step. Either tensors or Python objects of every step are
+        kept, or each step touches pages of a data set, which a forked process then no longer
+        shares.
 
     How it is measured
-        Resident memory of the process at both edges of the longest stretch of steps with nothing
-        attached, over these steps; the captures in between have memory of their own.
+        The resident memory of the process before and after the longest stretch of unprofiled steps,
+        divided by the number of steps. Captures need memory themselves and are left out.
 
     What it costs you
-        Nothing until memory is full. Steps left are counted with the machine's whole memory.
+        Nothing until memory is full. The number of steps left assumes that the process may use the
+        machine's whole memory.
 
     What it is not
-        Not a leak for certain: caches fill, and malloc keeps what is freed in pieces. A figure that
-        stays the same in a longer window is one. Less than a tenth of the process over the window is
-        not told: malloc takes and gives back as much from step to step.
+        Not necessarily a leak: caches fill, and malloc keeps freed pieces. If the growth per step
+        is the same in a longer window, it is a leak. Growth of less than a tenth of the process is
+        not reported, because malloc alone causes that much variation.
 
     What to do
-        Keep numbers, not tensors; arrays instead of lists of Python objects in the data set.
+        Keep numbers instead of tensors, and use arrays instead of lists of Python objects in the
+        data set.
 
     Source
         proc(5), /proc/pid/statm; PyTorch issue 13246, data-loader workers and growing memory.
@@ -155,7 +159,7 @@ class ResidentGrowth(Analyzer):
     code = "BN214"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Report growth that stands out of what malloc takes and gives back from step to step."""
+        """Report growth that exceeds malloc's own variation from step to step."""
         grows = facts.number("memory.resident_growth")
         if facts.timeline.kind != "cpu" or grows is None or grows < 1e6:
             return ()
@@ -176,12 +180,12 @@ class ResidentGrowth(Analyzer):
                 f"Resident memory grows by {byte_size(grows)} per step{end}",
                 evidence=[
                     Evidence(
-                        text=f"{byte_size(grows)} per step over {steps} steps with nothing attached",
+                        text=f"{byte_size(grows)} per step over {steps} unprofiled steps",
                         value=grows,
                         unit="bytes/step",
                         source=f"{window.name} window" if window is not None else "",
                     )
                 ],
-                not_this="Not necessarily a leak: caches fill too, but a leak does not end.",
+                not_this="Not necessarily a leak: caches grow too, but they stop.",
             ),
         )

@@ -1,7 +1,7 @@
-"""What the peak is made of, where that says what to change.
+"""What the memory at the peak consists of, where that shows what to change.
 
-In: facts. Out: findings BN207 to BN212. They are notes while memory is plentiful: a share is no
-problem by itself. BN211 has a price: it is the time that memory was bought with.
+In: facts. Out: findings BN207 to BN212. They are notes while there is enough memory: a share is not
+a problem by itself. Only BN211 has a price: the time that recomputation takes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _HISTORY = "memory history"
 _STATE = (MemoryCategory.PARAMETERS, MemoryCategory.GRADIENTS, MemoryCategory.OPTIMIZER)
 _DOMINATES = 0.5
 _PLENTIFUL = 0.5
-"""Share of the device taken at the peak below which recomputation buys nothing that is needed."""
+"""Share of the device in use at the peak below which recomputation is not needed."""
 _WORTH_BATCH = 2.0
-"""A batch that fits fewer times than this is not worth the search."""
+"""Least factor by which the batch could grow to be reported."""
 
 
 def _told(summary: MemorySummary) -> bool:
-    """Enough of the peak is known to speak of shares."""
+    """Whether enough of the peak is known to report shares."""
     return summary.unknown_share is not None and summary.unknown_share < 0.3 and summary.peak_bytes > 0
 
 
@@ -54,25 +54,26 @@ def _rows(summary: MemorySummary, *categories: MemoryCategory) -> list[Evidence]
 
 
 class StateDominates(Analyzer):
-    """Parameters, gradients and optimizer state fill the memory, whatever the batch.
+    """Parameters, gradients and optimizer state fill the memory, whatever the batch size.
 
     What it means
-        AdamW in float32 holds 16 bytes per parameter: weight, gradient and two moments. A smaller
-        batch or checkpointing does not help with these.
+        AdamW in float32 needs 16 bytes per parameter: weight, gradient and two moments. A smaller
+        batch or checkpointing does not reduce these.
 
     How it is measured
-        The blocks alive at the peak of the memory history, told by the addresses that the harness saw
-        as parameters, .grad and optimizer state; what has no address is inferred and says so.
+        The blocks alive at the peak of the memory history. The harness recorded the addresses of
+        parameters, .grad and optimizer state. Blocks that cannot be identified by address are
+        inferred and marked as such.
 
     What it costs you
-        Bytes that activations, and with them a larger batch, could have.
+        Memory that activations could use, and so a larger batch.
 
     What it is not
-        Not a fault while there is memory to spare: then it is only told as a note.
+        Not a problem while there is memory to spare: then it is only a note.
 
     What to do
         Shard it over the ranks (ZeRO, FSDP), keep it in fewer bits (8-bit or factored optimizer,
-        bf16), train fewer parameters (LoRA), or let it live on the host (offload).
+        bf16), train fewer parameters (LoRA), or keep it on the host (offload).
 
     Source
         ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, arXiv 1910.02054.
@@ -102,25 +103,25 @@ class StateDominates(Analyzer):
 
 
 class ActivationsDominate(Analyzer):
-    """What forward keeps for backward fills the memory.
+    """Activations that forward keeps for backward fill the memory.
 
     What it means
         Every operation saves what its derivative needs until backward has used it. These bytes grow
-        with the batch and the length of the sequences.
+        with the batch size and the sequence length.
 
     How it is measured
-        Blocks alive at the peak that were asked for in forward and given back in backward or later,
-        by the line that asked for them.
+        Blocks alive at the peak that were allocated in forward and freed in backward or later, by
+        the line that allocated them.
 
     What it costs you
-        The batch, or the length, that does not fit.
+        The batch size or sequence length that does not fit.
 
     What it is not
         Not parameters or optimizer state: sharding those frees little here.
 
     What to do
-        Activation checkpointing, selective where recomputing is cheap; fused attention instead of
-        stored scores; a smaller micro-batch with accumulation.
+        Activation checkpointing, selective where recomputing is cheap. Fused attention, which does
+        not store scores. A smaller micro-batch with accumulation.
 
     Source
         Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174; PyTorch blog, "Current and New
@@ -163,15 +164,16 @@ class ActivationsDominate(Analyzer):
 
 
 class LargeLogits(Analyzer):
-    """The logits of a large vocabulary make the peak.
+    """The logits of a large vocabulary cause the peak.
 
     What it means
-        Tokens times vocabulary: 8 192 tokens and 128 000 words are 2 GB in bf16, and the
-        cross-entropy makes float32 copies, probabilities and gradients of the same size.
+        Logits have one number per token and vocabulary entry: 8 192 tokens and 128 000 entries are
+        2 GB in bf16. The cross-entropy adds float32 copies, probabilities and gradients of the same
+        shape.
 
     How it is measured
-        Blocks of 16 MB and more at the peak that were asked for inside a cross-entropy or
-        log-softmax, and blocks of the same size or half of it: logits and their gradients.
+        Blocks of 16 MB and more at the peak that were allocated inside a cross-entropy or
+        log-softmax, and blocks of the same size or half of it: the logits and their gradients.
 
     What it costs you
         Bytes at the peak, and the memory traffic of writing and reading each copy.
@@ -200,7 +202,7 @@ class LargeLogits(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Logits and what the loss makes of them are {byte_size(held)} of the peak of "
+                    f"Logits and the loss computed from them take {byte_size(held)} of the peak of "
                     f"{byte_size(summary.peak_bytes)}",
                     evidence=[
                         Evidence(
@@ -221,28 +223,26 @@ class LargeLogits(Analyzer):
 
 
 class BatchHeadroom(Analyzer):
-    """The device would hold a batch several times as large.
+    """The device has memory for a batch several times as large.
 
     What it means
-        At the fullest moment most of the memory is free. A larger batch does more work per launch
-        and per update of the parameters; it pays where the device is not already busy.
+        Even at the peak most of the memory is free. A larger batch does more work per launch and
+        per update of the parameters. This helps if the device is not already busy.
 
     How it is measured
-        At every moment of the history: bytes that stay against bytes that grow with the batch
-        (activations, inputs, temporaries); the factor at which the fullest of these moments fills
-        nine tenths of what the process may use.
+        At every moment of the memory history, fixed bytes and bytes that grow with the batch
+        (activations, inputs, temporaries) are counted. The result is the factor at which the
+        fullest moment takes nine tenths of the memory that the process may use.
 
     What it costs you
-        Nothing by itself. Samples per second rise only where the step does not already compute at
-        full tilt.
+        Nothing by itself. Samples per second rise only if the device is not already fully used.
 
     What it is not
-        Not a promise of speed, and not free for the optimization: learning rate and schedule go with
-        the batch.
+        Not a promise of speed. A larger batch also needs another learning rate and schedule.
 
     What to do
-        Double the batch, adapt the learning rate, compare the loss at equal samples seen. Or turn
-        checkpointing off.
+        Double the batch, adapt the learning rate, and compare the loss after the same number of
+        samples. Or turn checkpointing off.
 
     Source
         Accurate, Large Minibatch SGD, arXiv 1706.02677.
@@ -264,7 +264,7 @@ class BatchHeadroom(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"Memory would hold {fits} times the batch",
+                    f"There is memory for {fits} times the batch",
                     evidence=[
                         Evidence(
                             text=f"{byte_size(room.per_batch_bytes)} grow with the batch, "
@@ -283,26 +283,26 @@ class BatchHeadroom(Analyzer):
 
 
 class Recomputation(Analyzer):
-    """Backward computes activations again though memory would hold them.
+    """Backward recomputes activations although they would fit into memory.
 
     What it means
-        Activation checkpointing keeps the input of a block and runs its forward a second time in
-        backward. It buys memory with time; with memory to spare there is nothing to buy.
+        Activation checkpointing keeps only the input of a block and runs its forward a second time
+        in backward. It trades time for memory, which is of no use when memory is plentiful.
 
     How it is measured
-        Operators of the forward inside nodes of backward, and the kernels launched with them; how full
-        the device is at the peak, from the memory history or the allocator's counters. Without a
-        device: the largest resident set over the machine's memory.
+        Forward operators that run inside backward, and the kernels that they launch. How full the
+        device is at the peak comes from the memory history or the allocator's counters; without a
+        device, from the largest resident set and the machine's memory.
 
     What it costs you
         The step is replayed without the repeated forward work.
 
     What it is not
-        Not waste where memory is short: then it is what makes the batch fit, and is told as a note.
-        What compiled code recomputes within its own kernels is not seen.
+        Not a waste where memory is short: then it makes the batch fit, and the finding is a note.
+        What compiled code recomputes inside its own kernels is not visible here.
 
     What to do
-        Call the blocks directly, or checkpoint only as many as the memory asks for.
+        Call the blocks directly, or checkpoint only as many as necessary.
 
     Source
         PyTorch documentation, torch.utils.checkpoint; arXiv 1604.06174.
@@ -331,7 +331,7 @@ class Recomputation(Analyzer):
         if full is not None:
             evidence.append(
                 Evidence(
-                    text=f"{percent(full)} of the {whose}'s memory is taken at the peak",
+                    text=f"{percent(full)} of the {whose}'s memory is in use at the peak",
                     value=full,
                     unit="share",
                     source=_HISTORY,
@@ -343,14 +343,14 @@ class Recomputation(Analyzer):
                 f"Recomputing activations in backward costs {ms(answer.saves_ms)} per step",
                 answer=answer,
                 evidence=evidence,
-                not_this="Not waste where memory is short.",
+                not_this="Not a waste where memory is short.",
                 note=full is None or full >= _PLENTIFUL,
             ),
         )
 
 
 def _resident_share(facts: Facts) -> float | None:
-    """Return the largest resident set so far over the machine's memory; None where either is not known."""
+    """Return the largest resident set as a share of the machine's memory; None if unknown."""
     window = facts.run.window("baseline") if facts.run is not None else None
     if facts.run is None or window is None or window.after is None or not facts.run.host.memory_bytes:
         return None
@@ -359,27 +359,29 @@ def _resident_share(facts: Facts) -> float | None:
 
 
 class FragmentedMemory(Analyzer):
-    """Reserved memory lies in pieces that nobody can use.
+    """Free memory is split into pieces that are too small to use.
 
     What it means
-        Free blocks inside segments that are partly in use: too small for what is asked for, and not
-        to be given back. A request may fail, or go to the driver, with gigabytes reserved and free.
+        Some segments are partly in use. The free blocks inside them are too small for new requests,
+        and cannot be returned to the driver. A request may fail, or go to the driver, although
+        gigabytes are reserved and free.
 
     How it is measured
-        Free bytes inside segments that also hold a live block, at the moment of the history when most
-        was live; after a failure, all that was reserved and free then. From the state at the end:
-        segments that are partly in use, and the largest free block.
+        Free bytes inside segments that also hold a live block, at the peak of the memory history;
+        after a failure, all bytes reserved and free at that moment. The state at the end gives the
+        number of segments that are partly in use, and the largest free block.
 
     What it costs you
-        Memory. In time: the allocator's calls to the driver, priced as BN201.
+        Memory. The time of the allocator's calls to the driver is priced in BN201.
 
     What it is not
-        Not reserved memory as such: whole free segments are a cache that can be given back.
-        torch.cuda.memory_reserved is what other processes cannot have, memory_allocated what tensors
-        hold; the difference is not lost.
+        Not reserved memory in general: segments that are entirely free are a cache and can be
+        returned. memory_reserved (torch.cuda) is what other processes cannot use, memory_allocated
+        what tensors use; the difference is not lost.
 
     What to do
-        expandable_segments:True; few distinct shapes; no max_split_size_mb unless measured.
+        Set expandable_segments:True and use few distinct shapes. Set max_split_size_mb only if a
+        measurement shows that it helps.
 
     Source
         PyTorch documentation, "Memory management" and PYTORCH_CUDA_ALLOC_CONF.
@@ -399,7 +401,7 @@ class FragmentedMemory(Analyzer):
             found.append(
                 self.finding(
                     facts,
-                    f"{byte_size(unused_bytes(summary))} lay free {when}, in pieces that could not be used",
+                    f"{byte_size(unused_bytes(summary))} were free {when}, in pieces too small to use",
                     evidence=[
                         Evidence(
                             text=f"{pieces.unfreeable_segments} of {pieces.segments} segments are partly in "
@@ -410,7 +412,7 @@ class FragmentedMemory(Analyzer):
                         )
                     ],
                     sites=[site for site, _ in summary.churn.sites] if summary.churn is not None else (),
-                    not_this="Not the cache of whole free segments, which can be given back.",
+                    not_this="Not the cache of entirely free segments, which can be returned to the driver.",
                     note=not is_tight(summary),
                 )
             )

@@ -16,19 +16,21 @@ __all__ = ["DoublePrecision"]
 
 
 class DoublePrecision(Analyzer):
-    """The parameters are float64, and so is all that is computed with them.
+    """The parameters are float64, and so is everything computed with them.
 
     What it means
-        NumPy makes float64 arrays; a model turned .double() to match them computes everything in
-        double precision. That is rarely wanted: gradients are noisier than float32 is coarse.
+        NumPy makes float64 arrays. A model that is converted with .double() to match them computes
+        everything in double precision. That is rarely needed: the noise of the gradients is larger
+        than the rounding of float32.
 
     How it is measured
-        The dtype of most elements that the optimizers update.
+        The dtype of most parameters that the optimizers update.
 
     What it costs you
-        On a CPU about half of the operators' work: half the bytes, and twice the numbers in a vector
-        register. GPUs differ: data-centre ones compute float64 at half the rate of float32 and without
-        its faster modes, others at a sixty-fourth; there no price is given.
+        On a CPU about half of the operators' work: float32 has half the bytes, and a vector
+        register holds twice as many numbers. GPUs differ, so no price is given there: data-centre
+        GPUs compute float64 at half the rate of float32 and without its faster modes, others at a
+        sixty-fourth.
 
     What it is not
         Not a few float64 scalars (learning rates, metrics): only parameters count.
@@ -57,7 +59,7 @@ class DoublePrecision(Analyzer):
                 answer=answer,
                 evidence=[Evidence(text="parameters are float64", source="optimizer's parameters")],
                 sites=[item.site for item in facts.run.optimizers],
-                not_this="Changes numerics: compare losses before keeping it.",
+                not_this="float32 changes the numerics: compare losses before keeping it.",
                 note=answer is None,
             ),
         )

@@ -16,24 +16,25 @@ __all__ = ["SynchronisationStalls"]
 
 
 class SynchronisationStalls(Analyzer):
-    """Synchronising calls let the device run dry.
+    """Synchronising calls leave the device without work.
 
     What it means
-        .item(), .cpu(), float(loss), print of a tensor, nonzero or torch.cuda.synchronize() wait
-        until the device has caught up. After that nothing is queued, and the device idles until the
-        host has launched again.
+        .item(), .cpu(), float(loss), printing a tensor, nonzero or torch.cuda.synchronize() wait
+        until the device has finished all queued work. The device is then idle until the host
+        launches again.
 
     How it is measured
-        Synchronising calls on the launching thread, and the device's idle gaps that begin while one
-        waits or end with the first launch after it.
+        Synchronising calls on the launching thread, and the device's idle gaps that begin during
+        such a call or end with the first launch after it.
 
     What it costs you
-        The step replayed without the waits. 24 .item() calls per step cost 0.2 % in a measured
-        launch-bound run, since the device was idle for another reason anyway.
+        The step is replayed without the waits. The cost can be small: in one measured launch-bound
+        run 24 .item() calls per step cost 0.2 %, because the device was waiting for launches
+        anyway.
 
     What it is not
-        Not the time inside the calls: that is mostly the device doing its work, which has to be
-        done in any case. On a CPU nothing is waited for, so .item() is nearly free there.
+        Not the time inside the calls: during most of it the device does work that is needed anyway.
+        On a CPU there is nothing to wait for, so .item() costs almost nothing.
 
     What to do
         Accumulate metrics on the device and read them every N steps; torch.where instead of boolean
@@ -71,7 +72,7 @@ class SynchronisationStalls(Analyzer):
             many, keep = ("", "s") if round(per_step) == 1 else ("s", "")
             title = f"{per_step:.0f} synchronisation{many} per step keep{keep} it waiting for {ms(cost)}"
         else:
-            title = f"{per_step:.0f} synchronisations per step; their price could not be told"
+            title = f"{per_step:.0f} synchronisations per step; what they cost is unknown"
         return (
             self.finding(
                 facts,
@@ -80,7 +81,7 @@ class SynchronisationStalls(Analyzer):
                 time_ms=spent or None,
                 evidence=evidence,
                 sites=[span.site for span in spans],
-                not_this=f"Not the {ms(spent)} spent in the calls, most of which the device works through."
+                not_this=f"Not the {ms(spent)} spent in the calls: the device is busy during most of that."
                 if spent
                 else "",
                 note=cost is not None and cost < 0.002 * facts.true_ms,

@@ -58,18 +58,22 @@ class BlockingCopy(Analyzer):
     """A copy from pageable memory blocks the host and cannot overlap.
 
     What it means
-        The driver cannot copy from pageable memory by itself: it stages through a pinned buffer
-        while the host waits, at a fraction of the bandwidth, and after the stream's earlier work.
+        The driver cannot copy directly from pageable memory. It copies through a pinned buffer, at
+        a fraction of the bandwidth and only after the stream's earlier work. The host waits for all
+        of it.
 
     How it is measured
-        Copies named "Pageable -> Device" in the trace, and the host blocked in their call.
+        Copies named "Pageable -> Device" in the trace, and the time that the host is blocked in
+        their calls.
 
     What it costs you
-        Replayed with copies at the measured pinned bandwidth, asynchronous, on their own stream:
-        predicted 48.9 and measured 47.9 ms (from 60.9) on an H200.
+        The step is replayed with asynchronous copies on their own stream, at the bandwidth measured
+        for pinned memory. In one run on an H200 this predicted 48.9 ms instead of 60.9 ms; 47.9 ms
+        were measured.
 
     What it is not
-        Not the volume: from pinned memory the same bytes may hide completely behind kernels.
+        Not the number of bytes: from pinned memory the same copy may overlap completely with
+        kernels.
 
     What to do
         DataLoader(pin_memory=True) and .to(device, non_blocking=True); copy the next batch while
@@ -98,30 +102,31 @@ class BlockingCopy(Analyzer):
                 time_ms=facts.number("copies.h2d_ms"),
                 evidence=[*_copy_evidence(facts), *_bandwidths(facts)],
                 sites=sites,
-                not_this="Copies that hide behind kernels are not counted.",
+                not_this="Copies that overlap with kernels are not counted.",
             ),
         )
 
 
 class ExposedCopies(Analyzer):
-    """The device waits for copies that could overlap with its work.
+    """The device waits for copies that could overlap with computation.
 
     What it means
-        Copies run on the same stream as the kernels, or just before the kernels that need them, so
-        the compute units idle meanwhile.
+        Copies run on the same stream as the kernels, or just before the kernels that need them. The
+        compute units are idle meanwhile.
 
     How it is measured
-        Time in which a copy and nothing else runs on the device.
+        The time in which the device runs a copy and nothing else.
 
     What it costs you
-        Replayed with copies on their own stream a step ahead, or gone: the second is a bound.
+        The step is replayed with copies on their own stream one step ahead, or without the copies;
+        the latter is an upper bound.
 
     What it is not
-        Not device-to-device copies, which are memory-bound kernels here.
+        Not device-to-device copies, which count as memory-bound kernels.
 
     What to do
         Prefetch the next batch on a side stream; copy smaller dtypes (uint8 images) and convert on
-        the device; keep what is reused there.
+        the device; keep reused data on the device.
 
     Source
         CUDA C++ best practices guide, "Asynchronous and overlapping transfers with computation".
@@ -140,7 +145,7 @@ class ExposedCopies(Analyzer):
         return (
             self.finding(
                 facts,
-                f"Copies that nothing hides cost {ms(answer.saves_ms)} per step",
+                f"Copies that do not overlap with computation cost {ms(answer.saves_ms)} per step",
                 answer=answer,
                 time_ms=exposed or None,
                 evidence=[*_copy_evidence(facts), *_bandwidths(facts)],

@@ -1,1 +1,1 @@
-"""What a report shows and is no finding: settings in force, compiling, the context of fixes."""
+"""What a report shows besides findings: settings in force, compiling, the context of fixes."""

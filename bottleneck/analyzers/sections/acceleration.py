@@ -1,7 +1,7 @@
-"""The acceleration state: which switches were on, from settings and from what really ran.
+"""The acceleration state: which switches were on, from settings and from what actually ran.
 
-In: context and settings. Out: rows for the report. What ran outranks what was asked for: a flag
-says what may happen, kernels say what did.
+In: context and settings. Out: rows for the report. What ran counts more than the settings: a flag
+says what may happen, kernels show what did.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _number(context: Mapping[str, JsonValue], key: str) -> float | None:
 
 
 def _share(compute: ComputeFacts | None, *dtypes: str) -> float | None:
-    """Share of the math's time in some types; None where no math was seen."""
+    """Share of the math's time in some data types; None if no math was seen."""
     if compute is None or not compute.math:
         return None
     return sum(row.share for row in compute.math if row.dtype in dtypes)
@@ -111,21 +111,21 @@ def _compiled(
         return [_row(name, "off" if used is False else "unknown", "", "dynamo")]
     breaks = _number(context, "compile.breaks") or 0.0
     mode = context.get("compile.mode")
-    told = [f"mode {mode}"] if isinstance(mode, str) else []
+    parts = [f"mode {mode}"] if isinstance(mode, str) else []
     share = compiled.compiled_time_share if compiled is not None else None
     kernels = compiled.compiled_kernel_share if compiled is not None else None
     if share is not None:
-        told.append(f"{percent(share)} of forward's and backward's work")
+        parts.append(f"{percent(share)} of forward's and backward's work")
     if kernels is not None:
-        told.append(f"{percent(kernels)} of their {'kernels' if gpu else 'operators'}")
+        parts.append(f"{percent(kernels)} of their {'kernels' if gpu else 'operators'}")
     if breaks:
-        told.append(f"{breaks:.0f} graph break{'s' if breaks != 1 else ''}")
+        parts.append(f"{breaks:.0f} graph break{'s' if breaks != 1 else ''}")
     given_up = compiled is not None and bool(compiled.limit_hit)
     if compiled is not None and given_up:
-        told[:0] = ["recompile limit reached", f"{len(compiled.limit_hit)} given up"]
+        parts[:0] = ["recompile limit reached", f"{len(compiled.limit_hit)} given up"]
     whole = not breaks and not given_up and (share is None or share >= _NEARLY_ALL)
     rows = [
-        _row(name, "on" if whole else "partly", ", ".join(told), "trace" if share is not None else "dynamo")
+        _row(name, "on" if whole else "partly", ", ".join(parts), "trace" if share is not None else "dynamo")
     ]
     launches = compiled.graph_launches_per_step if compiled is not None else None
     if launches is not None:
@@ -214,7 +214,7 @@ def acceleration_rows(
     Args:
         context: of the diagnosed rank.
         settings: settings in force, for the switches that no fix depends on.
-        compute: the math that ran, which outranks the flags; None without a trace.
+        compute: the math that ran, which counts more than the flags; None without a trace.
         compiled: what was compiled; None when nothing was.
     """
     gpu = context.get("device.kind") in ("cuda", "rocm")

@@ -1,4 +1,4 @@
-"""What torch.compile did, gathered: breaks with their price, recompilations with the sizes that changed.
+"""What torch.compile did: breaks with their price, recompilations with the sizes that changed.
 
 In: facts of one rank. Out: `CompileSummary`, None where nothing was compiled.
 """
@@ -47,10 +47,10 @@ _SKIP_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _SKIP_CAUSES: tuple[tuple[str, str], ...] = (
     (
         "mutated inputs",
-        "an input of the graph is changed in place: make the result a new tensor and return it",
+        "an input of the graph is changed in place: write the result to a new tensor and return it",
     ),
-    ("cpu device", "a tensor on the CPU is among the graph's inputs or made in it: create it on the device"),
-    ("dynamic shape", "the graph is for varying sizes: compile with dynamic=False and few sizes, or pad"),
+    ("cpu device", "the graph uses or creates a tensor on the CPU: create it on the device"),
+    ("dynamic shape", "the graph has dynamic shapes: compile with dynamic=False and few sizes, or pad"),
     ("incompatible op", "an operator cannot be captured: keep it out of the compiled function"),
     ("multiple devices", "the graph spans several devices: compile per device"),
     ("complex memory overlap", "an input overlaps itself in memory: call contiguous() on it first"),
@@ -60,8 +60,8 @@ _SKIP_CAUSES: tuple[tuple[str, str], ...] = (
 
 
 def break_kind(broken: GraphBreak) -> str:
-    """Return what ended the graph, as far as a rewrite depends on it."""
-    # The hint names the call where the reason is as general as "function marked as skipped".
+    """Return the kind of break, as far as a rewrite depends on it."""
+    # The hint names the call where the reason is general, like "function marked as skipped".
     for text in (broken.reason.lower(), broken.hint.lower()):
         for kind, words in _BREAK_KINDS:
             if any(word in text for word in words):
@@ -70,13 +70,13 @@ def break_kind(broken: GraphBreak) -> str:
 
 
 def skip_cause(reason: str) -> str:
-    """Return what is behind a skipped CUDA graph and what to do, empty where that is not known."""
+    """Return why a CUDA graph was skipped and what to do; empty if unknown."""
     text = reason.lower()
     return next((cause for words, cause in _SKIP_CAUSES if words in text), "")
 
 
 def skip_site(reason: str) -> SourceSite | None:
-    """Return the user's line that inductor names in a skip reason, None where it names none."""
+    """Return the user's line in inductor's skip reason, None if there is none."""
     lines = _SKIP_LINE.findall(reason)
     if not lines:
         return None
@@ -85,7 +85,7 @@ def skip_site(reason: str) -> SourceSite | None:
 
 
 def skip_words(reason: str) -> str:
-    """Return the reason itself on one line, without the words that inductor repeats and its stack."""
+    """Return the reason on one line, without inductor's repeated prefix and its stack."""
     text = reason.strip().partition(". Found from")[0].splitlines()[0] if reason.strip() else ""
     while text.startswith("skipping cudagraphs due to "):
         text = text.removeprefix("skipping cudagraphs due to ")
@@ -93,7 +93,7 @@ def skip_words(reason: str) -> str:
 
 
 def changed_sizes(guards: Sequence[str]) -> tuple[ChangedSize, ...]:
-    """Read from failed guards which dimension of which tensor changed, with all the sizes seen."""
+    """Return the dimensions that changed according to the failed guards, with all sizes seen."""
     seen: dict[tuple[str, int | None], set[int]] = defaultdict(set)
     for guard in guards:
         for found in _TENSOR_SIZE.finditer(guard):
@@ -112,7 +112,7 @@ def changed_sizes(guards: Sequence[str]) -> tuple[ChangedSize, ...]:
 
 
 def _advice(sizes: tuple[ChangedSize, ...]) -> str:
-    """Say which dimension to mark dynamic, or to which sizes to bucket."""
+    """Say which dimension to mark dynamic, or which sizes to pad to."""
     parts = []
     for size in sizes:
         name = size.tensor.removeprefix("L['").removesuffix("']") if size.dim is not None else size.tensor
@@ -128,14 +128,14 @@ def _advice(sizes: tuple[ChangedSize, ...]) -> str:
 
 
 def _buckets(values: tuple[int, ...]) -> str:
-    """Name few sizes that hold all those seen."""
+    """Name a few sizes that cover all those seen."""
     step = size_multiple(values)
     first, last = -(-min(values) // step) * step, -(-max(values) // step) * step
     return ", ".join(str(size) for size in range(first, last + 1, step))
 
 
 def size_multiple(values: Sequence[int]) -> int:
-    """Return the least power of two, 8 or more, whose multiples that hold these sizes are at most four."""
+    """Return the least power of two (at least 8) such that four of its multiples cover these sizes."""
     step = 8
     while -(-max(values) // step) - -(-min(values) // step) >= 4:
         step *= 2
@@ -194,7 +194,7 @@ def _recompiles(facts: Facts, compiled: CompileFacts) -> tuple[RecompileRow, ...
             if event.recompile_reason is not None and _same_function(item, event)
         ]
         numbers = {event.compile_id for event in again}
-        # Backward is compiled under the number of the forward that asked for it.
+        # Backward is compiled under the number of its forward.
         seconds = [e.seconds for e in compiled.compiles if e.compile_id in numbers and e.seconds is not None]
         sizes = changed_sizes([event.recompile_reason or "" for event in again] or [item.guard])
         rows.append(
@@ -214,7 +214,7 @@ def _recompiles(facts: Facts, compiled: CompileFacts) -> tuple[RecompileRow, ...
 
 
 def compile_summary(facts: Facts) -> CompileSummary | None:
-    """Gather what was compiled, what broke, and what it costs."""
+    """Return what was compiled, what broke, and what it costs."""
     compiled, work = facts.compile, facts.timeline.compiled
     if compiled is None or not compiled.used:
         return None

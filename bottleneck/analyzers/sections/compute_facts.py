@@ -1,4 +1,4 @@
-"""Compute-bound's second question, gathered: types, achieved FLOP/s against the peak, padding, optimizer.
+"""Details of compute-bound steps: data types, achieved FLOP/s against the peak, padding, optimizer.
 
 In: facts of one rank. Out: `ComputeFacts`, None without a trace to read them from.
 """
@@ -16,13 +16,13 @@ from ..base import Facts
 __all__ = ["compute_facts", "dtype_text"]
 
 _COUNTS = 0.05
-"""Share of the math from which a type has a say in the peak."""
+"""Share of the math from which a data type counts for the peak."""
 _COVERED = 0.9
-"""Share of the math that the count must cover before a rate is drawn from it."""
+"""Share of the math that the FLOP count must cover to compute a rate from it."""
 
 
 def compute_facts(facts: Facts) -> ComputeFacts | None:
-    """Join what the trace tells of the math with the count of FLOPs and the device's peak."""
+    """Join the math in the trace with the count of FLOPs and the device's peak."""
     known = facts.timeline.compute
     if known is None:
         return None
@@ -44,9 +44,9 @@ def compute_facts(facts: Facts) -> ComputeFacts | None:
 def _with_peak(
     known: ComputeFacts, rows: tuple[MathRow, ...], peak: Peak | None, run: Run | None
 ) -> ComputeFacts:
-    """The peak of the type that the math ran in: published, else measured on the spot.
+    """Set the peak of the data type that the math ran in: published, otherwise measured.
 
-    Of several types it is what the device could have done in the time that each of them took.
+    For several types it is what the device could have done in the time that each of them took.
     """
     main = [row for row in rows if row.share >= _COUNTS]
     names = [dtype_text(row.dtype) for row in main]
@@ -67,11 +67,11 @@ def _with_peak(
         if len(able) == len(main):
             mean = sum(rate * row.share for rate, row in zip(able, main, strict=True)) / weight
             return msgspec.structs.replace(known, peak_tflops=mean, peak_dtype=dtype, peak_source=source)
-    return msgspec.structs.replace(known, peak_dtype=dtype, peak_source="no peak is known of this device")
+    return msgspec.structs.replace(known, peak_dtype=dtype, peak_source="no peak is known for this device")
 
 
 def dtype_text(dtype: str) -> str:
-    """Name a type of math; the kernels of fused attention do not tell which 16-bit type they are of."""
+    """Name a data type; kernels of fused attention do not show which 16-bit type they use."""
     return "16-bit" if dtype == "half" else dtype
 
 
@@ -84,14 +84,14 @@ def _with_flops(known: ComputeFacts, facts: Facts) -> ComputeFacts:
     source = "flop-counter step" if run is not None else "shapes in the trace"
     tflop = count.flops / 1e12
     if tflop <= 0:
-        why = f"{source}: no product was called (CUDA graphs and the compiler's own kernels are unseen)"
+        why = f"{source}: no product was called (CUDA graphs and the compiler's own kernels are not counted)"
         return msgspec.structs.replace(known, flops_from=why)
     known = msgspec.structs.replace(known, tflop_per_step=tflop, flops_from=source)
     if facts.true_ms <= 0:
         return known
     if run is not None and facts.is_on("step.varying_shapes"):
         return msgspec.structs.replace(
-            known, flops_from=f"{source}, of one size among several: no rate is drawn from it"
+            known, flops_from=f"{source}, for one size among several, so no rate is computed"
         )
     if known.flops_cover is not None and known.flops_cover < _COVERED:
         return msgspec.structs.replace(

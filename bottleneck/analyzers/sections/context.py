@@ -23,7 +23,7 @@ __all__ = ["build_context"]
 
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
-"""Of torch.optim: their constructors have no such argument (torch 2.6 to 2.13)."""
+"""Optimizers of torch.optim whose constructors have no such argument (torch 2.6 to 2.13)."""
 _SLOWEST_FIRST = ("for-loop", "foreach", "fused")
 
 
@@ -114,7 +114,7 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
         return {}
     out: dict[str, JsonValue] = {"compile.used": facts.used}
     if not facts.used:
-        # Known, not unknown: what is for recompilations does not apply.
+        # False rather than absent: fixes for recompilations do not apply.
         return out | {"compile.recompiles": 0, "compile.dynamic_sizes": False}
     out["compile.mode"] = facts.mode
     out["compile.breaks"] = len(facts.breaks)
@@ -138,14 +138,14 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
 
 
 def _host_share(timeline: Timeline, *kinds: SpanKind) -> float:
-    """Share of the other host work that is of one of these kinds."""
+    """Share of the other host work that these kinds make up."""
     spans = [span for span in timeline.spans if span.part is Part.HOST]
     total = sum(span.exposed_ms for span in spans)
     return sum(span.exposed_ms for span in spans if span.kind in kinds) / total if total > 0 else 0.0
 
 
 def _loop(timeline: Timeline) -> dict[str, JsonValue]:
-    """How much of the step runs in one Python loop; none where none was seen."""
+    """Return the share of the step in one Python loop; None if no loop was seen."""
     loop, answer = timeline.loop, timeline.what_ifs.get(WhatIf.LOOP_GONE)
     if loop is None or answer is None or timeline.true_ms <= 0:
         return {"loop.share": 0.0, "loop.carried": False}
@@ -194,7 +194,7 @@ def build_context(
     memory: Sequence[MemorySummary] = (),
     extra: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, JsonValue]:
-    """Join everything known of one rank under the keys of `CONTEXT_KEYS`.
+    """Join everything known about one rank under the keys of `CONTEXT_KEYS`.
 
     Args:
         timeline: its own context entries win over those derived from counters.
@@ -202,7 +202,7 @@ def build_context(
         run: run.json, None for a bare trace.
         loaders: loader.json; None when not measured.
         compile_facts: compile.json.
-        memory: what the snapshots tell, the fullest device first.
+        memory: summaries of the snapshots, the fullest device first.
         extra: facts about several ranks.
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
@@ -227,7 +227,7 @@ def build_context(
     out |= timeline.context
     told = memory_context(run, memory)
     if "step.varying_shapes" in out:
-        # Of many steps' batches rather than of the few in the memory window.
+        # From many steps' batches rather than from the few in the memory window.
         told.pop("step.varying_shapes", None)
     out |= told
     if loaders:

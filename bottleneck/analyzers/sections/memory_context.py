@@ -14,7 +14,7 @@ from ...model.run import JsonValue, Run, Window
 __all__ = ["category_share", "growth_window", "memory_context", "resident_growth"]
 
 _FEWEST_STEPS = 10
-"""Resident memory moves by pages and arenas: over fewer steps its growth says nothing."""
+"""Resident memory changes by pages and arenas: over fewer steps its growth means nothing."""
 
 
 def category_share(summary: MemorySummary, *categories: MemoryCategory) -> float:
@@ -23,10 +23,10 @@ def category_share(summary: MemorySummary, *categories: MemoryCategory) -> float
 
 
 def growth_window(run: Run | None) -> Window | None:
-    """Return the longest stretch of steps with nothing attached whose edges tell resident memory.
+    """Return the longest stretch of unprofiled steps with resident memory known at both ends.
 
-    A baseline that was completed after the captures has a gap, in which these have grown the process too;
-    the steps behind them are then a stretch of their own.
+    A baseline that was completed after the captures has a gap, in which the captures also grew the
+    process. The steps after the gap are then a separate stretch.
     """
     found = []
     for name in ("baseline", "after"):
@@ -41,7 +41,7 @@ def growth_window(run: Run | None) -> Window | None:
 
 
 def resident_growth(run: Run | None) -> float | None:
-    """Return the bytes per step by which the process grew with nothing attached; None if not measured."""
+    """Return the bytes per step by which the process grew while unprofiled; None if not measured."""
     window = growth_window(run)
     before, after = (window.before, window.after) if window is not None else (None, None)
     if window is None or before is None or after is None:
@@ -53,13 +53,13 @@ def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str
     """Return the entries; those of the snapshot are of the fullest device."""
     out: dict[str, JsonValue] = {"memory.resident_growth": resident_growth(run)}
     if run is not None and "allocator.backend" in run.settings:
-        # Written only where a variable sets it; without one nothing is set.
+        # Recorded only where an environment variable sets it; without one nothing is set.
         conf = str(run.settings.get("allocator.conf", "")).lower()
         out["allocator.max_split"] = "max_split_size_mb" in conf
     if not memory:
         return out
     summary = memory[0]
-    # The allocator's own word, also where settings were made from Python.
+    # Reported by the allocator itself, so it includes settings made from Python.
     if summary.expandable_segments is not None:
         out["allocator.expandable_segments"] = summary.expandable_segments
     if summary.max_split_bytes is not None:

@@ -1,4 +1,4 @@
-"""What reports draw beside the findings: step times over the run, and loaders.
+"""What reports draw besides findings: step times over the run, and loaders.
 
 In: a run with its windows, loader.json, the traced steps. Out: the structs of
 model/view.py, bounded.
@@ -36,9 +36,9 @@ def window_steps(
     """Return the step times of every window, in the order of the run.
 
     Args:
-        run: run.json, or None for a bare trace, whose profiled steps then stand alone.
+        run: run.json, or None for a bare trace, of which only the profiled steps are known.
         steps: steps of the trace.
-        kept: which steps of the baseline window stand behind the step time.
+        kept: which steps of the baseline window count for the step time.
     """
     if run is None:
         return (_traced(steps),) if steps is not None and len(steps) else ()
@@ -89,7 +89,7 @@ def _window(window: Window, kept: NDArray[np.bool_] | None) -> WindowSteps:
 
 
 def loader_rows(loaders: Sequence[LoaderFacts]) -> tuple[LoaderRow, ...]:
-    """Return the loaders that were used most, the training's first."""
+    """Return the loaders that were used most, the training loader first."""
     ranked = sorted(loaders, key=lambda loader: (loader.role != "train", -loader.fetches))
     return tuple(_loader(loader) for loader in ranked[:_MOST_LOADERS])
 

@@ -138,7 +138,7 @@ def test_without_a_trace_nothing_else_is_guessed(tmp_path):
     run = make_run(windows=[Window(name="baseline", status="ok", steps=table(20, phases))])
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
     assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
-    assert "gone or cannot be read" in diagnosis.verdict.remedy
+    assert "missing or cannot be read" in diagnosis.verdict.remedy
     absent = {"trace": Artefact(status="absent", reason="the script ended before the trace window")}
     run = msgspec.structs.replace(run, artefacts=absent, outcome=ScriptOutcome(how="finished"))
     diagnosis = diagnose_paths([make_folder(tmp_path / "short", run, steps=0, loaders=[])])
@@ -165,7 +165,7 @@ def test_a_script_that_profiles_itself_is_told_what_is_in_the_way(tmp_path, own)
     )
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
     assert diagnosis.verdict.doubts == (DoubtCode.OWN_PROFILER if own else DoubtCode.UNEXPLAINED,)
-    assert ("Take it out of the loop" in diagnosis.verdict.remedy) is own
+    assert ("Remove it from the loop" in diagnosis.verdict.remedy) is own
 
 
 @pytest.mark.parametrize(("together", "doubted"), [(9000.0, True), (25.0, False)])
@@ -199,7 +199,7 @@ def test_a_script_of_a_few_steps_is_judged_by_all_but_its_first(tmp_path, steps:
 @pytest.mark.parametrize(
     ("steps", "compiled", "said"),
     [
-        (1, False, "the one step that was seen is the script's first (10.4 ms, 8.00 ms (77 %) of it"),
+        (1, False, "the only step that was seen is the script's first (10.4 ms, 8.00 ms (77 %) of it"),
         (3, True, "every one of the 3 steps seen compiled something"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_snapshot_alone_says_nothing_of_time(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path)
     verdict = diagnosis.verdict
     assert verdict.bottleneck_class is BottleneckClass.UNDETERMINED
-    assert "not of time" in verdict.reason
+    assert "nothing about time" in verdict.reason
     assert diagnosis.step.true_ms is None
     assert diagnosis.budget == ()
     assert "No training step" not in markdown(diagnosis), "five were found, in the memory history"
@@ -234,7 +234,7 @@ def test_a_baseline_completed_after_the_captures_leaves_the_steps_behind_them() 
     run.windows.append(msgspec.structs.replace(behind, name="after", steps=later))
     (found,) = _growth(run)
     assert found.title.startswith("Resident memory grows by 7.63 MiB per step")
-    assert found.evidence[0].text == "7.63 MiB per step over 15 steps with nothing attached"
+    assert found.evidence[0].text == "7.63 MiB per step over 15 unprofiled steps"
     assert found.evidence[0].source == "after window"
 
 

@@ -107,7 +107,7 @@ def test_what_was_not_measured_says_so() -> None:
     assert "The script raised ValueError: bad input" in text
     assert text.count("Not measured") >= 5
     assert "No DataLoader was seen." in text
-    assert "Not priced: the capture does not carry a verdict" in text
+    assert "Not priced: the capture does not support a verdict" in text
     assert "No cause costs" not in text, "missing is not zero"
 
 
