@@ -125,8 +125,8 @@ def _split_gaps(
     start = until - found.caused[late]
 
     times, spent = _host_curves(program, schedule, factors)
-    amounts = np.empty((len(start), len(Work)))
-    for work in Work:
+    amounts = np.zeros((len(start), len(Work)))
+    for work in np.flatnonzero(spent[-1]).tolist():
         curve = spent[:, work]
         amounts[:, work] = np.interp(until, times, curve) - np.interp(start, times, curve)
     for work in WORK_OF_WAIT.values():

@@ -147,6 +147,9 @@ class Replay:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._blocks = self._cut()
+        # Most runs know few of the categories.
+        self._known = np.flatnonzero(program.work.any(axis=0))
+        self._work = program.work[:, self._known]
 
     def _cut(self) -> tuple[_Block, ...]:
         p = self.program
@@ -192,7 +195,8 @@ class Replay:
         p = self.program
         edit = edit or Edit()
         factors = edit.factors()
-        own = (p.work if edit.gone is None else p.work - edit.gone) @ factors
+        work = self._work if edit.gone is None else self._work - edit.gone[:, self._known]
+        own = work @ factors[self._known]
         dropped = np.isin(p.kind, [int(k) for k in edit.drop_waits])
         if edit.drop_at is not None:
             dropped = dropped | edit.drop_at
