@@ -30,11 +30,12 @@ from ..trace.operators import OpClass
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
 from .anomalies import anomaly_ms
-from .describe import describe_context, describe_kernels, describe_spans
+from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
 from .program import cpu_program, seams_per_step
 from .questions import Amounts, cpu_questions
 from .segments import PHASES, operator_ms, read_segments
+from .spans import cpu_spans
 from .steady import steady_ns
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class CpuReader:
             steps=steps,
             budget=budget_lines(priced.parts, true_ms=facts.true_ms, details=_details(priced)),
             kernels=describe_kernels(trace, segments, division, true_ms=facts.true_ms),
-            spans=describe_spans(
+            spans=cpu_spans(
                 trace, segments, division, priced, seams_per_step=self.amounts.seams_per_step, facts=facts
             ),
             dispatch_scale=division.scale,

@@ -14,7 +14,7 @@ from ...model.run import SAMPLED
 from ..lanes.labels import PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import EventKind
 from ..result import HostSpan
-from ..steps.loop_lines import main_site
+from ..steps.loop_lines import main_site, noted_site
 from ..trace import intervals
 from ..trace.dialect import Kind
 from ..trace.stacks import UserFrames
@@ -49,15 +49,6 @@ def _enclosing_ops(trace: Trace, rows: NDArray[np.int64]) -> tuple[list[str], li
     )
     around, labels = ([trace.name_of(of[k]) if k >= 0 else "" for k in at.tolist()] for of, at in found)
     return around, labels
-
-
-def _noted(run: Run | None, *phases: str) -> SourceSite | None:
-    """Return the line that the harness noted most often for the first of the phases it noted at all."""
-    for phase in phases:
-        seen = [s for s in run.sites if s.phase == phase] if run is not None else []
-        if seen:
-            return max(seen, key=lambda s: s.count).site
-    return None
 
 
 def read_spans(
@@ -112,7 +103,7 @@ def read_spans(
             site=(
                 lines[kind, what, label].most_common(1)[0][0]
                 if lines[kind, what, label]
-                else _noted(run, _NOTES_OF_EVENT[EventKind(kind)], label)
+                else noted_site(run, _NOTES_OF_EVENT[EventKind(kind)], label)
             ),
             label=label,
         )
@@ -145,7 +136,7 @@ def _site_of(
         return main_site(run, "sampled after")
     if work is Work.HOST:
         return recorded() or main_site(run, *SAMPLED[:3])
-    return _noted(run, phase)
+    return noted_site(run, phase)
 
 
 def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSite | None:

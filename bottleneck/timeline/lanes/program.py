@@ -6,7 +6,7 @@ waits in backward). One lane per stream.
 
 An event is a device call that matters to the order of things: a launch, a wait, an allocator call,
 or a step boundary. All other host time is work that belongs to the event it precedes, split over
-the categories of hostwork.py. A call that waits is split at the moment when what it waited for
+the categories of labels.py. A call that waits is split at the moment when what it waited for
 ended: what comes before is not work, what comes after is.
 """
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from ...model.run import SAMPLED, LoopTime, Run, SiteTime, SourceSite
 
-__all__ = ["MAIN_SHARE", "LoopShares", "after_share", "before_update", "loop_shares", "main_site"]
+__all__ = [
+    "MAIN_SHARE",
+    "LoopShares",
+    "after_share",
+    "before_update",
+    "loop_shares",
+    "main_site",
+    "noted_site",
+]
 
 _FEWEST_SAMPLES = 8
 """Samples, a millisecond apart, of which a quarter more or less is chance."""
@@ -38,6 +46,15 @@ def main_site(run: Run | None, *parts: str) -> SourceSite | None:
         taken = sum(loop.of.get(part, 0) for part in parts)
         if sum(loop.seen.get(part, 0) for part in parts) > _MOST_OF_A_PART * taken:
             return loop.site
+    return None
+
+
+def noted_site(run: Run | None, *phases: str) -> SourceSite | None:
+    """Return the line that the harness noted most often for the first of the phases it noted at all."""
+    for phase in phases:
+        seen = [item for item in run.sites if item.phase == phase] if run is not None else []
+        if seen:
+            return max(seen, key=lambda item: item.count).site
     return None
 
 
