@@ -23,7 +23,7 @@ from ..trace.intervals import before, latest
 from ..trace.kernels import classify
 from ..trace.table import NONE
 from .host_work import HostWork, read_host_work
-from .labels import Work
+from .labels import WORK_OF_WAIT, Work
 from .waits import (
     NO_WAIT,
     QUEUE_DEPTH,
@@ -176,6 +176,64 @@ def _gather(
     return activities, tuple((int(k >> 40), int(k & ((1 << 40) - 1))) for k in lanes)
 
 
+def _events(
+    trace: Trace, calls: NDArray[np.intp], activities: Activities, step_edges_ns: NDArray[np.int64]
+) -> Calls:
+    """Return the calls that matter in order of their ends, and the step boundaries as calls of no length."""
+    launches = np.zeros(len(trace), dtype=bool)
+    launches[activities.call_row] = True
+    is_sync, is_alloc = trace.named(WAIT_CALL, calls), trace.named(ALLOCATOR_CALL, calls)
+    calls = calls[launches[calls] | is_sync | is_alloc]
+    rows = np.concatenate([calls, np.full(len(step_edges_ns), -1, dtype=np.int64)])
+    start = np.concatenate([trace.ts_ns[calls], step_edges_ns])
+    end = np.concatenate([trace.end_of(calls), step_edges_ns])
+    order = np.lexsort((rows >= 0, end))
+    rows, start, end = rows[order], start[order], end[order]
+    is_mark = rows < 0
+    kind = np.full(len(rows), EventKind.LAUNCH, dtype=np.int8)
+    kind[is_mark] = EventKind.MARK
+    kind[~is_mark & trace.named(WAIT_CALL, rows)] = EventKind.SYNC
+    kind[~is_mark & trace.named(ALLOCATOR_CALL, rows) & ~launches[rows]] = EventKind.ALLOCATOR
+    return Calls(rows, start, end, kind)
+
+
+def _launch_timing(trace: Trace, a: Activities, previous_end: NDArray[np.int64]) -> tuple[float, float]:
+    """Return launch latency and spacing, ns, from the activities that show them."""
+    call_end = trace.end_of(a.call_row)
+    idle = previous_end < trace.ts_ns[a.call_row]
+    offsets = (a.start - call_end)[idle]
+    latency = float(np.clip(np.median(offsets), 0.0, 20_000.0)) if len(offsets) >= 8 else 2_500.0
+    queued = (call_end + 20_000 < previous_end) & (a.start - previous_end < 10_000)
+    spacing = float(np.median((a.start - previous_end)[queued])) if queued.sum() >= 8 else 1_000.0
+    return latency, max(spacing, 0.0)
+
+
+def _own_work(
+    host_work: HostWork, events: Calls, since_ns: NDArray[np.int64], own_call: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int8]]:
+    """Return each event's own work by category and by seam, and the category of its call."""
+    start, kind = events.start, events.kind
+    work = host_work.split(since_ns, np.maximum(start, since_ns))
+    call_work = host_work.at(start)
+    for event, category in WORK_OF_WAIT.items():
+        call_work[kind == event] = category
+    call_work[call_work == Work.OVERHEAD] = Work.DISPATCH
+    work[np.arange(len(start)), call_work] += own_call
+    seam_work = host_work.split_seams(since_ns, np.maximum(start, since_ns))
+    in_seam = np.where(call_work == Work.SEAM, host_work.group_at(start), -1)
+    at_seam = np.flatnonzero(in_seam >= 0)
+    seam_work[at_seam, in_seam[at_seam]] += own_call[at_seam]
+    # Between two allocator calls in a row there is nothing but the allocator (empty_cache, retry).
+    pair = np.zeros(len(start), dtype=bool)
+    pair[1:] = (kind[1:] == EventKind.ALLOCATOR) & (kind[:-1] == EventKind.ALLOCATOR)
+    between = (Work.DISPATCH, Work.HOST, Work.ASIDE)
+    moved = work[pair][:, between].sum(axis=1)
+    for each in between:
+        work[pair, each] = 0.0
+    work[pair, Work.ALLOCATOR] += moved
+    return work, seam_work, call_work
+
+
 def host_program(
     phases: tuple[str, ...],
     work_ns: NDArray[np.float64],
@@ -232,7 +290,7 @@ def host_program(
     )
 
 
-def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is one column)
+def build_program(
     trace: Trace,
     step_edges_ns: NDArray[np.int64],
     *,
@@ -289,24 +347,11 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
         evaluates=evaluates,
     )
 
-    # --- events: which calls matter, and the step boundaries as calls of no length
-    has_activity = np.zeros(len(trace), dtype=bool)
-    has_activity[activities.call_row] = True
-    calls = np.flatnonzero(call_mask)
-    is_sync, is_alloc = trace.named(WAIT_CALL, calls), trace.named(ALLOCATOR_CALL, calls)
-    calls = calls[has_activity[calls] | is_sync | is_alloc]
-    rows = np.concatenate([calls, np.full(len(step_edges_ns), -1, dtype=np.int64)])
-    start = np.concatenate([trace.ts_ns[calls], step_edges_ns])
-    end = np.concatenate([trace.end_of(calls), step_edges_ns])
-    order = np.lexsort((rows >= 0, end))
-    rows, start, end = rows[order], start[order], end[order]
+    events = _events(trace, np.flatnonzero(call_mask), activities, step_edges_ns)
+    rows, start, end, kind = events.row, events.start, events.end, events.kind
     is_mark = rows < 0
-    kind = np.full(len(rows), EventKind.LAUNCH, dtype=np.int8)
-    kind[is_mark] = EventKind.MARK
-    kind[~is_mark & trace.named(WAIT_CALL, rows)] = EventKind.SYNC
-    kind[~is_mark & trace.named(ALLOCATOR_CALL, rows) & ~has_activity[rows]] = EventKind.ALLOCATOR
 
-    # --- activities in event order
+    # Activities in event order.
     position = np.full(len(trace), -1, dtype=np.int32)
     position[rows[~is_mark]] = np.flatnonzero(~is_mark)
     act_order = np.argsort(position[activities.call_row], kind="stable")
@@ -315,16 +360,9 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     call_end_a = trace.end_of(a.call_row)
     previous_end = previous_ends(a)
 
-    # --- launch latency and spacing, from the activities that show them
-    idle = previous_end < trace.ts_ns[a.call_row]
-    offsets = (a.start - call_end_a)[idle]
-    latency = float(np.clip(np.median(offsets), 0.0, 20_000.0)) if len(offsets) >= 8 else 2_500.0
-    queued = (call_end_a + 20_000 < previous_end) & (a.start - previous_end < 10_000)
-    spacing = float(np.median((a.start - previous_end)[queued])) if queued.sum() >= 8 else 1_000.0
-    spacing = max(spacing, 0.0)
+    latency, spacing = _launch_timing(trace, a, previous_end)
 
-    # --- waits
-    wait, wait_end = find_waits(trace, Calls(rows, start, end, kind), a, act_event)
+    wait, wait_end = find_waits(trace, events, a, act_event)
     # A call that waits for its own copy issues it when it begins, any other when it returns.
     issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
     depends, delay = find_dependencies(a, issue, previous_end, latency)
@@ -334,28 +372,10 @@ def build_program(  # noqa: PLR0915  (one pass over one trace; each paragraph is
     # Time of a waiting call before the wait is over is no work; what follows is.
     after = np.where(waited, np.clip(end - np.maximum(wait_end, start), 0, span), 0).astype(np.float64)
 
-    # --- own work: the stretch since the last event, then the call itself
-    work = host_work.split(before_call_end, np.maximum(start, before_call_end))
+    # The stretch since the last event is own work, and so is the call itself where it does not wait.
     own_call = np.where(waited, 0, np.maximum(end - np.maximum(start, before_call_end), 0)).astype(np.float64)
     limit_full_queue(own_call, kind, start, a, act_event)
-    call_work = host_work.at(start)
-    call_work[kind == EventKind.SYNC] = Work.SYNC
-    call_work[kind == EventKind.COPY] = Work.COPY
-    call_work[kind == EventKind.ALLOCATOR] = Work.ALLOCATOR
-    call_work[call_work == Work.OVERHEAD] = Work.DISPATCH
-    work[np.arange(len(rows)), call_work] += own_call
-    seam_work = host_work.split_seams(before_call_end, np.maximum(start, before_call_end))
-    in_seam = np.where(call_work == Work.SEAM, host_work.group_at(start), -1)
-    at_seam = np.flatnonzero(in_seam >= 0)
-    seam_work[at_seam, in_seam[at_seam]] += own_call[at_seam]
-    # Between two allocator calls in a row there is nothing but the allocator (empty_cache, retry).
-    pair = np.zeros(len(rows), dtype=bool)
-    pair[1:] = (kind[1:] == EventKind.ALLOCATOR) & (kind[:-1] == EventKind.ALLOCATOR)
-    between = (Work.DISPATCH, Work.HOST, Work.ASIDE)
-    moved = work[pair][:, between].sum(axis=1)
-    for each in between:
-        work[pair, each] = 0.0
-    work[pair, Work.ALLOCATOR] += moved
+    work, seam_work, call_work = _own_work(host_work, events, before_call_end, own_call)
 
     part = a.part.copy()
     launch_work = host_work.at(trace.ts_ns[a.call_row])
