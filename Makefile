@@ -32,14 +32,16 @@ test: $(VENV)/.development
 check: lint types layers test gate
 
 # What depends on torch's private corners: facts about compilations, FLOPs, steps, stopping. What depends on
-# Python's: formats written by msgspec. And one compiled script from end to end.
+# Python's: formats written by msgspec, and TOML, which 3.10 cannot read by itself. And one compiled script
+# from end to end.
 oldest: .venv-oldest/.ready
 	@if [ "$$(cat .venv-oldest/.ready)" = none ]; then \
 		echo "torch $(OLDEST) cannot be installed here: its tests are left out."; \
 	else \
 		$(OLDEST_BIN)/python -V && \
-		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness tests/unit/compare \
-			tests/contracts/test_schema.py && \
+		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness tests/contracts/test_schema.py \
+			tests/unit/compare/test_baseline_file.py tests/unit/compare/test_history.py \
+			tests/unit/compare/test_reports.py tests/unit/compare/test_settings.py && \
 		$(OLDEST_BIN)/python -m torch_bottleneck diagnose --quiet --out .venv-oldest/run-$$$$ \
 			examples/graph_breaks.py --steps 60; \
 	fi

@@ -93,14 +93,16 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         }
         fds = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
         self._status = _fork(request, fds) if words else None
-        if self._status is None:
+        number = self._status.recv(64) if self._status is not None else b""
+        if not number:
+            self._status = None
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags,
                 shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest,
             )  # fmt: skip
             return
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
-        self.pid = int(self._status.recv(64))
+        self.pid = int(number)
         self._child_created = True
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
@@ -416,7 +418,7 @@ def _serve_forks() -> None:
     global _ask, _ours_only
     listen = socket.socket(fileno=int(sys.argv[1]))
     _variables.update(json.loads(sys.argv[2]))
-    hidden = _Hidden("torch", "torch._dynamo")
+    hidden = _Hidden("torch", "torch._dynamo", "torch._inductor.compile_fx")
     import torch_bottleneck
 
     ours = [found.name for found in pkgutil.walk_packages(torch_bottleneck.__path__, "torch_bottleneck.")]
