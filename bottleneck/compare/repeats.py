@@ -1,4 +1,4 @@
-"""Running the script again and again, so that there is something to compare.
+"""Runs the script repeatedly, so that there is something to compare.
 
 In: what to run, how often, in which folders. Out: run folders, in order. Two sides are run in turns,
 base head head base base head: whatever drifts on the machine meanwhile hits both alike.
@@ -86,7 +86,7 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
     run = run_script(plan, place=place, start=start)
     if run.missing:
         raise InputError(
-            f"{run.absence.capitalize()}.", remedy="Give --out DIR, a folder that all of them see."
+            f"{run.absence.capitalize()}.", remedy="Give --out DIR, a folder that all of them can access."
         )
     if run.ended_by_ctrl_c:
         raise KeyboardInterrupt
