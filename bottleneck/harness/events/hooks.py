@@ -1,18 +1,17 @@
 """What is replaced in torch while a script runs under us, and how it is put back.
 
-In: an observer whose methods are called at each event. Out: nothing; `uninstall` restores every
-attribute on the object it was replaced on.
+In: the buffer that takes events. Out: nothing; `uninstall` restores every attribute on the object it
+was replaced on.
 
 Neutral to torch.compile (graphs, breaks, recompiles are those of a run without us), because each
 wrapper asks `is_compiling()` first, which dynamo folds to a constant, and is marked as code that
 dynamo skips. Global module hooks, torch-function modes or a wrapped `profile_hook_step` are not
 neutral and are not used. Costs without a profiler, per call: nested module 0.4 us (none while steps are
-timed, where nothing is compiled), any other about 3 us in a real step, 2 us where `quick` stands in.
+timed, where nothing is compiled), any other about 3 us in a real step, less where `fast` stands in.
 """
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,78 +21,86 @@ from torch.optim import optimizer as optim_module
 from torch.utils.data import dataloader as loader_module
 
 from .. import torch_private
-from . import quick
+from . import fast
 from .replacing import Replacements
+from .table import (
+    BACKWARD,
+    COPY,
+    EVALUATION,
+    FETCH,
+    FORWARD,
+    OPTIMIZER,
+    OPTIMIZER_BUILT,
+    SCALER,
+    SCRIPT_PROFILER,
+    WORKERS,
+    ZERO_GRAD,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .observer import Observer
-    from .tape import Tape
+    from .buffer import EventBuffer
+    from .table import Event
 
-__all__ = ["Hooks"]
+    Function = Callable[..., Any]
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+    Seen = tuple[Event, Any] | None
+    """An event and what it is about; None: this call is none."""
+
+__all__ = ["Hooks", "goes_to_device"]
 
 _is_compiling = torch.compiler.is_compiling
 
 
-_QUICK: dict[str, Callable[..., Callable[..., Any]]] = {
-    "_engine_run_backward": quick.run_backward,
-    "__next__": quick.fetch,
-    "zero_grad": quick.zero_grad,
+_FAST: dict[str, Callable[..., Function]] = {
+    "_engine_run_backward": fast.run_backward,
+    "__next__": fast.fetch,
+    "zero_grad": fast.zero_grad,
 }
-
-
-class _Local(threading.local):
-    depth = 0
 
 
 class Hooks:
     """The set of replacements; one per process."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        """May change between any two events."""
+    def __init__(self, buffer: EventBuffer) -> None:
+        """Replace nothing yet; `buffer` will take the events."""
+        self.plain_call: Function = torch.nn.Module.__call__
+        """`nn.Module.__call__` as torch has it."""
+        self._buffer = buffer
         self._replaced = Replacements()
-        self._handles: list[Any] = []
-        self._step_hooks: list[Callable[..., None]] = []
         self._copies = Replacements()
         self._narrowed = Replacements()
-        self._plain_call: Callable[..., Any] = torch.nn.Module.__call__
-        self._wide: Any = None
-        """Our `nn.Module.__call__` while it is not in place."""
-        self._local = _Local()
+        self._handles: list[Any] = []
+        self._step_hooks: list[Callable[..., None]] = []
 
     # -- installing ----------------------------------------------------------------------------
 
     def install(self) -> None:
         """Put everything in. What this torch does not have is left out."""
         put = self._replaced.put
-        self._plain_call = torch.nn.Module.__call__
-        put(torch.nn.Module, "__call__", self._module_call)
+        self.plain_call = torch.nn.Module.__call__
+        put(torch.nn.Module, "__call__", self._watch(_call, hidden=True))
         owner = torch_private.engine_owner()
         if owner is not None:
-            put(*owner, self._run_backward)
-        put(torch_private.LoaderIterator, "__next__", self._next)
-        put(loader_module.DataLoader, "__iter__", self._iter)
-        self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._zero_grad)
+            put(*owner, self._watch(_backward))
+        put(torch_private.LoaderIterator, "__next__", self._watch(_fetch))
+        put(loader_module.DataLoader, "__iter__", self._watch(_workers))
+        self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._watch(_zero_grad))
         put(optim_module.Optimizer, "__init__", self._optimizer_init)
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
-            put(scaler, "step", self._scaler_step)
+            put(scaler, "step", self._watch(_scaler_step))
         session = autograd_profiler.profile
         if hasattr(session, "_prepare_trace"):
             put(session, "_prepare_trace", self._prepare_trace)
             put(session, "__exit__", self._profile_exit)
-        self._step_hooks = [self._step_hook(begin=True), self._step_hook(begin=False)]
+        self._step_hooks = [self._step_hook(begins=True), self._step_hook(begins=False)]
         self._handles = [
             optim_module.register_optimizer_step_pre_hook(self._step_hooks[0]),
             optim_module.register_optimizer_step_post_hook(self._step_hooks[1]),
         ]
-
-    @property
-    def module_call(self) -> Callable[..., Any]:
-        """`nn.Module.__call__` as torch has it."""
-        return self._plain_call
 
     def uninstall(self) -> None:
         """Put everything back that is still ours; what the script has replaced since stays its."""
@@ -104,48 +111,43 @@ class Hooks:
         self._handles, self._step_hooks = [], []
         self._replaced.undo()
 
-    def quicken(self, tape: Tape, roots: Iterable[type]) -> bool:
-        """Have events noted on the tape right where they happen, until `widen`.
+    def narrow(self, roots: Iterable[type]) -> bool:
+        """Have the fast wrappers note events, until `widen`; the buffer holds events already.
 
         Not for programs that compile: what dynamo saw of these functions must not change.
 
         Args:
-            tape: is the observer already.
             roots: classes of the modules that the program calls itself: calls of others cost nothing.
 
         Returns:
             Whether only these classes are watched.
         """
+        buffer = self._buffer
+        module_call: Any = None
         for owner, name, original, wide, _own in self._replaced.entries:
-            make = _QUICK.get(name)
-            if make is not None and vars(owner).get(name) is wide:
-                self._narrowed.put(owner, name, partial(make, tape, original))
-        for handle, wide_hook, make_hook in zip(
-            self._handles, self._step_hooks, (quick.before_step, quick.after_step), strict=True
+            if vars(owner).get(name) is not wide:
+                continue
+            if owner is torch.nn.Module:
+                module_call = wide
+            elif name in _FAST:
+                self._narrowed.put(owner, name, partial(_FAST[name], buffer, original))
+        for handle, wide, make in zip(
+            self._handles, self._step_hooks, (fast.before_step, fast.after_step), strict=True
         ):
-            torch_private.exchange_hook(handle, make_hook(tape, wide_hook))
-        return self._narrow(tape, roots)
-
-    def _narrow(self, tape: Tape, roots: Iterable[type]) -> bool:
-        ours = vars(torch.nn.Module).get("__call__")
-        plain = self.module_call
+            torch_private.exchange_hook(handle, make(buffer, wide))
         chosen = set(roots)
         # A class with a `__call__` of its own reaches torch's by its own ways.
-        if not chosen or ours is plain or any(kind.__call__ is not ours for kind in chosen):
+        if module_call is None or not chosen or any(kind.__call__ is not module_call for kind in chosen):
             return False
-        torch.nn.Module.__call__ = plain
-        wide = self._root_call()
+        self._narrowed.set(torch.nn.Module, "__call__", self.plain_call)
+        wide = self._watch(_call, hidden=True)(_call_module)
         for kind in chosen:
-            self._narrowed.put(kind, "__call__", lambda _plain: quick.root_call(tape, wide))
-        self._wide = ours
+            self._narrowed.put(kind, "__call__", lambda _plain: fast.root_call(buffer, wide))
         return True
 
     def widen(self) -> None:
-        """Tell the observer of everything again, calls of all modules among it."""
-        wide, self._wide = self._wide, None
+        """Have all events go through the buffer's own methods again, calls of all modules among them."""
         self._narrowed.undo()
-        if wide is not None and vars(torch.nn.Module).get("__call__") is self.module_call:
-            torch.nn.Module.__call__ = wide
         for handle, hook in zip(self._handles, self._step_hooks, strict=True):
             torch_private.exchange_hook(handle, hook)
 
@@ -155,10 +157,9 @@ class Hooks:
         Replacing `Tensor.to` is neutral to torch.compile, but it changes the identity of
         `torch.Tensor.to`, by which tensor subclasses dispatch, and costs 0.4 us on every call.
         """
-        if self._copies.entries:
-            return
-        for name in ("to", "cuda"):
-            self._copies.put(torch.Tensor, name, self._copy)
+        if not self._copies.entries:
+            for name in ("to", "cuda"):
+                self._copies.put(torch.Tensor, name, self._watch(_copy))
 
     def unlabel_copies(self) -> None:
         """Stop reporting copies."""
@@ -166,215 +167,128 @@ class Hooks:
 
     # -- the wrappers --------------------------------------------------------------------------
 
-    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        local, hooks = self._local, self
-        range_of = torch_private.record_function
+    def _watch(
+        self, seen: Callable[[Args, Kwargs], Seen], *, hidden: bool = False
+    ) -> Callable[[Function], Function]:
+        """Return what wraps a function whose calls are events.
 
-        def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # is_compiling() must come first: dynamo would guard on the thread-local.
-            if _is_compiling() or local.depth:
-                return original(self, *args, **kwargs)
-            label = hooks.observer.begin_forward(self)
-            if label is None:
-                return original(self, *args, **kwargs)
-            local.depth = 1
-            try:
-                if autograd_profiler._is_profiler_enabled:
-                    with range_of(label):
-                        return original(self, *args, **kwargs)
-                return original(self, *args, **kwargs)
-            finally:
-                local.depth = 0
-                hooks.observer.end_phase()
+        Args:
+            seen: tells which event a call is.
+            hidden: inside an event that hides calls of modules, it is none.
+        """
+        buffer, range_of = self._buffer, torch_private.record_function
 
-        return call
+        def make(original: Function) -> Function:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                # is_compiling() must come first: dynamo would guard on the rest.
+                if _is_compiling() or (hidden and buffer.busy):
+                    return original(*args, **kwargs)
+                found = seen(args, kwargs)
+                if found is None or not buffer.begin(*found):
+                    return original(*args, **kwargs)
+                event, subject = found
+                result = None
+                try:
+                    if autograd_profiler._is_profiler_enabled:
+                        with range_of(event.phase):
+                            result = original(*args, **kwargs)
+                    else:
+                        result = original(*args, **kwargs)
+                finally:
+                    buffer.end(event, subject, result)
+                return result
 
-    def _root_call(self) -> Callable[..., Any]:
-        """The same for single classes, while nothing is compiled."""
-        local, hooks = self._local, self
-        range_of = torch_private.record_function
-        # Its `__call__` is looked up at each call: torch.fx and others replace it for a while.
-        module_class = torch.nn.Module
+            return call
 
-        def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if local.depth:
-                return module_class.__call__(self, *args, **kwargs)
-            label = hooks.observer.begin_forward(self)
-            if label is None:
-                return module_class.__call__(self, *args, **kwargs)
-            local.depth = 1
-            try:
-                if autograd_profiler._is_profiler_enabled:
-                    with range_of(label):
-                        return module_class.__call__(self, *args, **kwargs)
-                return module_class.__call__(self, *args, **kwargs)
-            finally:
-                local.depth = 0
-                hooks.observer.end_phase()
+        return make
 
-        return call
+    def _step_hook(self, *, begins: bool) -> Callable[..., None]:
+        buffer = self._buffer
 
-    def _run_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-        range_of = torch_private.record_function
-        is_real_loss = torch_private.is_real_loss
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+            if not _is_compiling():
+                buffer.begin(OPTIMIZER, optimizer)
 
-        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or not is_real_loss(t_outputs):
-                return original(t_outputs, *args, **kwargs)
-            if not hooks.observer.begin_backward(bool(kwargs.get("accumulate_grad", False))):
-                return original(t_outputs, *args, **kwargs)
-            try:
-                if autograd_profiler._is_profiler_enabled:
-                    with range_of("backward"):
-                        return original(t_outputs, *args, **kwargs)
-                return original(t_outputs, *args, **kwargs)
-            finally:
-                hooks.observer.end_backward()
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+            if not _is_compiling() and buffer.mine():
+                buffer.end(OPTIMIZER, optimizer)
 
-        return _engine_run_backward
+        hook = before if begins else after
+        torch_private.mark_skip(hook.__code__)
+        return hook
 
-    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-        range_of = torch_private.record_function
-
-        def fetch(self: Any) -> Any:
-            if not hooks.observer.begin_fetch():
-                return original(self)
-            batch = None
-            try:
-                if autograd_profiler._is_profiler_enabled:
-                    with range_of("data"):
-                        batch = original(self)
-                else:
-                    batch = original(self)
-            finally:
-                hooks.observer.end_fetch(self, batch)
-            return batch
-
-        return fetch
-
-    def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-        range_of = torch_private.record_function
-
-        def begin(self: Any) -> Any:
-            # Starting workers is part of waiting for data, though no batch comes of it.
-            if not hooks.observer.begin_fetch():
-                return original(self)
-            try:
-                with range_of("data"):
-                    return original(self)
-            finally:
-                hooks.observer.end_phase()
-
-        return begin
-
-    def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-        range_of = torch_private.record_function
-
-        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-            set_to_none = kwargs.get("set_to_none", True) if kwargs or not args else args[0]
-            if not hooks.observer.begin_zero_grad(set_to_none):
-                return original(self, *args, **kwargs)
-            try:
-                if autograd_profiler._is_profiler_enabled:
-                    with range_of("zero_grad"):
-                        return original(self, *args, **kwargs)
-                return original(self, *args, **kwargs)
-            finally:
-                hooks.observer.end_phase()
-
-        return zero_grad
-
-    def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
+    def _optimizer_init(self, original: Function) -> Function:
+        buffer = self._buffer
 
         def build(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not _is_compiling():
-                hooks.observer.built_optimizer(self)
+                buffer.happened(OPTIMIZER_BUILT, self)
 
         return build
 
-    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-        range_of = torch_private.record_function
-
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or not hooks.observer.mine():
-                return original(self, optimizer, *args, **kwargs)
-            hooks.observer.begin_scaler(self)
-            try:
-                if autograd_profiler._is_profiler_enabled:
-                    with range_of("optimizer"):
-                        return original(self, optimizer, *args, **kwargs)
-                return original(self, optimizer, *args, **kwargs)
-            finally:
-                hooks.observer.end_scaler(optimizer)
-
-        return step
-
-    def _step_hook(self, *, begin: bool) -> Callable[..., None]:
-        hooks = self
-
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-            if _is_compiling():
-                return
-            hooks.observer.begin_optimizer(optimizer)
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-            if _is_compiling():
-                return
-            hooks.observer.end_optimizer(optimizer)
-
-        hook = before if begin else after
-        torch_private.mark_skip(hook.__code__)
-        return hook
-
-    def _prepare_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
+    def _prepare_trace(self, original: Function) -> Function:
+        buffer = self._buffer
 
         def _prepare_trace(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not hooks.observer.own_profiler_busy():
-                hooks.observer.foreign_profiler(active=True)
+            buffer.happened(SCRIPT_PROFILER, True)
             return original(self, *args, **kwargs)
 
         return _prepare_trace
 
-    def _profile_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
+    def _profile_exit(self, original: Function) -> Function:
+        buffer = self._buffer
 
         def leave(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(self, *args, **kwargs)
             finally:
-                if not hooks.observer.own_profiler_busy():
-                    hooks.observer.foreign_profiler(active=False)
+                buffer.happened(SCRIPT_PROFILER, False)
 
         return leave
 
-    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-        range_of = torch_private.record_function
 
-        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or self.device.type != "cpu" or not _to_device(args, kwargs):
-                return original(self, *args, **kwargs)
-            if not hooks.observer.mine():
-                return original(self, *args, **kwargs)
-            hooks.observer.begin_copy()
-            try:
-                with range_of("h2d"):
-                    return original(self, *args, **kwargs)
-            finally:
-                hooks.observer.end_phase()
-
-        return copy
+def _call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call a module as torch does now: torch.fx and others replace that for a while."""
+    return torch.nn.Module.__call__(self, *args, **kwargs)
 
 
-def _to_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+# -- which event a call is -------------------------------------------------------------------------
+
+
+def _call(args: Args, _kwargs: Kwargs) -> Seen:
+    trains = torch.is_grad_enabled() or torch_private.is_traced_module(args[0])
+    return FORWARD if trains else EVALUATION, args[0]
+
+
+def _backward(args: Args, kwargs: Kwargs) -> Seen:
+    if not torch_private.is_real_loss(args[0]):
+        return None
+    return BACKWARD, bool(kwargs.get("accumulate_grad", False))
+
+
+def _fetch(args: Args, _kwargs: Kwargs) -> Seen:
+    return FETCH, args[0]
+
+
+def _workers(args: Args, _kwargs: Kwargs) -> Seen:
+    return WORKERS, args[0]
+
+
+def _zero_grad(args: Args, kwargs: Kwargs) -> Seen:
+    return ZERO_GRAD, kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
+
+
+def _scaler_step(args: Args, kwargs: Kwargs) -> Seen:
+    return SCALER, (args[0], args[1] if len(args) > 1 else kwargs.get("optimizer"))
+
+
+def _copy(args: Args, kwargs: Kwargs) -> Seen:
+    moves = args[0].device.type == "cpu" and goes_to_device(args[1:], kwargs)
+    return (COPY, None) if moves else None
+
+
+def goes_to_device(args: Args, kwargs: Kwargs) -> bool:
     """Return whether the arguments of `Tensor.to` (or `.cuda`) name another device than the CPU."""
     target = kwargs.get("device", args[0] if args else "cuda")
     if isinstance(target, torch.dtype):

@@ -17,11 +17,11 @@ from ...runs.store import reason_of
 from . import probes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+    from typing import Any
 
     from ...runs.store import Store
-    from ..events.hooks import Hooks
-    from ..events.tape_deck import TapeDeck
     from ..windows.capture import Capture
     from ..windows.tracker import Tracker
     from .compiler import CompileWatch
@@ -63,25 +63,34 @@ class FactWriter:
         self._learned.write_settings(self._store)
         self._own_cost.submodules = self._learned.submodules
 
-    def probe(self, tracker: Tracker, capture: Capture, *, deck: TapeDeck, hooks: Hooks, over: bool) -> None:
+    def probe(
+        self,
+        tracker: Tracker,
+        capture: Capture,
+        *,
+        as_when_timed: Callable[[Iterable[type]], AbstractContextManager[None]],
+        plain_call: Callable[..., Any],
+        over: bool,
+    ) -> None:
         """Measure this machine, and the hooks through themselves; no event counts any more.
 
         Args:
             tracker: tells how many phases a step had.
             capture: is told what the hooks cost.
-            deck: has the hooks as they were while steps were timed.
-            hooks: know the plain call of a module.
+            as_when_timed: has the hooks as they were while steps were timed, for roots of these classes.
+            plain_call: `nn.Module.__call__` as torch has it.
             over: the script is stopped after this.
         """
         self.guarded("probes", lambda: probes.measure(self._store, over=over))
-        self.guarded("probes", lambda: self._probe_ourselves(tracker, capture, deck, hooks))
 
-    def _probe_ourselves(self, tracker: Tracker, capture: Capture, deck: TapeDeck, hooks: Hooks) -> None:
-        self._learned.stop_looking()
-        phases = tracker.clock.entered / max(1, tracker.steps)
-        with deck.as_when_timed({self._own_cost.MODULE}), torch.enable_grad():
-            cost = self._own_cost.per_step_us(phases=phases, original=hooks.module_call)
-        capture.note_hook_cost(cost)
+        def probe_hooks() -> None:
+            self._learned.stop_looking()
+            phases = tracker.clock.entered / max(1, tracker.steps)
+            with as_when_timed([self._own_cost.MODULE]), torch.enable_grad():
+                cost = self._own_cost.per_step_us(phases=phases, original=plain_call)
+            capture.note_hook_cost(cost)
+
+        self.guarded("probes", probe_hooks)
 
     def write_ending(
         self, tracker: Tracker, capture: Capture, *, loaders: LoaderWatch, compiles: CompileWatch

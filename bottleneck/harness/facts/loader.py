@@ -14,7 +14,6 @@ import traceback
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
@@ -75,42 +74,6 @@ class LoaderWatch:
             # A forked child takes its parent's hooks out too, and has no say in its files.
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def fetched(
-        self,
-        iterator: object,
-        batch: object,
-        tensors: list[Any],
-        *,
-        wait_ms: float,
-        step_index: int,
-        window: str,
-    ) -> None:
-        """Note one batch handed over.
-
-        Args:
-            iterator: what `next()` was called on.
-            batch: what it returned.
-            tensors: the tensors in the batch.
-            wait_ms: host time blocked in it.
-            step_index: the step under way.
-            window: name of the window under way.
-        """
-        loader = self.handed_over(
-            iterator,
-            at_ns=time.perf_counter_ns(),
-            grad=torch.is_grad_enabled(),
-            wait_ms=wait_ms,
-            step_index=step_index,
-            window=window,
-        )
-        if loader is None:
-            return
-        try:
-            facts = loader.facts
-            loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
-        except Exception as error:
-            self._problem = f"{type(error).__name__}: {error}"
-
     def handed_over(
         self,
         iterator: object,
@@ -120,7 +83,7 @@ class LoaderWatch:
         wait_ms: float,
         step_index: int,
         window: str,
-    ) -> LoaderRecord | None:
+    ) -> None:
         """Note that a batch was handed over, whatever was in it.
 
         Args:
@@ -145,8 +108,15 @@ class LoaderWatch:
             iteration.loader.no_grad += not grad
         except Exception as error:
             self._problem = f"{type(error).__name__}: {error}"
-            return None
-        return iteration.loader
+
+    def look_at(self, iterator: object, batch: object, tensors: list[Any]) -> None:
+        """Note what is in a batch that was handed over by this iterator; `tensors` are those in it."""
+        try:
+            loader = self._iteration_of(iterator).loader
+            facts = loader.facts
+            loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
+        except Exception as error:
+            self._problem = f"{type(error).__name__}: {error}"
 
     def train_fetch(self, iterator: object) -> None:
         """A backward followed this iterator's batch."""

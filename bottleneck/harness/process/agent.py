@@ -1,24 +1,38 @@
-"""The agent: turns what the hooks see into steps, phases and windows of one process.
+"""The agent: makes steps, phases and windows of the events of one process.
 
 In: a plan, and where to put facts; then every event of the training thread. Out: a run folder with
 windows, trace and memory snapshot; a stop request once all of it is captured.
 
-Between two cuts an event costs a few microseconds and allocates next to nothing; everything dear
+Between two cuts an event costs a few microseconds and allocates next to nothing; everything expensive
 (profiler, counters, files) happens at cuts where a window changes, outside every step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import torch_private
+from ..events.buffer import EventBuffer
 from ..events.hooks import Hooks
-from ..events.tape_deck import TapeDeck
+from ..events.table import (
+    BACKWARD,
+    COPY,
+    EVALUATION,
+    FETCH,
+    FORWARD,
+    OPTIMIZER,
+    OPTIMIZER_BUILT,
+    SCALER,
+    SCRIPT_PROFILER,
+    WORKERS,
+    ZERO_GRAD,
+)
 from ..events.update_label import UpdateLabel, in_update
 from ..facts.batch_facts import size_of, tensors_of
 from ..facts.compiler import CompileWatch
@@ -36,11 +50,12 @@ from ..windows.tracker import Tracker
 from . import presence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ...runs.plan import Plan
     from ...runs.store import Store
-    from ..events.observer import Observer
+    from ..events.buffer import Entry
+    from ..events.table import Event
     from .progress import Progress
     from .stopping import Stopper
 
@@ -48,7 +63,7 @@ __all__ = ["Agent"]
 
 
 class Agent:
-    """Observer of the hooks; see `observer.Observer` for when its methods are called."""
+    """Observer of the buffer; see `buffer.Observer` for when its methods are called."""
 
     def __init__(
         self,
@@ -62,10 +77,9 @@ class Agent:
         self.rule = rule if rule is not None else StepRule()
         self._plan = plan
         self._stopper = stopper
-        self._hooks = Hooks(self)
+        self.buffer = EventBuffer(self, stopper)
+        self._hooks = Hooks(self.buffer)
         self._own_cost = OwnCost()
-        self._live = False
-        self._thread: int | None = None
         self._loader_watch = LoaderWatch(store)
         self._compile_watch = CompileWatch(store, began=self._compilation_begins)
         self._horizon = horizon.Horizon()
@@ -89,24 +103,28 @@ class Agent:
             found_sync=lambda: self._learned.sites.note("synchronisation"),
             at_trace_end=self._facts.write_settings,
         )
-        self._deck = TapeDeck(
-            self,
-            self._hooks,
-            self._tracker,
-            stopper,
-            capture=self.capture,
-            compiles=self._compile_watch,
-            learned=self._learned,
-            own_cost=self._own_cost,
-        )
         self._tracker.capture, self._tracker.notes = self.capture, self._notes
+        self._to_hold = False
+        """A window is timed: from the end of the next update on, events are held."""
+        self._held_before = self._hooks_are_fast = False
+        self._look: dict[Event, Callable[[Any], object]] = {
+            FETCH: lambda _: self._learned.look("data"),
+            WORKERS: lambda _: self._learned.look("data"),
+            FORWARD: self._look_at_call,
+            EVALUATION: self._look_at_evaluation,
+            BACKWARD: lambda _: self._learned.backward(is_update=not self.rule.optimizer_built),
+            OPTIMIZER: self._look_at_update,
+            SCALER: lambda scaler: self._learned.grad_scaler(scaler[0]),
+            ZERO_GRAD: self._learned.zero_grad,
+            COPY: lambda _: self._learned.sites.note("h2d"),
+        }
+        """What is learned from events while each is taken at once."""
 
     # -- life ----------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Put every hook in; from now on the script is observed."""
-        presence.came(self)
-        self._live = True
+        presence.register(self)
         self._hooks.install()
         self._loader_watch.install()
         self._compile_watch.install()
@@ -115,25 +133,24 @@ class Agent:
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
-        self._deck.leave()
-        self._live = False
+        self.buffer.release()
+        self.buffer.close()
         self._failures.detach()
         self._meter.garbage.uninstall()
         self._compile_watch.uninstall()
         self._loader_watch.uninstall()
         self._hooks.uninstall()
-        presence.went(self)
+        presence.unregister(self)
 
-    def deafen(self) -> None:
-        """This process is a fork of the one that is watched: hear nothing any more."""
-        self._live = False
-        self._hooks.observer = self
+    def ignore_events(self) -> None:
+        """This process is a fork of the one that is watched: take no event any more."""
+        self.buffer.close()
         self._hooks.widen()
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
         guarded = self._facts.guarded
-        guarded("capture", self._deck.leave)
+        guarded("capture", self.buffer.release)
         guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
         if not self._facts.has_settings or not self.capture.done:
             guarded("capture", self._finish_capture)
@@ -165,122 +182,74 @@ class Agent:
         if call is not None:
             call()
 
-    @property
-    def observer(self) -> Observer:
-        """Who is told of events just now."""
-        return self._hooks.observer
+    # -- events, taken at once -----------------------------------------------------------------
 
-    # -- who asks ------------------------------------------------------------------------------
-
-    def mine(self) -> bool:
+    def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
         """See `Observer`."""
-        return self._live and (self._thread is None or self._thread == get_ident())
-
-    def own_profiler_busy(self) -> bool:
-        """See `Observer`."""
-        return self.capture.own_profiler_busy
-
-    def foreign_profiler(self, *, active: bool) -> None:
-        """See `Observer`."""
-        if self._live:
-            self.capture.foreign_profiler(active=active)
-
-    # -- events --------------------------------------------------------------------------------
-
-    def begin_fetch(self, at: int | None = None) -> bool:
-        """See `Observer`."""
-        if not self.mine():
-            return False
-        self._tracker.start(perf_counter_ns())
-        if self.rule.in_optimizer:
+        tracker = self._tracker
+        tracker.start(now)
+        if event.follows_update and self.rule.in_optimizer:
             self._recover()
-        if self.rule.fetch():
-            self._cut(at)
-        if not self.rule.inside:
+        if tracker.ends_step(event):
+            self._cut(now, paused=paused)
+        if event.ends_step and not self.rule.inside:
             self._stopper.safe_point()
-        self._learned.look("data")
-        self.clock.enter("data")
-        return True
+        look = self._look.get(event)
+        if look is not None:
+            look(subject)
+        tracker.enter(event, perf_counter_ns(), subject if event.begins_with else None)
 
-    def end_fetch(self, iterator: object, batch: object) -> None:
+    def ended(self, event: Event, subject: Any, result: Any) -> None:
         """See `Observer`."""
-        wait_ns = self.clock.leave()
-        if batch is None or self.capture.done:
+        if event is FETCH and result is not None:
+            self._look_at_batch(subject, result)
+        elif event.updates:
+            if not self.rule.in_optimizer:
+                self._update_label.end()
+            if self._to_hold:
+                self._hold()
+
+    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
+        """See `Observer`."""
+        self._tracker.take(entries, held=held)
+
+    def happened(self, event: Event, subject: Any) -> None:
+        """See `Observer`."""
+        if event is OPTIMIZER_BUILT:
+            self.rule.optimizer_built = True
+            self._learned.optimizers.built(subject)
+        elif event is SCRIPT_PROFILER and not self.capture.own_profiler_busy:
+            self.capture.foreign_profiler(active=subject)
+
+    def _look_at_batch(self, iterator: object, batch: object) -> None:
+        if self.capture.done:
             return
         began = perf_counter_ns()
         tensors = tensors_of(batch)
         count, elements = size_of(tensors)
         self._meter.batch_bytes += count
         self._meter.batch_elements += elements
-        self._tracker.came_from(iterator)
-        self._loader_watch.fetched(
-            iterator,
-            batch,
-            tensors,
-            wait_ms=wait_ns / 1e6,
-            step_index=self._tracker.steps,
-            window=self.capture.window_name,
-        )
+        self._loader_watch.look_at(iterator, batch, tensors)
         self._own_cost.add(began)
 
-    def begin_forward(self, module: torch.nn.Module, at: int | None = None) -> str | None:
-        """See `Observer`."""
-        rule = self.rule
-        if not self.mine() or rule.in_backward:
-            return None
-        self._tracker.start(perf_counter_ns())
-        if not rule.inside:
-            if rule.forward():
-                self._cut(at)
-            self._stopper.safe_point()
+    def _look_at_call(self, module: torch.nn.Module) -> None:
         if self._at_training is not None and torch.is_grad_enabled():
             self._training_begins()
         if self._learned.looking:
             self._learned.roots.add(type(module))
-        label = "forward"
-        if torch.is_grad_enabled() or torch_private.is_traced_module(module):
-            if self._learned.looking:
-                self._learned.forward(module)
-                self._notes.met_root(module)
-                self._failures.attach()
-            else:
-                self._learned.lines.forward()
+            self._learned.forward(module)
+            self._notes.met_root(module)
+            self._failures.attach()
         else:
-            label = "evaluation"
-            if not self._meter.evaluations:
-                self._learned.without_gradients(module)
-        self._tracker.enter_forward(perf_counter_ns(), label)
-        return label
+            self._learned.lines.forward()
 
-    def begin_backward(self, accumulates: bool, at: int | None = None) -> bool:
-        """See `Observer`."""
-        if not self.mine():
-            return False
-        if self._thread is None:
-            self._thread = get_ident()
-        self._tracker.start(perf_counter_ns())
-        if not self.rule.inside:
-            if self.rule.backward():
-                self._cut(at)
-            self._stopper.safe_point()
-        self._learned.backward(is_update=not self.rule.optimizer_built)
-        self._tracker.enter_backward(perf_counter_ns(), accumulates)
-        return True
+    def _look_at_evaluation(self, module: torch.nn.Module) -> None:
+        if self._learned.looking:
+            self._learned.roots.add(type(module))
+        if not self._meter.evaluations:
+            self._learned.without_gradients(module)
 
-    def end_backward(self) -> None:
-        """See `Observer`."""
-        self._tracker.backward_ends(perf_counter_ns())
-
-    def begin_optimizer(self, optimizer: object) -> None:
-        """See `Observer`."""
-        if not self._live:
-            return
-        if self._thread is None:
-            self._thread = get_ident()
-        elif self._thread != get_ident():
-            self.rule.foreign_update()
-            return
-        self._tracker.start(perf_counter_ns())
+    def _look_at_update(self, optimizer: object) -> None:
         if self._learned.looking:
             self._learned.update(optimizer)
             self._failures.attach()
@@ -288,90 +257,88 @@ class Agent:
             self._learned.lines.update()
         if not self.rule.in_optimizer:
             self._update_label.begin()
-        self._tracker.optimizer_begins(perf_counter_ns())
-
-    def end_optimizer(self, optimizer: object) -> None:
-        """See `Observer`."""
-        if not self.mine():
-            return
-        self._tracker.optimizer_ends(perf_counter_ns(), id(optimizer))
-        if not self.rule.in_optimizer:
-            self._update_label.end()
-        if self._deck.wanted:
-            self._deck.start()
-
-    def begin_scaler(self, scaler: object) -> None:
-        """See `Observer`."""
-        self._learned.grad_scaler(scaler)
-        self._tracker.scaler_begins(perf_counter_ns())
-
-    def end_scaler(self, optimizer: object) -> None:
-        """See `Observer`."""
-        self._tracker.scaler_ends(perf_counter_ns(), id(optimizer))
-        if self._deck.wanted:
-            self._deck.start()
-
-    def begin_zero_grad(self, set_to_none: object, at: int | None = None) -> bool:
-        """See `Observer`."""
-        if not self.mine():
-            return False
-        self._tracker.start(perf_counter_ns())
-        if self.rule.in_optimizer:
-            self._recover()
-        inside = self.rule.inside
-        if self.rule.zero_grad():
-            self._cut(at)
-        if not inside:
-            self._stopper.safe_point()
-        self._learned.zero_grad(set_to_none)
-        self.clock.enter("zero_grad")
-        return True
-
-    def begin_copy(self) -> None:
-        """See `Observer`."""
-        self._learned.sites.note("h2d")
-        self.clock.enter("h2d")
-
-    def begin_label(self, name: str) -> None:
-        """See `Observer`."""
-        self.clock.enter(name)
-
-    def end_phase(self) -> None:
-        """See `Observer`."""
-        self.clock.leave()
-
-    def built_optimizer(self, optimizer: object) -> None:
-        """See `Observer`."""
-        if self._live:
-            self.rule.optimizer_built = True
-            self._learned.optimizers.built(optimizer)
 
     def _whereabouts(self) -> tuple[str, int, str, int | None]:
         """Phase, step, window and training thread as of now; may be asked by another thread."""
-        phase = self.clock.innermost or "" if self._deck.tape is None else self._deck.tape.innermost
-        return phase, self._tracker.steps, self.capture.window_name, self._thread
+        phase = self.buffer.innermost(self.clock.open_phases)
+        return phase, self._tracker.steps, self.capture.window_name, self.buffer.thread
 
     def _recover(self) -> None:
         """An exception may have left an optimizer step, whose hook for the end then never runs."""
-        if in_update(sys._getframe(2)):
+        if in_update(sys._getframe(1)):
             return
+        self.buffer.in_optimizer = 0
         self.rule.optimizer_escaped()
         self.clock.close_to(0)
         self._update_label.close()
 
+    # -- events, held --------------------------------------------------------------------------
+
+    def _hold(self) -> None:
+        """An update has ended in a window that is timed: from now on events are held, not looked at."""
+        rule = self.rule
+        if rule.inside:
+            return
+        self._to_hold = False
+        steps = self.steps_to_hold()
+        # The cycle of a step must be known, and a compilation must be noticed when it begins.
+        if rule.next_cut == "unknown" or steps == 1 or not self._compile_watch.foretells:
+            return
+        self._held_before = True
+        self._meter.garbage.sink = self.buffer.collected
+        self.buffer.hold(
+            steps,
+            at_fetch=rule.next_cut == "fetch",
+            armed=rule.pending,
+            mark=self.capture.mark if torch_private.device_kind() != "cpu" else None,
+        )
+        self._hooks_are_fast = not self._compile_watch.asked_for
+        if self._hooks_are_fast and self._hooks.narrow(self._learned.roots):
+            self._own_cost.nested_are_free = True
+
+    def released(self) -> None:
+        """See `Observer`."""
+        self._hooks.widen()
+        self._meter.garbage.sink = None
+
+    def steps_to_hold(self) -> int:
+        """See `Observer`."""
+        return self.capture.steps_to_hold()
+
+    def first_evaluation(self) -> None:
+        """See `Observer`."""
+        self._learned.sites.note("evaluation")
+
+    @contextlib.contextmanager
+    def _as_when_timed(self, roots: Iterable[type]) -> Iterator[None]:
+        """Have the hooks as they were while steps were timed; what is held meanwhile is forgotten.
+
+        Args:
+            roots: classes of modules that are called meanwhile.
+        """
+        if self._held_before:
+            self.buffer.hold(sys.maxsize, at_fetch=True, armed=False, mark=None)
+            self.buffer.ask = not self._hooks_are_fast
+            if self._hooks_are_fast:
+                self._hooks.narrow(roots)
+        try:
+            yield
+        finally:
+            self._hooks.widen()
+            self.buffer.drop()
+
     # -- steps ---------------------------------------------------------------------------------
 
-    def _cut(self, at: int | None = None) -> None:
-        """A step ends here, or ended at `at` (perf_counter_ns), and the next begins."""
+    def _cut(self, now: int, *, paused: bool) -> None:
+        """A step has ended at `now` (perf_counter_ns); `paused`: work of ours lies in between."""
         if self.capture.done:
             return
         if self._at_training is not None:
             self._training_begins()
         measuring = self.capture.measuring
-        now = perf_counter_ns() if at is None else at
         self._own_cost.add(now)
         began = perf_counter_ns()
-        changed = self._tracker.cut(now, paused=at is not None)
+        changed = self._tracker.cut(now, paused=paused)
         self._learned.at_cut(warming_up=self.capture.stage == "warm-up" and self._plan.trial is None)
         if changed:
             # What changing the window took lies outside of every step.
@@ -381,25 +348,26 @@ class Agent:
             return
         self._own_cost.add(began)
         self._own_cost.stepped(self._tracker.steps, counts=measuring)
-        if self._deck.tape is not None and not self.capture.measuring:
+        if self.buffer.holding and not self.capture.measuring:
             # The step rule has learned something new meanwhile: these steps are warm-up again.
-            self._deck.leave()
+            self.buffer.release()
 
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
-        self._cut()
+        self.buffer.flush()
+        self._cut(perf_counter_ns(), paused=False)
 
     def begin_step(self) -> None:
         """The program marks its first step's beginning itself (`Harness.step`)."""
-        if self._thread is None:
-            self._thread = get_ident()
+        if self.buffer.thread is None:
+            self.buffer.thread = get_ident()
         self._tracker.start(perf_counter_ns())
 
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
-        self._deck.leave()
+        self.buffer.release()
         stage = self.capture.stage
-        self._deck.wanted = self.capture.measuring
+        self._to_hold = self.capture.measuring
         on_device = torch_private.device_kind() != "cpu"
         self._meter.reads_usage = not on_device
         if stage in ("trace", "memory") and on_device:
@@ -412,15 +380,22 @@ class Agent:
     def _all_captured(self) -> None:
         if self._plan.trial is None:
             over = not self._plan.run_to_end
-            self._facts.probe(self._tracker, self.capture, deck=self._deck, hooks=self._hooks, over=over)
+            self._facts.probe(
+                self._tracker,
+                self.capture,
+                as_when_timed=self._as_when_timed,
+                plain_call=self._hooks.plain_call,
+                over=over,
+            )
         self._facts.write_summary(self._tracker, self.capture)
         if self._plan.run_to_end:
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would
-            # make the script recompile. Deaf they cost a microsecond a step until its end.
-            self._live = False
+            # make the script recompile. Closed they cost a microsecond a step until its end.
+            self.buffer.close()
         else:
             self._stopper.request()
 
     def _compilation_begins(self) -> None:
-        if self._thread == get_ident():
-            self._deck.leave()
+        if self.buffer.thread == get_ident():
+            self._to_hold = False
+            self.buffer.release()

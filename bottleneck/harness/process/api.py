@@ -29,6 +29,7 @@ from ...model.run import Run, ScriptOutcome
 from ...runs.plan import Plan
 from ...runs.store import Store
 from .. import torch_private
+from ..events.table import LABEL
 from ..windows.steps import ManualRule
 from ..windows.trace import prepare_environment
 from .agent import Agent
@@ -206,10 +207,9 @@ class Harness:
     def label(self, name: str) -> Iterator[None]:
         """Name a stretch of the program; it becomes a phase of the step and a range in the trace."""
         agent = self._agent
-        if agent is None or not agent.mine():
+        if agent is None or not agent.buffer.begin(LABEL, name):
             yield
             return
-        agent.observer.begin_label(name)
         try:
             if torch_private.profiler_running():
                 with torch_private.record_function(name):
@@ -217,7 +217,7 @@ class Harness:
             else:
                 yield
         finally:
-            agent.observer.end_phase()
+            agent.buffer.end(LABEL, name)
 
     def _begin(self) -> None:
         if self._owner and self._agent is not None:

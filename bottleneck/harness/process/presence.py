@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .agent import Agent
 
-__all__ = ["active", "came", "went"]
+__all__ = ["active", "register", "unregister"]
 
 _watching: list[weakref.ref[Agent]] = []
 
@@ -24,24 +24,24 @@ def active() -> Agent | None:
     return _watching[-1]() if _watching else None
 
 
-def came(agent: Agent) -> None:
+def register(agent: Agent) -> None:
     """The hooks of this agent are about to go in."""
     _watching.append(weakref.ref(agent))
     # A forked data-loader worker has its parent's thread identity; it must not cut steps.
-    os.register_at_fork(after_in_child=_deafen(weakref.ref(agent)))
+    os.register_at_fork(after_in_child=_silence(weakref.ref(agent)))
 
 
-def went(agent: Agent) -> None:
+def unregister(agent: Agent) -> None:
     """Its hooks are out again."""
     _watching[:] = [watching for watching in _watching if watching() not in (None, agent)]
 
 
-def _deafen(agent: weakref.ref[Agent]) -> Callable[[], None]:
+def _silence(agent: weakref.ref[Agent]) -> Callable[[], None]:
     """Return what a forked child does with its parent's agent; a weak one, as it cannot be removed."""
 
-    def deafen() -> None:
+    def silence() -> None:
         watching = agent()
         if watching is not None:
-            watching.deafen()
+            watching.ignore_events()
 
-    return deafen
+    return silence

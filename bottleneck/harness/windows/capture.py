@@ -154,19 +154,19 @@ class Capture:
         return changed
 
     def add(self, row: Row) -> None:
-        """A step had ended before this call, and no window changes by it; `mark` was called in time."""
+        """A step ended before this call, and no window changes by it; `mark` was called when it ended."""
         if self.stage != "done":
             self._book.add(row, timed=False)
 
     def mark(self) -> None:
-        """A step ends that `add` is told of later."""
+        """A step ends whose row is added later."""
         self._book.mark()
 
-    def burst(self) -> int:
-        """Return how many steps may be told of together, from now on."""
+    def steps_to_hold(self) -> int:
+        """Return for how many steps from now on events may be held, and handed over together."""
         if not self.measuring:
             return 1
-        return self._times.burst(len(self._book.rows), after=self.stage == "after")
+        return self._times.steps_to_hold(len(self._book.rows), after=self.stage == "after")
 
     def restart(self) -> None:
         """The step rule has learned another cycle: steps so far do not compare with later ones."""

@@ -20,7 +20,7 @@ from ...runs.plan import Plan
 from .table import Row, counted_ms
 
 __all__ = [
-    "Schedule", "awaits_evaluation", "baseline_is_enough", "has_settled", "make_schedule", "steps_to_tell",
+    "Schedule", "awaits_evaluation", "baseline_is_enough", "has_settled", "make_schedule", "steps_to_hold",
     "warmup_is_over",
 ]  # fmt: skip
 
@@ -62,9 +62,9 @@ LOOK_EVERY = 5
 """Steps between two looks at whether the window is long enough."""
 MOST_TOGETHER = 64
 """And which has no more steps left than these: more would be kept for long before they are looked at."""
-BURST = 10
-"""Steps that are told of together while they are timed."""
-BURST_MS = 50.0
+STEPS_HELD = 10
+"""Steps whose events are held and handed over together, while steps are timed."""
+HELD_STEP_MS = 50.0
 """Steps longer than this are looked at one by one: what the hooks cost does not matter in them."""
 WHOLE_MS = 500.0
 """A window that is over so soon is looked at only when it is."""
@@ -201,8 +201,8 @@ def make_schedule(
     )
 
 
-def steps_to_tell(count: int, *, shortest: int, longest: int, step_ms: float) -> int:
-    """Return how many steps of a timed window may be told of together: until the next look at it.
+def steps_to_hold(count: int, *, shortest: int, longest: int, step_ms: float) -> int:
+    """Return for how many steps of a timed window events may be held: until the next look at it.
 
     Args:
         count: steps it has.
@@ -210,7 +210,7 @@ def steps_to_tell(count: int, *, shortest: int, longest: int, step_ms: float) ->
         longest: steps that end it.
         step_ms: a typical step.
     """
-    if step_ms > BURST_MS:
+    if step_ms > HELD_STEP_MS:
         return 1
     rest = longest - count
     if 0 < rest <= MOST_TOGETHER and rest * step_ms <= WHOLE_MS:
@@ -219,7 +219,7 @@ def steps_to_tell(count: int, *, shortest: int, longest: int, step_ms: float) ->
     look += -look % LOOK_EVERY
     if count < longest:
         look = min(look, longest)
-    return min(BURST, look - count)
+    return min(STEPS_HELD, look - count)
 
 
 def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:

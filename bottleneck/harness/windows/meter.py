@@ -35,7 +35,7 @@ class StepMeter:
         """Page faults and CPU times of each step: what a run without a device is judged by. The
         system call takes 7 us between cold caches, and for a device run its windows' totals do."""
         self.late = False
-        """Steps are told of later: what counters show then is shared out among them and the next."""
+        """Steps are taken in later: what counters show then is shared out among them and the next."""
         self._usage: Any = resource.getrusage(resource.RUSAGE_SELF)
         self._unread: list[Row] = []
         self._history: list[int] = []

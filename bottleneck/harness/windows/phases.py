@@ -68,6 +68,11 @@ class PhaseClock:
         return self._open[-1][0] if self._open else None
 
     @property
+    def open_phases(self) -> list[str]:
+        """The names of the phases that are open now, outermost first."""
+        return [phase[0] for phase in self._open]
+
+    @property
     def depth(self) -> int:
         """How many phases are open."""
         return len(self._open)

@@ -21,7 +21,7 @@ from .lengths import (
     awaits_evaluation,
     baseline_is_enough,
     make_schedule,
-    steps_to_tell,
+    steps_to_hold,
     warmup_is_over,
 )
 from .table import counted_ms
@@ -138,15 +138,15 @@ class Timetable:
         total = msgspec.structs.replace(schedule, baseline_max=schedule.baseline_max + schedule.after)
         return baseline_is_enough([*baseline, *rows], total)
 
-    def burst(self, count: int, *, after: bool) -> int:
-        """Return how many steps may be told of together, in a timed window that has `count` by now."""
+    def steps_to_hold(self, count: int, *, after: bool) -> int:
+        """Return how many steps' events may be held, in a timed window that has `count` by now."""
         schedule = self._drawn_up
         if schedule is None or self._plan.trial is not None:
             return 1
         shortest, longest = schedule.baseline_min, schedule.baseline_max
         if after:
             shortest, longest = min(AFTER_STEPS, schedule.after), schedule.after
-        return steps_to_tell(count, shortest=shortest, longest=longest, step_ms=self.step_ms)
+        return steps_to_hold(count, shortest=shortest, longest=longest, step_ms=self.step_ms)
 
     # -- the clock -----------------------------------------------------------------------------
 

@@ -1,22 +1,34 @@
 """Keeps the account of steps: what each event of the training thread means for the step under way.
 
 In: events, each with the time at which it happened. Out: phases, rows, cuts; a row goes to the
-capture at every cut. An event may be told as it happens, by the agent, or later together with
-others, by the tape: what comes of it is the same, but that windows do not change for a step told
-later.
+capture at every cut. An event may be taken in as it happens, or later together with others: what comes
+of it is the same, but that windows do not change for a step taken in later.
 """
 
 from __future__ import annotations
 
 import weakref
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..events.table import (
+    BACKWARD,
+    COLLECTED,
+    EVALUATION,
+    EVENTS,
+    FETCH,
+    LABEL,
+    OPTIMIZER,
+    SCALER,
+    UPDATE_ELSEWHERE,
+)
 from .meter import StepMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ..events.buffer import Entry
+    from ..events.table import Event
     from ..facts.compiler import CompileWatch
     from ..facts.loader import LoaderWatch
     from ..facts.memory_notes import NoteBook
@@ -25,16 +37,20 @@ if TYPE_CHECKING:
     from .steps import StepRule
     from .table import Row
 
-__all__ = ["Told", "Tracker"]
+__all__ = ["Tracker"]
 
 VOTES = 200
 """Batches whose fate, trained on or evaluated, is told to the loader watch; then never again."""
 
-if TYPE_CHECKING:
-    Told = tuple[Callable[[int, Any], None], int, Any]
-    """An event: a method of the tracker, time.perf_counter_ns() of it, and what the method needs."""
-else:
-    Told = tuple
+
+class _Meaning(NamedTuple):
+    """What an event means for the step under way."""
+
+    ends_step: Callable[[], bool] | None
+    """Asks the step rule whether a step ends right before it."""
+    begin: Callable[[Any], None] | None
+    end: Callable[[int, Any, int], None] | None
+    """Is given the time of its end, what its end says, and the ns it took."""
 
 
 class Tracker:
@@ -73,15 +89,69 @@ class Tracker:
         self._iterator: weakref.ref[Any] | None = None
         self._trained = self._evaluated = False
         self._votes = 0
+        begins: dict[Event, Callable[[Any], None]] = {
+            EVALUATION: self._evaluation_begins,
+            BACKWARD: self._backward_begins,
+            OPTIMIZER: lambda _: rule.optimizer_begin(),
+            SCALER: lambda _: rule.scaler_begin(),
+            COLLECTED: self._collected,
+            UPDATE_ELSEWHERE: lambda _: rule.foreign_update(),
+        }
+        ends: dict[Event, Callable[[int, Any, int], None]] = {
+            FETCH: self._fetch_ended,
+            BACKWARD: self._backward_ended,
+            OPTIMIZER: self._optimizer_ended,
+            SCALER: self._scaler_ended,
+        }
+        self._meanings = {
+            event: _Meaning(
+                getattr(rule, event.ends_step) if event.ends_step else None,
+                begins.get(event),
+                ends.get(event),
+            )
+            for event in EVENTS
+        }
 
-    def tell(self, events: Iterable[Told]) -> None:
-        """Take in what happened since the last cut or before it; no window changes by it."""
-        self.meter.late = True
+    # -- events --------------------------------------------------------------------------------
+
+    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
+        """Take in events; `held`: since the last cut or before it, so that no window changes by them."""
+        meanings, clock = self._meanings, self.clock
+        self.meter.late = held
+        # The phase that the entry before has begun, if it may end at once.
+        phase, since = "", 0
         try:
-            for event, now, what in events:
-                event(now, what)
+            for event, begins, now, what in entries:
+                ends_step, begin, end = meanings[event]
+                if not begins:
+                    took_ns = clock.spend(phase, since, now) if phase else clock.leave(now)
+                    phase = ""
+                    if end is not None:
+                        end(now, what, took_ns)
+                    continue
+                if phase:
+                    clock.enter(phase, since)
+                if ends_step is not None and ends_step():
+                    self.cut(now)
+                if begin is not None:
+                    begin(what)
+                phase, since = what if event is LABEL else event.phase, now
         finally:
+            if phase:
+                clock.enter(phase, since)
             self.meter.late = False
+
+    def ends_step(self, event: Event) -> bool:
+        """An event is about to begin: whether the step ends right before it."""
+        ends_step = self._meanings[event].ends_step
+        return ends_step is not None and ends_step()
+
+    def enter(self, event: Event, now: int, what: Any) -> None:
+        """An event begins, the cut before it having been made."""
+        begin = self._meanings[event].begin
+        if begin is not None:
+            begin(what)
+        self.clock.enter(what if event is LABEL else event.phase, now)
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -119,45 +189,23 @@ class Tracker:
         self.meter.begin(perf_counter_ns() if paused else now, fresh=paused)
         return changed
 
-    # -- events: each takes its time in ns, and what it is about -------------------------------
+    # -- what single events mean ---------------------------------------------------------------
 
-    def fetch_begins(self, now: int, _: None = None) -> None:
-        """A batch is about to be fetched."""
-        if self.rule.fetch():
-            self.cut(now)
-        self.clock.enter("data", now)
-
-    def fetch_ends(self, now: int, fetched: tuple[weakref.ref[Any], bool] | None) -> None:
-        """It is here: from this iterator, with or without gradients enabled; None when none came."""
-        wait = self.clock.leave(now)
-        if fetched is not None:
-            self._handed_over(*fetched, now, wait)
-
-    def fetch_done(self, began: int, done: tuple[int, weakref.ref[Any], bool]) -> None:
-        """Both at once, for a fetch in which nothing happened: its end in ns, then as above."""
-        if self.rule.fetch():
-            self.cut(began)
-        now, iterator, grad = done
-        self._handed_over(iterator, grad, now, self.clock.spend("data", began, now))
-
-    def _handed_over(self, source: weakref.ref[Any], grad: bool, now: int, wait: int) -> None:
-        iterator = source()
-        if iterator is None or self.capture.done:
+    def _fetch_ended(self, now: int, handed_over: tuple[weakref.ref[Any], bool] | None, wait_ns: int) -> None:
+        """A batch is here: from this iterator, with or without gradients enabled; None when none came."""
+        iterator = handed_over[0]() if handed_over is not None else None
+        if handed_over is None or iterator is None or self.capture.done:
             return
-        self.came_from(iterator)
+        self._vote(iterator)
+        self._horizon.fetched(iterator)
         self._loaders.handed_over(
             iterator,
             at_ns=now,
-            grad=grad,
-            wait_ms=wait / 1e6,
+            grad=handed_over[1],
+            wait_ms=wait_ns / 1e6,
             step_index=self.steps,
             window=self.capture.window_name,
         )
-
-    def came_from(self, iterator: object) -> None:
-        """A batch has come from this iterator."""
-        self._vote(iterator)
-        self._horizon.fetched(iterator)
 
     def _vote(self, iterator: object) -> None:
         """Tell the loader watch what became of the batch before this one: trained on or evaluated."""
@@ -174,55 +222,16 @@ class Tracker:
         if before is not iterator:
             self._iterator = weakref.ref(iterator)
 
-    def forward_begins(self, now: int, label: str) -> None:
-        """A root module is about to be called: as "forward" or as "evaluation"."""
-        if self.rule.forward():
-            self.cut(now)
-        self.enter_forward(now, label)
+    def _evaluation_begins(self, _: None) -> None:
+        self.meter.evaluations += 1
+        self._evaluated = True
 
-    def enter_forward(self, now: int, label: str) -> None:
-        """The call itself, the cut before it having been made."""
-        if label == "evaluation":
-            self.meter.evaluations += 1
-            self._evaluated = True
-        self.clock.enter(label, now)
-
-    def forward_done(self, began: int, now: int) -> None:
-        """Beginning and end of a forward with gradients in which nothing happened."""
-        if self.rule.forward():
-            self.cut(began)
-        self.clock.spend("forward", began, now)
-
-    def backward_begins(self, now: int, accumulates: bool) -> None:
-        """The autograd engine is about to run."""
-        if self.rule.backward():
-            self.cut(now)
-        self.enter_backward(now, accumulates)
-
-    def enter_backward(self, now: int, accumulates: bool) -> None:
-        """The engine itself, the cut before it having been made."""
+    def _backward_begins(self, accumulates: bool) -> None:
         self.rule.backward_begin()
         if accumulates:
             self.meter.accumulations += 1
-        self.clock.enter("backward", now)
 
-    def backward_ends(self, now: int, _: None = None) -> None:
-        """It has returned or raised."""
-        self.clock.leave(now)
-        self._backward_ended(now)
-
-    def backward_done(self, began: int, done: tuple[int, bool]) -> None:
-        """Beginning and end, in ns, of a backward in which nothing happened, and whether it accumulates."""
-        if self.rule.backward():
-            self.cut(began)
-        self.rule.backward_begin()
-        now, accumulates = done
-        if accumulates:
-            self.meter.accumulations += 1
-        self.clock.spend("backward", began, now)
-        self._backward_ended(now)
-
-    def _backward_ended(self, now: int) -> None:
+    def _backward_ended(self, now: int, _what: None, _took_ns: int) -> None:
         if self.rule.backward_end():
             if not self.meter.late:
                 self.notes.after_backward()
@@ -231,60 +240,13 @@ class Tracker:
             if self.rule.pending:
                 self.last_update_ns = now
 
-    def optimizer_begins(self, now: int, _: None = None) -> None:
-        """An optimizer step begins."""
-        self.rule.optimizer_begin()
-        self.clock.enter("optimizer", now)
-
-    def optimizer_ends(self, now: int, key: int) -> None:
-        """The step of the optimizer with this identity has ended."""
-        self.clock.leave(now)
+    def _optimizer_ended(self, now: int, key: int, _took_ns: int) -> None:
         self.rule.optimizer_end(key)
         self.last_update_ns = now
 
-    def optimizer_done(self, began: int, done: tuple[int, int]) -> None:
-        """Beginning and end of an optimizer step in which nothing happened, and of which optimizer."""
-        self.rule.optimizer_begin()
-        now, key = done
-        self.clock.spend("optimizer", began, now)
-        self.rule.optimizer_end(key)
-        self.last_update_ns = now
-
-    def foreign_update(self, _now: int, _: None = None) -> None:
-        """An optimizer stepped on another thread."""
-        self.rule.foreign_update()
-
-    def scaler_begins(self, now: int, _: None = None) -> None:
-        """A GradScaler step begins."""
-        self.rule.scaler_begin()
-        self.clock.enter("optimizer", now)
-
-    def scaler_ends(self, now: int, key: int) -> None:
-        """The GradScaler step for the optimizer with this identity has ended."""
-        self.clock.leave(now)
+    def _scaler_ended(self, now: int, key: int, _took_ns: int) -> None:
         self.rule.scaler_end(key)
         self.last_update_ns = now
 
-    def zero_grad_begins(self, now: int, _: None = None) -> None:
-        """Gradients are about to be cleared."""
-        if self.rule.zero_grad():
-            self.cut(now)
-        self.clock.enter("zero_grad", now)
-
-    def zero_grad_done(self, began: int, now: int) -> None:
-        """Beginning and end of a zero_grad."""
-        if self.rule.zero_grad():
-            self.cut(began)
-        self.clock.spend("zero_grad", began, now)
-
-    def phase_ends(self, now: int, _: None = None) -> None:
-        """The phase that was entered last has ended."""
-        self.clock.leave(now)
-
-    def label_begins(self, now: int, name: str) -> None:
-        """The program names a stretch of its own."""
-        self.clock.enter(name, now)
-
-    def collected(self, _now: int, took_ns: int) -> None:
-        """Python's garbage collector ran for so long."""
+    def _collected(self, took_ns: int) -> None:
         self.meter.garbage.total_ns += took_ns

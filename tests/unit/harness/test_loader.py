@@ -68,8 +68,23 @@ def drain(watch: LoaderWatch, loader: Any, *, step: int = 0, window: str = "base
         if batch is None:
             return step
         wait_ms = (time.perf_counter_ns() - begun) / 1e6
-        watch.fetched(iterator, batch, tensors_of(batch), wait_ms=wait_ms, step_index=step, window=window)
+        hand_over(watch, iterator, batch, wait_ms=wait_ms, step=step, window=window)
         step += 1
+
+
+def hand_over(
+    watch: LoaderWatch,
+    iterator: Any,
+    batch: Any,
+    *,
+    step: int,
+    wait_ms: float = 0.1,
+    window: str = "baseline",
+) -> None:
+    """Note a batch and look at it, as the agent does while events are taken at once."""
+    at_ns, grad = time.perf_counter_ns(), torch.is_grad_enabled()
+    watch.handed_over(iterator, at_ns=at_ns, grad=grad, wait_ms=wait_ms, step_index=step, window=window)
+    watch.look_at(iterator, batch, tensors_of(batch))
 
 
 def only(watch: LoaderWatch) -> LoaderFacts:
@@ -140,7 +155,7 @@ def test_roles_are_told_by_what_lies_between_fetches(watch: LoaderWatch) -> None
         iterator = iter(evaluation)
         for batch in iterator:
             step = 3 * epoch + 3
-            watch.fetched(iterator, batch, tensors_of(batch), wait_ms=0.1, step_index=step, window="baseline")
+            hand_over(watch, iterator, batch, step=step)
     assert [facts.role for facts in watch.facts()] == ["train", "eval"]
 
 
@@ -149,7 +164,7 @@ def test_a_loader_iterated_anew_for_every_batch_trains(watch: LoaderWatch) -> No
     for step in range(4):
         iterator = iter(loader)
         batch = next(iterator)
-        watch.fetched(iterator, batch, tensors_of(batch), wait_ms=0.1, step_index=step, window="baseline")
+        hand_over(watch, iterator, batch, step=step)
         del iterator
     facts = only(watch)
     assert (facts.iterators, facts.fetches, facts.role) == (4, 4, "train")
@@ -247,7 +262,7 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
     assert sum(item.total_ms or 0 for item in production.sites) == pytest.approx(
         sum(production.fetch_ms) + sum(production.collate_ms), rel=0.01
     )
-    watch.fetched(object(), None, [], wait_ms=0.0, step_index=99, window="baseline")
+    hand_over(watch, object(), None, step=99)
     until = time.monotonic() + 60
     while sys.getswitchinterval() != switch and time.monotonic() < until:
         time.sleep(0.01)

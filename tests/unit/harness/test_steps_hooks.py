@@ -151,10 +151,10 @@ def test_a_step_that_raises_does_not_end_the_cuts(agent: Agent) -> None:
 
     with pytest.raises(ValueError, match="no loss"):
         optimizer.step(bad_closure)
-    agent._deck.leave()
+    agent.buffer.release()
     before = agent.rule.cuts
     train(5, model, optimizer, batches)
-    agent._deck.leave()
+    agent.buffer.release()
     assert agent.rule.cuts == before + 5
     assert agent.clock.depth == 0
 

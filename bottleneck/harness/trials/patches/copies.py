@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ....model.fix import Beside
-from ...events.hooks import _to_device
+from ...events.hooks import goes_to_device
 from ...lines.sites import user_site
 from .base import Patch, plural
 from .loaders import Pinned
@@ -44,7 +44,7 @@ class AsyncCopies(Patch):
 
     def _make_copy(self, original: Any) -> Any:
         def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or tensor.device.type != "cpu" or not _to_device(args, kwargs):
+            if _is_compiling() or tensor.device.type != "cpu" or not goes_to_device(args, kwargs):
                 return original(tensor, *args, **kwargs)
             if not self._training or isinstance(tensor, torch.nn.Parameter) or tensor.is_sparse:
                 return original(tensor, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What is noted right where it happens is what the observer would have been told."""
+"""What the fast wrappers note is what the wide ones would have handed over."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import optimizer as optim_module
 from torch.utils.data import DataLoader, TensorDataset
 
+from torch_bottleneck.harness.events.buffer import EventBuffer
 from torch_bottleneck.harness.events.hooks import Hooks
-from torch_bottleneck.harness.events.tape import Tape
 from torch_bottleneck.harness.process.agent import Agent
 from torch_bottleneck.harness.process.progress import Progress
 from torch_bottleneck.harness.process.stopping import Stopper
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from torch_bottleneck.harness.events.table import Event
     from torch_bottleneck.harness.windows.table import Row
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -204,53 +205,59 @@ def account(program: Callable[[], None], folder: Path) -> tuple[list[tuple[Any, 
     agent = make_agent(folder)
     try:
         program()
-        agent._deck.leave()
+        agent.buffer.release()
     finally:
         agent.uninstall()
     assert agent.clock.depth == 0
-    return [told(row) for row in agent.capture._book.rows], agent
+    return [plain_row(row) for row in agent.capture._book.rows], agent
 
 
-def told(row: Row) -> tuple[Any, ...]:
+def plain_row(row: Row) -> tuple[Any, ...]:
     assert sum(row.phases_ns.values()) <= row.wall_ms * 1e6 + 1
     assert min(row.phases_ns.values(), default=0) >= 0
     phases = sorted(name for name, ns in row.phases_ns.items() if ns)
     return row.index, phases, row.micro_steps, row.validation
 
 
+@pytest.mark.parametrize("way", ["held by the wide wrappers", "at once"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_the_account_is_the_same(
-    program: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Callable[[], None], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted, agent = account(program, tmp_path / "noted")
+    fast, agent = account(program, tmp_path / "fast")
     entered = agent.clock.entered
-    monkeypatch.setattr(Hooks, "quicken", lambda *_args: False)
-    observed, other = account(program, tmp_path / "observed")
-    assert noted == observed
-    assert len(noted) > 20
-    assert entered == other.clock.entered
-    mine, theirs = (who._loader_watch.facts() for who in (agent, other))
-    assert [(facts.fetches, len(facts.wait_ms), facts.role) for facts in mine] == [
-        (facts.fetches, len(facts.wait_ms), facts.role) for facts in theirs
+    if way == "at once":
+        monkeypatch.setattr(Agent, "_hold", lambda _: None)
+    else:
+        monkeypatch.setattr(Hooks, "narrow", lambda *_args: False)
+    other, slow = account(program, tmp_path / "other")
+    # That fetches have ended for good is noticed later while events are held: the warm-up begins anew later.
+    assert len(fast) == len(other) or (way, program) == ("at once", cycling)
+    assert fast == other[-len(fast) :]
+    assert len(fast) > 20
+    assert entered == slow.clock.entered
+    one, two = (who._loader_watch.facts() for who in (agent, slow))
+    assert [(facts.fetches, len(facts.wait_ms), facts.role) for facts in one] == [
+        (facts.fetches, len(facts.wait_ms), facts.role) for facts in two
     ]
 
 
-def test_an_everyday_step_takes_no_way_through_the_observer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_usual_step_calls_no_function_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    for name in ("begin_forward", "begin_backward", "begin_zero_grad", "begin_fetch", "begin_optimizer"):
-        whole = getattr(Tape, name)
+    whole = EventBuffer.begin
 
-        def method(self: Tape, *args: Any, name: str = name, whole: Any = whole) -> Any:
-            asked.append(name)
-            return whole(self, *args)
+    def begin(self: EventBuffer, event: Event, subject: Any = None) -> bool:
+        asked.append(event.name)
+        return whole(self, event, subject)
 
-        monkeypatch.setattr(Tape, name, method)
-    rows, _agent = account(plain, tmp_path)
-    # Once in ten steps a fetch looks at what was noted; the first step after a change asks for more.
-    assert len(asked) <= len(rows) / 4
-    assert asked.count("begin_optimizer") <= 1
+    monkeypatch.setattr(EventBuffer, "begin", begin)
+    rows, agent = account(plain, tmp_path)
+    first = agent.capture._book.rows[0].index
+    assert first > 2
+    # The warm-up's steps are taken at once. Then, once in ten steps, a fetch looks at what was held; the
+    # first step after a change asks for more.
+    assert len(asked) <= 6 * (first + 1) + len(rows) / 4
+    assert asked.count("optimizer") <= first + 1
 
 
 class Building(nn.Linear):
@@ -266,7 +273,7 @@ class Building(nn.Linear):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward", "data", "optimizer"])
-def test_what_is_open_when_the_tape_is_left_is_closed(where: str, tmp_path: Path) -> None:
+def test_what_is_open_when_events_are_released_is_closed(where: str, tmp_path: Path) -> None:
     agent = make_agent(tmp_path)
     model = Building(4, 4)
     optimizer = optimizer_of(model)
@@ -274,10 +281,10 @@ def test_what_is_open_when_the_tape_is_left_is_closed(where: str, tmp_path: Path
     others: list[torch.optim.Optimizer] = []
 
     def surprise() -> None:
-        assert agent._deck.tape is not None
+        assert agent.buffer.holding
         assert agent._whereabouts()[0] == where
         others.append(optimizer_of(spare))
-        assert agent._deck.tape is None
+        assert not agent.buffer.holding
         assert agent.clock.innermost == where
 
     class Surprising(TensorDataset):
@@ -312,7 +319,7 @@ def test_what_is_open_when_the_tape_is_left_is_closed(where: str, tmp_path: Path
             if i == 30 and where == "optimizer":
                 optimizer.armed = True  # type: ignore[attr-defined]
             optimizer.step()
-        agent._deck.leave()
+        agent.buffer.release()
     finally:
         agent.uninstall()
     assert others
@@ -321,7 +328,7 @@ def test_what_is_open_when_the_tape_is_left_is_closed(where: str, tmp_path: Path
     assert indices == list(range(indices[0], indices[0] + len(indices)))
 
 
-def test_epochs_shorter_than_a_burst_do_not_put_off_the_next_look(tmp_path: Path) -> None:
+def test_epochs_shorter_than_the_holding_do_not_put_off_the_next_look(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     plan = Plan(
         script="train.py", quiet=True, out=str(tmp_path), baseline_steps=25, warmup=4, memory=False,
@@ -355,14 +362,14 @@ def test_every_hook_is_put_back(tmp_path: Path) -> None:
     for (x,) in loader():
         model(x).sum().backward()
         optimizer.step()
-        if agent._deck.tape is not None:
+        if agent.buffer.holding:
             seen = True
             assert [dict(table) for table in tables] != wide
             assert all(
                 getattr(owner, name) is not was for (owner, name), was in zip(places, observed, strict=True)
             )
     assert seen
-    agent._deck.leave()
+    agent.buffer.release()
     assert [dict(table) for table in tables] == wide
     assert [getattr(owner, name) for owner, name in places] == observed
     agent.uninstall()
@@ -379,13 +386,16 @@ def test_a_forked_child_notes_nothing(tmp_path: Path) -> None:
             model(x).sum().backward()
             optimizer.step()
             if i == 40:
-                tape = agent._deck.tape
-                assert tape is not None
-                agent.deafen()  # what os.register_at_fork calls in the child
-                count = len(tape.events)
-                model(x).sum().backward()
-                optimizer.step()
-                assert len(tape.events) == count
+                assert agent.buffer.holding
+                agent.ignore_events()  # what os.register_at_fork calls in the child
+                steps = agent.steps
+                for _ in range(3):
+                    model(x).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                assert agent.buffer.innermost(["nothing is held"]) == "nothing is held"
+                assert agent.steps == steps
+                assert not agent.buffer.holding
                 break
     finally:
         agent.uninstall()

@@ -1,0 +1,300 @@
+"""The one buffer that every event of the training thread goes through.
+
+In: beginnings and ends of events, from the hooks. Out: the same to an observer: each at once, or, while
+steps are timed, held and handed over together at a cut a few steps later. Between the cold caches of a
+real step a line of Python costs five times what it costs in a loop: so as little of it as possible runs
+inside the steps that are timed. What is rare (a stop that is wanted, another optimizer, a compilation, an
+exception out of an optimizer) ends the holding.
+"""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from .table import COLLECTED, EVALUATION, FETCH, LABEL, OPTIMIZER, SCALER, UPDATE_ELSEWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .table import Event
+
+__all__ = ["BEGINS", "ENDS", "Entry", "EventBuffer", "Observer"]
+
+BEGINS, ENDS = True, False
+NOBODY = -1
+"""Identity of no thread."""
+UPDATES_HELD = 40
+"""Updates without the event at which the step should have been cut."""
+PARTS_HELD = 16_000
+"""Of entries, four to each: a long evaluation has no updates at all."""
+
+if TYPE_CHECKING:
+    Entry = tuple[Event, bool, int, Any]
+    """An event, whether it begins, time.perf_counter_ns() of it, and what the table says it says."""
+else:
+    Entry = tuple
+
+
+class Observer(Protocol):
+    """Who the buffer hands events to; all on the training thread."""
+
+    def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
+        """An event begins, and is taken at once. May raise StopRun: then it does not begin.
+
+        Args:
+            event: which.
+            subject: the module, optimizer, name, ... that it is about.
+            now: time.perf_counter_ns().
+            paused: work of ours lies between `now` and this call.
+        """
+
+    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
+        """Take these in; `held`: they happened since the last cut or before it."""
+
+    def ended(self, event: Event, subject: Any, result: Any) -> None:
+        """An event has ended, and was taken at once; `result` is what a fetch returned."""
+
+    def happened(self, event: Event, subject: Any) -> None:
+        """An instant that is taken at once."""
+
+    def first_evaluation(self) -> None:
+        """The user's line that evaluates can be seen; once per hand-over of held events."""
+
+    def steps_to_hold(self) -> int:
+        """Return how many steps may be held, from now on."""
+
+    def released(self) -> None:
+        """Events are handed over at once again."""
+
+
+class Stop(Protocol):
+    """A wish to stop the program."""
+
+    reason: str | None
+    """Why; None while there is no such wish."""
+
+
+class EventBuffer:
+    """Holds events or hands them over; one per process.
+
+    Attributes:
+        note: adds the four parts of an entry; always the same list's method.
+        thread: the training thread, whose events alone are taken; None until it is known.
+        holding: steps are timed.
+        ask: the fast wrappers are to come by way of `begin`: the next event may be a cut.
+        goes_on: the step ends at the next fetch, and its events may be held beyond that.
+        busy: open events whose inner calls of modules are parts of them.
+        steps: that have ended since the last hand-over.
+        mark: called at each of their ends: the device's time is taken there and then.
+    """
+
+    __slots__ = (
+        "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_observer",
+        "_stop", "_updates", "ask", "busy", "goes_on", "holding", "in_backward", "in_optimizer", "mark",
+        "note", "steps", "thread", "updated_in_backward",
+    )  # fmt: skip
+
+    def __init__(self, observer: Observer, stop: Stop) -> None:
+        """Begin with nothing held, handing over at once.
+
+        Args:
+            observer: is handed the events.
+            stop: a stop that is wanted ends the holding.
+        """
+        self._observer = observer
+        self._stop = stop
+        self._entries: list[Any] = []
+        self.note = self._entries.extend
+        self.thread: int | None = None
+        self.busy = self.in_backward = self.in_optimizer = 0
+        self.mark: Callable[[], None] | None = None
+        self._limit = 1
+        self._hand_over_at_once()
+
+    def _hand_over_at_once(self) -> None:
+        self.holding = self.goes_on = False
+        self.ask = self._looks_at_batch = True
+        self._at_fetch = self._armed = self._evaluated = self.updated_in_backward = False
+        self.steps = self._updates = 0
+
+    # -- holding -------------------------------------------------------------------------------
+
+    def hold(self, steps: int, *, at_fetch: bool, armed: bool, mark: Callable[[], None] | None) -> None:
+        """An update has ended in a window that is timed: hold events from now on.
+
+        Args:
+            steps: how many of them may be held.
+            at_fetch: a step ends at a fetch; if not, at the first safe point after its update.
+            armed: an update has ended, and its step not yet.
+            mark: see the attribute; None where there is no device.
+        """
+        self.holding = True
+        self.mark = mark
+        self._limit, self._at_fetch, self._armed = steps, at_fetch, armed
+
+    def release(self) -> None:
+        """Hand over what is held, and everything at once from now on."""
+        self.flush()
+        if self.holding:
+            self._hand_over_at_once()
+            self._observer.released()
+
+    def close(self) -> None:
+        """Take no more events, of no thread."""
+        self.thread = NOBODY
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what is held, and hold nothing more."""
+        self._entries.clear()
+        self._hand_over_at_once()
+
+    def flush(self) -> None:
+        """Hand over what is held."""
+        entries = self._entries
+        count = len(entries)
+        if count:
+            parts = iter(entries[:count])
+            # What another thread adds meanwhile stays.
+            del entries[:count]
+            self._observer.take(zip(parts, parts, parts, parts, strict=True), held=self.holding)
+        if self.holding:
+            # Steps that were handed over count: a short epoch's end does not put off the next look.
+            self._limit = max(1, self._limit - self.steps)
+            self.steps = self._updates = 0
+            self._evaluated = self.goes_on = self.ask = False
+
+    def innermost(self, phases: list[str]) -> str:
+        """Return the phase that is open now; may be asked by another thread.
+
+        Args:
+            phases: those that were open when events were handed over last, outermost first.
+        """
+        phases, entries = list(phases), self._entries[:]
+        for i in range(0, len(entries) - 3, 4):
+            event, begins, _now, what = entries[i : i + 4]
+            if not begins:
+                del phases[-1:]
+            elif event is LABEL or event.phase:
+                phases.append(event.phase or what)
+        return phases[-1] if phases else ""
+
+    # -- events --------------------------------------------------------------------------------
+
+    def mine(self) -> bool:
+        """Whether the calling thread is the training thread, or none is known yet."""
+        return self.thread is None or self.thread == get_ident()
+
+    def begin(self, event: Event, subject: Any = None) -> bool:
+        """Something begins.
+
+        Returns:
+            False where it is none of the training thread's: then `end` is not to be called.
+        """
+        thread = get_ident()
+        if thread != self.thread:
+            if self.thread is not None:
+                if event is OPTIMIZER and self.thread != NOBODY:
+                    self.updated_in_backward = self.holding
+                    self.note((UPDATE_ELSEWHERE, BEGINS, perf_counter_ns(), None))
+                return False
+            if event.names_thread:
+                self.thread = thread
+        now = perf_counter_ns()
+        held = self.holding
+        if held and not self._is_due(event):
+            if event is EVALUATION and not self._evaluated:
+                self._evaluated = True
+                self._observer.first_evaluation()
+            self.note((event, BEGINS, now, subject if event.begins_with else None))
+        else:
+            self.flush()
+            self._observer.begin(event, subject, now, paused=held)
+            if self.holding:
+                self._limit = self._observer.steps_to_hold()
+        self.busy += event.hides_calls
+        self.in_optimizer += event.updates
+        self.in_backward += event.ends_step == "backward"
+        return True
+
+    def _is_due(self, event: Event) -> bool:
+        """Whether an event is taken at once although events are held: the step ends here, or holding does."""
+        if event.flushed == "at once" or (event.follows_update and self.in_optimizer):
+            self.release()
+            return True
+        if not event.ends_step or self.in_optimizer or self.in_backward:
+            return False
+        self.ask = self.goes_on = False
+        if self._stop.reason is not None:
+            self.release()
+            return True
+        if self._armed and (event.ends_step == "fetch" or not self._at_fetch):
+            self.step_goes_on()
+            if self.steps < self._limit:
+                return False
+        elif self._updates < UPDATES_HELD and len(self._entries) < PARTS_HELD:
+            return False
+        self._looks_at_batch = True
+        return True
+
+    def step_goes_on(self) -> None:
+        """A step ends here, and stays in the buffer."""
+        self._armed = self.goes_on = False
+        self._updates = 0
+        self.steps += 1
+        if self.mark is not None and self.steps < self._limit:
+            self.mark()
+
+    def end(self, event: Event, subject: Any = None, result: Any = None) -> None:
+        """What began has ended; `result` is what a fetch returned, None where it raised."""
+        now = perf_counter_ns()
+        what: Any = None
+        if event.updates:
+            what = id(subject[1] if event is SCALER else subject)
+            self.in_optimizer = max(0, self.in_optimizer - 1)
+        elif event is FETCH and result is not None:
+            what = weakref.ref(subject), torch.is_grad_enabled()
+        self.busy -= event.hides_calls
+        self.in_backward -= event.ends_step == "backward"
+        self.note((event, ENDS, now, what))
+        if not self.holding:
+            self.flush()
+            self._observer.ended(event, subject, result)
+        elif event is FETCH and (self._looks_at_batch or result is None):
+            # At the end of an epoch: what is said of the iterator must be said while it lives.
+            self.flush()
+            if result is not None:
+                self._looks_at_batch = False
+                self._observer.ended(event, subject, result)
+        elif event.updates:
+            if self.in_backward:
+                self.updated_in_backward = True
+            elif not self.in_optimizer:
+                self.updated()
+        elif self.updated_in_backward and event.ends_step == "backward" and not self.in_backward:
+            self.updated()
+
+    def updated(self) -> None:
+        """An update has ended: its step will be cut."""
+        self.updated_in_backward = False
+        self._armed = True
+        self._updates += 1
+        if not self._at_fetch or self._updates >= UPDATES_HELD or self._stop.reason is not None:
+            self.ask = True
+        elif self.steps + 1 < self._limit and not self._looks_at_batch:
+            self.goes_on = True
+
+    def happened(self, event: Event, subject: Any) -> None:
+        """An instant that is taken at once."""
+        if self.thread != NOBODY:
+            self.release()
+            self._observer.happened(event, subject)
+
+    def collected(self, took_ns: int) -> None:
+        """Python's garbage collector ran for so long, on any thread."""
+        self.note((COLLECTED, BEGINS, perf_counter_ns(), took_ns))

@@ -1,0 +1,146 @@
+"""The wrappers in place while steps are timed: they add their events to the buffer themselves.
+
+In: the buffer, and for each place the wrapper that is there otherwise ("wide") and what torch has
+there. Out: the replacement. Between the cold caches of a real step every call of a Python function
+costs a microsecond or two, so an event takes no call of ours here. Whatever is rare (another thread, an
+evaluation, an optimizer within a backward, a cut that is due) goes through the wide wrapper all the same.
+
+For programs that do not compile only: dynamo would see other code than before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import torch_private
+from .buffer import BEGINS, ENDS
+from .table import BACKWARD, FETCH, FORWARD, OPTIMIZER, ZERO_GRAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .buffer import EventBuffer
+
+    Function = Callable[..., Any]
+
+__all__ = ["after_step", "before_step", "fetch", "root_call", "run_backward", "zero_grad"]
+
+
+def root_call(buffer: EventBuffer, wide: Function) -> Function:
+    """Return `__call__` for one class of modules that the program calls itself."""
+    note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
+    grad_enabled = torch.is_grad_enabled
+    # Its `__call__` is looked up at each call: torch.fx and others replace it for a while.
+    module_class = torch.nn.Module
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if buffer.busy or get_ident() != thread:
+            return module_class.__call__(self, *args, **kwargs)
+        if buffer.ask or not grad_enabled():
+            return wide(self, *args, **kwargs)
+        buffer.busy = 1
+        note((FORWARD, BEGINS, clock(), None))
+        try:
+            return module_class.__call__(self, *args, **kwargs)
+        finally:
+            note((FORWARD, ENDS, clock(), None))
+            buffer.busy = 0
+
+    return call
+
+
+def run_backward(buffer: EventBuffer, original: Function, wide: Function) -> Function:
+    """Return the way into the autograd engine."""
+    note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
+    plain = torch_private.PLAIN_TENSORS
+
+    def call(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        usual = type(outputs) is tuple and outputs and type(outputs[0]) in plain
+        if not usual or buffer.ask or buffer.busy or get_ident() != thread:
+            return wide(outputs, *args, **kwargs)
+        # No module is watched inside: checkpointing runs them there again.
+        buffer.busy = buffer.in_backward = 1
+        note((BACKWARD, BEGINS, clock(), kwargs.get("accumulate_grad", False)))
+        try:
+            return original(outputs, *args, **kwargs)
+        finally:
+            note((BACKWARD, ENDS, clock(), None))
+            buffer.busy = buffer.in_backward = 0
+            if buffer.updated_in_backward:
+                buffer.updated()
+
+    return call
+
+
+def fetch(buffer: EventBuffer, original: Function, wide: Function) -> Function:
+    """Return `__next__` of the iterators of data loaders."""
+    note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
+    grad_enabled, ref = torch.is_grad_enabled, weakref.ref
+
+    def call(self: Any) -> Any:
+        if not buffer.goes_on or buffer.busy or buffer.in_optimizer or get_ident() != thread:
+            return wide(self)
+        buffer.step_goes_on()
+        note((FETCH, BEGINS, clock(), None))
+        batch = None
+        try:
+            batch = original(self)
+        finally:
+            if batch is None:
+                buffer.end(FETCH, self)
+            else:
+                note((FETCH, ENDS, clock(), (ref(self), grad_enabled())))
+        return batch
+
+    return call
+
+
+def zero_grad(buffer: EventBuffer, original: Function, wide: Function) -> Function:
+    """Return `Optimizer.zero_grad`."""
+    note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
+    inner = torch_private.undisabled(original)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if buffer.ask or buffer.busy or buffer.in_optimizer or get_ident() != thread:
+            return wide(self, *args, **kwargs)
+        note((ZERO_GRAD, BEGINS, clock(), None))
+        try:
+            return inner(self, *args, **kwargs)
+        finally:
+            note((ZERO_GRAD, ENDS, clock(), None))
+
+    return call
+
+
+def before_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., None]:
+    """Return the hook before each optimizer's step."""
+    note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if buffer.busy or buffer.in_optimizer or get_ident() != thread:
+            return wide(optimizer, args, kwargs)
+        buffer.in_optimizer = 1
+        note((OPTIMIZER, BEGINS, clock(), None))
+        return None
+
+    return before
+
+
+def after_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., None]:
+    """Return the hook after each optimizer's step; once events are released the wide one is back."""
+    note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if buffer.busy or buffer.in_optimizer != 1 or get_ident() != thread:
+            return wide(optimizer, args, kwargs)
+        note((OPTIMIZER, ENDS, clock(), id(optimizer)))
+        buffer.in_optimizer = 0
+        buffer.updated()
+        return None
+
+    return after

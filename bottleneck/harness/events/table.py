@@ -1,0 +1,89 @@
+"""The events of a training program, one row each.
+
+In: nothing. Out: the rows that hooks, buffer, account and agent all go by. Most events have a beginning and
+an end, and what lies between is a phase of the step; an instant has a beginning alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "BACKWARD",
+    "COLLECTED",
+    "COPY",
+    "EVALUATION",
+    "EVENTS",
+    "FETCH",
+    "FORWARD",
+    "LABEL",
+    "OPTIMIZER",
+    "OPTIMIZER_BUILT",
+    "SCALER",
+    "SCRIPT_PROFILER",
+    "UPDATE_ELSEWHERE",
+    "WORKERS",
+    "ZERO_GRAD",
+    "Event",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Event:
+    """One kind of event."""
+
+    name: str
+    phase: str = ""
+    """Of the step, and its range in a trace; a label brings its own, an instant has none."""
+    ends_step: Literal["fetch", "forward", "backward", "zero_grad", ""] = ""
+    """What the step rule is told at its beginning, which may end the step before: a safe point for us."""
+    begins_with: str = ""
+    """What the beginning says beside the time."""
+    ends_with: str = ""
+    """What the end says beside the time."""
+    flushed: Literal["at a cut", "at once"] = "at a cut"
+    """While steps are timed; otherwise every event is taken at once."""
+    updates: bool = False
+    """Its end is an update of the parameters; nothing inside it is a safe point."""
+    follows_update: bool = False
+    """It does not lie inside an update: one that seems to be open was left by an exception."""
+    hides_calls: bool = False
+    """Calls of modules inside it are parts of it."""
+    names_thread: bool = False
+    """The thread that it is first seen on is the training thread."""
+
+
+FETCH = Event("fetch", "data", "fetch", ends_with="iterator, gradients", follows_update=True)
+"""A batch is fetched; no batch, and its end says nothing."""
+WORKERS = Event("workers", "data", "fetch", follows_update=True)
+"""A loader starts its workers: waiting for data, too, though no batch comes of it."""
+FORWARD = Event("forward", "forward", "forward", hides_calls=True)
+"""The program calls a module."""
+EVALUATION = Event("evaluation", "evaluation", "forward", hides_calls=True)
+"""It does so without gradients."""
+BACKWARD = Event(
+    "backward", "backward", "backward", begins_with="accumulates", hides_calls=True, names_thread=True
+)
+"""The autograd engine runs; `autograd.grad` accumulates nothing."""
+OPTIMIZER = Event("optimizer", "optimizer", ends_with="optimizer", updates=True, names_thread=True)
+SCALER = Event("scaler", "optimizer", ends_with="optimizer", updates=True)
+"""`GradScaler.step`."""
+ZERO_GRAD = Event("zero_grad", "zero_grad", "zero_grad", follows_update=True)
+LABEL = Event("label", begins_with="name")
+"""The program names a stretch of its own."""
+COPY = Event("copy", "h2d", flushed="at once")
+"""A copy from host to device, seen in the trace window only."""
+
+UPDATE_ELSEWHERE = Event("update elsewhere")
+"""An optimizer steps on another thread: in a backward hook on the device's."""
+COLLECTED = Event("collected", begins_with="ns")
+"""Python's garbage collector has run."""
+OPTIMIZER_BUILT = Event("optimizer built", flushed="at once")
+SCRIPT_PROFILER = Event("script profiler", flushed="at once")
+"""A profiler begins or ends."""
+
+EVENTS = (
+    *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, SCALER, ZERO_GRAD, LABEL, COPY),
+    *(UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, SCRIPT_PROFILER),
+)

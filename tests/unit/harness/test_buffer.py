@@ -1,0 +1,405 @@
+"""Events that are held come to the same as events that are handed over at once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from torch_bottleneck.harness.events.buffer import BEGINS, ENDS, EventBuffer
+from torch_bottleneck.harness.events.table import (
+    BACKWARD,
+    COPY,
+    EVALUATION,
+    EVENTS,
+    FETCH,
+    FORWARD,
+    LABEL,
+    OPTIMIZER,
+    SCALER,
+    WORKERS,
+    ZERO_GRAD,
+)
+from torch_bottleneck.harness.process.agent import Agent
+from torch_bottleneck.harness.process.progress import Progress
+from torch_bottleneck.harness.process.stopping import Stopper, StopRun
+from torch_bottleneck.harness.windows.lengths import steps_to_hold
+from torch_bottleneck.harness.windows.steps import StepRule
+from torch_bottleneck.harness.windows.tracker import Tracker
+from torch_bottleneck.runs.plan import Plan
+from torch_bottleneck.runs.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from torch_bottleneck.harness.events.buffer import Entry
+    from torch_bottleneck.harness.events.table import Event
+    from torch_bottleneck.harness.windows.table import Row
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+class FakeCapture:
+    """Keeps rows; no window ever changes."""
+
+    done = False
+    window_name = "baseline"
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.late = 0
+
+    def add(self, row: Row) -> None:
+        self.late += 1
+        self.rows.append(row)
+
+    def cut(self, row: Row, *, learned: bool) -> bool:
+        del learned
+        self.rows.append(row)
+        return False
+
+    def restart(self) -> None:
+        self.rows.append("restart")  # type: ignore[arg-type]
+
+
+class Anything:
+    """Stands in for what a tracker informs and asks."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_args, **_options: False
+
+
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    now = 1000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Observer:
+    """Hands every event on to a tracker, as the agent does."""
+
+    def __init__(self, tracker: Tracker, clock: Clock) -> None:
+        self.tracker, self.clock = tracker, clock
+        self.at_once: list[Event] = []
+        self.limit = 1
+        self.evaluations = 0
+
+    def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
+        del paused
+        self.at_once.append(event)
+        if self.tracker.ends_step(event):
+            self.tracker.cut(now)
+        self.tracker.enter(event, self.clock(), subject if event.begins_with else None)
+
+    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
+        self.tracker.take(entries, held=held)
+
+    def ended(self, event: Event, subject: Any, result: Any) -> None:
+        pass
+
+    def happened(self, event: Event, subject: Any) -> None:
+        self.at_once.append(event)
+
+    def first_evaluation(self) -> None:
+        self.evaluations += 1
+
+    def steps_to_hold(self) -> int:
+        return self.limit
+
+    def released(self) -> None:
+        pass
+
+
+def make_tracker() -> tuple[Tracker, FakeCapture]:
+    anything: Any = Anything()
+    tracker = Tracker(StepRule(), loaders=anything, compiles=anything, horizon=anything)
+    capture: Any = FakeCapture()
+    tracker.capture = capture
+    tracker.notes = anything
+    tracker.meter.reads_usage = False
+    tracker.start(0)
+    return tracker, capture
+
+
+HAPPENINGS = ("fetch", "forward", "evaluation", "backward", "step", "scaler", "zero_grad", "label", "collect")
+OPTIMIZER_OBJECT = object()
+"""One, so that its identity is the same in both programs."""
+WHAT: dict[str, tuple[Event, Any]] = {
+    "fetch": (FETCH, None),
+    "workers": (WORKERS, None),
+    "forward": (FORWARD, None),
+    "evaluation": (EVALUATION, None),
+    "backward": (BACKWARD, True),
+    "step": (OPTIMIZER, OPTIMIZER_OBJECT),
+    "scaler": (SCALER, (None, OPTIMIZER_OBJECT)),
+    "zero_grad": (ZERO_GRAD, True),
+    "label": (LABEL, "mine"),
+}
+WITH_LOADER = ["fetch", "zero_grad", "forward", "backward", "step"]
+WITHOUT = ["zero_grad", "forward", "backward", "step"]
+
+steps_of_a_program = st.lists(
+    st.tuples(st.lists(st.sampled_from(HAPPENINGS), max_size=3), st.integers(1, 100)), min_size=1, max_size=30
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(extras=steps_of_a_program, loader=st.booleans(), limit=st.integers(1, 10))
+def test_rows_are_the_same_whether_events_are_held_or_not(
+    extras: list[tuple[list[str], int]], loader: bool, limit: int
+) -> None:
+    usual = WITH_LOADER if loader else WITHOUT
+    learning = [(name, 7) for name in usual * 5]
+    program = [(name, took) for more, took in extras for name in [*usual, *more]]
+    at_once, held = Run(learning), Run(learning)
+    at_once.go_on(program)
+    held.hold(limit)
+    held.go_on(program)
+    held.buffer.release()
+    assert held.rows() == at_once.rows()
+    assert len(at_once.rows()) >= 5
+    assert len(held.observer.at_once) < len(at_once.observer.at_once), "most of it was held"
+
+
+@pytest.mark.parametrize("usual", [WITH_LOADER, WITHOUT, [*WITH_LOADER[:4], *WITH_LOADER[:4], "step"]])
+def test_the_device_is_marked_at_every_cut_that_is_held(usual: list[str]) -> None:
+    run = Run([(name, 7) for name in usual * 5])
+    run.hold(4)
+    run.capture.late = 0
+    run.go_on([(name, 7) for name in usual * 20])
+    run.buffer.release()
+    assert run.marks == run.capture.late
+    assert 14 <= run.capture.late <= 20
+
+
+SAFE_POINTS = [event for event in EVENTS if event.ends_step and event is not FETCH]
+"""A fetch without a batch is the end of an epoch: it is handed over anyway."""
+
+
+@pytest.mark.parametrize("event", SAFE_POINTS, ids=lambda event: event.name)
+def test_a_long_stretch_without_an_update_is_handed_over_at_a_safe_point(event: Event) -> None:
+    run = Run([(name, 7) for name in WITH_LOADER * 5])
+    run.hold(10)
+    handed_over: list[bool] = []
+    for _ in range(8000):
+        assert run.buffer.begin(event, True)
+        run.buffer.end(event)
+        handed_over.append(bool(run.observer.at_once))
+    assert not any(handed_over[:1000])
+    assert handed_over[-1]
+
+
+def test_an_event_that_is_taken_at_once_ends_the_holding_and_comes_after_what_is_held() -> None:
+    run = Run([(name, 7) for name in WITH_LOADER * 5])
+    run.hold(10)
+    run.buffer.begin(LABEL, "mine")
+    assert run.buffer.holding
+    assert run.tracker.clock.innermost is None
+    run.buffer.begin(COPY)
+    assert not run.buffer.holding
+    assert run.tracker.clock.open_phases == ["mine", "h2d"]
+    run.buffer.end(COPY)
+    run.buffer.end(LABEL)
+    assert run.tracker.clock.depth == 0
+
+
+def test_what_is_noted_during_the_hand_over_is_kept() -> None:
+    run = Run([(name, 7) for name in WITH_LOADER * 5])
+    run.hold(10)
+    run.buffer.begin(LABEL, "mine")
+    take = run.observer.take
+
+    def take_and_collect(entries: Iterable[Entry], *, held: bool) -> None:
+        run.buffer.collected(11)
+        take(entries, held=held)
+
+    run.observer.take = take_and_collect  # type: ignore[method-assign]
+    run.buffer.flush()
+    run.observer.take = take  # type: ignore[method-assign]
+    assert run.tracker.meter.garbage.total_ns == 0
+    run.buffer.flush()
+    assert run.tracker.meter.garbage.total_ns == 11
+
+
+def test_the_phase_that_is_open_is_told_from_what_is_held() -> None:
+    buffer = Run([]).buffer
+    assert buffer.innermost([]) == ""
+    assert buffer.innermost(["forward", "mine"]) == "mine"
+    buffer.note((LABEL, ENDS, 1, None))
+    assert buffer.innermost(["forward", "mine"]) == "forward"
+    buffer.note((BACKWARD, BEGINS, 2, True))
+    buffer.note((LABEL, BEGINS, 3, "theirs"))
+    assert buffer.innermost(["forward", "mine"]) == "theirs"
+    buffer.note((LABEL, ENDS, 4, None))
+    assert buffer.innermost(["forward", "mine"]) == "backward"
+
+
+def test_other_threads_are_not_noted_but_for_their_updates() -> None:
+    run = Run([(name, 7) for name in WITH_LOADER * 5])
+    run.hold(10)
+    begun: list[bool] = []
+    ask = lambda: begun.extend(run.buffer.begin(*what) for what in WHAT.values())  # noqa: E731
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert begun == [False] * len(WHAT)
+    assert run.buffer.updated_in_backward
+
+
+class Run:
+    """One program under a buffer and a tracker; time goes by only as it says."""
+
+    def __init__(self, learning: list[tuple[str, int]]) -> None:
+        self.clock = Clock()
+        self.tracker, self.capture = make_tracker()
+        self.observer = Observer(self.tracker, self.clock)
+        self.buffer = EventBuffer(self.observer, Stopper())
+        self.marks = 0
+        self.go_on(learning)
+
+    def hold(self, limit: int) -> None:
+        """Hold events from now on."""
+        rule = self.tracker.rule
+        self.observer.limit = limit
+        self.observer.at_once.clear()
+        self.buffer.hold(limit, at_fetch=rule.next_cut == "fetch", armed=rule.pending, mark=self._mark)
+
+    def _mark(self) -> None:
+        self.marks += 1
+
+    def go_on(self, events: list[tuple[str, int]]) -> None:
+        """Let these things happen."""
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("events.buffer", "windows.tracker", "windows.phases"):
+                patch.setattr(f"torch_bottleneck.harness.{module}.perf_counter_ns", self.clock)
+            for name, took in events:
+                self.clock.now += 3
+                if name == "collect":
+                    self.buffer.collected(took)
+                    continue
+                event, subject = WHAT[name]
+                assert self.buffer.begin(event, subject)
+                self.clock.now += took
+                self.buffer.end(event, subject)
+
+    def rows(self) -> list[Any]:
+        """Return what the capture was given."""
+        return [row if isinstance(row, str) else _plain(row) for row in self.capture.rows]
+
+
+def _plain(row: Row) -> tuple[Any, ...]:
+    return (
+        row.index,
+        row.start_ns,
+        row.wall_ms,
+        {name: ns for name, ns in row.phases_ns.items() if ns},
+        row.micro_steps,
+        row.validation,
+        round(row.gc_ms, 9),
+    )
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    torch.set_num_threads(1)
+    plan = Plan(script="train.py", quiet=True, out=str(tmp_path), baseline_steps=40, memory=False)
+    stopper = Stopper()
+    made = Agent(plan, Store(tmp_path / "run"), stopper, Progress(quiet=True))
+    made.install()
+    yield made
+    made.uninstall()
+    stopper.stand_down()
+
+
+def train(steps: int) -> Iterator[int]:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(4 * steps, 4)), batch_size=4)
+    for i, (x,) in enumerate(loader):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        yield i
+
+
+def test_a_real_loop_is_held_and_loses_no_step(agent: Agent) -> None:
+    held = [agent.buffer.holding for _ in train(40)]
+    assert sum(held) > 20
+    agent.buffer.release()
+    agent._meter.share_usage()
+    rows = agent.capture._book.rows
+    assert [row.index for row in rows] == list(range(rows[0].index, rows[0].index + len(rows)))
+    assert len(rows) > 20
+    for row in rows:
+        assert {"data", "forward", "backward", "optimizer", "zero_grad"} <= set(row.phases_ns)
+        assert sum(row.phases_ns.values()) <= row.wall_ms * 1e6
+        assert row.minor_faults is not None
+    waits = agent._loader_watch.facts()[0]
+    assert waits.fetches == 40
+    assert len(waits.wait_ms) == len(waits.wait_step) > 20
+
+
+def test_a_wish_to_stop_is_met_within_a_step(agent: Agent) -> None:
+    steps = 0
+    with pytest.raises(StopRun):  # noqa: PT012 - the loop is what is stopped
+        for steps in train(100):
+            if steps == 25:
+                assert agent.buffer.holding
+                agent._stopper.reason = "interrupted"
+    assert steps in (25, 26)
+    assert not agent.buffer.holding
+
+
+def test_another_optimizer_ends_the_holding(agent: Agent) -> None:
+    for i in train(30):
+        if i == 20:
+            assert agent.buffer.holding
+            other = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+            assert not agent.buffer.holding
+            assert len(agent._learned.optimizers.facts()) == 2
+            del other
+
+
+def test_where_the_program_is_can_be_told_from_the_buffer(agent: Agent) -> None:
+    seen = set()
+
+    class Asking(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.add((agent.buffer.holding, agent._whereabouts()[0]))
+            return super().forward(x)
+
+    model = Asking(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in itertools.islice(DataLoader(TensorDataset(torch.randn(200, 4)), batch_size=4), 30):
+        model(x).sum().backward()
+        optimizer.step()
+    assert seen == {(False, "forward"), (True, "forward")}
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(10, 40), (5, 5), (12, 40), (7, 7), (1, 1), (20, 20)])
+def test_holding_ends_where_the_window_is_looked_at(shortest: int, longest: int) -> None:
+    count = 0
+    while count < longest:
+        steps = steps_to_hold(count, shortest=shortest, longest=longest, step_ms=40.0)
+        assert 1 <= steps <= max(10, min(longest - count, 12))
+        count += steps
+        assert count <= shortest or count % 5 == 0 or count == longest
+    assert count == longest
+    assert steps_to_hold(0, shortest=shortest, longest=longest, step_ms=500.0) == 1
+
+
+def test_a_window_that_is_over_at_once_is_looked_at_when_it_is() -> None:
+    assert steps_to_hold(0, shortest=10, longest=40, step_ms=1.0) == 40
+    assert steps_to_hold(7, shortest=10, longest=40, step_ms=1.0) == 33
+    assert steps_to_hold(0, shortest=10, longest=40, step_ms=20.0) <= 15
+    assert steps_to_hold(0, shortest=10**6, longest=10**6, step_ms=0.1) <= 10
