@@ -9,14 +9,11 @@ exception out of an optimizer) ends the holding.
 
 from __future__ import annotations
 
-import weakref
 from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
-from .table import COLLECTED, EVALUATION, FETCH, LABEL, OPTIMIZER, SCALER, UPDATE_ELSEWHERE
+from .table import COLLECTED, EVALUATION, FETCH, LABEL, OPTIMIZER, UPDATE_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,14 +86,12 @@ class EventBuffer:
         ask: the fast wrappers are to come by way of `begin`: the next event may be a cut.
         goes_on: the step ends at the next fetch, and its events may be held beyond that.
         busy: open events whose inner calls of modules are parts of them.
-        steps: that have ended since the last hand-over.
-        mark: called at each of their ends: the device's time is taken there and then.
     """
 
     __slots__ = (
-        "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_observer",
-        "_stop", "_updates", "ask", "busy", "goes_on", "holding", "in_backward", "in_optimizer", "mark",
-        "note", "steps", "thread", "updated_in_backward",
+        "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark",
+        "_observer", "_steps", "_stop", "_updates", "ask", "busy", "goes_on", "holding", "in_backward",
+        "in_optimizer", "note", "thread", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -112,7 +107,7 @@ class EventBuffer:
         self.note = self._entries.extend
         self.thread: int | None = None
         self.busy = self.in_backward = self.in_optimizer = 0
-        self.mark: Callable[[], None] | None = None
+        self._mark: Callable[[], None] | None = None
         self._limit = 1
         self._hand_over_at_once()
 
@@ -120,7 +115,7 @@ class EventBuffer:
         self.holding = self.goes_on = False
         self.ask = self._looks_at_batch = True
         self._at_fetch = self._armed = self._evaluated = self.updated_in_backward = False
-        self.steps = self._updates = 0
+        self._steps = self._updates = 0
 
     # -- holding -------------------------------------------------------------------------------
 
@@ -131,10 +126,11 @@ class EventBuffer:
             steps: how many of them may be held.
             at_fetch: a step ends at a fetch; if not, at the first safe point after its update.
             armed: an update has ended, and its step not yet.
-            mark: see the attribute; None where there is no device.
+            mark: called when a step ends that is held on: the device's time is taken there and then. None
+                where there is no device.
         """
         self.holding = True
-        self.mark = mark
+        self._mark = mark
         self._limit, self._at_fetch, self._armed = steps, at_fetch, armed
 
     def release(self) -> None:
@@ -165,8 +161,8 @@ class EventBuffer:
             self._observer.take(zip(parts, parts, parts, parts, strict=True), held=self.holding)
         if self.holding:
             # Steps that were handed over count: a short epoch's end does not put off the next look.
-            self._limit = max(1, self._limit - self.steps)
-            self.steps = self._updates = 0
+            self._limit = max(1, self._limit - self._steps)
+            self._steps = self._updates = 0
             self._evaluated = self.goes_on = self.ask = False
 
     def innermost(self, phases: list[str]) -> str:
@@ -186,7 +182,7 @@ class EventBuffer:
 
     # -- events --------------------------------------------------------------------------------
 
-    def mine(self) -> bool:
+    def is_training_thread(self) -> bool:
         """Whether the calling thread is the training thread, or none is known yet."""
         return self.thread is None or self.thread == get_ident()
 
@@ -211,7 +207,7 @@ class EventBuffer:
             if event is EVALUATION and not self._evaluated:
                 self._evaluated = True
                 self._observer.first_evaluation()
-            self.note((event, BEGINS, now, subject if event.begins_with else None))
+            self.note((event, BEGINS, now, subject if event.says_subject else None))
         else:
             self.flush()
             self._observer.begin(event, subject, now, paused=held)
@@ -235,7 +231,7 @@ class EventBuffer:
             return True
         if self._armed and (event.ends_step == "fetch" or not self._at_fetch):
             self.step_goes_on()
-            if self.steps < self._limit:
+            if self._steps < self._limit:
                 return False
         elif self._updates < UPDATES_HELD and len(self._entries) < PARTS_HELD:
             return False
@@ -246,19 +242,15 @@ class EventBuffer:
         """A step ends here, and stays in the buffer."""
         self._armed = self.goes_on = False
         self._updates = 0
-        self.steps += 1
-        if self.mark is not None and self.steps < self._limit:
-            self.mark()
+        self._steps += 1
+        if self._mark is not None and self._steps < self._limit:
+            self._mark()
 
     def end(self, event: Event, subject: Any = None, result: Any = None) -> None:
         """What began has ended; `result` is what a fetch returned, None where it raised."""
         now = perf_counter_ns()
-        what: Any = None
-        if event.updates:
-            what = id(subject[1] if event is SCALER else subject)
-            self.in_optimizer = max(0, self.in_optimizer - 1)
-        elif event is FETCH and result is not None:
-            what = weakref.ref(subject), torch.is_grad_enabled()
+        what = event.ends_with(subject, result) if event.ends_with is not None else None
+        self.in_optimizer = max(0, self.in_optimizer - event.updates)
         self.busy -= event.hides_calls
         self.in_backward -= event.ends_step == "backward"
         self.note((event, ENDS, now, what))
@@ -286,7 +278,7 @@ class EventBuffer:
         self._updates += 1
         if not self._at_fetch or self._updates >= UPDATES_HELD or self._stop.reason is not None:
             self.ask = True
-        elif self.steps + 1 < self._limit and not self._looks_at_batch:
+        elif self._steps + 1 < self._limit and not self._looks_at_batch:
             self.goes_on = True
 
     def happened(self, event: Event, subject: Any) -> None:

@@ -183,10 +183,10 @@ class Hooks:
                 # is_compiling() must come first: dynamo would guard on the rest.
                 if _is_compiling() or (hidden and buffer.busy):
                     return original(*args, **kwargs)
-                found = seen(args, kwargs)
-                if found is None or not buffer.begin(*found):
+                event_and_subject = seen(args, kwargs)
+                if event_and_subject is None or not buffer.begin(*event_and_subject):
                     return original(*args, **kwargs)
-                event, subject = found
+                event, subject = event_and_subject
                 result = None
                 try:
                     if autograd_profiler._is_profiler_enabled:
@@ -210,7 +210,7 @@ class Hooks:
                 buffer.begin(OPTIMIZER, optimizer)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-            if not _is_compiling() and buffer.mine():
+            if not _is_compiling() and buffer.is_training_thread():
                 buffer.end(OPTIMIZER, optimizer)
 
         hook = before if begins else after

@@ -6,8 +6,14 @@ an end, and what lies between is a phase of the step; an instant has a beginning
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "BACKWARD",
@@ -37,11 +43,11 @@ class Event:
     phase: str = ""
     """Of the step, and its range in a trace; a label brings its own, an instant has none."""
     ends_step: Literal["fetch", "forward", "backward", "zero_grad", ""] = ""
-    """What the step rule is told at its beginning, which may end the step before: a safe point for us."""
-    begins_with: str = ""
-    """What the beginning says beside the time."""
-    ends_with: str = ""
-    """What the end says beside the time."""
+    """The question to the step rule whether the step ends right before it: a safe point, too."""
+    says_subject: bool = False
+    """Its beginning says what it is about, beside the time."""
+    ends_with: Callable[[Any, Any], Any] | None = None
+    """What its end says beside the time: of what it is about, and of what a fetch returned."""
     flushed: Literal["at a cut", "at once"] = "at a cut"
     """While steps are timed; otherwise every event is taken at once."""
     updates: bool = False
@@ -54,31 +60,35 @@ class Event:
     """The thread that it is first seen on is the training thread."""
 
 
-FETCH = Event("fetch", "data", "fetch", ends_with="iterator, gradients", follows_update=True)
-"""A batch is fetched; no batch, and its end says nothing."""
+def _source(iterator: object, batch: object) -> tuple[weakref.ref[Any], bool] | None:
+    """Where a batch is from, and whether gradients are on; None where there is none."""
+    return None if batch is None else (weakref.ref(iterator), torch.is_grad_enabled())
+
+
+FETCH = Event("fetch", "data", "fetch", ends_with=_source, follows_update=True)
 WORKERS = Event("workers", "data", "fetch", follows_update=True)
 """A loader starts its workers: waiting for data, too, though no batch comes of it."""
 FORWARD = Event("forward", "forward", "forward", hides_calls=True)
 """The program calls a module."""
 EVALUATION = Event("evaluation", "evaluation", "forward", hides_calls=True)
 """It does so without gradients."""
-BACKWARD = Event(
-    "backward", "backward", "backward", begins_with="accumulates", hides_calls=True, names_thread=True
+BACKWARD = Event("backward", "backward", "backward", says_subject=True, hides_calls=True, names_thread=True)
+"""The autograd engine runs; about whether gradients accumulate, which those of `autograd.grad` do not."""
+OPTIMIZER = Event(
+    "optimizer", "optimizer", ends_with=lambda optimizer, _: id(optimizer), updates=True, names_thread=True
 )
-"""The autograd engine runs; `autograd.grad` accumulates nothing."""
-OPTIMIZER = Event("optimizer", "optimizer", ends_with="optimizer", updates=True, names_thread=True)
-SCALER = Event("scaler", "optimizer", ends_with="optimizer", updates=True)
-"""`GradScaler.step`."""
+SCALER = Event("scaler", "optimizer", ends_with=lambda pair, _: id(pair[1]), updates=True)
+"""`GradScaler.step`; about the scaler and the optimizer."""
 ZERO_GRAD = Event("zero_grad", "zero_grad", "zero_grad", follows_update=True)
-LABEL = Event("label", begins_with="name")
+LABEL = Event("label", says_subject=True)
 """The program names a stretch of its own."""
 COPY = Event("copy", "h2d", flushed="at once")
 """A copy from host to device, seen in the trace window only."""
 
 UPDATE_ELSEWHERE = Event("update elsewhere")
 """An optimizer steps on another thread: in a backward hook on the device's."""
-COLLECTED = Event("collected", begins_with="ns")
-"""Python's garbage collector has run."""
+COLLECTED = Event("collected", says_subject=True)
+"""Python's garbage collector has run for so many ns."""
 OPTIMIZER_BUILT = Event("optimizer built", flushed="at once")
 SCRIPT_PROFILER = Event("script profiler", flushed="at once")
 """A profiler begins or ends."""

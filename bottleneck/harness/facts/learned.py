@@ -1,6 +1,6 @@
 """What the first events teach about the program: its lines, settings, optimizers and root modules.
 
-In: events of the training thread, as the agent hears of them. Out: facts for the store. Lines and
+In: events of the training thread, as the agent sees them. Out: facts for the store. Lines and
 settings are looked at for a number of events, then never again: what they cost must not be in the
 steps that are timed.
 """

@@ -74,7 +74,7 @@ class FailureWatch:
         torch_private.watch_out_of_memory(self._failed)
 
     def detach(self) -> None:
-        """Be deaf; torch has no way to take an observer out again."""
+        """Listen no more; torch has no way to take an observer out again."""
         self._live = False
 
     def ended(self, error: BaseException | None) -> None:

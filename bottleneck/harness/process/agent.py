@@ -197,7 +197,7 @@ class Agent:
         look = self._look.get(event)
         if look is not None:
             look(subject)
-        tracker.enter(event, perf_counter_ns(), subject if event.begins_with else None)
+        tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
     def ended(self, event: Event, subject: Any, result: Any) -> None:
         """See `Observer`."""

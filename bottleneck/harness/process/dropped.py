@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from ..events.replacing import Replacements
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,17 +33,18 @@ class Dropped:
                 from a thread of its own a moment later, or None for one that is not ours.
         """
         self._again = again
-        self._previous: Callable[[sys.UnraisableHookArgs], object] | None = None
+        self._previous: Callable[[sys.UnraisableHookArgs], object] = sys.unraisablehook
+        self._replaced = Replacements()
 
     def install(self) -> None:
         """Begin to watch."""
-        if self._previous is None:
-            self._previous, sys.unraisablehook = sys.unraisablehook, self._hook
+        if not self._replaced.entries:
+            self._previous = sys.unraisablehook
+            self._replaced.set(sys, "unraisablehook", self._hook)
 
     def uninstall(self) -> None:
         """Put the hook back, unless the script has put one of its own over it."""
-        if self._previous is not None and sys.unraisablehook == self._hook:
-            sys.unraisablehook, self._previous = self._previous, None
+        self._replaced.undo()
 
     def _hook(self, dropped: sys.UnraisableHookArgs) -> None:
         error = dropped.exc_value
@@ -50,5 +53,5 @@ class Dropped:
             timer = threading.Timer(SECONDS, call)
             timer.daemon = True
             timer.start()
-        elif self._previous is not None:
+        else:
             self._previous(dropped)

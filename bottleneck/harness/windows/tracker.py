@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Tracker"]
 
 VOTES = 200
-"""Batches whose fate, trained on or evaluated, is told to the loader watch; then never again."""
+"""Batches whose fate, trained on or evaluated, is noted by the loader watch; then never again."""
 
 
 class _Meaning(NamedTuple):

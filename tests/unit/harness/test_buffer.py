@@ -99,7 +99,7 @@ class Observer:
         self.at_once.append(event)
         if self.tracker.ends_step(event):
             self.tracker.cut(now)
-        self.tracker.enter(event, self.clock(), subject if event.begins_with else None)
+        self.tracker.enter(event, self.clock(), subject if event.says_subject else None)
 
     def take(self, entries: Iterable[Entry], *, held: bool) -> None:
         self.tracker.take(entries, held=held)

@@ -1,0 +1,83 @@
+"""In the user's process there is one table of events, one buffer, and one way to put things back.
+
+Which room may import which is a contract of import-linter (pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HARNESS = ROOT / "bottleneck" / "harness"
+MODULES = sorted(HARNESS.rglob("*.py"))
+
+SETS_FOR_ITSELF = {
+    "events/replacing.py": "the one way",
+    "torch_private.py": "a setting of dynamo's, at the script's own wish",
+    "trials/patches/flags.py": "a flag of torch's, which is the fix",
+    "process/runner.py": "argv and excepthook, as python itself sets them for a script",
+    "process/stopping.py": "the thread's excepthook, once the process is being left",
+    "windows/memory.py": "showwarning, which warnings.catch_warnings puts back",
+    "facts/loader_worker.py": "a worker process of a loader, for as long as it lives",
+}
+"""Modules that set attributes of what they import, and why."""
+
+
+def attributes_set(tree: ast.Module) -> list[str]:
+    """Return what sets or deletes attributes of something imported that is not ours."""
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level == 0)
+        for alias in node.names
+    }
+    out = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr"):
+                out.append(ast.unparse(node))
+            continue
+        if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del))):
+            continue
+        root: ast.expr = node
+        while isinstance(root, (ast.Attribute, ast.Subscript)):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in imported:
+            out.append(ast.unparse(node))
+    return out
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(HARNESS).as_posix())
+def test_what_is_replaced_goes_through_one_module(path: Path) -> None:
+    found = attributes_set(ast.parse(path.read_text()))
+    if path.relative_to(HARNESS).as_posix() in SETS_FOR_ITSELF:
+        assert found, "the exception is needed no more"
+    else:
+        assert not found
+
+
+def test_an_attribute_set_by_hand_is_found() -> None:
+    by_hand = (
+        "import torch\nfrom torch import nn\ntorch.compile = 1\nold, torch.nn.Linear.x = 1, 2\ndel nn.a\n"
+    )
+    assert len(attributes_set(ast.parse(by_hand))) == 3
+    assert attributes_set(ast.parse("setattr(owner, name, ours)"))
+    assert not attributes_set(ast.parse("import torch\nself.torch = torch.compile\n"))
+
+
+def test_every_event_is_a_row_of_the_table() -> None:
+    rows = [
+        path.relative_to(HARNESS).as_posix()
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Event"
+    ]
+    assert set(rows) == {"events/table.py"}
+    from torch_bottleneck.harness.events import table
+
+    events = {value for value in vars(table).values() if isinstance(value, table.Event)}
+    assert set(table.EVENTS) == events
+    assert len(rows) == len(events) == len({event.name for event in events})
