@@ -20,7 +20,7 @@ __all__ = ["capture_of", "notes_of", "outcome_of"]
 
 
 def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Capture:
-    """Judge the capture, and gather what it cost and which of its parts are there."""
+    """Judge the capture, and list its cost and artefacts."""
     quality = judge(facts)
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     said = {doubt.code: doubt.sentences for doubt in timeline.doubts}
@@ -54,7 +54,7 @@ def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Captu
 
 
 def outcome_of(run: Run | None) -> str:
-    """Word how the script ended, when it did not simply end."""
+    """Say how the script ended, unless it ended normally."""
     if run is None:
         return ""
     ended = run.outcome
@@ -71,7 +71,7 @@ def outcome_of(run: Run | None) -> str:
 
 
 def notes_of(reading: Reading, several: int) -> tuple[str, ...]:
-    """Return what the reader should know besides: which rank is shown, saves that went elsewhere."""
+    """Return further notes for the reader: which rank is shown, saves that went elsewhere."""
     notes = list(reading.basis.notes)
     if several > 1:
         notes.append(
@@ -80,15 +80,15 @@ def notes_of(reading: Reading, several: int) -> tuple[str, ...]:
     run = reading.basis.run
     if run is not None:
         notes += [
-            f"Another thread is at work all the time at {Path(item.site.file).name}:{item.site.line} "
+            f"Another thread is busy all the time at {Path(item.site.file).name}:{item.site.line} "
             f"({item.site.function}): while it runs Python, the training loop waits for the interpreter "
-            "lock. In a process of its own it would not hold it."
+            "lock. In another process it would not hold that lock."
             for item in run.sites
             if item.phase == BUSY_THREAD
         ]
         notes += run.outcome.notes
         if run.outcome.diverted_saves:
             notes.append(
-                f"{len(run.outcome.diverted_saves)} save(s) after the stop went into the run folder instead."
+                f"{len(run.outcome.diverted_saves)} save(s) after the stop went to the run folder instead."
             )
     return tuple(dict.fromkeys(notes))

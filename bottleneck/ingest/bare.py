@@ -79,7 +79,7 @@ def _last_spans(files: list[Path], problems: list[str]) -> list[Path]:
         if key not in last or span > last[key][0]:
             last[key] = (span, file)
     if len(last) < len(files):
-        problems.append(f"Of {len(files)} trace files the last of each of {len(last)} workers is used.")
+        problems.append(f"Of {len(files)} trace files only the last of each of {len(last)} workers is used.")
     return [file for _, file in last.values()]
 
 

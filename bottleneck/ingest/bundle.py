@@ -104,7 +104,7 @@ def _one_run(place: Path) -> Path:
     runs = [p for p in sorted(place.iterdir()) if p.is_dir() and _process_folders(p)]
     if len(runs) > 1:
         shown = ", ".join(p.name for p in runs[:5]) + (", ..." if len(runs) > 5 else "")
-        raise InputError(f"{place} holds {len(runs)} runs: {shown}.", remedy="Give one of them.")
+        raise InputError(f"{place} contains {len(runs)} runs: {shown}.", remedy="Give one of them.")
     return runs[0] if runs else place
 
 
@@ -164,7 +164,7 @@ def _numbered(ranks: list[Rank], problems: list[str]) -> list[Rank]:
     """Return the ranks in order; equal numbers are replaced by the order in which they came."""
     numbers = [r.rank for r in ranks]
     if len(set(numbers)) < len(numbers):
-        problems.append("Several inputs claim the same rank; they are numbered in the order given.")
+        problems.append("Several inputs have the same rank; they are numbered in the order given.")
         return [dataclasses.replace(r, rank=i) for i, r in enumerate(ranks)]
     world = max((r.run.world_size for r in ranks if r.run is not None), default=1)
     if len(ranks) < world:

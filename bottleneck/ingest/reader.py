@@ -244,9 +244,9 @@ def _warnings(reader: _Reader, rows: int, damaged: str) -> tuple[str, ...]:
             " used, later ones are missing."
         )
     if reader.lost:
-        out.append(f"{reader.lost} events of the file could not be understood and are left out.")
+        out.append(f"{reader.lost} events of the file could not be read and are left out.")
     if reader.mended:
-        out.append("The file is not valid JSON (unescaped quotes, NaN or broken text); mended.")
+        out.append("The file is not valid JSON (unescaped quotes, NaN or broken text); it was repaired.")
     if not rows:
         out.append("The file holds no complete events.")
     return tuple(out)

@@ -54,7 +54,7 @@ def _artefact(folder: Path, run: Run, kind: str, pattern: str, problems: list[st
     if there:
         return there[-1]
     if stated is not None and stated.status == "ok":
-        problems.append(f"run.json names {stated.path} as its {kind} artefact; it is not there.")
+        problems.append(f"run.json lists the {kind} artefact {stated.path}, but the file is missing.")
     return None
 
 

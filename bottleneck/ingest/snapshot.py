@@ -90,7 +90,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         content = {"segments": content}
     if not isinstance(content, dict) or "segments" not in content:
         raise SnapshotError(
-            f"{path} holds a {type(content).__name__} without segments: it is no memory snapshot.",
+            f"{path} holds a {type(content).__name__} without segments, so it is not a memory snapshot.",
             remedy="torch.cuda.memory._dump_snapshot writes one.",
         )
     stacks = _Stacks()
@@ -132,7 +132,7 @@ def _whole(entry: Mapping[str, Any], key: str, default: int | None = None) -> in
     value = entry.get(key, default)
     if not isinstance(value, int) or not -_HUGE < value < _HUGE:
         shown = f"one beyond {_HUGE}" if isinstance(value, int) else f"a {type(value).__name__}"
-        raise SnapshotError(f"{key!r} should be a whole number, and is {shown}.")
+        raise SnapshotError(f"{key!r} should be a whole number, but is {shown}.")
     return value
 
 

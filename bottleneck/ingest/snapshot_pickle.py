@@ -48,8 +48,8 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise SnapshotError(
-            f"The pickle wants to build {module}.{name}; a memory snapshot holds plain data only.",
-            remedy="It is refused unread: such a file can run any program. Check where it comes from.",
+            f"The pickle would create {module}.{name}; a memory snapshot contains only plain data.",
+            remedy="It was not loaded, because such a file can run any program. Check where it comes from.",
         )
 
     def persistent_load(self, _pid: object) -> NoReturn:
@@ -83,7 +83,7 @@ def load_plain(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{place} does not exist.", remedy="Check the path.") from None
     except MemoryError:
         raise SnapshotError(
-            f"{place} asks for more memory than its {size} bytes can stand for, or than there is.",
+            f"{place} needs more memory than its {size} bytes can explain, or than the machine has.",
             remedy="Record with fewer max_entries, or analyse it on a larger machine.",
         ) from None
     except OSError as error:
@@ -94,7 +94,7 @@ def load_plain(path: str | os.PathLike[str]) -> Any:
         ) from None
     except _DAMAGE as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise SnapshotError(f"{place} is no pickle, or damaged: {reason}.") from None
+        raise SnapshotError(f"{place} is not a pickle, or it is damaged: {reason}.") from None
 
 
 def _is_packed(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """A comparison as JUnit XML, which every CI system shows.
 
 In: a comparison. Out: XML: one test case per counter, one for the step time, one per drift. What could
-not be told is skipped with its reason, unless it decided the outcome: then it is an error.
+not be measured is skipped with its reason, unless it decided the outcome: then it is an error.
 """
 
 from __future__ import annotations

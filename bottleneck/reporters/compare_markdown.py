@@ -63,7 +63,7 @@ def _budget(comparison: Comparison) -> list[str]:
         return []
     lines = _table(("step budget, ms", "base", "head", "change", "because"), rows)
     if comparison.time.decision not in ("slower", "faster"):
-        lines += ["", "The step time itself was not found to differ, so these differences may be noise."]
+        lines += ["", "The step time itself does not differ measurably, so these differences may be noise."]
     return lines
 
 

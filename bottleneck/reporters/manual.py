@@ -36,7 +36,7 @@ def fix_page(fix: Fix, *, width: int = 80) -> str:
     applies = [f"- {c.text or c.key}" for c in fix.when if c.op != "known"]
     applies += [f"- not when {c.text or c.key}" for c in fix.unless]
     if fix.conflicts:
-        applies.append(f"- instead of, not with: {', '.join(fix.conflicts)}")
+        applies.append(f"- not together with: {', '.join(fix.conflicts)}")
     if fix.addresses:
         applies.append(f"- answers {', '.join(fix.addresses)}")
     gain = fix.basis or ("a note: no gain is predicted" if fix.note else "not predicted")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 _FILLS = "█▓▒░▚▌▪·+x~=*o>"
-"""Segments of the stacked bar must be told apart without colour too."""
+"""Segments of the stacked bar must be distinguishable without colour too."""
 _ASCII_FILLS = "#=+-%:o.x~*<>@&"
 _COLORS = ("red", "yellow", "cyan", "green", "magenta", "blue", "bright_black", "white")
 
@@ -52,11 +52,11 @@ def render(
     """Return the report as text for a terminal.
 
     Args:
-        diagnosis: what to show, fully resolved.
+        diagnosis: what to show.
         width: columns to fill.
         color: emit ANSI colours.
         verbose: add every finding with its evidence, all what-ifs, kernels, settings and artefacts.
-        unicode: False keeps to ASCII for streams that cannot show more.
+        unicode: False for streams that can only show ASCII.
     """
     if verbose:
         return _whole(diagnosis, Page(width=width, color=color, unicode=unicode))
@@ -104,11 +104,11 @@ def _verdict(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
     page.line(*pieces)
     page.line((headline(diagnosis), "bold"))
     reason = clean(verdict.reason)
-    # The headline of a verdict that cannot be given is its reason.
+    # The headline of an undetermined verdict is its reason.
     if reason and not undetermined and verdict.confidence != "high":
         page.line(cut(f"Confidence is {verdict.confidence}: {reason}", page, room))
     if verdict.remedy:
-        page.line(("To get a verdict: " if undetermined else "To be surer: "), sentence(verdict.remedy))
+        page.line(("To get a verdict: " if undetermined else "To confirm: "), sentence(verdict.remedy))
     page.line((step_line(diagnosis), "dim"))
     where = " · ".join(filter(None, [clean(diagnosis.title), device_line(diagnosis)]))
     if where:
@@ -122,7 +122,7 @@ def _budget(page: Page, diagnosis: Diagnosis, rows: Sequence[BudgetRow], *, deta
         return
     if [row.label for row in rows] == ["unexplained"]:
         page.heading("Where the step goes")
-        page.line("not measured: nothing was captured that would divide it", indent=2)
+        page.line("not measured: the capture has no data to divide the step", indent=2)
         return
     page.heading("Where the step goes")
     fills = _FILLS if page.unicode else _ASCII_FILLS
@@ -140,7 +140,7 @@ def _budget(page: Page, diagnosis: Diagnosis, rows: Sequence[BudgetRow], *, deta
 
 
 def _causes(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
-    """Show the causes; those that go with the first one, and the small ones, in a line for all of them."""
+    """Show the causes; those that disappear with the first, and small ones, share a line."""
     worth, small = cause_rows(diagnosis)
     if not worth and not small:
         return

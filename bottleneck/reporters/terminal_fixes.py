@@ -30,7 +30,7 @@ def _fixes_heading(page: Page, diagnosis: Diagnosis, rows: Sequence[FixRow]) -> 
 
 
 def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
-    """Show the first fix with its code, some more by title, and name the others."""
+    """Show the first fix with its code, some with their title, and list the others."""
     rows = fix_rows(diagnosis)
     if not rows:
         return
@@ -98,7 +98,7 @@ def _further_fix(page: Page, row: FixRow) -> None:
 
 
 def _excerpt(code: str) -> list[str]:
-    """Return the lines of code that say what to change: without the imports before them, and closed up."""
+    """Return the lines of code to change, without leading imports and blank lines."""
     lines = code.splitlines()
     try:
         body = ast.parse(code).body
@@ -112,7 +112,7 @@ def _excerpt(code: str) -> list[str]:
 
 
 def show_whole_fixes(page: Page, diagnosis: Diagnosis) -> None:
-    """Show all that is known of every fix."""
+    """Show everything about every fix."""
     rows = fix_rows(diagnosis)
     if not rows:
         return

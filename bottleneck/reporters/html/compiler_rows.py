@@ -1,4 +1,4 @@
-"""What the page says of compiling and of how well the device is used.
+"""What the page shows about compiling and about how well the device is used.
 
 In: a diagnosis. Out: `CompileSection` and pairs of facts, clean text.
 """
@@ -32,7 +32,7 @@ class CompileSection:
 
 
 def compile_section(diagnosis: Diagnosis) -> CompileSection | None:
-    """Return what the compiler did, None where nothing was compiled or it was not watched."""
+    """Return what the compiler did; None if nothing was compiled or recorded."""
     summary = diagnosis.compile
     if summary is None:
         return None
@@ -89,7 +89,7 @@ def compile_section(diagnosis: Diagnosis) -> CompileSection | None:
             (title, tuple(cut_text(text) for text in texts))
             for title, texts in (
                 ("CUDA graphs skipped", summary.cudagraph_skip_causes or summary.cudagraph_skips),
-                ("Given up: these run eagerly for good", summary.limit_hit),
+                ("Given up: these always run eagerly", summary.limit_hit),
             )
             if texts
         ),
@@ -113,8 +113,8 @@ def compute_facts(diagnosis: Diagnosis) -> Pairs:
         ("Math of the step", share(c.math_share)),
         ("On tensor cores", share(c.tensor_core_share)),
         ("Memory-bound kernels", share(c.memory_bound_share)),
-        ("Fusing could take away", None if c.fusable_ms is None else ms(c.fusable_ms)),
-        ("Padding computed for nothing", share(c.padding_share)),
+        ("Fusing could save", None if c.fusable_ms is None else ms(c.fusable_ms)),
+        ("Padding, computed but not used", share(c.padding_share)),
         ("Attention", clean(", ".join((c.attention, *c.attention_backends)))),
         ("Optimizer", known(c.optimizer_launches, "{:.4g} launches per step")),
     )

@@ -1,4 +1,4 @@
-"""What stands first on the page: the large figures under the verdict, and the step budget in groups.
+"""The top of the page: the large figures under the verdict, and the step budget in groups.
 
 In: a diagnosis. Out: frozen rows of clean text.
 """
@@ -55,7 +55,7 @@ class BudgetGroup:
 
 
 def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
-    """Return the step time, what the first cause costs, what the first fix brings, and the trust."""
+    """Return the step time, the cost of the first cause, the gain of the first fix, and the quality."""
     step = diagnosis.step
     note, how = "", "step"
     if step.true_ms is not None and step.true_is == "profiled":
@@ -100,7 +100,7 @@ def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
 
 
 def _prediction(diagnosis: Diagnosis) -> list[Figure]:
-    """Return what the first fix on the page brings."""
+    """Return the gain of the first fix on the page."""
     true_ms = diagnosis.step.true_ms
     rows = fix_rows(diagnosis)
     first = next((i for i, row in enumerate(rows) if not row.minor), None)

@@ -9,68 +9,69 @@ __all__ = ["HOW"]
 
 HOW: dict[str, str] = {
     "step": (
-        "Mean of the baseline window: steps timed with nothing attached, between device events on a GPU, "
-        "by the host's clock without one. The interval is a 95 % interval of that mean."
+        "Mean of the baseline window, in which no profiler is attached. Steps are timed between device "
+        "events on a GPU, otherwise with the host's clock. The interval is the 95 % interval of that mean."
     ),
     "step_profiled": (
-        "Taken from the profiler's trace, since no step was timed without it. A profiler slows the host, so "
-        "the true step is shorter."
+        "Taken from the profiler's trace, because no step was timed without it. A profiler slows the host, "
+        "so the true step is shorter."
     ),
     "step_given": "Given with --true-step-ms.",
     "budget": (
         "Every microsecond of the true step belongs to exactly one line; the lines add up to it. Device work "
-        "is split by kernel class, idle time by what the host did while the device ran dry, both at the "
-        "speed of the true step."
+        "is split by kernel class, idle time by what the host did while the device waited. Both are scaled "
+        "to the true step."
     ),
     "budget_cpu": (
-        "Phases are timed in the baseline window, without a profiler; the trace only says how a phase "
+        "Phases are timed in the baseline window, without a profiler; the trace only shows how a phase "
         "divides into operator work, dispatch and the rest. The lines add up to the true step."
     ),
     "cost": (
         "The traced step is replayed without this cause; the difference is its cost. Time spent in a call is "
-        "not its cost: what the device hides costs nothing."
+        "not its cost: a call costs nothing while the device has queued work."
     ),
     "predicted": (
-        "Step time that the replay gives with this fix alone. 'At best' marks an upper bound of the gain. "
+        "Step time that the replay predicts with this fix alone. 'At best' marks an upper bound of the gain. "
         "Gains do not add up."
     ),
     "tried": (
-        "The script run with and without the fix in turns, each in a process of its own, unobserved while "
-        "its steps are timed. Measured is the step without over the step with; the losses of both were "
-        "compared step by step."
+        "The script was run with and without the fix in turns, each time in a new process, with no profiler "
+        "while steps were timed. The figure is the step time without the fix over the step time with it; the "
+        "losses were compared step by step."
     ),
     "windows": (
-        "One dot per step. Only the baseline window counts for the step time; trace and memory windows are "
-        "slowed by what is attached to them. Hollow dots are left out of the mean."
+        "One dot per step. Only the baseline window counts for the step time; in the trace and memory "
+        "windows the profiler slows the steps. Hollow dots are left out of the mean."
     ),
     "timeline": (
-        "One step as the profiler recorded it, so the host is slower than it truly is. Where a lane holds "
-        "more events than a screen can show, short neighbours are drawn as one block; hovering says how many."
+        "One step as the profiler recorded it, so the host is slower than without it. Where a lane has more "
+        "events than a screen can show, short neighbours are drawn as one block; hover to see how many."
     ),
     "kernels": (
         "Device time per step by kernel (without a GPU: work per step by operator), scaled to the true step. "
-        "Classes are told from kernel names."
+        "Classes are derived from kernel names."
     ),
     "memory": (
         "From the allocator's history over a few steps. Bytes are what the program asked for; the allocator "
-        "rounds up and reserves more. Inferred categories say so."
+        "rounds up and reserves more. Inferred categories are marked."
     ),
     "compile": (
-        "Collected from torch._dynamo while the script ran. The price of a break is the replay without its "
-        "seams: guards, resumed bytecode and eager fallback between graphs."
+        "Collected from torch._dynamo while the script ran. The price of a break is what the replay saves "
+        "without its seams: guards, resumed bytecode and eager code between graphs."
     ),
     "loader": (
-        "DataLoader arguments as really constructed. Waiting is the host's time inside next() in the "
-        "baseline window; production is timed in the workers, or in the training process without any."
+        "Arguments with which the DataLoader was actually constructed. Waiting is the host's time inside "
+        "next() in the baseline window; production is timed in the workers, or without any in the training "
+        "process."
     ),
     "compute": (
         "FLOPs are counted from operator shapes, times from the trace scaled to the true step; the peak is "
         "measured on this device or taken from its data sheet, as stated."
     ),
-    "settings": "Read while the script ran. What kernels show outranks what a flag asks for.",
+    "settings": "Read while the script ran. Where kernels and flags disagree, the kernels count.",
     "capture": (
-        "Before any verdict the capture is judged: kernels against launches, number and spread of steps, how "
-        "well the replay reproduces the profiled window."
+        "Before any verdict the capture is checked: kernels against launches, number and spread of steps, "
+        "and how well the replay reproduces the profiled window."
     ),
-    "ranks": "Each rank is timed by itself; waiting is time in collectives beyond the last rank to arrive.",
+    "ranks": "Each rank is timed separately; waiting is the time in collectives until the last rank arrives.",
 }

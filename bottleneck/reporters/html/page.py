@@ -1,4 +1,4 @@
-"""The head of the page and what stands in every report: verdict, budget, causes, fixes, settings.
+"""The head of the page and what every report shows: verdict, budget, causes, fixes, settings.
 
 In: a diagnosis. Out: `Page`, plain rows of clean text; the templates only lay them out and escape them.
 """

@@ -1,4 +1,4 @@
-"""What stands last in a report: what was on, how far the capture can be trusted, and what it cost.
+"""The end of a report: what was on, how far the capture can be trusted, and what it cost.
 
 In: a diagnosis. Out: short, clean strings.
 """
@@ -58,7 +58,7 @@ def settings_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def capture_line(diagnosis: Diagnosis, *, short: bool = False) -> str:
-    """Word how good the capture is and what it cost; with `short`, what a reader needs for trusting it."""
+    """Describe the capture's quality and cost; with `short`, only what matters for trusting it."""
     capture = diagnosis.capture
     if short:
         return _short_capture_line(capture)

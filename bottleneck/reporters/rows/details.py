@@ -51,7 +51,7 @@ def _findings(diagnosis: Diagnosis) -> list[Row]:
             rows.append((1, f"{shorten(clean(evidence.text), _TEXT_WIDTH)}{at}{source}"))
         rows += [(1, f"at {place(site, root=root)}") for site in finding.sites]
         if finding.not_this:
-            rows.append((1, f"Mind: {clean(finding.not_this)}"))
+            rows.append((1, f"Note: {clean(finding.not_this)}"))
         if finding.ranks and len(diagnosis.ranks) > 1:
             rows.append((1, f"ranks {', '.join(map(str, finding.ranks))}"))
     return rows
@@ -134,7 +134,7 @@ def _artefacts(diagnosis: Diagnosis) -> list[Row]:
         activities = diagnosis.capture.kernels
         rows.append((0, f"{diagnosis.capture.launches} launches, {activities} device activities"))
     if diagnosis.step.step_signal:
-        rows.append((0, f"a step is told by: {clean(diagnosis.step.step_signal)}"))
+        rows.append((0, f"steps are found by: {clean(diagnosis.step.step_signal)}"))
     return rows
 
 

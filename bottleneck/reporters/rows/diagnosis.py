@@ -36,12 +36,12 @@ _WORTH_A_LINE = 0.01
 _NOTHING = 0.0005
 """Shows as 0.0 %."""
 _BUDGET_LINES = 8
-"""As many as a bar has segments that can be told apart without colour."""
+"""As many as a bar has segments that are distinguishable without colour."""
 
 NEGLIGIBLE = f"{100 * NEGLIGIBLE_SHARE:.0f} %"
-"""The share below which a report gathers causes and gains, as it is said."""
+"""The share below which a report combines causes and gains, as text."""
 _SAME_COST = 0.05
-"""Causes that do not overlap cost the same after the first is gone; saying so says nothing."""
+"""Causes that do not overlap cost the same after the first is gone; that is not reported."""
 _SAME_MS = 1e-9
 
 
@@ -66,25 +66,26 @@ class CauseRow:
     without: str
     """The step without this cause; empty for the work itself."""
     bound: bool
-    """The cost is the most that it can be, and the step without it the least."""
+    """The cost is an upper bound, and the step without it a lower bound."""
     headline: str
     means: str
-    """What is behind the price, in a few words: the finding's where they add something, else the class's."""
+    """The cause in a few words: the finding's title where it adds something, otherwise the class's
+    meaning."""
     in_headline: bool
-    """The verdict's headline says what it means."""
+    """The verdict's headline already says what it means."""
     sites: tuple[str, ...]
     after_previous: str
     covered: bool
-    """Gone with the first cause that can go."""
+    """Gone together with the first cause that can be removed."""
 
 
 def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGET_LINES) -> list[BudgetRow]:
-    """Return the budget, largest first, small lines gathered in one; unexplained always has its own.
+    """Return the budget, largest first, small lines combined; unexplained always has its own line.
 
     Args:
         diagnosis: what to show.
         whole: every line that is there, whatever its size.
-        most: lines at most, the gathered one and the unexplained among them.
+        most: most lines, including the combined and the unexplained one.
     """
     rows: list[BudgetRow] = []
     small: list[BudgetRow] = []
@@ -115,7 +116,7 @@ def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGE
 
 
 def bar_cells(shares: Sequence[float], width: int) -> list[int]:
-    """Divide `width` cells among shares by largest remainder, so that the bar is exactly full."""
+    """Divide `width` cells by share (largest remainder), so that the bar is exactly full."""
     total = sum(share for share in shares if share > 0)
     if total <= 0 or width <= 0:
         return [0] * len(shares)
@@ -128,7 +129,7 @@ def bar_cells(shares: Sequence[float], width: int) -> list[int]:
 
 
 def root_of(diagnosis: Diagnosis) -> str:
-    """Return the folder that the script was started from, as far as its own lines tell, else nothing."""
+    """Return the folder that the script was started from, if its own lines show it, otherwise ""."""
     script = diagnosis.command[0] if diagnosis.command else ""
     sites = [site for cause in diagnosis.causes for site in cause.sites]
     sites += [site for finding in diagnosis.findings for site in finding.sites]
@@ -141,7 +142,7 @@ def root_of(diagnosis: Diagnosis) -> str:
 def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
     """Return the causes worth acting on and, apart, the negligible ones."""
     root = root_of(diagnosis)
-    # Everything is asked again with the first cause gone that can go: the work itself cannot.
+    # Everything is asked again without the first removable cause; the work itself is not one.
     first = next((c.bottleneck_class.value for c in diagnosis.causes if not entry_of(c.code).is_work), "")
     worth: list[CauseRow] = []
     small: list[CauseRow] = []
@@ -159,7 +160,7 @@ def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> 
     after = cause.after_previous_ms
     told = ""
     if after is not None and abs(after - cause.cost_ms) > _SAME_COST * abs(cause.cost_ms):
-        told = f"{milliseconds(after, like=true_ms)} ms of it left once {first} is gone"
+        told = f"{milliseconds(after, like=true_ms)} ms of it remain without {first}"
     covered = after is not None and true_ms is not None and after < NEGLIGIBLE_SHARE * true_ms
     if covered:
         told = f"gone with {first}"
@@ -189,7 +190,7 @@ def is_bound(diagnosis: Diagnosis, cause: Cause) -> bool:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return the verdict's sentence, without the class that stands above it anyway."""
+    """Return the verdict's sentence, without the class that is shown above it."""
     verdict = diagnosis.verdict
     text = sentence(verdict.headline).removeprefix(f"{verdict.bottleneck_class.value}: ")
     return text[:1].upper() + text[1:]
@@ -202,7 +203,7 @@ def step_line(diagnosis: Diagnosis) -> str:
         return "step time not measured"
     text = f"step {milliseconds(step.true_ms)} ms"
     if step.true_is == "profiled":
-        return f"{text} as profiled, so too long: no step was timed without the profiler"
+        return f"{text} with the profiler, so too long: no step was timed without it"
     if step.true_is == "given":
         return f"{text}, as given"
     if step.true_ci_ms is not None:

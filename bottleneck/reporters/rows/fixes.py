@@ -43,9 +43,9 @@ class FixRow:
     verify: str
     sources: tuple[str, ...]
     minor: bool
-    """A note, or a negligible gain."""
+    """True for a note or a negligible gain."""
     measured: str = ""
-    """What `bottleneck verify` found, where it was run."""
+    """What `bottleneck verify` measured, if it was run."""
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
@@ -57,7 +57,7 @@ def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
 
 
 def together_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Return what was measured of fixes together: their names, and the figures."""
+    """Return what was measured for combined fixes: their names and figures."""
     return [
         (f"{' and '.join(map(clean, row.fixes))} together", measured_line(row))
         for row in diagnosis.tried
@@ -66,7 +66,7 @@ def together_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def combination_line(diagnosis: Diagnosis) -> str:
-    """Return what the best pair of suggestions would bring, or an empty string."""
+    """Return the predicted gain of the best pair of suggestions, or an empty string."""
     pair = diagnosis.combination
     if pair is None:
         return ""

@@ -1,4 +1,4 @@
-"""The memory section of a report: the peak, what it is made of, who holds it, and what is wrong with it.
+"""The memory section of a report: the peak, its composition, the lines that hold it, and the findings.
 
 In: a diagnosis. Out: one `MemorySection` of short clean strings per device, and for reports of plain text
 (indent, text) rows made of them.
@@ -24,7 +24,7 @@ Row: TypeAlias = "tuple[int, str]"
 
 _HOLDERS = 3
 _WORTH = 0.01
-"""Share of the peak below which a category is not worth its words."""
+"""Share of the peak below which a category is not listed."""
 _LINE, _PAGE = 60, 100
 """Columns for a place, in a row of text and in a cell."""
 
@@ -54,7 +54,7 @@ class MemorySection:
     head: tuple[str, ...]
     """The peak, and what was held when memory ran out."""
     at: str
-    """The moment that composition and holders are of."""
+    """The moment that composition and holders describe."""
     facts: Pairs
     composition: tuple[_Held, ...]
     holders: tuple[_Held, ...]
@@ -69,7 +69,7 @@ def memory_sections(diagnosis: Diagnosis, *, width: int = _PAGE) -> tuple[Memory
 
 
 def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:
-    """Return the section's rows; empty when nothing was read of memory and nothing found.
+    """Return the section's rows; empty without memory data and findings.
 
     Args:
         diagnosis: what to show.
@@ -98,7 +98,7 @@ def _lines(section: MemorySection, *, several: bool, most: int) -> list[Row]:
     parts = [f"{row.category} {row.size} ({row.share})" for row in section.composition if row.worth]
     if parts:
         rows.append((1, ", ".join(parts)))
-    # Without a place the composition has said it.
+    # Without a place, the composition already shows it.
     held = [row for row in section.holders[:most] if row.worth and row.name]
     rows += [(1, f"{row.size} {row.category}: {row.name}") for row in held]
     rows += [(1, sentence(problem)) for problem in section.problems]
@@ -153,8 +153,8 @@ def _facts(summary: MemorySummary, root: str, width: int) -> Pairs:
     gradients = summary.gradients_in_forward_bytes
     return known_pairs(
         ("Stays between steps", byte_size(summary.floor_bytes) if summary.floor_bytes is not None else None),
-        ("Not told apart", percent(summary.unknown_share) if summary.unknown_share else None),
-        ("Asked of the driver", _churn(churn) if churn is not None else None),
+        ("Not identified", percent(summary.unknown_share) if summary.unknown_share else None),
+        ("Requests to the driver", _churn(churn) if churn is not None else None),
         (
             "Fragmentation",
             f"{byte_size(fragments.inactive_split_bytes)} free in {fragments.unfreeable_segments} segments "
@@ -218,13 +218,13 @@ def _times(factor: float) -> str:
 def _churn(churn: Churn) -> str:
     asked, returned = churn.allocs + churn.maps, churn.frees + churn.unmaps
     if asked == returned == 0:
-        return "nothing: all from its own cache"
-    return f"{asked:.3g} times a step, {byte_size(churn.bytes)}; given back {returned:.3g} times"
+        return "none: all from its own cache"
+    return f"{asked:.3g} times a step, {byte_size(churn.bytes)}; returned {returned:.3g} times"
 
 
 def _failed(failed: OutOfMemory, root: str, width: int) -> str:
     parts = [
-        f"{byte_size(failed.requested_bytes)} asked for" if failed.requested_bytes is not None else "",
+        f"{byte_size(failed.requested_bytes)} requested" if failed.requested_bytes is not None else "",
         f"{byte_size(failed.device_free_bytes)} free" if failed.device_free_bytes is not None else "",
         place_or(failed.site, root, width=width),
         clean(failed.when),

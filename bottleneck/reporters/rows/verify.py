@@ -34,7 +34,7 @@ COLUMNS = ("fix", "predicted", "measured (95 %)", "peak memory", "loss", "verdic
 _SAID = {"same": "same", "close": "close", "harmful": "harmed", "not comparable": "?", "not measured": "-"}
 
 _HOPELESS = 10.0
-"""An interval from one end to the other of which the step is ten times as long says nothing."""
+"""Interval (high over low) from which a measurement is too noisy to report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What stands under `COLUMNS`."""
+        """The cells under `COLUMNS`."""
         return (
             self.fix,
             self.predicted,
@@ -82,7 +82,7 @@ def headline(verification: Verification) -> str:
     together = combination_outcome(verification)
     if len(verification.combination) > 1 and (together is None or together.measured is None):
         best = " + ".join(verification.combination)
-        return f"{best}: each adds to those before it; how much all bring together is not measured yet."
+        return f"{best}: each improves on those before it; their combined gain is not measured yet."
     if together is None or together.measured is None:
         return _nothing_won(verification)
     found = together.measured
@@ -94,7 +94,7 @@ def headline(verification: Verification) -> str:
 def _nothing_won(verification: Verification) -> str:
     tried = [row for row in verification.outcomes if row.verdict != "not run"]
     if any(row.verdict in ("undecided", "not run") for row in verification.outcomes):
-        return "Nothing is proven to help so far."
+        return "No fix has been shown to help so far."
     if all(row.verdict in ("not applied", "failed") for row in tried):
         if len(tried) == 1:
             reason = f": {clean(tried[0].reason).removesuffix('.')}" if tried[0].reason else ""
@@ -121,7 +121,7 @@ def rows_of(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def measured_line(outcome: Outcome) -> str:
-    """Return what was measured of a fix, to stand beside its prediction."""
+    """Return what was measured for a fix, shown next to its prediction."""
     found = outcome.measured
     if found is None or outcome.verdict in ("not applied", "failed"):
         return clean(f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict)
@@ -176,7 +176,7 @@ def _bytes(count: int | None) -> str:
 
 
 def reason_lines(verification: Verification) -> list[str]:
-    """Return what each fix is and what figures cannot say: why there are none, start-up, losses."""
+    """Return each fix's title and what the table does not show: reasons, start-up, losses."""
     return [
         clean(f"{_names(outcome)} {outcome.title}: {'; '.join(_told(outcome)) or outcome.verdict}")
         for outcome in verification.outcomes
@@ -202,9 +202,9 @@ def _told(outcome: Outcome) -> list[str]:
     if reached is not None:
         without, with_fix = reached
         if with_fix is None:
-            told.append(f"the loss reached after {without} steps is not reached with it in as many")
+            told.append(f"the loss reached after {without} steps is not reached with the fix in as many")
         elif abs(with_fix - without) > max(2, 0.1 * without):
-            told.append(f"the same loss after {with_fix} instead of {without} steps")
+            told.append(f"the same loss is reached after {with_fix} instead of {without} steps")
     if outcome.error is not None and outcome.measured is not None and abs(outcome.error) > 0.1:
         told.append(f"the prediction was {100 * abs(outcome.error):.0f} % off")
     return told
@@ -219,7 +219,7 @@ def combination_line(verification: Verification) -> str:
 
 
 def how_lines(verification: Verification) -> list[str]:
-    """Return how it was measured, the machine's own noise, and how the script repeats itself."""
+    """Return how it was measured, the machine's noise, and how reproducible the script is."""
     protocol = verification.protocol
     runs = [run for run in verification.runs if run.purpose == "timing"]
     counts = [run.steps for run in runs if run.steps]
@@ -228,13 +228,13 @@ def how_lines(verification: Verification) -> list[str]:
     pairs = f"{least} to {most}" if least != most else f"{least}"
     lines = [
         f"{len(runs)} runs in turns, {steps} steps timed in each,"
-        f" {pairs} pairs per fix, gains below"
-        f" {percent(protocol.threshold)} count as none"
+        f" {pairs} pairs per fix; gains below"
+        f" {percent(protocol.threshold)} do not count"
     ]
     noise = verification.noise
     if noise is not None:
         lines.append(
-            f"machine noise: two runs of the same differ by {percent(noise.share)},"
+            f"machine noise: two identical runs differ by {percent(noise.share)},"
             f" at worst {percent(noise.worst)} ({noise.runs} runs)"
         )
     else:
@@ -265,5 +265,5 @@ def closing_lines(verification: Verification) -> list[str]:
     """Return notes, and what is left to do."""
     lines = [clean(note) for note in verification.notes]
     if not verification.complete:
-        lines.append("This verification is not complete; --resume goes on where it stopped.")
+        lines.append("This verification is not complete; continue it with --resume.")
     return lines

@@ -53,7 +53,7 @@ class Amounts:
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
-    """Ask what the labels of a device's run do not tell.
+    """Ask what only a CPU trace can answer.
 
     Args:
         program: the program.
@@ -73,7 +73,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
     yield Question(
         WhatIf.ANOMALIES_IGNORED,
         Edit(gone=amount_gone(program, anomalies, _OPERATORS)),
-        "the stack that each operator of the forward notes, and the backward's checks for NaN, gone",
+        "without the stack traces recorded in forward and the checks for NaN in backward",
     )
     if not compiled:
         gone = _training_dispatch(program)
@@ -82,22 +82,22 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         yield Question(
             WhatIf.COMPILED,
             Edit(gone=left * gone),
-            "dispatch of forward and backward gone; fused element-wise work would come on top, guards off"
-            + ("; beside what anomaly detection costs" if anomalies > 0 else ""),
+            "without the dispatch of forward and backward; fusion would save more, guards less"
+            + ("; the cost of anomaly detection not included" if anomalies > 0 else ""),
             bound=True,
         )
     if any(o.parameter_dtype == "float64" for o in facts.optimizers):
         yield Question(
             WhatIf.SINGLE_PRECISION,
             Edit(work=dict.fromkeys((Work.MATH, Work.MEMORY, Work.UPDATE), 1.0 - _DOUBLE_OVER_SINGLE)),
-            "operators' work halved: half the bytes, and twice the numbers in each vector register",
+            "half of the operators' work: half the bytes, and twice the numbers in each vector register",
         )
     yield from _fused_optimizer(facts)
     yield Question(
         WhatIf.RECOMPUTE_GONE,
         Edit(gone=amount_gone(program, amounts.recomputed, _OPERATORS)),
-        f"{ms(amounts.recomputed)} of forward operators inside nodes of backward gone; what saving them "
-        "costs goes, too",
+        f"{ms(amounts.recomputed)} of forward operators inside backward gone; what saving them "
+        "costs is gone too",
     )
     if facts.table_share > 0:
         # The profiled time of making the gradient holds its page faults, which are counted already.
@@ -108,20 +108,20 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             WhatIf.SPARSE_ROWS,
             Edit(gone=gone),
             f"the embedding tables' {percent(facts.table_share)} of the update and of the page faults gone, "
-            f"and their gradient ({ms(amounts.tables)}), as few rows are touched",
+            f"and their gradient ({ms(amounts.tables)}), since few rows are used",
         )
     yield Question(
         WhatIf.SEAMS_GONE,
         Edit(work={Work.SEAM: 0.0}),
-        "every crossing of a break at the mean cost of entering and leaving compiled code, with the Python "
-        "between; what fusing across them would give comes on top",
+        "without entering and leaving compiled code at each break, and the Python between (mean cost per "
+        "crossing); fusion across the breaks would save more",
     )
     if facts.evaluates:
         evaluation = np.asarray([phase == "evaluation" for phase in program.phases])
         yield Question(
             WhatIf.FORWARD_STORED,
             Edit(gone=np.where(evaluation[:, None], work, 0.0)),
-            "the step without the model that runs without gradients; reading what was stored comes on top",
+            "the step without the model that runs without gradients; reading stored outputs takes extra time",
             bound=True,
         )
     yield Question(
@@ -152,6 +152,6 @@ def _fused_optimizer(facts: Facts) -> Iterator[Question]:
     yield Question(
         WhatIf.OPTIMIZER_FUSED,
         Edit(work={Work.UPDATE: left, Work.OPTIMIZER: _FUSED_DISPATCH_LEFT}),
-        f"the optimizer's operators become one: its dispatch goes but for {percent(_FUSED_DISPATCH_LEFT)}, "
+        f"the optimizer's operators become one: its dispatch falls to {percent(_FUSED_DISPATCH_LEFT)}, "
         f"its work falls to {percent(left)} (measured on another machine)",
     )

@@ -124,9 +124,9 @@ def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> 
         out.append(
             Doubt(
                 code=DoubtCode.THREADS_WAIT,
-                text=f"Threads wait for one another: an operator that {_threads(run)} threads share took"
-                f" {waiting[0]:.0f} us, and {waiting[1]:.0f} us on one",
-                remedy="With torch.set_num_threads(1), or once nothing else runs on this machine, operators "
+                text=f"Threads wait for each other: an operator on {_threads(run)} threads took"
+                f" {waiting[0]:.0f} us, and {waiting[1]:.0f} us on one thread",
+                remedy="With torch.set_num_threads(1), or on a machine that runs nothing else, operators "
                 "may take a fraction of their time.",
             )
         )
@@ -135,7 +135,7 @@ def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> 
             Doubt(
                 code=DoubtCode.NOT_TRACED,
                 text="No trace: only the phases of the baseline window are known, so computing and dispatch "
-                "cannot be told apart",
+                "cannot be separated",
                 remedy="Run again and let the trace window finish.",
             )
         )
@@ -143,7 +143,7 @@ def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> 
         out.append(
             Doubt(
                 code=DoubtCode.ONE_TRACED_STEP,
-                text="One traced step only: how it divides may not be typical",
+                text="Only one traced step: its division may not be typical",
                 remedy="Use --steps 3 or more.",
             )
         )
@@ -151,8 +151,8 @@ def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> 
         out.append(
             Doubt(
                 code=DoubtCode.NO_BASELINE,
-                text="No unprofiled window: the profiled step stands in, and dispatch looks larger than it "
-                "is",
+                text="No unprofiled window: the profiled step is used instead, so dispatch looks larger "
+                "than it is",
                 remedy="Capture with `bottleneck diagnose`, or give --true-step-ms.",
             )
         )
@@ -163,14 +163,14 @@ def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> 
                 code=DoubtCode.MACHINE_BUSY,
                 text=f"The machine was busy: the process had a processor for {100 * had:.0f} % of its "
                 "working time",
-                remedy="Times are long, shares hold approximately. Run again on a quiet machine.",
+                remedy="Times are too long, shares approximately right. Run again on a quiet machine.",
             )
         )
     if division.misfit > _MISFIT:
         out.append(
             Doubt(
                 code=DoubtCode.STEPS_DIFFER,
-                text=f"The traced steps differ from the timed ones: {100 * division.misfit:.0f} % of it is "
+                text=f"Traced and timed steps differ: {100 * division.misfit:.0f} % of the time is "
                 "in other phases",
                 remedy="Steps vary, or the machine was busy. Use more --steps on a quiet machine.",
             )

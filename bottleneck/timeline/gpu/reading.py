@@ -92,7 +92,7 @@ class GpuReader:
         free = results.get(WhatIf.DISPATCH_FREE)
         if free is not None and facts.run is not None and facts.run.settings.get("anomaly_mode") is True:
             question = WhatIf.ANOMALIES_IGNORED
-            basis = f"{free.basis}; more than can be gained, as what operators cost without it stays"
+            basis = f"{free.basis}; an upper bound, since the operators' normal cost stays"
             results[question] = msgspec.structs.replace(free, question=question, basis=basis)
         if facts.run is not None and facts.baseline is not None:
             loop = loop_of_dispatch(
@@ -290,7 +290,7 @@ def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
             Doubt(
                 code=DoubtCode.ACTIVITIES_DROPPED,
                 text=f"{program.missing_activities} of {launches} launches have no kernel in the trace: the "
-                "profiler dropped activities",
+                "profiler lost activities",
                 remedy="Trace fewer steps (--steps 3).",
             )
         )
@@ -298,8 +298,7 @@ def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
         doubts.append(
             Doubt(
                 code=DoubtCode.KERNELS_WITHOUT_LAUNCH,
-                text=f"{program.orphan_activities} kernels have no launch call in the trace; they are "
-                "left out",
+                text=f"{program.orphan_activities} kernels have no launch call in the trace and are left out",
                 remedy="Record CPU and CUDA activities together.",
             )
         )
@@ -315,7 +314,7 @@ def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
         doubts.append(
             Doubt(
                 code=DoubtCode.STEPS_VARY,
-                text="Steps differ in size, so the traced steps need not be typical: shares are of the "
+                text="Steps differ in size, so the traced steps may not be typical: shares are those of the "
                 "traced steps, times are scaled to the mean step",
                 remedy="Trace more steps (--steps 32) to narrow this.",
             )

@@ -154,7 +154,7 @@ def _describe(work: Work) -> str:
     return {
         Work.INPUT: "fetching the next batch",
         Work.HOST: "Python without operators or device calls",
-        Work.ASIDE: "operators behind the update",
+        Work.ASIDE: "operators after the update",
         Work.COMPILE: "compiling",
         Work.SEAM: "between compiled regions",
         Work.OPTIMIZER: "dispatching the optimizer",

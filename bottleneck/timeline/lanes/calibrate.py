@@ -262,7 +262,7 @@ def calibrate(
             doubts.append(
                 Doubt(
                     code=DoubtCode.BASELINE_SLOWER,
-                    text="The true step is slower than anything in the trace explains; the run may have been "
+                    text="The true step is slower than the trace can explain; the run may have been "
                     "disturbed while the baseline was timed",
                     remedy="Run again.",
                 )

@@ -58,36 +58,36 @@ def without_fetching(program: Program) -> Edit:
 
 
 def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
-    """Ask for each cause on the host to be gone, and for what ranks send one another."""
+    """Ask for the step without each host-side cause, and without communication between ranks."""
     has = program.work.sum(axis=0) > 0
     kinds = program.kind
     if has[Work.INPUT]:
         yield Question(
             WhatIf.INPUT_READY,
             Edit(work={Work.INPUT: 0.0}),
-            "replay with every batch ready when it is asked for",
+            "replay with every batch ready when it is needed",
         )
     if (kinds == EventKind.SYNC).any():
         yield Question(
             WhatIf.SYNCS_GONE,
             Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC])),
-            "replay with no synchronising call; the host runs ahead",
+            "replay without synchronising calls, so the host runs ahead",
         )
     if has[Work.ALLOCATOR] or (kinds == EventKind.ALLOCATOR).any():
         yield Question(
             WhatIf.ALLOCATOR_FREE,
             Edit(work={Work.ALLOCATOR: 0.0}, drop_waits=frozenset([EventKind.ALLOCATOR])),
-            "replay with cudaMalloc, cudaFree and their waits free of charge"
+            "replay with cudaMalloc, cudaFree and their waits taking no time"
             if program.lanes
-            else "replay without the system time per step of the baseline window, as far as page faults "
-            "explain it; the pages' cold caches come on top",
+            else "replay without the baseline's system time per step, as far as page faults explain it; "
+            "warmer caches would save more",
         )
     if has[Work.COMPILE]:
         yield Question(
             WhatIf.NO_COMPILE,
             # The compiler times its candidates on the device.
             Edit(work={Work.COMPILE: 0.0}, duration=np.where(program.launch_work == Work.COMPILE, 0.0, 1.0)),
-            "replay without compilation in the step, nor the kernels that it tries",
+            "replay without compilation in the step and without the kernels that it tries",
         )
     if has[Work.HOST] or has[Work.ASIDE]:
         aside = program.launch_work == Work.ASIDE
@@ -95,7 +95,7 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             WhatIf.HOST_WORK_GONE,
             Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),
             "replay without the Python that neither dispatches nor loads, and without what is launched "
-            "behind the update",
+            "after the update",
         )
     yield Question(
         WhatIf.DISPATCH_FREE,
@@ -112,7 +112,7 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
         yield Question(
             WhatIf.COMM_OVERLAPPED,
             collectives(0.0),
-            "replay with all communication hidden behind other work",
+            "replay with all communication overlapped with other work",
             bound=True,
         )
         if facts.micro_steps > 1:

@@ -37,7 +37,7 @@ __all__ = ["join_failure", "summarise_memory"]
 
 _NO_LIMIT = 1 << 50
 _PRIVATE = 0.02
-"""Share of what is reserved from which private pools are worth a word."""
+"""Share of reserved memory from which private pools are reported."""
 
 
 def summarise_memory(
@@ -157,12 +157,12 @@ def _problems(
     found = []
     if pieces is not None and pieces.private_free_bytes > _PRIVATE * pieces.reserved_bytes:
         found.append(
-            f"{byte_size(pieces.private_bytes)} are reserved in pools of their own, as CUDA graphs have "
-            "them: replayed graphs use them without an event in the history, so the peak is that of all else."
+            f"{byte_size(pieces.private_bytes)} are reserved in private pools, as used by CUDA graphs. "
+            "Replayed graphs use these without events in the history, so they are not part of the peak."
         )
     if not reading.lives.events and not failed:
         found.append(
-            "The snapshot has no history, only the state when it was taken: to see a peak, call "
+            "The snapshot has no history, only the state at one moment: to see a peak, call "
             "torch.cuda.memory._record_memory_history() some steps before it."
         )
     elif reading.lives.events and not python:
@@ -170,9 +170,9 @@ def _problems(
             'The history has no stacks, so no line of the program can be named: record with context="all".'
         )
     if reading.truncated:
-        found.append("The memory history was full (max_entries): its ring holds the last events only.")
+        found.append("The memory history was full (max_entries): it holds only the last events.")
     if reading.lives.events and not reading.clock.steps:
-        found.append("No whole training step was found in the memory history: nothing is told per step.")
+        found.append("No whole training step was found in the memory history: there are no figures per step.")
     return tuple(found)
 
 

@@ -88,12 +88,12 @@ def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTa
         took = ", ".join(ms(value) for value in evaluated[:4])
         which = "One baseline step contains" if typical.validation == 1 else "Some baseline steps contain"
         notes.append(
-            f"{which} an evaluation ({took}), left out of the step time: done every N steps, it adds "
+            f"{which} an evaluation ({took}), which is left out of the step time: every N steps, it adds "
             "its time / N to each."
         )
     if typical.stragglers:
         lone = ", ".join(ms(value) for value in typical.stragglers)
-        notes.append(f"One baseline step of {lone} stands alone and is left out of the step time.")
+        notes.append(f"One baseline step of {lone} is an outlier and is left out of the step time.")
     if typical.one_off_compiles:
         notes.append("One baseline step contains a late first compilation and is left out of the step time.")
     return tuple(notes)
@@ -131,7 +131,7 @@ def _with_rare(
     low, high = mean_interval(ordinary) or (mean, mean)
     true_ms = mean + rare.ms
     held = int(rare.steps.sum())
-    where = f"{held} of {len(times)} baseline steps hold" if held else "Some steps behind the captures hold"
+    where = f"{held} of {len(times)} baseline steps hold" if held else "Some steps after the captures hold"
     note = (
         f"{where} {rare.what} ({ms(rare.each_ms)} each, every {rare.every:.0f} steps): "
         f"{ms(rare.ms)} of the step time."

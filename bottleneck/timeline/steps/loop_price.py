@@ -1,7 +1,7 @@
 """What one Python loop inside the step costs at most.
 
-In: the loops that were sampled in the warm-up, and the time of each phase. Out: the dearest loop and the
-answer to `LOOP_GONE`: the step with the loop gone, and the share of the backward that it leads to.
+In: the loops that were sampled in the warm-up, and the time of each phase. Out: the most expensive loop
+and the answer to `LOOP_GONE`: the step without the loop and without its share of the backward.
 
 One operator that does the work of all rounds still has work to do, so the answer is a bound. A loop
 whose rounds work rather than dispatch gains nothing by that and is not named at all.
@@ -41,7 +41,7 @@ class HostTimes:
 def dearest_loop(
     loops: Sequence[LoopTime], *, whole: HostTimes, dispatch: HostTimes, true_ms: float
 ) -> tuple[LoopTime, WhatIfResult] | None:
-    """Return the loop that takes most of the step, with its price; None where none is worth a word.
+    """Return the loop that takes most of the step, with its price; None if none matters.
 
     Args:
         loops: as sampled.
@@ -58,9 +58,7 @@ def dearest_loop(
     if not priced:
         return None
     saves, loop = max(priced, key=lambda pair: pair[0])
-    return _answer(
-        loop, min(saves, true_ms), "the loop gone, and the backward of what it does", true_ms=true_ms
-    )
+    return _answer(loop, min(saves, true_ms), "without the loop and its backward", true_ms=true_ms)
 
 
 def loop_of_dispatch(
@@ -107,8 +105,8 @@ def _answer(
         question=WhatIf.LOOP_GONE,
         step_ms=true_ms - saves_ms,
         saves_ms=saves_ms,
-        basis=f"{basis} ({ran} of {taken} samples of the warm-up were in it); one operator for all rounds "
-        "still has its work to do",
+        basis=f"{basis} ({ran} of {taken} samples of the warm-up); one operator for all iterations "
+        "takes time too",
         bound=True,
     )
 

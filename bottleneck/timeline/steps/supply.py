@@ -193,12 +193,12 @@ def _more_workers(
     shared = (cpu_rest + cpu_production) / cores
     step = min(max(rest_ms, supply.production_ms / workers, shared), true_ms)
     basis = (
-        f"{ms(supply.production_ms)} of production per step spread over {workers} workers, beside "
+        f"{ms(supply.production_ms)} of production per step on {workers} workers, at the same time as "
         f"{ms(rest_ms)} of everything else, on {cores} cores"
     )
     tight = shared > 0.8 * step
     if tight:
-        basis += "; production and training share the cores, so this is the most it can give"
+        basis += "; production and training share the cores, so this is a bound"
     return WhatIfResult(
         question=WhatIf.INPUT_WORKERS,
         step_ms=step,
@@ -209,7 +209,7 @@ def _more_workers(
 
 
 def _in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
-    """Ask for no workers: where shipping a batch costs more than making it, or starting them does."""
+    """Ask for the step without workers, which is faster where sending batches or starting workers is slow."""
     if supply.alone_ms is None:
         return None
     step = rest_ms + supply.alone_ms

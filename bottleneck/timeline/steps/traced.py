@@ -128,7 +128,7 @@ def _from_optimizer(trace: Trace, threads: tuple[Thread, ...]) -> Steps | None:
         note = "Steps end at the rarest optimizer; the order of the optimizers does not repeat."
     else:
         rows = rows[::-1][::period][::-1]
-        note = "" if period == 1 else f"A step holds {period} optimizer updates, which alternate."
+        note = "" if period == 1 else f"Each step has {period} optimizer updates, which alternate."
     if len(rows) < 2:
         return None
     return _between(trace.end_of(rows), how="optimizer", thread=thread, threads=threads, note=note)
@@ -196,7 +196,7 @@ def _from_repeats(trace: Trace, threads: tuple[Thread, ...]) -> Steps | None:
         how="repeats",
         thread=(int(trace.pid[rows[phase]]), int(trace.tid[rows[phase]])),
         threads=threads,
-        note="Steps were told from the work that repeats; where each begins is a guess.",
+        note="Steps were found from repeating work; where each step begins is a guess.",
     )
 
 
@@ -230,5 +230,5 @@ def _whole_window(trace: Trace, threads: tuple[Thread, ...]) -> Steps:
         how="window",
         thread=threads[0] if threads else (NONE, NONE),
         threads=threads,
-        note="No steps could be told apart: the whole window counts as one step.",
+        note="No steps could be found: the whole window counts as one step.",
     )

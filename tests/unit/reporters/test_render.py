@@ -69,7 +69,7 @@ def test_verbose_adds_everything_else() -> None:
     for words in (
         "55.0 ms per step inside next(loader)",
         "[baseline window]",
-        "Mind: Not slow host-to-device copies",
+        "Note: Not slow host-to-device copies",
         "one-launch: at best 81.0 ms",
         "nvjet_tst_128x256",
         "matmul.precision = highest",

@@ -81,7 +81,7 @@ def test_a_cause_that_others_cover_says_what_is_left_of_it() -> None:
     assert worth[1].covered, "1.2 of 87.4 ms are below 2 %"
     half = msgspec.structs.replace(base.causes[1], after_previous_ms=3.0)
     worth, _ = cause_rows(msgspec.structs.replace(base, causes=(base.causes[0], half)))
-    assert worth[1].after_previous == "3.0 ms of it left once input-bound is gone"
+    assert worth[1].after_previous == "3.0 ms of it remain without input-bound"
     assert not worth[1].covered
 
 
@@ -148,7 +148,7 @@ def test_a_fix_that_buys_memory_with_time_says_what_it_costs() -> None:
 def test_the_step_line_says_how_the_time_is_known() -> None:
     base = sample()
     assert "over 40 steps" in step_line(base)
-    for how, words in (("profiled", "as profiled, so too long"), ("given", "as given")):
+    for how, words in (("profiled", "with the profiler, so too long"), ("given", "as given")):
         step = msgspec.structs.replace(base.step, true_is=how)
         assert words in step_line(msgspec.structs.replace(base, step=step))
     assert step_line(empty()) == "step time not measured"

@@ -344,7 +344,7 @@ def test_a_truncated_ring_is_noticed(tmp_path: Path) -> None:
     for _ in range(5):
         training.step()
     summary = summary_of(training, tmp_path, ring=len(training.memory.events) - 3)
-    assert summary.truncated and any("ring" in text for text in summary.problems)
+    assert summary.truncated and any("only the last events" in text for text in summary.problems)
 
 
 def test_steps_come_from_annotations_where_the_harness_was_not_there(tmp_path: Path) -> None:

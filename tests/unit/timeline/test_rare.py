@@ -87,7 +87,7 @@ def test_evaluations_behind_the_captures_alone_are_priced_too():
     assert basis.rare.every == 20
     assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
     assert basis.summary.true_ms == pytest.approx(ORDINARY_MS + 2.0, rel=0.02)
-    assert "behind the captures" in basis.notes[0]
+    assert "after the captures" in basis.notes[0]
 
 
 def test_a_checkpoint_every_ten_steps_is_a_rhythm():

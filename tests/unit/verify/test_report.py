@@ -108,7 +108,7 @@ def test_the_headline_is_the_combination_against_the_script_as_it_is() -> None:
     open_ = msgspec.structs.replace(
         nothing, outcomes=(Outcome(fixes=("FX1",), title="", verdict="undecided"),)
     )
-    assert headline(open_) == "Nothing is proven to help so far."
+    assert headline(open_) == "No fix has been shown to help so far."
     # What was never timed has not been found to be of no help.
     alone = msgspec.structs.replace(nothing, outcomes=VERIFICATION.outcomes[2:3])
     assert headline(alone) == f"The fix failed: {clean(HOSTILE)}."
@@ -132,7 +132,7 @@ def test_reasons_say_what_figures_cannot() -> None:
     assert "4 s more to start, paid back after 1 200 steps" in lines[0]
     assert "the prediction was 25 % off" in lines[0]
     assert "not finite from backward 7" in lines[1]
-    assert "is not reached with it" in lines[3]
+    assert "is not reached with the fix" in lines[3]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
@@ -199,5 +199,5 @@ def test_an_empty_verification_renders() -> None:
 def test_fixes_that_add_to_each_other_are_kept_before_they_were_timed_together() -> None:
     left = msgspec.structs.replace(VERIFICATION, outcomes=VERIFICATION.outcomes[:-1])
     assert headline(left) == (
-        "FX101 + FX311: each adds to those before it; how much all bring together is not measured yet."
+        "FX101 + FX311: each improves on those before it; their combined gain is not measured yet."
     )

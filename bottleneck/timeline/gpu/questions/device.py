@@ -48,25 +48,25 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             length = np.maximum(program.duration, 1.0)
             factor = np.where(mask, np.minimum(1.0, 1.0 / ratio[0] + FIXED_NS / length), 1.0)
             told = f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
-            told += f"{FIXED_NS / 1e3:.0f} us each that stay)"
+            told += f"{FIXED_NS / 1e3:.0f} us of each kept)"
             if target == "bf16" and work.low_traffic.any():
                 # Half the bytes, but no kernel is shorter than the shortest of the trace.
                 floor = float(np.percentile(program.duration, 1))
                 half = np.clip(np.maximum(0.5, floor / length), 0.5, 1.0)
                 factor = np.where(work.low_traffic, half, factor)
-                told += ", element-wise ones on their results with half the bytes; casts not counted"
+                told += ", element-wise kernels on their results moving half the bytes; casts not counted"
             # Convolutions that are fed NCHW pay for bf16 with more copies, casts and slower batch norms
             # than they save: 0.94x measured where the replay saw 1.10x.
             misfed = target == "bf16" and bool(work.layout.any())
             if misfed:
-                told += "; at best, as convolutions run on NCHW here (try channels_last first)"
+                told += "; at best, since convolutions run on NCHW here (try channels_last first)"
             yield Question(question, Edit(duration=factor), told, bound=misfed)
     if work.scores.any():
         yield Question(
             WhatIf.FUSED_ATTENTION,
             Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
-            "replay without the kernels between the products of attention, and the products no longer "
-            f"writing and reading scores ({percent(_FUSED_PRODUCTS)} of their time)",
+            "replay without the kernels between the products of attention, and with products that no longer "
+            f"write and read scores ({percent(_FUSED_PRODUCTS)} of their time)",
         )
     if work.recomputed.any():
         yield Question(
@@ -78,7 +78,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         yield Question(
             WhatIf.SPARSE_ROWS,
             only(work.optimizer, 1.0 - facts.table_share),
-            f"replay without the embedding tables' {percent(facts.table_share)} of the update, few rows left",
+            f"replay without the embedding tables' {percent(facts.table_share)} of the update; few rows stay",
         )
     if known.ungraded is not None and known.ungraded.any():
         yield Question(
@@ -93,5 +93,5 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             WhatIf.CHANNELS_LAST,
             Edit(duration=work.nhwc),
             "replay without layout-change kernels"
-            + (", cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
+            + (", and with cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
         )

@@ -70,7 +70,7 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
 
 
 def _gathers(program: Program, work: DeviceWork) -> bool:
-    """Tell whether forward launches collectives again and again, as where parameters are sharded."""
+    """Return whether forward launches many collectives, as with sharded parameters."""
     forward = work.reach.events & ~work.reach.backward
     collective = program.part == PARTS.index(Part.COMMUNICATION)
     count = int((collective & forward[program.event]).sum()) / max(1, program.steps)
@@ -80,7 +80,7 @@ def _gathers(program: Program, work: DeviceWork) -> bool:
 def _compiled(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
 ) -> Iterator[Question]:
-    """The model compiled, and replayed as CUDA graphs: what its forward and backward leave to the host."""
+    """The compiled model, and the model as CUDA graphs: the host work left in forward and backward."""
     reach = work.reach
     # Host work that a compiler takes over: nothing else, and nothing outside the model.
     own = np.zeros_like(program.work)
@@ -91,9 +91,9 @@ def _compiled(
     if true_ns <= 0 or not reach.activities.any():
         return
     kernels = float(work.relaunched[reach.activities].sum()) / steps
-    fused = f"{kernels:.0f} kernels, neighbouring element-wise ones fused to the longest of them"
+    fused = f"{kernels:.0f} kernels, runs of element-wise ones fused into the longest"
     if not known.facts.compiled or program.work[:, Work.SEAM].any():
-        fused = f"one graph without a break, {fused}"
+        fused = f"one graph without breaks, {fused}"
 
     # Where the compiler met a wait and made a graph nevertheless, a CUDA graph cannot hold it; a wait in a
     # model that is not compiled yet may as well break the graph.
@@ -103,7 +103,7 @@ def _compiled(
     if _gathers(program, work):
         # Parameters that are gathered module by module: the hooks that do it break the graph, the copies
         # around the collectives stay, and a graph holds neither.
-        doubtful, at_best = True, "; at best, as collectives are launched between the model's parts"
+        doubtful, at_best = True, "; at best, since collectives are launched between the model's parts"
 
     def edit(*, graphs: bool) -> tuple[Edit, float]:
         left = host_left_ns(reach, kernels, graphs=graphs) / true_ns
@@ -123,8 +123,8 @@ def _compiled(
             drop_waits=frozenset([EventKind.ALLOCATOR]) if pooled else frozenset(),
             drop_at=waits if known.facts.compiled else None,
         ),
-        f"replay with forward and backward of the model as graph launches ({fused}), for which the host "
-        f"takes {ms(left_ms)} per step; loss, optimizer and what else lies outside the model stay"
+        f"replay with the model's forward and backward as graph launches ({fused}), for which the host "
+        f"takes {ms(left_ms)} per step; loss, optimizer and everything else outside the model stay"
         + ("; its memory stays in the graphs' pool" if pooled else "")
         + at_best,
         bound=doubtful,
@@ -135,8 +135,8 @@ def _compiled(
         yield Question(
             WhatIf.COMPILED,
             launched,
-            f"replay with forward and backward of the model launched by generated code ({fused}), for which "
-            f"the host takes {ms(left_ms)} per step; what lies outside the model stays{at_best}",
+            f"replay with the model's forward and backward launched by generated code ({fused}), for which "
+            f"the host takes {ms(left_ms)} per step; everything outside the model stays{at_best}",
             bound=doubtful,
             may_lose=True,
         )
@@ -145,7 +145,7 @@ def _compiled(
 def dispatch_questions(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
 ) -> Iterator[Question]:
-    """Everything that makes the host launch less, or faster."""
+    """Changes with which the host launches less, or faster."""
     yield from _compiled(program, calibration, work, known)
     fused = _fused_optimizer(program, work, known)
     if fused is not None:

@@ -32,9 +32,8 @@ def seam_questions(program: Program, calibration: Calibration, work: DeviceWork)
         yield Question(
             WhatIf.SEAMS_GONE,
             seams_gone(program, work, calibration=calibration),
-            "replay without cache lookups, prologues and eager work between compiled regions, kernels on "
-            "either side of a seam joined where no product lies between them, and the pieces' own host work "
-            "held to that of one graph",
+            "replay without cache lookups, prologues and eager work between compiled regions; kernels on "
+            "both sides of a seam fused where no product is between them; the host work that of one graph",
         )
 
 
