@@ -1,4 +1,4 @@
-"""Which fix stands first, and which second one adds most to it.
+"""Which fix comes first, and which second fix adds most to it.
 
 In: the suggestions that match, the verdict, the replays. Out: their order, and a pair.
 """
@@ -27,9 +27,8 @@ def verdicts_own_first(
 ) -> tuple[Suggestion, ...]:
     """Put the best fix of the verdict's own class first: it is what the headline speaks of.
 
-    A fix of another class may promise more and yet presuppose this one: a CUDA graph cannot be
-    captured over a synchronisation. Where it promises more than twice as much, it stands first all the
-    same: the verdict's class is no rival of it.
+    A fix of another class may save more but need this one first: a CUDA graph cannot be captured over
+    a synchronisation. If it saves more than twice as much, it still comes first.
     """
     able = [
         s
@@ -51,7 +50,7 @@ def _worth(suggestion: Suggestion) -> float:
 
 
 def _is_worth_it(suggestion: Suggestion) -> bool:
-    """Tell whether a fix saves what is worth speaking of; one that saves nothing answers no headline."""
+    """Return whether a fix saves a share that matters; one that saves nothing answers no headline."""
     predicted, saves = suggestion.predicted_ms, suggestion.saves_ms
     return predicted is not None and saves is not None and saves >= NEGLIGIBLE_SHARE * (predicted + saves)
 

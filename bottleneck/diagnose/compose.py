@@ -1,7 +1,7 @@
 """From a run folder or bare traces to a diagnosis: the only place that composes all the parts.
 
-In: paths. Out: `Diagnosis`, fully resolved. A missing piece lowers the quality and is told as a
-problem; only a path that holds nothing readable is an error.
+In: paths. Out: `Diagnosis`, fully resolved. A missing piece lowers the quality and is reported as a
+problem. Only a path with nothing readable is an error.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def diagnose_paths(
 
 
 def _facts(reading: Reading, skew: Skew | None) -> Facts:
-    """Gather what the analyzers judge the deciding rank by."""
+    """Collect the facts by which the analyzers judge the deciding rank."""
     rank, run, timeline, step = reading.rank, reading.basis.run, reading.timeline, reading.basis.summary
     context = build_context(
         timeline=timeline,
@@ -133,7 +133,7 @@ def _facts(reading: Reading, skew: Skew | None) -> Facts:
 
 
 def _of_several(skew: Skew | None, *, bare: bool) -> dict[str, JsonValue]:
-    """Return what several ranks tell; of bare traces, that there were at least as many."""
+    """Return the facts about several ranks; for bare traces, that there were at least as many."""
     if skew is None:
         return {}
     ranks: dict[str, JsonValue] = {"distributed.world_size": len(skew.waits_ms)} if bare else {}

@@ -51,7 +51,7 @@ def _of_the_profiler(readings: Sequence[Reading], skew: Skew) -> bool:
 
 
 def _runs_ahead(reading: Reading) -> bool:
-    """Tell whether the host made its steps faster than the device while nothing was attached."""
+    """Return whether the host was faster than the device in the unprofiled steps."""
     window = reading.basis.run.window("baseline") if reading.basis.run is not None else None
     if window is None or reading.basis.kept is None:
         return False
@@ -69,12 +69,12 @@ def _runs_ahead(reading: Reading) -> bool:
 
 
 def _own_work_ms(reading: Reading) -> float:
-    """Return the time of a rank's kernels beside its collectives, in ms per step."""
+    """Return the time of a rank's kernels without its collectives, in ms per step."""
     return sum(row.ms for row in reading.timeline.kernels if row.part is not Part.COMMUNICATION)
 
 
 def _skew_on_hosts(readings: Sequence[Reading]) -> Skew | None:
-    """Compare the ranks by their budgets: a collective on the CPU has no kernel whose length tells.
+    """Compare the ranks by their budgets, since a collective on the CPU has no kernel to time.
 
     Ranks that exchange gradients make their steps together, so what one of them spends in
     communication beyond the least that any spends is waiting for a rank that comes later.

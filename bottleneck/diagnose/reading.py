@@ -1,6 +1,6 @@
 """One rank, read as far as it goes: its trace, steps, step time, budget and memory.
 
-In: what ingest found of a rank. Out: `Reading`; a missing piece is told as a problem.
+In: what ingest found of a rank. Out: `Reading`; a missing piece is reported as a problem.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _nothing_known(kind: str, true_ms: float | None, doubt: Doubt | None = None)
 
 
 def _read_flops(rank: ingest.Rank, steps: Steps | None) -> FlopCount | None:
-    """The count of the run's own step; for a bare trace what its shapes tell."""
+    """The FLOP count of the run's extra step; for a bare trace, of the shapes in it."""
     if rank.run is not None:
         return rank.run.flops
     trace = rank.trace

@@ -1,8 +1,8 @@
-"""A baseline: everything about one side of a comparison that comparing needs, and nothing else.
+"""A baseline: everything about one side that a comparison needs, and nothing else.
 
-In: nothing. Out: frozen structs. A baseline is committed beside the code it speaks of, so it is
-small, has no time in it that changes without a reason, and reads in a diff. `BASELINE_FORMAT` is
-raised when an older reader would misread a newer file; compare/baseline_file.py migrates.
+In: nothing. Out: frozen structs. A baseline is committed together with its code. So it is small,
+readable in a diff, and has no timestamps that change without a reason. `BASELINE_FORMAT` is raised
+when an older reader would misread a newer file; compare/baseline_file.py migrates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the runs ran."""
 
     device_kind: str = ""
-    """"cuda", "rocm", "cpu"; empty where a bare trace does not tell."""
+    """"cuda", "rocm", "cpu"; empty where a bare trace does not contain it."""
     device_name: str = ""
     cpu: str = ""
     cores: int | None = None
@@ -37,16 +37,16 @@ class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unprofiled step time of one run."""
 
     step_ms: float
-    """Mean of the steps that belong, as `diagnose` reports it."""
+    """Mean of the steps that count, as `diagnose` reports it."""
     count: int = 0
-    """Steps behind it."""
+    """Number of steps in the mean."""
     error: float | None = None
-    """Standard error of the run's step time as told from its own steps, relative; the difference
-    between two runs is larger."""
+    """Relative standard error of the run's step time, from its own steps. The difference between
+    two runs is larger."""
 
 
 class FindingKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One finding, by what it is recognised and priced by."""
+    """One finding: how it is recognised, and its price."""
 
     code: str
     title: str

@@ -1,4 +1,4 @@
-"""Stable names, and what is known of each: classes, budget parts, what-if questions, finding codes.
+"""Stable names and their properties: classes, budget parts, what-if questions, finding codes.
 
 In: nothing. Out: enumerations, and one record per member of each. The table of finding codes is append-only:
 a code is never reused and never renumbered; a retired one keeps its record with status "removed".
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class BottleneckClass(str, Enum):
-    """What a step waits on. The first four are the mission's own words."""
+    """What a step waits for."""
 
     INPUT = "input-bound"
     ALLOCATOR = "allocator-thrashing"
@@ -50,7 +50,7 @@ class BottleneckClass(str, Enum):
 
 
 class Part(str, Enum):
-    """A line of the step budget; the lines partition the true step time exclusively."""
+    """A line of the step budget. Each moment of the true step time belongs to exactly one line."""
 
     # Device at work (GPU runs), or operator work (CPU runs).
     TENSOR_CORE = "tensor-core math"
@@ -72,7 +72,7 @@ class Part(str, Enum):
 
 
 class WhatIf(str, Enum):
-    """A question put to the replay: the step without one cause, or with one thing changed."""
+    """A question to the replay: the step without one cause, or with one change."""
 
     INPUT_READY = "input-ready"
     INPUT_WORKERS = "input-workers"
@@ -106,12 +106,12 @@ class WhatIf(str, Enum):
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a line of the budget."""
+    """Properties of a line of the budget."""
 
     device: Literal["computes", "moves", "idle", ""]
-    """What the device (CPU: the one lane) does meanwhile; nobody knows where the time is unexplained."""
+    """What the device (CPU: the only lane) does meanwhile; empty for unexplained time."""
     in_calls: bool = False
-    """The host sits in a call of the device's API, so its lane of calls shows it."""
+    """The host is inside a call of the device's API, so the lane of calls shows it."""
     meanwhile: str = ""
     """What the host does while an idle device waits for it: the name of that time on a timeline."""
     counters: tuple[str, ...] = ()
@@ -170,15 +170,15 @@ IDLE_PARTS = tuple(part for part in Part if BUDGET_PARTS[part].device == "idle")
 
 
 class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a question, besides its answer in one run."""
+    """Properties of a question, independent of its answer in one run."""
 
     by_fix: bool = False
-    """A fix can bring it about as a whole; other answers are bounds, or parts of one that is asked."""
+    """A fix can achieve all of it. Other answers are bounds, or parts of another answer."""
     changes: Literal["", "launches", "precision"] = ""
     """Questions that change the same kernels in the same way count twice when asked together."""
     holds_less: bool = False
-    """Backward finds less saved for it: half the bytes, no intermediates, no scores. Where the allocator
-    trades blocks with the driver for want of memory, that may end it; a trace does not tell."""
+    """Less is saved for backward: half the bytes, no intermediates, no scores. If the allocator calls
+    the driver because memory is short, this may end those calls; a trace cannot tell."""
 
 
 WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
@@ -200,23 +200,23 @@ FIX_QUESTIONS = tuple(question for question in WhatIf if WHAT_IFS[question].by_f
 
 
 def count_twice(one: WhatIf, other: WhatIf) -> bool:
-    """Tell whether two questions change the same kernels in the same way."""
+    """Return whether two questions change the same kernels in the same way."""
     return WHAT_IFS[one].changes != "" and WHAT_IFS[one].changes == WHAT_IFS[other].changes
 
 
 class ClassEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a class."""
+    """Properties of a class."""
 
     meaning: str
-    """What is behind its price, in a few words."""
+    """The cause in a few words."""
     parts: tuple[Part, ...] = ()
-    """Where it shows on a budget and on a timeline."""
+    """The budget lines, and spans of the timeline, that show it."""
     questions: tuple[WhatIf, ...] = ()
-    """What prices it."""
+    """The questions that price it."""
     everywhere: bool = False
-    """Spread over the whole step, so that no stretch of it is the place to look at."""
+    """Spread over the whole step, so no single stretch shows it."""
     told_by_baseline: bool = False
-    """On a CPU the timed steps alone tell it, without trace or replay."""
+    """On a CPU the timed steps alone measure it, without trace or replay."""
 
 
 CLASSES: dict[BottleneckClass, ClassEntry] = {
@@ -227,7 +227,7 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
         told_by_baseline=True,
     ),
     BottleneckClass.ALLOCATOR: ClassEntry(
-        meaning="memory is asked for and given back in the step",
+        meaning="memory is allocated and freed in the step",
         parts=(Part.ALLOCATOR,),
         questions=(WhatIf.ALLOCATOR_FREE,),
     ),
@@ -273,18 +273,18 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
 
 
 CLASS_QUESTIONS = tuple(question for entry in CLASSES.values() for question in entry.questions)
-"""What prices the classes: the costly ones are asked in pairs, too."""
+"""Questions that price the classes; the expensive ones are also asked in pairs."""
 
 
 def class_of(part: Part) -> BottleneckClass | None:
-    """Return the class that a wait or overhead is the sign of; None for work and for what no class owns."""
+    """Return the class of a wait or an overhead; None for work and for lines without a class."""
     if part in WORK_PARTS:
         return None
     return next((group for group, entry in CLASSES.items() if part in entry.parts), None)
 
 
 class CodeEntry(msgspec.Struct, frozen=True):
-    """What is known of a finding code."""
+    """Properties of a finding code."""
 
     code: str
     name: str
@@ -292,18 +292,18 @@ class CodeEntry(msgspec.Struct, frozen=True):
     status: Literal["stable", "preview", "removed"] = "stable"
     since: str = "0.1.0"
     is_work: bool = False
-    """The work itself: no cause that can be removed, since the step without its work is no step."""
+    """The work itself, which is not a cause that can be removed."""
     price_only: bool = False
-    """Its sentence says the class and its price again, and nothing besides."""
+    """Its title only repeats the class and its price."""
     within_others: bool = False
-    """Says where other causes' time is spent: no price beside theirs."""
+    """Says where the time of other causes is spent, so it has no price in addition to theirs."""
     priced_by: WhatIf | None = None
-    """Without an answer to this question its price does not count: the step no longer pays it."""
+    """Its price counts only if this question has an answer; otherwise the step does not pay it."""
     kernels_by: WhatIf | None = None
     """The question about kernels whose answer is an estimate, not a bound: it can outweigh a host cause."""
     memory: Literal["", "always", "untimed", "composition"] = ""
-    """Stands in a report's section on memory, as it speaks of memory, not of time. untimed: only where no
-    step was timed. composition: only where the lines of the peak and of its holders do not say the same."""
+    """Shown in a report's section on memory, since it is not about time. untimed: only if no step was
+    timed. composition: only if the composition and holders of the peak do not show the same."""
 
 
 def _records(*entries: CodeEntry) -> dict[str, CodeEntry]:
@@ -361,5 +361,5 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
 
 
 def entry_of(code: str) -> CodeEntry:
-    """Return what is known of a code; of one that a newer version wrote, nothing but the code."""
+    """Return the properties of a code; only the code itself for one of a newer version."""
     return FINDING_CODES.get(code) or CodeEntry(code, "")

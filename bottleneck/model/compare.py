@@ -1,7 +1,7 @@
 """The result of a comparison: what every report of `compare` and `gate` is rendered from.
 
-In: nothing. Out: `Comparison`, fully resolved, texts included; as JSON it is the machine's report.
-`COMPARISON_SCHEMA` is raised when a field changes meaning or goes away.
+In: nothing. Out: `Comparison`, fully resolved, texts included; as JSON it is the report for
+machines. `COMPARISON_SCHEMA` is raised when a field changes meaning or goes away.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SideSummary(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     runs: int = 0
     step_ms: float | None = None
-    """The middle one of the runs' unprofiled steps, each the mean over its run, as `diagnose` reports it."""
+    """The median of the runs' unprofiled step times, each a mean over its run, as `diagnose` reports it."""
     spread: float | None = None
     """Standard deviation of the runs' step times, relative; None with one run."""
     verdict: BottleneckClass | None = None
@@ -78,8 +78,8 @@ class CounterRow(msgspec.Struct, frozen=True, kw_only=True):
     base: float | None = None
     head: float | None = None
     status: Literal["same", "better", "within", "worse", "unstable", "unknown", "off"]
-    """within: grown, not beyond the limit. unstable: the runs of a side disagree too much to tell.
-    unknown: measured on one side only. off: not gated."""
+    """within: grown, but not beyond the limit. unstable: the runs of a side differ too much to
+    decide. unknown: measured on one side only. off: not gated."""
     limit: float | None = None
     """Largest value of head that passes."""
     note: str = ""
@@ -90,7 +90,7 @@ class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
 
     decision: Literal["slower", "faster", "no change", "undecided", "not compared"]
     gated: bool
-    """It counts for the outcome; otherwise it is told only."""
+    """It counts for the outcome; otherwise it is only reported."""
     base_ms: float | None = None
     head_ms: float | None = None
     ratio: float | None = None
@@ -157,7 +157,7 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     site: SourceSite | None = None
     key: str = ""
-    """What it is about, stable over runs: a counter, a finding code, "time"."""
+    """Its topic, stable over runs: a counter, a finding code, "time"."""
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,9 +273,9 @@ def _what_would_decide(row: TimeRow) -> str:
     if min(row.base_runs, row.head_runs) < 2:
         seen = f"at the noise within a run ({row.noise * 100:.1f} %)"
     if row.needed is None:
-        return f"no reasonable number of repeats would tell {100 * row.tolerance:.0f} % {seen}"
+        return f"no reasonable number of repeats would show {100 * row.tolerance:.0f} % {seen}"
     least = "at least " if min(row.base_runs, row.head_runs) < 2 else ""
-    return f"{least}{row.needed} repeats a side would tell {100 * row.tolerance:.0f} % {seen}"
+    return f"{least}{row.needed} repeats per side would show {100 * row.tolerance:.0f} % {seen}"
 
 
 def drift_words(row: Drift) -> str:

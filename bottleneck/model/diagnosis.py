@@ -49,11 +49,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     """One sentence with the price in ms and %."""
     code: str = ""
-    """The finding whose title the headline holds; empty where it holds none."""
+    """The finding whose title is in the headline; empty if there is none."""
     also: tuple[BottleneckClass, ...] = ()
     """Classes whose cost is within the noise of the first."""
     reason: str = ""
-    """Why this confidence; for `undetermined`, why no verdict is possible: the headline holds it, too."""
+    """Why this confidence; for `undetermined`, why no verdict is possible (also part of the headline)."""
     doubts: tuple[DoubtCode, ...] = ()
     """Of `Capture.codes`: what `reason` names."""
     remedy: str = ""
@@ -65,10 +65,10 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     true_ms: float | None
     true_ci_ms: tuple[float, float] | None = None
-    """95 % interval of `true_ms`, a mean: elapsed time over steps, lone stragglers left out."""
+    """95 % interval of `true_ms`, a mean: elapsed time over steps, without single outliers."""
     profiled_ms: float | None = None
     count: int = 0
-    """Steps behind `true_ms`."""
+    """Number of steps in `true_ms`."""
     true_is: Literal["measured", "given", "profiled"] = "measured"
     """profiled: no unprofiled window exists, so the figure is inflated."""
     spread_ms: float | None = None
@@ -96,8 +96,8 @@ class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
     bound: bool = False
     """True: an upper bound of the gain, not an estimate of it."""
     relieved_ms: float | None = None
-    """The step if the change also ended the allocator's calls to the driver, as one that holds less memory
-    may; None where it holds no less, or such calls cost nothing."""
+    """The step if the change also ended the allocator's calls to the driver, which is possible if it needs
+    less memory. None if it needs as much, or if such calls cost nothing."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank beside the others."""
+    """One rank, compared with the others."""
 
     rank: int
     step_ms: float | None
@@ -156,7 +156,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the figures can be trusted, and what taking them cost."""
+    """How far the figures can be trusted, and what the capture cost."""
 
     quality: Literal["good", "fair", "poor"]
     problems: tuple[str, ...] = ()
@@ -194,17 +194,17 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     applicable: tuple[Suggestion, ...] = ()
-    """Fixes that answer no finding of this run, but apply to it and can be tried by `verify`."""
+    """Fixes that match no finding of this run but apply to it; `verify` can try them."""
     combination: Combination | None = None
-    """The best pair of suggestions with the first of them, where both together gain more."""
+    """The best pair with the first suggestion, if both together gain more."""
     tried: tuple[Outcome, ...] = ()
-    """What `bottleneck verify` measured of fixes on this script, beside what was predicted."""
+    """What `bottleneck verify` measured for fixes of this script, with the predictions."""
     what_ifs: tuple[WhatIfResult, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
-    """One per device that the snapshot tells of; empty when no memory history was read."""
+    """One per device in the snapshot; empty if no memory history was read."""
     phases_ms: dict[str, float] = {}
-    """Mean host time per phase of the baseline window (exclusive), as timed; with what lies outside the
+    """Mean host time per phase of the baseline window (exclusive), as timed. With the time outside the
     phases they add up to the host's step."""
     settings: dict[str, JsonValue] = {}
     acceleration: tuple[SettingRow, ...] = ()
@@ -215,10 +215,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceFacts | None = None
     host: HostFacts = HostFacts()
     rank: int = 0
-    """Whose figures these are: of several, the one that decides the step."""
+    """The rank that these figures belong to: of several, the one that decides the step."""
     ranks: tuple[RankRow, ...] = ()
     counters: StepCounters | None = None
-    """What a step does, counted, on the lowest rank; None in what older versions wrote."""
+    """Counters of a step, on the lowest rank; None in files of older versions."""
     workload: Workload | None = None
     capture: Capture
     outcome: str = ""

@@ -1,7 +1,7 @@
 """Our documents: run.json, diagnosis.json and verify.json read back, and any text file written whole.
 
 In: a path, or a record. Out: the record, or an error that says what is wrong and what to do; or its text.
-The JSON Schemas of the last two lie beside this file.
+The JSON Schemas of the last two are next to this file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Document = TypeVar("_Document")
 
 
 class _Head(msgspec.Struct):
-    """Only the number that says whether the rest can be read."""
+    """Only the number that decides whether the rest can be read."""
 
     schema: int
 
@@ -57,7 +57,7 @@ def document_text(document: msgspec.Struct) -> str:
     try:
         data = msgspec.json.encode(document)
     except UnicodeEncodeError:
-        # A path or argument that was no UTF-8 reaches Python as lone surrogates, which JSON cannot hold.
+        # A path or argument that is not UTF-8 has lone surrogates in Python, which JSON cannot hold.
         data = msgspec.json.encode(_encodable(msgspec.to_builtins(document)))
     return msgspec.json.format(data, indent=2).decode() + "\n"
 
@@ -178,7 +178,7 @@ def _read(path: Path, kind: type[_Document], *, newest: int, name: str, again: s
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the whole new one.
 
-    A device, a pipe or a link (/dev/null, /dev/stdout) is written into: what takes its place would
+    A device, a pipe or a link (/dev/null, /dev/stdout) is written into, since replacing it would
     break it for everyone.
 
     Raises:
@@ -208,7 +208,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def expect_writable(path: Path) -> None:
-    """Say now what `write_text` would stumble over after minutes of running; nothing is created.
+    """Raise the error that `write_text` would raise later; nothing is created.
 
     Raises:
         InputError: the place cannot be written to.

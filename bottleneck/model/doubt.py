@@ -1,4 +1,4 @@
-"""What makes the figures of a run doubtful: a code that decisions read, and a text that people read.
+"""A reason to doubt the figures of a run: a code for decisions, and a text for people.
 
 In: nothing. Out: `Doubt` and its codes. Code is compared, text is only shown.
 """
@@ -12,7 +12,7 @@ __all__ = ["Doubt", "DoubtCode"]
 
 
 class DoubtCode(str, Enum):
-    """Every doubt that the reading of a trace or the judgement of a capture can have."""
+    """Every doubt that reading a trace or judging a capture can raise."""
 
     # Of a CPU reading.
     THREADS_WAIT = "threads-wait"

@@ -13,8 +13,8 @@ from .run import SourceSite
 __all__ = ["NEGLIGIBLE_SHARE", "Evidence", "Finding", "Interval"]
 
 NEGLIGIBLE_SHARE = 0.02
-"""Below this share of the step nothing is worth a decision: such a cause is listed and never headlined, such
-a gain is no reason to begin with a fix, and such a change of a measured step is none."""
+"""Below this share of the step nothing matters. Such a cause is listed but never headlined, such a gain is
+no reason to start with a fix, and such a change of a measured step does not count."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     sites: tuple[SourceSite, ...] = ()
     not_this: str = ""
-    """What it is not: the misreading this finding guards against."""
+    """What the finding does not mean: the misreading that it guards against."""
     note: bool = False
     """True: worth knowing, never a cause of the verdict."""
     ranks: tuple[int, ...] = ()

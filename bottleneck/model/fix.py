@@ -40,7 +40,7 @@ class Risk(str, Enum):
 
 
 class Arithmetic(str, Enum):
-    """What a fix does to the numbers; how far the loss may move with it follows (verify/tolerances.py)."""
+    """What a fix does to the numbers; decides how far the loss may change (verify/tolerances.py)."""
 
     SAME = "the same arithmetic"
     REORDERED = "the same arithmetic in another order"
@@ -49,7 +49,7 @@ class Arithmetic(str, Enum):
 
 
 class Beside(str, Enum):
-    """What a patch may have to do beside the fix itself, and an edit of a keyword does not."""
+    """What a patch may also have to do besides the fix itself; an edit of a keyword does not."""
 
     PINNED = "pinned"
     """Tensors were pinned before they were copied."""
@@ -81,7 +81,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["bool", "int", "str"]
     default: bool | int | str | None = None
-    """Also stands in `Fix.code`, as NAME=DEFAULT; None: the patch has a default of its own."""
+    """Also in `Fix.code`, as NAME=DEFAULT; None: the patch has its own default."""
     of_run: str = ""
     """`{key}` or `{min(key, key)}` of the context: takes the default's place where every key is known."""
     measured: Literal["", "cores", "device peak"] = ""
@@ -111,7 +111,7 @@ class KeywordEdit(msgspec.Struct, frozen=True, kw_only=True, tag="keywords"):
     """Names of the function; a * in front stands for any beginning."""
     keywords: tuple[str, ...]
     drop: tuple[str, ...] = ()
-    """Keywords that go, as they exclude the ones that are set."""
+    """Keywords to remove, since they exclude the ones that are set."""
     each: bool = False
     """Several such calls in a line are all meant."""
     without_call: str = ""
@@ -136,7 +136,7 @@ CodeEdit: TypeAlias = KeywordEdit | StatementEdit | RemovalEdit
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the catalogue: all that is known of a fix but the patch that tries it."""
+    """One row of the catalogue: everything about a fix except the patch that tries it."""
 
     id: str
     """Two letters and three digits; append-only."""
@@ -160,7 +160,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     bound_weight: float | None = None
     """What its bound counts for, where measurements tell more of it than of bounds in general."""
     adds: str = ""
-    """Key of the context: ms that the step gets longer by at most, for a fix that buys memory with time."""
+    """Key of the context: most ms that the step gets longer, for a fix that trades time for memory."""
     code: str = ""
     """Python that runs; placeholders in <angle brackets> are not allowed."""
     fills: dict[str, str] = {}
@@ -171,7 +171,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     can_try: bool = False
     """`bottleneck verify` can apply it at run time without editing the source."""
     options: dict[str, Option] = {}
-    """What its patch can be told, by name."""
+    """Values that its patch takes, by name."""
     environment: tuple[Variable, ...] = ()
     """What its patch needs before the script's process starts."""
     edits: tuple[CodeEdit, ...] = ()
@@ -202,15 +202,15 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted step time with the fix, ms."""
     saves_ms: float | None = None
     bound: bool = False
-    """True: the prediction is the most that the fix can bring."""
+    """True: the prediction is an upper bound of the gain."""
     adds_ms: float | None = None
-    """What the step gets longer by at most, where the fix buys memory with time."""
+    """Most ms that the step gets longer, if the fix trades time for memory."""
     basis: str = ""
     how: str = ""
     """What to change, in words."""
     code: str = ""
     options: dict[str, bool | int | str] = {}
-    """What its patch is to be told, with this run's figures; they stand in `code` as well."""
+    """Values for its patch, from this run's figures; also in `code`."""
     site: SourceSite | None = None
     risk: Risk = Risk.SAFE
     may_break: str = ""

@@ -32,7 +32,7 @@ class CounterLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     slack: Share | None = None
     """In the counter's own unit."""
     gate: bool = True
-    """False: told, never failed on."""
+    """False: only reported, never a failure."""
 
 
 class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
@@ -43,23 +43,24 @@ class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     warmup: Annotated[int, msgspec.Meta(ge=0)] = 8
     """Steps skipped first; fixed, so that the same steps are counted each time."""
     baseline_steps: Annotated[int, msgspec.Meta(ge=2)] = 20
-    """Steps timed with nothing attached."""
+    """Steps timed without a profiler."""
     steps: Annotated[int, msgspec.Meta(ge=1)] = 4
     """Steps traced."""
     times: Literal["auto", "gate", "report", "off"] = "auto"
-    """gate: the step time counts for the outcome. report: told only. off: not compared. auto: gate
-    where the runs of both sides were made in turns, report where they were not; with fewer than three
-    runs a side, a step that looks slower than its own noise explains makes the outcome undecided."""
+    """gate: the step time counts for the outcome. report: it is only reported. off: it is not
+    compared. auto: gate if the runs of both sides were made in turns, otherwise report. With fewer
+    than three runs per side, a step that is slower than its noise explains makes the outcome
+    undecided."""
     time_tolerance: Annotated[float, msgspec.Meta(gt=0.0, lt=10.0)] = 0.05
     """Increase of the step time that matters, relative."""
     undecided: Literal["stop", "ok", "fail"] = "stop"
-    """Exit code where the evidence does not decide: stop 3, ok 0, fail 1."""
+    """Exit code if the outcome is undecided: stop 3, ok 0, fail 1."""
     allow: tuple[Literal["device", "batch", "world-size", "torch", "step"], ...] = ()
     """What may differ between the sides."""
     history: str | None = None
     """Folder of the rolling history."""
     history_runs: Annotated[int, msgspec.Meta(ge=8)] = 20
-    """Runs of the history that a trend is looked for in."""
+    """Number of runs of the history in which a trend is searched."""
     counters: dict[str, CounterLimit] = {}
     """Counter -> its limit; names as in `bottleneck compare --help`."""
 

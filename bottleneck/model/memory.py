@@ -1,11 +1,11 @@
-"""What the allocator's history says: `Diagnosis.memory`, one summary per device.
+"""What the allocator's history shows: `Diagnosis.memory`, one summary per device.
 
 In: nothing. Out: frozen structs, bounded in size whatever the history was: the curve has at most
 `MAX_POINTS` points and every list at most `MAX_ROWS` rows. What was not measured is None or empty,
 never zero, and `problems` says why.
 
-Bytes are those that the program asked for, as the history counts them; the allocator rounds each up
-to 512 and reserves more, which `reserved_*` and `fragmentation` tell.
+Bytes are those that the program requested, as the history counts them. The allocator rounds each
+request up to 512 and reserves more: see `reserved_*` and `fragmentation`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
     site: SourceSite | None = None
     """Innermost frame of the user's program; None where the history has no stack."""
     where: str = ""
-    """Without a user frame: the phase or library frame, as in "backward"."""
+    """If there is no user frame: the phase or library frame, like "backward"."""
     largest_bytes: int = 0
 
 
@@ -111,36 +111,36 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     active_bytes: int
     inactive_split_bytes: int
-    """Free blocks inside segments that are partly used: empty_cache() cannot give them back. Without those in
-    expandable segments, whose free pages it can."""
+    """Free blocks inside segments that are partly used: empty_cache() cannot return them. Free pages in
+    expandable segments are not counted, since it can return those."""
     unfreeable_segments: int
     """Segments in partial use."""
     segments: int
     largest_free_bytes: int
-    """Largest block that can be had without asking the driver."""
+    """Largest block available without a call to the driver."""
     unused_at_peak_bytes: int | None = None
     """Free bytes inside used segments at the moment when most was live. None: not known (no history, or
     expandable segments)."""
     private_bytes: int = 0
-    """Reserved in pools of their own (CUDA graphs, torch.cuda.MemPool). Replayed graphs use them without an
-    event, so they count neither as live nor as free: the figures above leave out what is free there."""
+    """Reserved in private pools (CUDA graphs, torch.cuda.MemPool). Replayed graphs use these without an
+    event, so they count neither as live nor as free, and the figures above leave out their free blocks."""
     private_free_bytes: int = 0
     """Of these, free as the allocator sees it."""
 
 
 class Churn(msgspec.Struct, frozen=True, kw_only=True):
-    """Segments asked of the driver and given back, per step of the history."""
+    """Segments requested from the driver and returned, per step of the history."""
 
     allocs: float
     frees: float
     maps: float
     unmaps: float
     bytes: int
-    """Asked for per step."""
+    """Bytes requested per step."""
     sites: tuple[tuple[SourceSite, float], ...] = ()
     """User lines whose allocation went to the driver, with times per step, most often first."""
     distinct_sizes: int | None = None
-    """Sizes that the first of these lines asked for over the history."""
+    """Number of different sizes that the first of these lines requested."""
 
 
 class Leak(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_step: int
     blocks_per_step: float
     steps_seen: int
-    """Steps of the history whose allocations could be watched for long enough."""
+    """Steps of the history that were recorded for long enough after."""
     site: SourceSite | None = None
     where: str = ""
     steps_left: int | None = None
@@ -166,14 +166,14 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True):
     holders: tuple[MemoryHolder, ...] = ()
     """What was allocated last before the peak, the largest first."""
     peak_without_bytes: int | None = None
-    """Peak of the history if these lines asked for nothing."""
+    """Peak of the history if these lines allocated nothing."""
 
 
 class Headroom(msgspec.Struct, frozen=True, kw_only=True):
     """How far the batch could grow before memory is full."""
 
     factor: float
-    """Times the present batch, at the peak's bytes and with a tenth of the device kept free."""
+    """Possible batch over the present one, with a tenth of the device kept free."""
     per_batch_bytes: int
     """Bytes at the peak that grow with the batch: activations, inputs, temporaries."""
     fixed_bytes: int
@@ -193,10 +193,10 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     live_bytes: int | None = None
     """Live when it failed."""
     unused_bytes: int | None = None
-    """Reserved then, free, and yet no room: in pieces too small."""
+    """Reserved and free at that moment, but in pieces that were too small."""
     composition: tuple[MemoryShare, ...] = ()
     holders: tuple[MemoryHolder, ...] = ()
-    """Where the failure left a snapshot of its own: what held the memory."""
+    """What held the memory, if there is a snapshot of the failure."""
 
 
 class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     """File that this was read from."""
     peak_bytes: int
-    """Most that was live at once in the history (without one: live at the snapshot)."""
+    """Most bytes live at once in the history (without a history: live at the snapshot)."""
     peak_at: float | None = None
     """Position on the curve."""
     peak_when: str = ""
@@ -217,7 +217,7 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
     """What this process may use of the device."""
     floor_bytes: int | None = None
-    """Least that was live between two steps: what stays."""
+    """Fewest bytes live between two steps: what stays allocated."""
     composition: tuple[MemoryShare, ...] = ()
     """Of the peak, the largest first; shares add up to 1."""
     unknown_share: float | None = None
@@ -231,24 +231,25 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     steps_from: Literal["harness", "annotations", "stacks", ""] = ""
     stacks: Literal["python", "python and C++", "none"] = "none"
     truncated: bool = False
-    """The ring was full: the history begins later than the recording."""
+    """The history was full and begins later than the recording."""
     fragmentation: Fragmentation | None = None
     churn: Churn | None = None
     leaks: tuple[Leak, ...] = ()
     peak_without_leaks_bytes: int | None = None
-    """Peak of the history had no step left anything behind; None without a leak."""
+    """Peak of the history without the leaked blocks; None without a leak."""
     spike: Spike | None = None
     headroom: Headroom | None = None
     varying_sizes: bool | None = None
-    """Forward asks for other sizes from step to step; None: fewer than three steps to compare."""
+    """Forward allocates different sizes from step to step; None: fewer than three steps to compare."""
     loss_bytes: int | None = None
-    """At the peak, in logits and what a cross-entropy makes of them; None: stacks do not tell."""
+    """Bytes at the peak in logits and the tensors that a cross-entropy computes from them; None:
+    stacks do not show it."""
     checkpointed: bool | None = None
-    """Recomputation (torch.utils.checkpoint) was seen; None: stacks do not tell."""
+    """Recomputation (torch.utils.checkpoint) was seen; None: stacks do not show it."""
     empty_cache_per_step: float | None = None
     empty_cache_sites: tuple[SourceSite, ...] = ()
     gradients_in_forward_bytes: int | None = None
-    """Gradients of the step before that are alive when the forward begins; None: not known."""
+    """Gradients of the previous step that are alive when the forward begins; None: unknown."""
     stale_gradients_bytes: int | None = None
     """By how much the peak falls if no gradient outlives its step."""
     out_of_memory: OutOfMemory | None = None

@@ -1,4 +1,4 @@
-"""What one captured run says of itself: the content of run.json, loader.json and compile.json.
+"""The record of one captured run: the content of run.json, loader.json and compile.json.
 
 In: JSON bytes. Out: frozen structs. This file is the contract between the harness, which writes a
 run folder in the user's process, and everything that reads one later, perhaps on another machine.
@@ -59,7 +59,7 @@ class SourceSite(_Record, frozen=True, kw_only=True):
 
 
 class Artefact(_Record, frozen=True, kw_only=True):
-    """State of one thing the capture was to produce; `reason` says why it is absent or failed."""
+    """State of one artefact of the capture; `reason` says why it is absent or failed."""
 
     status: Literal["ok", "absent", "failed"]
     path: str | None = None
@@ -119,10 +119,9 @@ class Window(_Record, frozen=True, kw_only=True):
     """One stretch of steps with one set of things attached."""
 
     name: Literal["warm-up", "baseline", "trace", "memory", "after"]
-    """after: steps with nothing attached once more, to see what the captures left behind. Where the
-    end of the script could not be known, the trace came early, and the baseline is completed by
-    these steps if they agree with its own: `steps.index` then has a gap, and counters are the sums
-    over both stretches."""
+    """after: unprofiled steps again, to see how the captures still disturb. If the end of the
+    script was unknown, the trace was taken early, and these steps complete the baseline if they
+    agree with it. Then `steps.index` has a gap, and counters are the sums over both stretches."""
     status: Literal["ok", "short", "absent", "failed"]
     """short: fewer steps than planned (the script ended, Ctrl-C, time limit)."""
     reason: str | None = None
@@ -131,7 +130,7 @@ class Window(_Record, frozen=True, kw_only=True):
     before: Counters | None = None
     after: Counters | None = None
     settled: bool | None = None
-    """Warm-up only: step times had settled when it ended (False: it ended at its cap)."""
+    """Warm-up only: step times were stable when it ended (False: it ended at its limit)."""
 
 
 class DeviceFacts(_Record, frozen=True, kw_only=True):
@@ -171,11 +170,11 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
     cls: str
     module: str = ""
     flavour: Literal["fused", "foreach", "for-loop", "unknown"] = "unknown"
-    """What step() really takes: torch chooses foreach by default for CUDA parameters."""
+    """The implementation that step() uses: torch chooses foreach by default for CUDA parameters."""
     parameters: int = 0
     parameter_bytes: int = 0
     parameter_dtype: str = ""
-    """Of most of the elements, like "float32"; empty where it was not recorded."""
+    """Dtype of most elements, like "float32"; empty if not recorded."""
     capturable: bool | None = None
     compiled: bool = False
     site: SourceSite | None = None
@@ -207,7 +206,7 @@ class LoopTime(_Record, frozen=True, kw_only=True):
     """Its first line."""
     last_line: int
     carried: bool = False
-    """A round reads what the round before it made: the rounds cannot become one operation."""
+    """Each iteration reads the result of the one before, so they cannot become one operation."""
     seen: dict[str, int] = {}
     """Part of the training loop (`SAMPLED`) -> samples in which it ran."""
     of: dict[str, int] = {}
@@ -223,7 +222,7 @@ class Overhead(_Record, frozen=True, kw_only=True):
     trace_export_ms: float | None = None
     memory_dump_ms: float | None = None
     after_trace_ratio: float | None = None
-    """Median step after all captures over the baseline's: how far they still disturb."""
+    """Median step after all captures over the baseline's: how much they still disturb."""
     total_seconds: float | None = None
     """Wall time that the harness added in all: captures, exports, its own start-up."""
 
@@ -255,7 +254,7 @@ class Run(_Record, frozen=True, kw_only=True):
     rank: int = 0
     world_size: int = 1
     launched: bool | None = None
-    """A launcher started the ranks, so running it again needs one; the script itself did where False."""
+    """True: a launcher started the ranks, so another run needs one. False: the script started them."""
     local_rank: int = 0
     pid: int = 0
     host: HostFacts = HostFacts()
@@ -273,21 +272,21 @@ class Run(_Record, frozen=True, kw_only=True):
     loops: list[LoopTime] = []
     """Python loops inside a step, from samples of the warm-up; the most frequent first."""
     dispatch_ns: float | None = None
-    """CPU runs: fixed host cost of one small eager operator, timed on the spot (median)."""
+    """CPU runs: fixed host cost of one small eager operator, measured on this machine (median)."""
     plain_dispatch_ns: float | None = None
-    """The same with anomaly detection off, where the script has it on; None where it has not."""
+    """The same without anomaly detection, if the script uses it; otherwise None."""
     parallel_us: tuple[float, float] | None = None
     """CPU runs: one operator just large enough for several threads, on the script's threads and on one of
     them (means, in microseconds). None with one thread, or where the script goes on after the capture."""
     profiles_itself: bool = False
-    """The script's own profiler recorded while it was watched; one process has room for one."""
+    """The script's own profiler recorded during the run; only one can record in a process."""
     pinned_gbps: float | None = None
     """GPU runs: measured bandwidth of a pinned host-to-device copy, GB/s (1e9)."""
     pageable_gbps: float | None = None
     matmul_tflops: dict[str, float] = {}
     """GPU runs: measured dense matmul rate by dtype: fp32, tf32, bf16, fp16; empty if not run."""
     flops: FlopCount | None = None
-    """None: not counted; why stands under "flops" in `artefacts`."""
+    """None: not counted; the reason is under "flops" in `artefacts`."""
     artefacts: dict[str, Artefact] = {}
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
     overhead: Overhead = Overhead()

@@ -1,7 +1,7 @@
 """The JSON Schemas of diagnosis.json and verify.json, made from the types and shipped beside them.
 
-In: nothing. Out: a schema as a dict or as the text of `diagnosis.schema.json` or
-`verify.schema.json`, which `python -m torch_bottleneck.model.schema` writes anew and a test keeps fresh.
+In: nothing. Out: a schema as a dict or as the text of `diagnosis.schema.json` or `verify.schema.json`,
+which `python -m torch_bottleneck.model.schema` writes again and a test keeps up to date.
 """
 
 from __future__ import annotations

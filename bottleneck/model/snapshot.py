@@ -1,8 +1,8 @@
 """A memory snapshot as columns: what ingest makes of `torch.cuda.memory._dump_snapshot` pickles.
 
-In: nothing. Out: `Snapshot`, the allocator of one process: per device the state at the end and the
-history of events before it, oldest first. `MemoryNotes`, which the harness writes beside it: when steps and
-phases were, and whose each address is.
+In: nothing. Out: `Snapshot`, the allocator of one process: per device the state at the end and the history
+of events before it, oldest first. `MemoryNotes`, which the harness writes beside it: the times of steps and
+phases, and what each address belongs to.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Action(IntEnum):
     OOM = 7
     SNAPSHOT = 8
     OTHER = 9
-    """Of a later torch, or user-defined: kept in the count, not interpreted."""
+    """Of a later torch version, or user-defined: counted, but not interpreted."""
 
 
 class BlockState(IntEnum):
@@ -99,9 +99,9 @@ class DeviceMemory:
     segment_address: NDArray[np.uint64]
     segment_size: NDArray[np.int64]
     segment_expandable: NDArray[np.bool_]
-    """Made of pages that are mapped one by one: what is free inside can be given back."""
+    """Made of pages that are mapped one by one, so free pages inside can be returned."""
     segment_private: NDArray[np.bool_]
-    """Of a pool of its own (CUDA graphs): what is free there serves no one else."""
+    """In a private pool (CUDA graphs): free blocks there cannot be used otherwise."""
     device_free: dict[int, int] = field(default_factory=dict)
     """Event of a failed allocation -> bytes that were free on the device."""
 
@@ -172,7 +172,7 @@ class MemoryNotes(msgspec.Struct, frozen=True, kw_only=True):
     device: int = 0
     """The device of the training thread."""
     capacity_bytes: int | None = None
-    """Of that device, the cap of this process considered."""
+    """Memory of that device, or the limit of this process."""
     step_index: list[int] = []
     step_begin_us: list[int] = []
     step_end_us: list[int] = []

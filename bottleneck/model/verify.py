@@ -1,4 +1,4 @@
-"""The verification: verify.json, what was measured of fixes, beside what was predicted.
+"""The verification: verify.json, what was measured for fixes, with the predictions.
 
 In: nothing. Out: frozen structs, fully resolved (texts included). `VERIFY_SCHEMA` is raised when a
 field changes meaning or goes away; adding a field does not raise it.
@@ -39,15 +39,15 @@ VERIFY_SCHEMA = 1
 Verdict: TypeAlias = Literal[
     "faster", "slower", "no gain", "undecided", "harmful", "failed", "not applied", "not run"
 ]
-"""harmful: training suffers, whatever the speed. failed: the run with it did not come to its end.
-not applied: it changed nothing here, which says nothing about its gain."""
+"""harmful: training gets worse, whatever the speed. failed: the run with the fix did not finish.
+not applied: it changed nothing here, so its gain is unknown."""
 
 ParityVerdict: TypeAlias = Literal["same", "close", "harmful", "not comparable", "not measured"]
-"""same: to rounding. close: within what the fix may change."""
+"""same: equal except for rounding. close: within what the fix may change."""
 
 
 class EndedBy(str, Enum):
-    """What ended a run, or the trying of a fix."""
+    """What ended a run, or the test of a fix."""
 
     DONE = "done"
     """Nothing came before its end; of a fix, enough is known."""
@@ -78,7 +78,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     """Where its run.json and trial.json lie, relative to verify.json."""
     step_ms: float | None = None
-    """Mean of the timed steps, lone stragglers left out."""
+    """Mean of the timed steps, without single outliers."""
     standard_error_ms: float | None = None
     steps: int = 0
     first_step: int = 0
@@ -132,8 +132,8 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     gradient_norm: float | None = None
     """Largest relative difference of the gradient norm over the first steps."""
     steps_to_loss: tuple[int, int | None] | None = None
-    """Steps until the loss that the script reaches: without and with the fix. None as the second:
-    not reached. None as a whole: the curve does not fall clearly enough to tell."""
+    """Steps until the loss that the script reaches: without and with the fix. None as the second
+    value: not reached. None as a whole: the curve does not fall clearly enough."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float | None = None
     predicted_ratio: float | None = None
     bound: bool = False
-    """The prediction is the most that it can bring."""
+    """The prediction is an upper bound of the gain."""
     measured: Measured | None = None
     error: float | None = None
     """(predicted - measured) / measured step time; None for bounds and where either is missing."""
@@ -178,13 +178,13 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, bool | int | float | str | None] = {}
     """Keyword -> value."""
     diff: str = ""
-    """Unified diff, where the edit is known to the letter."""
+    """Unified diff, if the exact edit is known."""
     also: str = ""
     """What the diff alone does not do."""
     reason: str = ""
     """Why there is no diff."""
     already: bool = False
-    """The source says so as it is: nothing is left to do."""
+    """The source already contains the change."""
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int = 3
     max_pairs: int = 6
     threshold: float = NEGLIGIBLE_SHARE
-    """A gain below this share is none."""
+    """A gain below this share does not count."""
     budget_seconds: float | None = None
     seed: int = 0
     steps: int | None = None
@@ -217,7 +217,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """The device of the diagnosis that the predictions come from."""
     protocol: Protocol = Protocol()
     wishes: tuple[Wish, ...] = ()
-    """What was asked for, in the order of trying."""
+    """The requested fixes, in the order of testing."""
     predicted_pair: tuple[str, ...] = ()
     """The two fixes that the diagnosis has a prediction together for."""
     predicted_pair_ratio: float | None = None
@@ -241,7 +241,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     fix: str
     options: dict[str, JsonValue] = {}
-    """Values that take the place of the patch's own, like {"num_workers": 8}."""
+    """Values that replace the patch's own, like {"num_workers": 8}."""
     environment: tuple[Variable, ...] = ()
     """What the fix needs before the script's process starts; filled in when a run is planned."""
 
@@ -259,7 +259,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one wish, checked when the timed steps had ended."""
+    """The outcome of one fix, checked after the timed steps."""
 
     fix: str
     state: Literal["applied", "not applied"]
@@ -290,4 +290,4 @@ class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
     gradient_norms: list[float | None] = []
     """Norm over all gradients at the first optimizer steps, before the timed ones."""
     notes: list[str] = []
-    """Why something of this is not there."""
+    """Why some of this is missing."""

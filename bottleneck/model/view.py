@@ -30,7 +30,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """One block of a lane, written as an array: many of them make up most of a diagnosis."""
 
     start_us: float
-    """From the begin of the step shown."""
+    """Measured from the beginning of the step shown."""
     dur_us: float
     name: int
     """Index into `StepTimeline.names`."""
@@ -39,8 +39,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     depth: int = 0
     """Nesting, 0 outermost."""
     count: int = 1
-    """Events drawn as this block; above 1 the name is that of the longest of them, the part the one
-    with most time."""
+    """Events drawn as this block. If above 1, the name is that of the longest event, and the part
+    the one with most time."""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +54,14 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...] = ()
     """By start, then depth; inside the step, in time order."""
     events: int = 0
-    """Events behind the spans."""
+    """Number of events in the spans."""
     merged_below_us: float = 0.0
     """Events shorter than this that begin within the same stretch of this length are one block; 0:
     every event is drawn."""
 
 
 class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One traced step, as recorded (profiled, so the host is slower than it truly is)."""
+    """One traced step as recorded: profiled, so the host is slower than without the profiler."""
 
     length_us: float
     lanes: tuple[Lane, ...] = ()
@@ -100,11 +100,11 @@ class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):
     compiled: tuple[int, ...] = ()
     """Step numbers that contain a compilation."""
     of_steps: int = 0
-    """Steps that ran; more than the columns hold where runs of steps are shown by their slowest."""
+    """Number of steps that ran; can exceed the columns, where only the slowest of several steps is kept."""
 
 
 class LoaderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One DataLoader as really constructed, and how it kept up."""
+    """One DataLoader as actually constructed, and how it kept up."""
 
     cls: str
     role: str = ""

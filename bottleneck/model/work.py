@@ -1,7 +1,7 @@
 """What a run worked on, what the device computed, and what was compiled.
 
-In: nothing. Out: frozen structs of diagnosis.json. A figure that could not be had is None, with the
-reason where the struct has a place for it; never zero.
+In: nothing. Out: frozen structs of diagnosis.json. A figure that could not be measured is None,
+never zero; some structs also give the reason.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class BreakRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Dynamo's words, first line."""
     kind: str = ""
-    """"item", "print", "branch", "disabled" or "unsupported": what the rewrite depends on."""
+    """"item", "print", "branch", "disabled" or "unsupported": decides the rewrite."""
     site: SourceSite | None = None
     hint: str = ""
     """Dynamo's own explanation and hint."""
     frames: int = 1
-    """Compiled functions that it cut: one that sits in an inlined function cuts every caller."""
+    """Compiled functions that it splits: a break in an inlined function splits every caller."""
     seams_per_step: float | None = None
     """How often it is crossed per step, forward and backward; None where the trace cannot tell."""
     host_ms: float | None = None
     """Host time in its seams per step, at the speed of the true step."""
     cost_ms: float | None = None
-    """What the step would save without it: the price of all seams, shared out by replay."""
+    """What the step would save without it: its part of the price of all seams, by replay."""
     share: float | None = None
     """cost_ms over the true step time."""
     shared: bool = False
-    """True: its seams could not be told from those of other breaks, so that the price is split evenly."""
+    """True: its seams could not be separated from those of other breaks, so the price is split evenly."""
 
 
 class ChangedSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class RecompileRow(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, ...] = ()
     sizes: tuple[ChangedSize, ...] = ()
     advice: str = ""
-    """Which dimension to mark dynamic, or to which sizes to bucket; empty where sizes do not matter."""
+    """Which dimension to mark dynamic, or which sizes to pad to; empty if sizes do not matter."""
 
 
 class CompileSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,17 +88,17 @@ class CompileSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of these, before the baseline window began."""
     last_compile_step: int | None = None
     breaks: tuple[BreakRow, ...] = ()
-    """The dearest first."""
+    """The most expensive first."""
     seams_ms: float | None = None
     """What the step would save with all seams gone."""
     recompiles: tuple[RecompileRow, ...] = ()
     recompile_ms_per_step: float | None = None
     """What compiling in steady state costs per step."""
     limit_hit: tuple[str, ...] = ()
-    """Functions that run eagerly for good."""
+    """Functions that dynamo gave up; they always run eagerly."""
     cudagraph_skips: tuple[str, ...] = ()
     cudagraph_skip_causes: tuple[str, ...] = ()
-    """Per skip: what is behind it and what to do, in words."""
+    """Per skip: the cause and what to do, in words."""
     graph_launches_per_step: float | None = None
     compiled_kernel_share: float | None = None
     """Kernels launched by compiled code, over those of forward and backward."""
@@ -132,7 +132,7 @@ class ComputeFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_bound_share: float | None = None
     """Memory-bound kernels over the true step time."""
     fusable_ms: float | None = None
-    """Device time that fusing neighbouring element-wise kernels would take away."""
+    """Device time that fusing neighbouring element-wise kernels would save."""
     tflop_per_step: float | None = None
     flops_from: str = ""
     """"shapes in the trace", "flop-counter step", or why there is no count."""

@@ -1,8 +1,8 @@
 """Is an effect larger than the noise it was measured in, and what does a predicted one count for?
 
-In: the effect, the interval of what it is compared with, the smallest effect that matters.
-Out: `Effect`, an answer that may be "undecided" (pyperf's order: enough samples, then larger than
-the noise, then large enough to matter); what a saving counts for beside others.
+In: the effect, the interval of what it is compared with, the smallest effect that matters. Out:
+`Effect`, an answer that may be "undecided" (pyperf's order: enough samples, then larger than the
+noise, then large enough to matter); the weight of a saving compared with others.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..model.finding import NEGLIGIBLE_SHARE
 __all__ = ["RIVAL_SHARE", "Effect", "weigh_effect", "worth"]
 
 BOUND_WEIGHT = 0.7
-"""What a bound counts for beside an estimate of the same size: "at most 50 ms" is a weaker reason to begin
-there than "40 ms". Bounds that were tried gave 0.55 of theirs and more (reports/trials.md, accuracy.md)."""
+"""Weight of a bound compared with an estimate of the same size: "at most 50 ms" is a weaker reason to start
+there than "40 ms". In trials, fixes saved at least 0.55 of their bound (reports/trials.md, accuracy.md)."""
 RIVAL_SHARE = 0.5
-"""What counts for less than half of the best is no rival of it."""
+"""A saving with less than half of the best one's weight cannot replace it."""
 
 
 def worth(saves_ms: float, *, bound: bool, weight: float | None = None) -> float:
-    """Return what a saving counts for where causes, or fixes, are put in order, in ms.
+    """Return the weight of a saving when causes or fixes are sorted, in ms.
 
     Args:
         saves_ms: predicted.
@@ -57,8 +57,8 @@ def weigh_effect(
     Args:
         effect_ms: predicted saving.
         step_ms: step time that it is a saving of.
-        interval_ms: 95 % interval of that step time; None when it could not be told, in which case
-            no effect is more than "undecided" unless it is negligible.
+        interval_ms: 95 % interval of that step time; None if unknown; then every effect is
+        "undecided" unless it is negligible.
         relative_error: error of the prediction as a share of the step (of the replay).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Has the step become slower? Decided from repeated runs, or honestly left undecided.
+"""Has the step become slower? Decided from repeated runs, or left undecided.
 
 In: one typical step time per run of either side. Out: `TimeDecision`.
 
@@ -24,8 +24,8 @@ import numpy as np
 __all__ = ["FEWEST_RUNS", "TimeDecision", "decide_times", "repeats_needed"]
 
 FEWEST_RUNS = 3
-"""Runs per side below which no difference is told from noise: with two pairs Student's t asks for
-12.7 standard errors."""
+"""Runs per side below which no difference is distinguished from noise: with two pairs Student's t
+needs 12.7 standard errors."""
 _CONFIDENCE = 0.95
 _POWER = 0.8
 _MOST_REPEATS = 500
@@ -44,8 +44,8 @@ class TimeDecision:
     noise: float | None
     """Standard deviation of one run's time, relative."""
     needed: int | None
-    """Runs per side that would tell an increase of the tolerance from noise, four times in five; None
-    where that is more than 500, or the noise is not known."""
+    """Runs per side that would distinguish an increase of the tolerance from noise, four times in
+    five. None if more than 500, or if the noise is unknown."""
 
 
 def decide_times(
