@@ -1,4 +1,4 @@
-"""Finds traces and snapshots that no run.json describes, and tells which rank each is.
+"""Finds traces and snapshots without a run.json, and the rank of each.
 
 In: a file or a folder. Out: files worth reading, and a `Rank` for each. The rank comes from the
 trace's own `distributedInfo`, else from the file's name, else from the order of names.

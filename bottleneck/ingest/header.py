@@ -1,4 +1,4 @@
-"""Reads what a trace file says beside its events, by pattern: profilers write it as invalid JSON.
+"""Reads what a trace file contains besides events, by pattern: profilers write it as invalid JSON.
 
 In: the text before and after the event array. Out: the fields of `TraceMeta`. torch's
 `add_metadata('k', 'v "q"')` writes unescaped quotes and `add_metadata_json('x', 'NaN')` a bare NaN,
@@ -21,7 +21,7 @@ _SHAPES = re.compile(r'"record_shapes"\s*:\s*"?(1|true)', re.IGNORECASE)
 
 
 class Header(NamedTuple):
-    """Values found beside the events."""
+    """Values found outside the events."""
 
     base_ns: int
     torch_version: str | None

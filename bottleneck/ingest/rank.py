@@ -54,7 +54,7 @@ class Rank:
 
     @property
     def trace(self) -> Trace | None:
-        """The columns of the trace; None when there is none.
+        """The columns of the trace; None without a trace.
 
         Raises:
             InputError: a bare trace cannot be read. Inside a run folder that is a problem only

@@ -1,4 +1,4 @@
-"""What to do with a piece of a trace that does not decode: mend it, else take it event by event.
+"""Handles a piece of a trace that does not decode: repairs it, or reads it event by event.
 
 In: bytes of a few hundred kilobytes. Out: mended bytes, or whole events and what is left.
 

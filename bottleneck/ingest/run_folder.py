@@ -1,4 +1,4 @@
-"""Reads one process's part of a run folder: run.json and what lies beside it.
+"""Reads one process's part of a run folder: run.json and the files next to it.
 
 In: a folder that holds run.json. Out: a `Rank`. A newer format is refused with the version that
 wrote it; a broken side file only becomes a problem, since the rest can still be analysed.

@@ -31,7 +31,7 @@ _DECODER = json.JSONDecoder()
 
 
 def _list_after(event: bytes, key: bytes) -> list[object] | None:
-    """Return the list that stands behind a key, None where there is none."""
+    """Return the list after a key, None if there is none."""
     found = re.search(rb'"' + key + rb'"\s*:\s*(?=\[)', event)
     if found is None:
         return None
@@ -47,7 +47,7 @@ _BEHIND_A_LIST = re.compile(rb'\]\s*(?:,\s*"[^"]*"\s*:|\})')
 
 
 def _arguments(event: bytes) -> bytes:
-    """Return the part of an event that tells its arguments, the rest of it if their end is not seen.
+    """Return the part of an event with its arguments; the rest of the event if their end is missing.
 
     Steps are alike: what was understood of it once need not be understood again.
     """

@@ -194,7 +194,7 @@ def _device(
 
 
 def _device_free(history: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """Return what failed allocations tell of the device's free bytes, by event."""
+    """Return the device's free bytes at failed allocations, by event."""
     return {
         number: _whole(entry, "device_free") for number, entry in enumerate(history) if "device_free" in entry
     }

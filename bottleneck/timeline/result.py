@@ -24,7 +24,7 @@ class SeamPrice:
     """The seams that one set of graph breaks is the reason of."""
 
     owners: tuple[int, ...]
-    """Positions in `CompileFacts.breaks`; empty where nothing tells."""
+    """Positions in `CompileFacts.breaks`; empty if unknown."""
     per_step: float
     host_ms: float
     """Host time in them per step, at the speed of the true step."""
@@ -119,7 +119,7 @@ class Timeline:
     compiled: CompiledWork | None = None
     """None where the trace holds no compiled code."""
     compute: ComputeFacts | None = None
-    """What the trace alone tells of the device's math; counts of FLOPs come on top."""
+    """What the trace alone shows about the device's math; FLOPs are added later."""
     after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
     loop: LoopTime | None = None

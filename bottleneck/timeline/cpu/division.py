@@ -271,7 +271,7 @@ def as_measured(profiled: Division, *, true_ms: float) -> Division:
 
 
 def undivided(baseline: Baseline | None, *, true_ms: float) -> Division:
-    """What the baseline alone can tell, when there is no trace: input and evaluation.
+    """What the baseline shows without a trace: input and evaluation.
 
     Outside the phases lie the loss and whatever else the loop computes, beside its logging and saving.
     """
@@ -287,6 +287,6 @@ def undivided(baseline: Baseline | None, *, true_ms: float) -> Division:
 
 
 def _untraced(phase: str) -> Work:
-    """Return what a phase is spent on of which no trace says how it divides."""
+    """Return what a phase is spent on if no trace divides it."""
     work = label_of(phase)
     return work if work in (Work.INPUT, Work.HOST) else Work.UNKNOWN

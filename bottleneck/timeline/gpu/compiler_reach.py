@@ -60,7 +60,7 @@ _NODE = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autograd::A
 _KEEPS = re.compile(r"^torch::autograd::AccumulateGrad$")
 _COMPILED = re.compile(r"^Torch-Compiled Region|evaluate_function: CompiledFunctionBackward$")
 _FEWEST = 5
-"""Nodes that keep a gradient from which the host's speed is told."""
+"""Fewest gradient-accumulating nodes from which the host's speed is measured."""
 _ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["GpuReader", "gpu_reader"]
 
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
-"""Categories that labels tell: each has a span of its own."""
+"""Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
 """Share of launches without a kernel (or kernels without a launch) from which the capture is doubted.
 Kernels of the last launches may lie behind the end of the window."""

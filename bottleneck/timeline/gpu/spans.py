@@ -61,7 +61,7 @@ def read_spans(
     idle_ms: dict[Work, float],
     main_tid: int,
 ) -> tuple[HostSpan, ...]:
-    """Group waiting, copying and allocating calls; add one span per label-told category.
+    """Group waiting, copying and allocating calls; add one span per category that labels identify.
 
     Args:
         trace: the trace.

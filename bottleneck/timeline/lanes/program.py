@@ -89,7 +89,7 @@ class Program:
     observed_start: NDArray[np.float64]
     observed_end: NDArray[np.float64]
     launch_work: NDArray[np.int8]
-    """Category of the host at the launch: tells optimizer kernels from the others."""
+    """Category of the host at the launch: distinguishes optimizer kernels from the others."""
 
     marks: NDArray[np.int64]
     """Event index of each step boundary, steps + 1 of them."""

@@ -1,4 +1,4 @@
-"""The questions that any program can be asked: the step without a cause that labels or calls tell.
+"""Questions for every program: the step without a cause that labels or calls identify.
 
 In: a `Program`, what is known of the run. Out: `Question`s, each an edit and what is said of its answer.
 """

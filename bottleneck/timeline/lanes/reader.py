@@ -58,7 +58,7 @@ class Reader(Protocol):
         """The edit under which the replay runs at true speed."""
 
     def questions(self) -> Iterable[Question]:
-        """Questions beside those that any program is asked."""
+        """Questions in addition to those for every program."""
 
     def complete(self, answers: Answers) -> None:
         """Add to the results what no edit alone can say."""

@@ -1,4 +1,4 @@
-"""The seams of broken graphs: where compiled code was left and entered again, and because of which break.
+"""The seams of broken graphs: where compiled code was left and entered again, and which break caused it.
 
 In: a trace, its launching threads, compile.json. Out: `Seam`s: stretches of host time that one graph
 would not have, each with the breaks that it is owed to.
@@ -75,7 +75,7 @@ def _stacks(broken: GraphBreak) -> list[list[SourceSite]]:
 
 
 def region_owners(facts: CompileFacts) -> dict[int, tuple[int, ...]]:
-    """Return per frame number the breaks because of which that frame is a frame of its own.
+    """Return, by frame number, the breaks that made it a separate frame.
 
     A frame that no break explains has an empty entry: a module compiled by itself.
     """
@@ -128,7 +128,7 @@ class _Graphs:
     """Trace row of the compiled region that each lies in: several of one region are one graph, cut in
     pieces by the compiler itself."""
     owners: list[tuple[int, ...] | None]
-    """Breaks that made each a graph of its own; None where nothing tells."""
+    """Breaks that made each a separate graph; None if unknown."""
 
 
 def _frame_of(name: str) -> int | None:

@@ -128,7 +128,7 @@ def read_clock(
 
 
 def _phases_by_stack(memory: DeviceMemory, stacks: tuple[StackFacts, ...]) -> NDArray[np.int8]:
-    """Return the phase that each event's stack tells."""
+    """Return the phase that each event's stack shows."""
     if not stacks or not bool((memory.stack >= 0).any()):
         return np.zeros(len(memory.stack), np.int8)
     # The last entry is for "no stack" (-1): with Python stacks on, only backward's thread has none.

@@ -274,7 +274,7 @@ def headroom(reading: Reading, capacity: int | None) -> Headroom | None:
 
 
 def _updates_told(clock: MemoryClock) -> bool:
-    """Whether each step is known to end in an update: rounds told by backwards alone may accumulate."""
+    """Whether each step is known to end in an update: steps found by backwards alone may accumulate."""
     if clock.steps_from != "stacks":
         return True
     return all(

@@ -109,7 +109,7 @@ class Reading:
         return f"{phase} of {number}" if phase else number
 
     def unknown_share(self, rows: NDArray[np.bool_]) -> float | None:
-        """Return the share of some blocks that could not be told, None without any."""
+        """Return the share of unidentified bytes in some blocks, None without blocks."""
         total = int(self.lives.size[rows].sum())
         unknown = rows & self.roles.is_a(MemoryCategory.UNKNOWN)
         return int(self.lives.size[unknown].sum()) / total if total else None

@@ -40,7 +40,7 @@ class StepBasis:
     varies: bool = False
     """The steps that count differ from each other by more than a tenth."""
     rare: RareWork | None = None
-    """What some of the steps do beside; its price is part of the step time."""
+    """Additional work of some steps; its price is part of the step time."""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What is known of a run beside its trace.
+"""What is known about a run besides its trace.
 
 In: run.json, loader.json, compile.json, the step time. Out: `Facts`, which every reading starts from.
 """
@@ -22,7 +22,7 @@ __all__ = ["Facts", "on_gpu"]
 # No slots: what follows from the facts is worked out once and kept.
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a run beside its trace."""
+    """What is known about a run besides its trace."""
 
     true_ms: float
     """The step time that the budget must add up to."""
@@ -83,5 +83,5 @@ class Facts:
 
 
 def on_gpu(run: Run | None) -> bool:
-    """Return whether the run had a GPU, as far as it tells."""
+    """Return whether the run had a GPU, as far as known."""
     return run is not None and any(device.kind in ("cuda", "rocm") for device in run.devices)

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _FEWEST_SAMPLES = 8
-"""Samples, a millisecond apart, of which a quarter more or less is chance."""
+"""Fewest samples, a millisecond apart; a quarter more or less is chance."""
 _MOST_OF_A_PART = 0.5
 _FEWEST_IN_LOOP = 5
 """A loop is seen through many lines at once: five samples are no accident of one of them."""

@@ -29,7 +29,7 @@ EVALUATION = "evaluation"
 OTHER = "other work"
 
 _FEWEST = 2
-"""One of a kind is a straggler, or the end of an epoch: what it costs per step, nothing tells."""
+"""A single one is an outlier or the end of an epoch, so its cost per step is unknown."""
 _MOST_SHARE = 1 / 3
 """Beyond this share the traced steps hold enough of it to be described by them."""
 _FAR = 6.0
@@ -50,7 +50,7 @@ spread."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RareWork:
-    """What some steps do beside the ordinary, in ms."""
+    """Additional work of some steps, in ms."""
 
     what: str
     """`EVALUATION` or `OTHER`."""

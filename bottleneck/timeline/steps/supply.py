@@ -73,7 +73,7 @@ def burst_share(loader: LoaderFacts) -> float:
 
 
 def is_bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
-    """Say whether supply keeps up on average and yet single fetches wait; None where it cannot be told.
+    """Return whether supply keeps up on average but single fetches wait; None if unknown.
 
     Args:
         loader: the training loader.

@@ -1,4 +1,4 @@
-"""Where the steps of a trace are, by whatever tells them best.
+"""Where the steps of a trace are, by the best marks available.
 
 In: a `Trace`. Out: `Steps`, intervals of host time on the launching thread.
 

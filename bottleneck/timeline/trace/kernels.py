@@ -1,4 +1,4 @@
-"""What a device kernel is, told from its name.
+"""What a device kernel is, derived from its name.
 
 In: kernel names. Out: `KernelKind` per name: the budget part it belongs to, its arithmetic type
 where the name gives it, and a family that fixes speak of (attention, norm, layout, ...).

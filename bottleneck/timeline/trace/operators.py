@@ -1,4 +1,4 @@
-"""What an operator's own time is, told from its name (CPU runs).
+"""What an operator's own time is, derived from its name (CPU runs).
 
 In: names of operators and annotations as kineto writes them. Out: one `OpClass` per name.
 

@@ -33,7 +33,7 @@ Thread = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceMeta:
-    """What the file says beside its events."""
+    """What the file contains besides events."""
 
     path: str = ""
     base_ns: int = 0

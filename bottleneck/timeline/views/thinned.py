@@ -32,7 +32,7 @@ PARTS: tuple[Part, ...] = tuple(Part)
 """What `Span.part` indexes."""
 
 MOST_SPANS = {"idle": 800, "stream": 800, "work": 800, "phases": 400, "calls": 400, "operators": 400}
-"""Per lane: near what a thousand pixels can tell apart; device lanes are what a reader zooms into."""
+"""Per lane: about what a thousand pixels can show; more for device lanes, into which readers zoom."""
 MOST_LANES = 12
 DEEPEST = 2
 _LONGEST_NAME = 160

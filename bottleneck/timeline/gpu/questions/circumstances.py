@@ -19,7 +19,7 @@ __all__ = ["Circumstances"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What is known beside the program: the questions depend on it."""
+    """Facts besides the program, on which the questions depend."""
 
     facts: Facts
     copy_bytes: NDArray[np.int64] | None = None
