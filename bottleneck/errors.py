@@ -1,12 +1,12 @@
-"""The error tree of the tool: what a user can do wrong, each with a slug and an exit code.
+"""The exceptions of the tool, each with a slug and an exit code.
 
-In: nothing. Out: exception classes that the command line turns into one clear line on stderr.
+In: nothing. Out: exception classes. The command line turns each into one clear line on stderr.
 
     BottleneckError            2   anything we can explain to the user
-    +-- UsageError             2   the command line does not make sense
-    +-- InputError             2   a file or folder cannot be read as what it should be
+    +-- UsageError             2   bad command line
+    +-- InputError             2   a file or folder is missing, damaged or of another kind
     |   +-- NotATraceError     2   the file is not a Kineto trace
-    |   +-- RunFolderError     2   the folder is not a run folder, or of another format number
+    |   +-- RunFolderError     2   the folder is not a run folder, or has another format number
     |   +-- SnapshotError      2   the file is not a memory snapshot that can be read safely
     +-- UndeterminedError      3   the evidence does not allow a verdict
     +-- ScriptError            4   the user's script itself failed
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class BottleneckError(Exception):
-    """Base of every error that is the user's to solve; carries what to do about it.
+    """Base of every error that the user can solve; it says what to do.
 
     Args:
         message: what is wrong and where.
@@ -51,13 +51,13 @@ class BottleneckError(Exception):
 
 
 class UsageError(BottleneckError):
-    """The command line does not make sense."""
+    """The command line is wrong."""
 
     slug = "usage"
 
 
 class InputError(BottleneckError):
-    """A file or folder cannot be read as what it should be."""
+    """A file or folder is missing, damaged or of another kind."""
 
     slug = "bad-input"
 

@@ -1,4 +1,4 @@
-"""`bottleneck analyze PATH...`: diagnose what already lies on disk.
+"""`bottleneck analyze PATH...`: diagnose what is already on disk.
 
 In: run folders, traces, memory snapshots, or folders of them, of one or many ranks. Out: the report on stdout
 and, with --out, diagnosis.json, report.md and report.html in a folder.
@@ -28,8 +28,8 @@ __all__ = ["command"]
 @click.option(
     "--true-step-ms",
     type=FiniteRange(min=0, min_open=True),
-    help="Step time measured without a profiler. A bare trace does not hold it, and profiled steps are"
-    " inflated.",
+    help="Step time measured without a profiler. A bare trace does not contain it, and"
+    " profiled steps are inflated.",
 )
 @format_option
 @verbose_option
@@ -45,9 +45,10 @@ def command(
 ) -> None:
     """Diagnose PATH...: run folders, Kineto traces (.json, .json.gz), memory snapshots or folders of them.
 
-    A snapshot (torch.cuda.memory._dump_snapshot) may come alone or beside its trace. Several traces are
-    taken as ranks of one run. Exit codes: 0 diagnosed, 2 bad usage or input,
-    3 undetermined.
+    A snapshot (torch.cuda.memory._dump_snapshot) may come alone or with its trace. Several traces are
+    read as the ranks of one run.
+
+    Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined.
     """
     from ..diagnose import diagnose_paths
     from ..reporters.output import emit, fits_terminal, render_for, save
@@ -56,11 +57,12 @@ def command(
     if not fits_terminal(format_, sys.stdout):
         if out is None:
             raise UsageError(
-                "An HTML page is not for a terminal.", remedy="Add --out FOLDER, or redirect: > report.html"
+                "An HTML page cannot be shown in a terminal.",
+                remedy="Add --out FOLDER, or redirect: > report.html",
             )
         format_ = "text"
     if out is not None:
-        _spare(out)
+        _refuse_foreign_reports(out)
     diagnosis = diagnose_paths(list(paths), true_step_ms=true_step_ms)
     if len(paths) == 1 and paths[0].is_dir():
         diagnosis = with_tried(diagnosis, tried_in(paths[0]))
@@ -71,11 +73,11 @@ def command(
         ctx.exit(3)
 
 
-def _spare(out: Path) -> None:
-    """Refuse to write over a report.md that is somebody else's: ours lies beside its diagnosis.json.
+def _refuse_foreign_reports(out: Path) -> None:
+    """Refuse to overwrite a report that is not ours: our reports are next to their diagnosis.json.
 
     Raises:
-        InputError: there is one.
+        InputError: there is such a report.
     """
     from ..model.documents import DIAGNOSIS_FILE
     from ..reporters.output import PAGE_FILE, REPORT_FILE
@@ -83,6 +85,6 @@ def _spare(out: Path) -> None:
     for name in (REPORT_FILE, PAGE_FILE):
         if (out / name).exists() and not (out / DIAGNOSIS_FILE).exists():
             raise InputError(
-                f"{out / name} exists, and no diagnosis lies beside it: it would be written over.",
+                f"{out / name} exists without a diagnosis next to it. It would be overwritten.",
                 remedy="Name another folder with --out.",
             )

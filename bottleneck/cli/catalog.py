@@ -1,6 +1,6 @@
 """`bottleneck catalog`: the fixes, without a run.
 
-In: nothing, ids, or words to look for. Out: a list, or pages.
+In: nothing, ids, or search words. Out: a list, or pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("list")
 def _list_command() -> None:
-    """List all fixes with the findings that they answer."""
+    """List all fixes with the findings they answer."""
     _list()
 
 
@@ -42,7 +42,7 @@ def _show(ids: tuple[str, ...]) -> None:
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
 @click.pass_context
 def _search(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """List the fixes that mention every WORD. Exit code 1 when none does, as grep's."""
+    """List the fixes that mention every WORD. The exit code is 1 when there is none, as with grep."""
     found = search(" ".join(words))
     if not found:
         click.echo(f"No fix mentions {' and '.join(words)}.", err=True)

@@ -29,7 +29,7 @@ EXIT_CODES = {"ok": 0, "regression": 1, "undecided": 3, "incomparable": 3}
     "bases",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A run of the base side, where the sides were not run in turns. May be given several times.",
+    help="A run of the base side, if the sides were not run in turns. May be given several times.",
 )
 @click.option(
     "--head",
@@ -54,12 +54,12 @@ def command(
 ) -> None:
     """Compare HEAD with BASE: run folders, folders of runs, diagnosis.json files or baselines.
 
-    Counters (synchronisations, kernels, graph breaks, ...) have no noise: one run a side decides. Step
-    times are decided from repeated runs; one run a side leaves them undecided. Runs made in turns are
-    given in pairs: BASE HEAD BASE HEAD BASE HEAD.
+    Counters (synchronisations, kernels, graph breaks, ...) have no noise: one run per side is enough.
+    Step times need repeated runs; with one run per side they stay undecided. Give runs that were made
+    in turns as pairs: BASE HEAD BASE HEAD BASE HEAD.
 
-    Refuses sides with another device, batch, world size, kind of step or torch, unless --allow says
-    otherwise. Limits come from [tool.bottleneck.gate] of pyproject.toml.
+    The device, batch, world size, kind of step and torch of both sides must agree, except for what
+    --allow names. Limits come from [tool.bottleneck.gate] in pyproject.toml.
 
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable.
     """
@@ -79,7 +79,7 @@ def command(
 def _sides(
     paths: tuple[Path, ...], bases: tuple[Path, ...], heads: tuple[Path, ...]
 ) -> tuple[list[Path], list[Path], bool]:
-    """Return the runs of either side, and whether they were made in turns."""
+    """Return the runs of each side, and whether they were made in turns."""
     if paths and (bases or heads):
         raise UsageError(
             "Give runs either in pairs or with --base and --head, not both.",
@@ -90,11 +90,11 @@ def _sides(
             raise UsageError(f"No {'head' if bases else 'base'} given.", remedy="Give --base and --head.")
         return list(bases), list(heads), False
     if len(paths) < 2:
-        raise UsageError("Two sides are needed.", remedy="bottleneck compare BASE HEAD")
+        raise UsageError("compare needs two sides.", remedy="bottleneck compare BASE HEAD")
     if len(paths) % 2:
         raise UsageError(
-            f"{len(paths)} paths are no pairs of BASE HEAD.",
-            remedy="Give pairs, or --base and --head for each run.",
+            f"{len(paths)} paths do not form pairs of BASE HEAD.",
+            remedy="Give pairs, or name each run with --base or --head.",
         )
     return list(paths[::2]), list(paths[1::2]), len(paths) > 2
 

@@ -1,4 +1,4 @@
-"""What a command tells beside its report.
+"""Messages of a command, apart from its report.
 
 In: a sentence. Out: a line on stderr.
 """
@@ -11,9 +11,9 @@ __all__ = ["say", "silent"]
 
 
 def say(text: str) -> None:
-    """Write a line that shows who speaks: the script writes there as well."""
+    """Write a line marked as ours: the script writes to stderr too."""
     click.echo(f"bottleneck: {text}", err=True)
 
 
 def silent(_text: str) -> None:
-    """Say nothing: --quiet."""
+    """Write nothing, for --quiet."""

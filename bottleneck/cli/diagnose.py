@@ -49,9 +49,9 @@ def command(
 ) -> None:
     """Run SCRIPT as python would, and say what its training step waits on.
 
-    Options of ours come before SCRIPT; what follows it is the script's own (one `--` directly
-    behind SCRIPT is dropped). The script is stopped once enough is measured, unless --run-to-end;
-    what it saves while stopping goes into the run folder, not over your checkpoints.
+    Options of bottleneck come before SCRIPT; what follows SCRIPT is passed to it (one `--` directly
+    after SCRIPT is dropped). The script is stopped once enough is measured, unless --run-to-end is
+    given. Files it saves while it is stopped go into the run folder, not over your checkpoints.
 
     \b
     bottleneck diagnose train.py --lr 3e-4
@@ -81,11 +81,11 @@ def _conclude(run: RunFolder, *, format_: str, verbose: bool) -> int:
     if run.ended_by_ctrl_c:
         raise KeyboardInterrupt
     if run.missing:
-        say(f"{run.absence}; reported without.")
+        say(f"{run.absence}; the report leaves them out.")
     if failed:
         say(run.failure)
         if not holds_steps(run.folder):
-            say(f"nothing was measured before that. What is known lies in {shown(run.folder)}")
+            say(f"nothing was measured before that. The files of the run are in {shown(run.folder)}")
             return ScriptError.exit_code
     from ..diagnose import diagnose_paths
     from ..reporters.output import print_diagnosis, save
@@ -100,5 +100,5 @@ def _conclude(run: RunFolder, *, format_: str, verbose: bool) -> int:
     if failed:
         return ScriptError.exit_code
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
-    # A launcher takes any exit code but 0 as a failed job and kills the other ranks.
+    # A launcher treats any exit code except 0 as a failed job and kills the other ranks.
     return 3 if undetermined and run.world_size == 1 else 0

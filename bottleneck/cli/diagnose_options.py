@@ -1,4 +1,4 @@
-"""What may be typed behind `diagnose`.
+"""Options of `diagnose`.
 
 In: nothing. Out: a decorator that adds options.
 """
@@ -24,26 +24,32 @@ diagnose_options = together(
         help="Steps to trace with the profiler.",
     ),
     click.option(
-        "--warmup", type=click.IntRange(min=0), help="Steps to skip first. Default: until times settle."
+        "--warmup",
+        type=click.IntRange(min=0),
+        help="Steps to skip first. Default: until step times are stable.",
     ),
     click.option(
         "--out",
         type=click.Path(path_type=Path),
         help="Run folder to write. Default: reports/<script>-<time>.",
     ),
-    click.option("--run-to-end", is_flag=True, help="Let the script run on after the capture."),
-    click.option("--no-memory", is_flag=True, help="Leave out the allocator's history (GPU runs)."),
-    click.option("--with-stack", is_flag=True, help="Record Python stacks: dearer, names every line."),
-    click.option("--lines", is_flag=True, help="Name the line of every .item() and the like, for `compare`."),
+    click.option("--run-to-end", is_flag=True, help="Let the script run to its end after the capture."),
+    click.option("--no-memory", is_flag=True, help="Do not record the allocator's history (GPU runs)."),
+    click.option(
+        "--with-stack", is_flag=True, help="Record Python stacks: names every line, but costs more."
+    ),
+    click.option(
+        "--lines", is_flag=True, help="Record the line of every .item() and similar call, for `compare`."
+    ),
     click.option(
         "--max-seconds",
         type=FiniteRange(min=0, min_open=True),
         default=Plan().max_seconds,
         show_default=True,
-        help="Limit on the measured windows, beyond warm-up.",
+        help="Time limit for the measured windows, after warm-up.",
     ),
     format_option,
     verbose_option,
     quiet_option,
 )
-"""In the order of the help page; most bear the names of a plan's fields."""
+"""In the order of the help page; most have the names of a plan's fields."""

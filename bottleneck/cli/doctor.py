@@ -1,4 +1,4 @@
-"""`bottleneck doctor [PATH...]`: what would go wrong here, before it does.
+"""`bottleneck doctor [PATH...]`: finds what would go wrong in this environment.
 
 In: this environment, and paths to traces if given. Out: one line per check, with what to do.
 """
@@ -23,21 +23,21 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "warning", "problem": "
 
 @click.command("doctor")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
-@click.option("--quick", is_flag=True, help="Leave out what takes seconds: a profile, loading plugins.")
+@click.option("--quick", is_flag=True, help="Skip the slow checks: a test profile, loading plugins.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_: str) -> None:
-    """Check versions, the profiler, permissions and space; with PATH..., traces for TensorBoard.
+    """Check versions, the profiler, permissions and disk space; with PATH..., also traces for TensorBoard.
 
-    Nothing is changed. Exit codes: 0 nothing stands in the way (warnings may), 2 a problem was found.
+    Nothing is changed. Exit codes: 0 no problem (there may be warnings), 2 a problem.
     """
     for path in paths:
         if not path.exists():
             # Before the checks that take seconds.
             raise InputError(f"{path} does not exist.", remedy="Check the path.")
-    found: list[Check] = []
+    checks: list[Check] = []
     for check in _checks(paths, quick=quick):
-        found.append(check)
+        checks.append(check)
         if format_ == "text":
             _show(check)
     if format_ == "json":
@@ -45,8 +45,8 @@ def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_
 
         from ..reporters.output import emit
 
-        emit(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
-    if any(check.level == "problem" for check in found):
+        emit(msgspec.json.format(msgspec.json.encode(checks), indent=2).decode() + "\n")
+    if any(check.level == "problem" for check in checks):
         ctx.exit(2)
 
 

@@ -1,4 +1,4 @@
-"""`bottleneck explain CODE`: the page of the manual behind a code.
+"""`bottleneck explain CODE`: the manual page of a code.
 
 In: a finding code or its name (BN101, waiting-for-input), a class (input-bound) or a fix (FX101).
 Out: its page on stdout.
@@ -38,8 +38,8 @@ def _page(code: str) -> str:
     ]
     if of_class:
         listed = "\n".join(f"  {entry.code} {entry.name}" for entry in of_class)
-        more = f"bottleneck explain {of_class[0].code} tells more."
-        return f"{code.lower()}: what can be found\n\n{listed}\n\n{more}\n"
+        more = f"More: bottleneck explain {of_class[0].code}"
+        return f"{code.lower()}: its findings\n\n{listed}\n\n{more}\n"
     return _finding_page(_entry(code), width=width)
 
 
@@ -58,16 +58,16 @@ def _entry(code: str) -> CodeEntry:
     for entry in FINDING_CODES.values():
         if code.upper() == entry.code or code.lower() == entry.name:
             return entry
-    known = [*FINDING_CODES, *(entry.name for entry in FINDING_CODES.values()), *(fix.id for fix in FIXES)]
-    # Letters that are taken for digits come first: to a distance, BN1O1 is as near to BN211 as to BN101.
+    names = [*FINDING_CODES, *(entry.name for entry in FINDING_CODES.values()), *(fix.id for fix in FIXES)]
+    # Letters that look like digits first: by edit distance, BN1O1 is as close to BN211 as to BN101.
     typed = code.upper()
     meant = typed[:2] + typed[2:].translate(_LOOK_ALIKE)
-    near = [name for name in known if name == meant] or (
-        difflib.get_close_matches(typed, known, n=1) or difflib.get_close_matches(code, known, n=1)
+    near = [name for name in names if name == meant] or (
+        difflib.get_close_matches(typed, names, n=1) or difflib.get_close_matches(code, names, n=1)
     )
     hint = (
         f"Did you mean {near[0]}?"
         if near
-        else "Findings are BN..., fixes FX...; `bottleneck catalog` lists fixes."
+        else "Findings are named BN..., fixes FX...; `bottleneck catalog` lists the fixes."
     )
-    raise UsageError(f"There is nothing called {code!r}.", remedy=hint)
+    raise UsageError(f"There is no finding, class or fix {code!r}.", remedy=hint)

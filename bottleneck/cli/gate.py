@@ -1,6 +1,6 @@
 """`bottleneck gate train.py --baseline FILE`: run the script, compare, and say pass or fail.
 
-In: a script with its arguments, and what it is held against: a committed baseline, or another
+In: a script with its arguments, and what it is compared with: a committed baseline, or another
 checkout that is run in turns with this one. Out: a report on stdout, files, an exit code.
 """
 
@@ -43,18 +43,19 @@ def command(
     script: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Run SCRIPT several times and fail if its training step has become worse.
+    """Run SCRIPT several times and fail if its training step got worse.
 
     \b
     bottleneck gate --baseline base.json train.py --epochs 1
     bottleneck gate --baseline base.json --update-baseline train.py --epochs 1
     bottleneck gate --base ../main-checkout train.py --epochs 1
 
-    Counters (synchronisations, kernels, graph breaks, copies, ...) are exact on any machine, a CPU-only
-    one too, and are held against the baseline. Step times are decided only where both sides run in
-    turns on this machine (--base); against a stored baseline they are told, not gated (--times gate).
+    Counters (synchronisations, kernels, graph breaks, copies, ...) are exact on any machine, with or
+    without a GPU, and are compared with the baseline. Step times count only if both sides run in turns
+    on this machine (--base). Against a stored baseline they are reported but do not fail the gate,
+    unless --times gate is given.
 
-    The script's output goes to stderr. Limits: [tool.bottleneck.gate] of pyproject.toml.
+    The script's output goes to stderr. Limits come from [tool.bottleneck.gate] in pyproject.toml.
 
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable,
     4 the script itself failed.
@@ -79,14 +80,14 @@ def command(
         expect_writable(file)
     given = {name: options[name] for name in WINDOWS if options[name] is not None}
     settings = settings_for(Path.cwd(), options)
-    held = gate.run(settings, given=given, out=out, say=say)
-    if held is None:
-        return  # another rank reports on all of us
+    outcome = gate.run(settings, given=given, out=out, say=say)
+    if outcome is None:
+        return  # another rank reports for all ranks
     code = 0
-    if held.comparison is not None:
-        code = conclude(held.comparison, settings, format_=format_, wishes=wishes, verbose=verbose)
+    if outcome.comparison is not None:
+        code = conclude(outcome.comparison, settings, format_=format_, wishes=wishes, verbose=verbose)
     if update_baseline and baseline is not None:
-        write_baseline(held.new_baseline, baseline)
-        say(f"{'rewrote' if held.had_baseline else 'wrote'} {baseline}")
+        write_baseline(outcome.new_baseline, baseline)
+        say(f"{'rewrote' if outcome.had_baseline else 'wrote'} {baseline}")
         code = 0
     ctx.exit(code)

@@ -1,4 +1,4 @@
-"""What may be typed behind `compare` and `gate`.
+"""Options of `compare` and `gate`.
 
 In: nothing. Out: decorators that add options, and the table of counters for the help page.
 """
@@ -19,8 +19,8 @@ ALLOWABLE = ("device", "batch", "world-size", "torch", "step")
 
 
 def counters_table() -> str:
-    """Return the counters with the growth that passes by default, for the help page."""
-    lines = ["\b", "Counters, and the growth that passes by default:"]
+    """Return the counters with the growth allowed by default, for the help page."""
+    lines = ["\b", "Counters, and the growth allowed by default:"]
     for name, spec in COUNTERS.items():
         passes = f"{spec.tolerance:.0%}" if spec.tolerance else "none"
         if spec.slack:
@@ -34,35 +34,35 @@ shared_options = together(
     click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="TOML file with [tool.bottleneck.gate]. Default: the nearest pyproject.toml upwards.",
+        help="TOML file with [tool.bottleneck.gate]. Default: the nearest pyproject.toml, upwards from here.",
     ),
     click.option(
         "--allow",
         type=click.Choice(ALLOWABLE),
         multiple=True,
-        help="Compare although this differs. May be given several times.",
+        help="Compare even though this differs. May be given several times.",
     ),
     click.option(
         "--times",
         type=click.Choice(["auto", "gate", "report", "off"]),
-        help="Whether the step time counts for the outcome.",
+        help="Whether the step time counts: auto, always (gate), shown only (report), or off.",
     ),
     click.option(
         "--time-tolerance",
         type=FiniteRange(min=0, min_open=True, max=10, max_open=True),
-        help="Increase of the step time that matters, relative: 0.05 is 5 %.",
+        help="Relative increase of the step time that counts: 0.05 is 5 %.",
     ),
     click.option(
         "--undecided",
         type=click.Choice(["stop", "ok", "fail"]),
-        help="Exit code where the evidence does not decide: stop 3, ok 0, fail 1.",
+        help="Exit code if the result is undecided: stop 3, ok 0, fail 1.",
     ),
     click.option(
         "--no-gate",
         "ungated",
         metavar="COUNTER",
         multiple=True,
-        help="Tell this counter, do not fail on it. May be given several times.",
+        help="Report this counter, but do not fail on it. May be given several times.",
     ),
     click.option(
         "--report",
@@ -83,16 +83,16 @@ gate_options = together(
     click.option(
         "--baseline",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Baseline to hold the script against.",
+        help="Baseline to compare the script with.",
     ),
     click.option(
-        "--update-baseline", is_flag=True, help="Write the baseline anew, after telling what changed; exit 0."
+        "--update-baseline", is_flag=True, help="Show what changed, write a new baseline, and exit 0."
     ),
     click.option(
         "--base",
         "base_folder",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Another checkout of the project: SCRIPT is run there in turns with here.",
+        help="Another checkout of the project: SCRIPT is run there and here, in turns.",
     ),
     click.option("--repeat", type=click.IntRange(min=1), help="Runs per side. Default: 3."),
     click.option("--warmup", type=click.IntRange(min=0), help="Steps to skip first. Default: 8."),
@@ -101,7 +101,7 @@ gate_options = together(
     click.option(
         "--history",
         type=click.Path(file_okay=False),
-        help="Folder that keeps the past runs: fails on a slow drift. Use it on the main branch only.",
+        help="Folder that keeps past runs, to fail on a slow drift. Use it on the main branch only.",
     ),
     click.option(
         "--out",

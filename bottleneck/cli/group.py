@@ -1,6 +1,6 @@
 """The verbs of `bottleneck`, each imported when it is called.
 
-In: command-line arguments. Out: the verb's command; where there is none, what was probably meant.
+In: command-line arguments. Out: the verb's command; for an unknown verb, what was probably meant.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ __all__ = ["SCRIPT_WORDS", "VERBS", "cli"]
 LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 """What `deepspeed` and `torch.distributed.launch` add to the script's arguments, as the first."""
 SCRIPT_WORDS = "torch_bottleneck.script_words"
-"""Key in a context's `meta`: arguments for the script that stood before the verb."""
+"""Key in a context's `meta`: arguments for the script that came before the verb."""
 VERBS: dict[str, str] = {
-    "diagnose": "Run a training script and say what its step is waiting on.",
+    "diagnose": "Run a training script and say what its step waits on.",
     "analyze": "Diagnose run folders, or anyone's profiler traces.",
     "compare": "Compare two sets of runs: what grew, and why.",
-    "gate": "Run a script and fail if its step has become worse than the baseline.",
+    "gate": "Run a script and fail if its step got worse than the baseline.",
     "report": "Show the diagnosis of a run again, as text, Markdown, JSON or HTML.",
-    "verify": "Try fixes without editing the script, and measure what they bring.",
-    "review": "Look at runs in TensorBoard, with the diagnosis beside the trace.",
-    "doctor": "Check versions, permissions and files for what would go wrong.",
+    "verify": "Try fixes without editing the script, and measure their effect.",
+    "review": "Look at runs in TensorBoard, with the diagnosis next to the trace.",
+    "doctor": "Check versions, permissions and files for problems.",
     "catalog": "List, show and search the fixes.",
     "explain": "Explain a finding, a class or a fix.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
-"""Verb -> its line in `bottleneck --help`. Held here so that help imports no verb."""
+"""Verb -> its line in `bottleneck --help`. Kept here so that help imports no verb."""
 
 
 class LazyGroup(click.Group):
     """A group whose verbs are modules of this package, imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order in which one meets them."""
+        """Return the verbs in the order in which they are used."""
         del ctx
         return list(VERBS)
 
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep for the script what a launcher puts behind our name, where the script's would stand."""
+        """Keep for the script the argument that a launcher puts before the verb."""
         if args[1:2] == ["diagnose"] and LOCAL_RANK.fullmatch(args[0]):
             ctx.meta[SCRIPT_WORDS] = (args[0],)
             args = args[1:]
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; where there is none of that name, say what was probably meant."""
+        """Find the verb; if there is none of that name, say what was probably meant."""
         name = args[0] if args else ""
         if name and name not in VERBS and not name.startswith("-"):
             near = difflib.get_close_matches(name, VERBS, n=1)
@@ -92,7 +92,7 @@ def cli(ctx: click.Context) -> None:
     \b
     bottleneck diagnose train.py --epochs 1     run it and get the verdict
     bottleneck analyze trace.json.gz            start from a profiler trace
-    bottleneck explain BN101                    what a finding means
+    bottleneck explain BN101                    read what a finding means
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

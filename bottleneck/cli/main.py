@@ -2,11 +2,11 @@
 
 In: command-line arguments. Out: an exit code.
 
-    0  diagnosed, or did what was asked
-    2  the command line or the input makes no sense
-    3  diagnosed as undetermined: the evidence does not allow a verdict
+    0  diagnosed, or done what was asked
+    2  bad usage or input
+    3  undetermined: the evidence does not allow a verdict
     4  the user's script itself failed
-    1  a bug of ours, with its traceback
+    1  a regression (`gate`, `compare`), no match (`catalog search`), or a bug of ours with its traceback
     130  interrupted
 """
 
@@ -30,10 +30,10 @@ __all__ = ["main", "run"]
 OUTSIDE_ERRORS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space, or write elsewhere."),
     **dict.fromkeys((errno.EROFS, errno.ENAMETOOLONG), "Write elsewhere."),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or name another place."),
-    errno.ELOOP: "Name the place without the link.",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or choose another place."),
+    errno.ELOOP: "Give the path without the link.",
 }
-"""What is no fault of ours wherever it is met, and what to do about it."""
+"""System errors that are not bugs of ours, and what to do about them."""
 ISSUES_HINT = (
     "This is a bug in bottleneck, not in your script. Please report it with the traceback above,\n"
     "the command you ran and the output of `bottleneck --version`."
@@ -41,7 +41,7 @@ ISSUES_HINT = (
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; nothing but a bug of ours shows a traceback."""
+    """Run one command and return its exit code; only a bug of ours shows a traceback."""
     try:
         result = cli.main(
             args=None if argv is None else list(argv), prog_name="bottleneck", standalone_mode=False
@@ -67,7 +67,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and exit with its exit code."""
     sys.exit(run())
 
 

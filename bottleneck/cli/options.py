@@ -1,6 +1,6 @@
-"""Options that several verbs share, and numbers on the command line.
+"""Options that several verbs share, and a range of finite numbers.
 
-In: words. Out: what they mean; a float that can be reckoned with.
+In: words of the command line. Out: option decorators; a finite float.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class FiniteRange(click.FloatRange):
-    """A range without "nan", which lies in every range, and without "inf", which JSON cannot hold."""
+    """A range without "nan", which every range would accept, and without "inf", which JSON cannot hold."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; click's own error where it is none."""
+        """Return the number, or raise click's own error."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
@@ -37,7 +37,7 @@ class FiniteRange(click.FloatRange):
 
 
 def together(*options: Option) -> Option:
-    """Return one decorator that adds these options, in this order."""
+    """Return one decorator that adds these options in this order."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):

@@ -18,13 +18,13 @@ __all__ = ["command"]
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
 @format_option
-@click.option("--out", default="-", metavar="FILE", help="Write to FILE instead of standard output (-).")
+@click.option("--out", default="-", metavar="FILE", help="Write to FILE; - is standard output.")
 @verbose_option
 def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     """Show the diagnosis of RUN, a run folder or a diagnosis.json.
 
     \b
-    bottleneck report RUN --format html    writes RUN/report.html, opens offline
+    bottleneck report RUN --format html    writes RUN/report.html
     """
     from ..model.documents import load_diagnosis
     from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for

@@ -1,7 +1,7 @@
 """`bottleneck review RUN...`: look at runs in TensorBoard, one or several side by side.
 
 In: run folders, traces, or a folder of runs. Out: a log folder with adapted traces, the diagnosis as
-text and figures, and a running TensorBoard on this machine's own address.
+text and figures, and a running TensorBoard on this machine's local address.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ __all__ = ["command"]
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Prepare into this folder and keep it. Default: a temporary one, gone when TensorBoard ends.",
+    help="Prepare this folder and keep it. Default: a temporary folder, removed when TensorBoard ends.",
 )
-@click.option("--no-serve", is_flag=True, help="Only prepare the folder (--out, or tensorboard-review).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Default: 6006 or the next free; 0: any.")
+@click.option(
+    "--no-serve", is_flag=True, help="Only prepare the folder (--out, or tensorboard-review by default)."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Default: 6006 or the next free port; 0: any free port."
+)
 def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: int | None) -> None:
     """Show RUN... in TensorBoard: run folders, traces, or a folder of runs.
 
-    The traces are copied with the names that TensorBoard's profiler tab understands (its figures are
-    wrong on those of torch 2), with the diagnosis drawn above them; the tab *Diagnosis* says what to
-    change and zooms to each cause. Nothing needs the internet. The runs themselves stay untouched.
+    The traces are copied with the names that TensorBoard's profiler tab understands, because its
+    figures are wrong for traces of torch 2. The diagnosis is drawn above them. The Diagnosis tab says
+    what to change and zooms to each cause. Nothing needs the internet, and the runs are not changed.
 
     \b
     bottleneck review reports/train-20260101-120000
@@ -44,7 +48,7 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
     from ..diagnose import diagnose_paths
     from ..review.prepare import expand, prepare_runs
 
-    # Ended from outside, neither TensorBoard nor the temporary folder may be left behind.
+    # If we are ended by a signal, neither TensorBoard nor the temporary folder may be left behind.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one of them, and means it
             signal.signal(number, _leave)
@@ -72,9 +76,7 @@ def _serve(folder: Path, *, port: int | None) -> None:
             code = tensorboard.wait()
         except KeyboardInterrupt:
             return
-    raise InputError(
-        f"TensorBoard ended by itself, with exit code {code}.", remedy="See `bottleneck doctor`."
-    )
+    raise InputError(f"TensorBoard ended by itself with exit code {code}.", remedy="Run `bottleneck doctor`.")
 
 
 def _leave(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Commands that run a script: where our options end and the script's own words begin.
+"""Commands that run a script: where our options end and the script's own arguments begin.
 
 In: the words of the command line. Out: the same, in the order in which click reads them.
 """
@@ -11,19 +11,19 @@ import click
 
 __all__ = ["ScriptCommand", "VerifyCommand"]
 
-_OURS_BEHIND_SCRIPT = ("--fix", "--all", "--resume")
-"""Options that may also stand directly behind SCRIPT, before its own arguments."""
+_OURS_AFTER_SCRIPT = ("--fix", "--all", "--resume")
+"""Options that may also come directly after SCRIPT, before its own arguments."""
 
 
 class ScriptCommand(click.Command):
-    """A command whose options end at the script: everything behind it is the script's."""
+    """A command whose options end at the script: everything after it belongs to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Close our options after `-m module` too, as python does."""
+        """End our options after `-m module` too, as python does."""
         return super().parse_args(ctx, self._close_after_module(args))
 
     def target_position(self, args: list[str]) -> int:
-        """Return where the script stands, or the `-m` in its place, or `--`, or the end."""
+        """Return the position of the script, or of the `-m` in its place, or of `--`, or the end."""
         valued = {
             name
             for parameter in self.params
@@ -51,10 +51,10 @@ class ScriptCommand(click.Command):
 
 
 class VerifyCommand(ScriptCommand):
-    """Options may follow a run folder, which takes no arguments, and some of them a script."""
+    """A command whose options may also follow a run folder; some may follow a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Bring our options to the front."""
+        """Move our options to the front."""
         position = self.target_position(args)
         if position < len(args) and args[position] != "--":
             target, rest = args[position], args[position + 1 :]
@@ -67,11 +67,11 @@ class VerifyCommand(ScriptCommand):
 
 
 def _leading(words: list[str]) -> int:
-    """Return how many of the words behind a script are options of ours."""
+    """Return how many of the words after a script are our options."""
     count = 0
     while count < len(words):
         name = words[count].partition("=")[0]
-        if name not in _OURS_BEHIND_SCRIPT:
+        if name not in _OURS_AFTER_SCRIPT:
             break
         count += 2 if words[count] == "--fix" else 1
     return min(count, len(words))

@@ -1,7 +1,7 @@
-"""`bottleneck verify`: try fixes on a script that nobody edits, and hold the predictions against it.
+"""`bottleneck verify`: try fixes without editing the script, and compare measured with predicted gains.
 
 In: a run folder, or a script with the fixes to try. Out: a table on stdout; verify.json, verify.md and
-every run's own folder on disk. This process stays light: each run is a process of its own.
+every run's own folder on disk. This process stays light: each run is a separate process.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def command(
 ) -> None:
     """Measure fixes by running the script with and without them, in turns.
 
-    RUN is a folder that `bottleneck diagnose` has written: its script, arguments and suggestions are
-    taken from there. Or name a SCRIPT with its arguments and the fixes to try. The source is not
-    touched: fixes are applied while the script runs. Each run is stopped once its steps are timed;
-    checkpoints that the script writes until then are written in every run.
+    RUN is a folder written by `bottleneck diagnose`; its script, arguments and suggested fixes are
+    used. Or name a SCRIPT with its arguments and the fixes to try. The source is not changed: fixes
+    are applied while the script runs. Each run is stopped once its steps are timed; checkpoints that
+    the script writes before that are written in every run.
 
     \b
     bottleneck verify reports/train-20260101-120000
@@ -68,7 +68,7 @@ def command(
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError(
-            "verify starts every run itself, so it cannot itself run under torchrun.",
+            "verify starts every run itself, so it cannot run under torchrun.",
             remedy='bottleneck verify --launcher "torchrun --nproc-per-node 2" --fix FIX train.py',
         )
     check_together(ctx)
@@ -79,18 +79,18 @@ def command(
         must_be_clean(file)
     if patch is not None:
         expect_writable(patch)
-    tell = silent if quiet else say
+    progress = silent if quiet else say
     asked = Asked(**options, max_pairs_given=is_given(ctx, "max_pairs"))
     folder, state, candidates = start(
-        source, asked, say=tell, diagnose=lambda run: diagnose_paths([run]), keep=save
+        source, asked, say=progress, diagnose=lambda run: diagnose_paths([run]), keep=save
     )
     state, interrupted = run_verification(
-        source.target, folder, state, candidates, limit_seconds=asked.run_limit_minutes * 60, say=tell
+        source.target, folder, state, candidates, limit_seconds=asked.run_limit_minutes * 60, say=progress
     )
     write_text(folder / "verify.md", as_markdown(state))
     accumulate(state, source.run_folder or folder.parent, keep=save, say=say)
     print_verification(state, format_)
-    tell(f"verification: {shown(folder)}")
+    progress(f"verification: {shown(folder)}")
     if patch is not None or write:
         apply_edits(state, patch=patch, write=write, say=say)
     ctx.exit(130 if interrupted else 0)

@@ -1,4 +1,4 @@
-"""What may be typed behind `verify`, and what not together.
+"""Options of `verify`, and which of them exclude each other.
 
 In: the options given. Out: a decorator that adds options; an error where two contradict each other.
 """
@@ -23,33 +23,33 @@ verify_options = together(
         "fixes",
         multiple=True,
         metavar="FIX[:NAME=VALUE,...]",
-        help="A fix to try, by its id, perhaps with options. May be given several times.",
+        help="Id of a fix to try, with options if needed. May be given several times.",
     ),
     click.option(
         "--all",
         "everything",
         is_flag=True,
-        help="Try every fix that applies, not only what answers a finding.",
+        help="Try every fix that applies, not only those that answer a finding.",
     ),
     click.option(
         "--combine/--no-combine",
         default=True,
         show_default=True,
-        help="At the end, put those that helped together, the best first, and keep what helps further.",
+        help="At the end, combine the fixes that helped, best first, and keep those that help further.",
     ),
     click.option(
         "--pairs",
         type=click.IntRange(min=2),
         default=Protocol().pairs,
         show_default=True,
-        help="Pairs of runs per fix before anything is decided.",
+        help="Pairs of runs per fix before a decision.",
     ),
     click.option(
         "--max-pairs",
         type=click.IntRange(min=2),
         default=Protocol().max_pairs,
         show_default=True,
-        help="Pairs of runs per fix, at most, while it is undecided.",
+        help="Most pairs of runs for a fix that is still undecided.",
     ),
     click.option(
         "--budget",
@@ -67,16 +67,18 @@ verify_options = together(
         default=10.0,
         show_default=True,
         metavar="MINUTES",
-        help="Time for a single run, after which it counts as failed.",
+        help="Time limit of a single run; a longer run counts as failed.",
     ),
     click.option(
-        "--steps", type=click.IntRange(min=1), help="Steps to time in each run. Default: until they tell."
+        "--steps", type=click.IntRange(min=1), help="Steps to time in each run. Default: as many as needed."
     ),
     click.option(
         "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every run."
     ),
-    click.option("--launcher", metavar="WORDS", help='Start with this: "torchrun --nproc-per-node 2".'),
-    click.option("--resume", is_flag=True, help="Go on with a verification that was stopped."),
+    click.option(
+        "--launcher", metavar="WORDS", help='Start runs with this, e.g. "torchrun --nproc-per-node 2".'
+    ),
+    click.option("--resume", is_flag=True, help="Continue a verification that was stopped."),
     click.option(
         "--out",
         type=click.Path(path_type=Path),
@@ -86,9 +88,11 @@ verify_options = together(
         "--patch",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write the edits that keep the winning fixes to FILE, as a unified diff.",
+        help="Write the source edits for the best fixes to FILE, as a unified diff.",
     ),
-    click.option("--write", is_flag=True, help="Make these edits. Refused where git holds no clean copy."),
+    click.option(
+        "--write", is_flag=True, help="Make these edits. Refused unless git has a clean copy of the file."
+    ),
     click.option(
         "--format", "format_", type=click.Choice(["text", "md", "json"]), default="text", show_default=True
     ),
@@ -98,20 +102,20 @@ verify_options = together(
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
-    """Say whether the user has typed the option."""
+    """Return whether the user gave the option."""
     return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def check_together(ctx: click.Context) -> None:
-    """Raise UsageError where one option would be passed over in silence because of another."""
-    settled = {"fixes": "--fix", "everything": "--all", "pairs": "--pairs", "steps": "--steps"}
-    settled |= {"seed": "--seed", "combine": "--combine"}
+    """Raise UsageError if one option would be silently ignored because of another."""
+    fixed = {"fixes": "--fix", "everything": "--all", "pairs": "--pairs", "steps": "--steps"}
+    fixed |= {"seed": "--seed", "combine": "--combine"}
     pairs, most, resume = (ctx.params[name] for name in ("pairs", "max_pairs", "resume"))
-    for name, option in settled.items():
+    for name, option in fixed.items():
         if resume and is_given(ctx, name):
             raise UsageError(
-                f"{option} was settled when the verification began, so --resume does not take it.",
-                remedy="Begin a new verification, or leave it out.",
+                f"{option} was fixed when the verification began and cannot be given with --resume.",
+                remedy="Leave it out, or start a new verification.",
             )
     if pairs > most and is_given(ctx, "max_pairs") and not resume:
-        raise UsageError(f"--pairs {pairs} is more than --max-pairs {most}.", remedy="Leave one of them out.")
+        raise UsageError(f"--pairs {pairs} is more than --max-pairs {most}.", remedy="Leave out one of them.")

@@ -95,14 +95,14 @@ def read_baseline(path: Path) -> Baseline:
         while number < BASELINE_FORMAT:
             if number not in MIGRATIONS:
                 raise InputError(
-                    f"{path} has baseline format {number}, which no version of this tool has written.",
-                    remedy="Write it anew with --update-baseline.",
+                    f"{path} has baseline format {number}, which no version of this tool writes.",
+                    remedy="Write a new one with --update-baseline.",
                 )
             raw = {**MIGRATIONS[number](raw), "format": number + 1}
             number += 1
         return msgspec.convert(raw, type=Baseline)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} is not a whole baseline: {error}.",
-            remedy="Take it from version control again, or write it anew with --update-baseline.",
+            f"{path} is not a complete baseline: {error}.",
+            remedy="Restore it from version control, or write a new one with --update-baseline.",
         ) from None

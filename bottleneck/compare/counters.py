@@ -86,7 +86,7 @@ def _row(
         status = "off" if not wanted.gate and status in ("worse", "unstable") else status
         note = _note(name, base, head)
         if status == "worse" and _other_steps(name, base, head, other.value, wanted):
-            status, note = "unstable", "other steps were counted, and the steps differ among themselves"
+            status, note = "unstable", "other steps were counted, and the steps are not all alike"
         if status in ("same", "better", "within") and wanted.gate:
             more = _in_some_steps(name, base.counters, head.counters, wanted)
             if more:

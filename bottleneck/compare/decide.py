@@ -129,7 +129,7 @@ def _summary(side: Side) -> SideSummary:
 
 
 def _remedy(row: Mismatch) -> str:
-    return f"{mismatch_words(row)}. To compare all the same: --allow {row.what}."
+    return f"{mismatch_words(row)}. To compare anyway: --allow {row.what}."
 
 
 def _outcome(counters: Sequence[CounterRow], time: TimeRow, drifts: Sequence[Drift]) -> Outcome:
@@ -259,16 +259,16 @@ def _annotations(
 
 
 def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch], time: TimeRow) -> tuple[str, ...]:
-    notes = [f"Compared although they differ: {mismatch_words(row)}." for row in differing if row.allowed]
+    notes = [f"Compared despite a difference: {mismatch_words(row)}." for row in differing if row.allowed]
     if time.note and base.runs and head.runs:
         # A baseline of counters alone has no times, and nobody expects them of it.
         notes.append(f"Step time: {time.note}.")
     if base.workload is None or head.workload is None:
         notes.append(
-            "A bare trace does not tell batch, world size or what a step is: that they agree is up to you."
+            "A bare trace does not show batch, world size or kind of step: check yourself that they agree."
         )
     elif not base.workload.batch and base.workload.batch_elements is None:
-        notes.append("The batches did not come from a DataLoader: that their shapes agree is up to you.")
+        notes.append("The batches did not come from a DataLoader: check yourself that their shapes agree.")
     if base.title != head.title:
         notes.append(f"The scripts have different names: {base.title} and {head.title}.")
     return tuple(notes)

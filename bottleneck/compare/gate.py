@@ -40,7 +40,7 @@ _SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What came of it."""
+    """The result."""
 
     comparison: Comparison | None
     """None where there is no baseline yet."""
@@ -51,16 +51,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What is run, and what it is held against."""
+    """What is run, and what it is compared with."""
 
     target: Target
     baseline: Path | None
     base_folder: Path | None
     update: bool
-    """The baseline is to be written anew."""
+    """Write a new baseline."""
 
     def check(self) -> None:
-        """Say at once what does not go together.
+        """Check that the options go together, before anything runs.
 
         Raises:
             UsageError: nothing to compare with, or two things.
@@ -68,11 +68,11 @@ class Gate:
         """
         if self.baseline is None and self.base_folder is None:
             raise UsageError(
-                "Nothing to hold the script against.",
+                "There is nothing to compare the script with.",
                 remedy="Give --baseline FILE (write it first with --update-baseline) or --base DIR.",
             )
         if self.baseline is not None and self.base_folder is not None:
-            raise UsageError("--baseline and --base are two things to hold it against.", remedy="Give one.")
+            raise UsageError("--baseline and --base exclude each other.", remedy="Give one.")
         if self.update and self.baseline is None:
             raise UsageError("--update-baseline needs --baseline FILE.")
         if self.base_folder is None:
@@ -85,7 +85,8 @@ class Gate:
         if script is not None:
             if Path(script).is_absolute():
                 raise UsageError(
-                    f"{script} is one file for both sides.", remedy="Name it from the working folder."
+                    f"{script} is an absolute path, the same file for both sides.",
+                    remedy="Give its path relative to the working folder.",
                 )
             check_script(str(self.base_folder / script), verb="gate")
 
@@ -167,8 +168,8 @@ class Gate:
         head = Side(label=plan.target, baseline=read_side(folders["head"], root=Path.cwd()).baseline)
         if head.baseline.counters is None or not head.baseline.counters.values:
             raise UndeterminedError(
-                "The runs hold nothing to compare: no counter was measured.",
-                remedy="See what `bottleneck diagnose` says of the script.",
+                "The runs have nothing to compare: no counter was measured.",
+                remedy="Run `bottleneck diagnose` on the script.",
             )
         if self.base_folder is None:
             return head, None
@@ -192,7 +193,9 @@ class Gate:
 
 def _temporary(stack: ExitStack) -> Path:
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-        raise UsageError("Several ranks need one folder that all of them see.", remedy="Give --out DIR.")
+        raise UsageError(
+            "Several ranks need one folder that all of them can access.", remedy="Give --out DIR."
+        )
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bottleneck-gate-")))
 
 
@@ -212,6 +215,6 @@ def _check_apart(base: Baseline, base_folder: Path) -> None:
     files = foreign_files(sites, here=Path.cwd(), there=base_folder.absolute())
     if files:
         raise InputError(
-            f"The run in {base_folder} took {files[0]} from this checkout, so both sides ran the same code.",
+            f"The run in {base_folder} loaded {files[0]} from this checkout: both sides ran the same code.",
             remedy="Uninstall the project: it must be imported from the working folder.",
         )

@@ -90,7 +90,7 @@ def read_history(folder: Path, series: str) -> list[Entry]:
     """
     entries = []
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, not a folder.", remedy="Name a folder with --history.")
+        raise InputError(f"{folder} is a file, not a folder.", remedy="Give a folder with --history.")
     for file in sorted(folder.glob("*.json")):
         try:
             entry = msgspec.json.decode(file.read_bytes(), type=Entry)
@@ -98,7 +98,7 @@ def read_history(folder: Path, series: str) -> list[Entry]:
             raise InputError(f"Cannot read {file}: {error.strerror or error}.") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError(
-                f"{file} is no entry of a history: {error}.", remedy="Remove it from the folder."
+                f"{file} is not a history entry: {error}.", remedy="Remove it from the folder."
             ) from None
         if entry.format > HISTORY_FORMAT:
             raise InputError(

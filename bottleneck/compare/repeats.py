@@ -86,7 +86,7 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
     run = run_script(plan, place=place, start=start)
     if run.missing:
         raise InputError(
-            f"{run.absence.capitalize()}.", remedy="Give --out DIR, a folder that all of them see."
+            f"{run.absence.capitalize()}.", remedy="Give --out DIR, a folder that all of them can access."
         )
     if run.ended_by_ctrl_c:
         raise KeyboardInterrupt

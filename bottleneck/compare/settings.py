@@ -87,7 +87,7 @@ def _settings(table: dict[str, Any], file: Path) -> GateSettings:
 
 def _meant(key: str, names: Mapping[str, Any] | set[str]) -> str:
     near = difflib.get_close_matches(key, list(names), n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(names))}."
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(names))}."
 
 
 def with_options(settings: GateSettings, **options: Any) -> GateSettings:

@@ -77,7 +77,7 @@ def _runs(path: Path) -> list[Path]:
     if inside:
         return inside
     if not any(path.iterdir()):
-        raise InputError(f"{path} is empty.", remedy="Give a run folder, as `bottleneck diagnose` writes it.")
+        raise InputError(f"{path} is empty.", remedy="Give a run folder written by `bottleneck diagnose`.")
     return [path]
 
 
@@ -91,8 +91,8 @@ def _diagnosis(path: Path) -> Diagnosis:
         found = load_diagnosis(path)
         if found.counters is None:
             raise InputError(
-                f"{path} was written by version {found.tool_version or 'unknown'}, which did not count yet.",
-                remedy="Give the run folder instead: it is then diagnosed anew.",
+                f"{path} is from version {found.tool_version or 'unknown'}, before there were counters.",
+                remedy="Give the run folder instead: it is then diagnosed again.",
             )
         return found
     stored = path / DIAGNOSIS_FILE
@@ -102,8 +102,8 @@ def _diagnosis(path: Path) -> Diagnosis:
             return found
         if not run_files(path):
             raise InputError(
-                f"{stored} was written by version {found.tool_version or 'unknown'}, which did not count "
-                "yet, and the run it was made from is not beside it.",
+                f"{stored} is from version {found.tool_version or 'unknown'}, before there were"
+                " counters, and its run folder is not next to it.",
                 remedy="Record the run again with `bottleneck diagnose`.",
             )
     return diagnose_paths([path])

@@ -61,7 +61,7 @@ def compare_times(base: Baseline, head: Baseline, *, settings: GateSettings, int
         interleaved=interleaved and len(one) == len(other),
     )
     if settings.times == "off":
-        return _with(common, note="times are switched off")
+        return _with(common, note="times are turned off")
     if not one or not other:
         return _with(common, note="no unprofiled step time was measured on both sides")
     if not same_machine(base, head):
@@ -109,9 +109,9 @@ def _note(found: TimeDecision, *, fewest: int, interleaved: bool) -> str:
     notes = []
     if fewest < FEWEST_RUNS:
         runs = "one run" if fewest == 1 else f"{fewest} runs"
-        notes.append(f"{runs} a side cannot tell a change from noise")
+        notes.append(f"{runs} per side cannot tell a change from noise")
         if fewest == 1 and found.noise is not None:
-            notes.append("the noise is that of the steps of one run, and between runs it is larger")
+            notes.append("the noise is from the steps of one run; between runs it is larger")
     elif not interleaved:
-        notes.append("the sides were not run in turns, so what changed on the machine between them counts")
+        notes.append("the sides were not run in turns, so a change of the machine between them counts too")
     return "; ".join(notes)

@@ -1,5 +1,5 @@
-"""Looks for what would go wrong before it does: versions, permissions, the profiler, files, space.
+"""Checks versions, permissions, the profiler, files and disk space for problems.
 
-In: this environment and paths. Out: `Check`s, each with what to do. Nothing is changed, and what may
-crash (torch, TensorBoard's plugins) is tried in a process of its own.
+In: this environment and paths. Out: `Check`s, each with what to do. Nothing is changed. What may crash
+(torch, TensorBoard's plugins) is tried in a separate process.
 """

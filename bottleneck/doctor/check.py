@@ -1,6 +1,6 @@
-"""One thing looked at, and what was found.
+"""The result of one check.
 
-In: nothing. Out: `Check`, and a way to try something in a process of its own.
+In: nothing. Out: `Check`, and a way to try something in a separate process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Level = Literal["ok", "note", "warning", "problem"]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. problem: something does not work; warning: something may not."""
+    """The result. problem: something does not work; warning: something may not work."""
 
     area: Literal["versions", "TensorBoard", "profiler", "space and permissions", "files"]
     level: Level
@@ -30,7 +30,7 @@ def try_apart(*arguments: str, seconds: float) -> tuple[int | None, str, str]:
     """Run this interpreter with `arguments`; what crashes there does not crash here.
 
     Returns:
-        Return code (None: it took longer than `seconds`, and was ended), stdout and stderr.
+        Return code (None: it took longer than `seconds` and was ended), stdout and stderr.
     """
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Traces that TensorBoard's profiler tab would not see, or not survive.
+"""Traces that TensorBoard's profiler tab would not show, or that would crash it.
 
-In: folders or files. Out: checks. Files are looked at from outside (names, sizes, first bytes): what is
-in them is for `analyze` to say.
+In: folders or files. Out: checks. Only names, sizes and first bytes are read; `analyze` reads the
+contents.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MOST_SHOWN = 8
 _BLANK_BYTES = 500 * 10**6
 """Larger traces leave the trace view blank (kineto issue 805)."""
 _PACKED = 12
-"""Times that a trace's gzip file grows when unpacked."""
+"""Factor by which a trace's gzip file grows when unpacked."""
 _PARSER = 7
-"""Memory of the tab's parser over the size of the JSON (89 MB: 620 MB), one process per file."""
+"""Memory of the tab's parser per byte of JSON (89 MB: 620 MB), one process per file."""
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
@@ -58,12 +58,12 @@ def check_files(paths: Sequence[Path], *, memory: int | None) -> Iterator[Check]
             yield Check(
                 area="files",
                 level="warning",
-                text=f"{path} is no trace: its name ends in neither .json nor .json.gz.",
+                text=f"{path} is not a trace: its name ends in neither .json nor .json.gz.",
             )
             continue
         files = [path] if path.is_file() else sorted(_traces(path))
         if not files:
-            yield Check(area="files", level="warning", text=f"{path} holds no trace (*.json, *.json.gz).")
+            yield Check(area="files", level="warning", text=f"{path} has no trace (*.json, *.json.gz).")
             continue
         yield from _unseen(path, files)
         yield from _unreadable(files)
@@ -81,7 +81,7 @@ def _traces(folder: Path) -> Iterator[Path]:
 
 
 def _unseen(path: Path, files: Sequence[Path]) -> Iterator[Check]:
-    """Name files that the tab passes over in silence; raw traces of ours have their copy beside."""
+    """Name files that the tab silently ignores; our own raw traces have a copy for it."""
     seen = [file for file in files if _SEEN.fullmatch(file.name)]
     unseen = [file for file in files if file not in seen and not _has_copy(file)]
     if unseen:
@@ -90,8 +90,8 @@ def _unseen(path: Path, files: Sequence[Path]) -> Iterator[Check]:
         yield Check(
             area="files",
             level="warning",
-            text=f"TensorBoard's profiler tab passes over {names}{more}: it sees names that end in"
-            " .pt.trace.json or .pt.trace.json.gz only.",
+            text=f"TensorBoard's profiler tab ignores {names}{more}: it reads only names that end in"
+            " .pt.trace.json or .pt.trace.json.gz.",
             remedy=f"bottleneck review {path}",
         )
     alone = [file for file in seen if not (file.parent / "bottleneck-page.json").is_file()]
@@ -99,8 +99,8 @@ def _unseen(path: Path, files: Sequence[Path]) -> Iterator[Check]:
         yield Check(
             area="files",
             level="note",
-            text=f"as torch wrote them ({len(alone)} of {len(seen)} traces): the tab counts steps twice, and"
-            " loader, runtime and NCCL time not at all.",
+            text=f"{len(alone)} of {len(seen)} traces are as torch wrote them: the tab counts steps twice"
+            " and leaves out loader, runtime and NCCL time.",
             remedy=f"bottleneck review {path}",
         )
     by_folder: dict[Path, set[str]] = defaultdict(set)
@@ -114,19 +114,19 @@ def _unseen(path: Path, files: Sequence[Path]) -> Iterator[Check]:
             yield Check(
                 area="files",
                 level="warning",
-                text=f"{folder}: the distributed view needs workers named <node>_<rank>; {odd[0]} is not.",
+                text=f"{folder}: the distributed view needs workers named <node>_<rank>, unlike {odd[0]}.",
                 remedy=f"bottleneck review {path}",
             )
     if seen and not unseen and not alone:
         yield Check(
             area="files",
             level="ok",
-            text=f"{path}: TensorBoard reads it right ({len(seen)} of {len(files)} traces)",
+            text=f"{path}: TensorBoard reads it correctly ({len(seen)} of {len(files)} traces)",
         )
 
 
 def _has_copy(file: Path) -> bool:
-    """Say whether a trace lies in a run folder that has been prepared for TensorBoard."""
+    """Return whether a trace is in a run folder that was prepared for TensorBoard."""
     if file.parent.name != "trace":
         return False
     run = file.parent.parent
@@ -148,7 +148,7 @@ def _too_large(files: Sequence[Path], memory: int | None) -> Iterator[Check]:
             yield Check(
                 area="files",
                 level="warning",
-                text=f"{file.name} holds about {size / 1e6:.0f} MB of JSON; the trace view stays blank above"
+                text=f"{file.name} has about {size / 1e6:.0f} MB of JSON; the trace view is blank above"
                 f" {_BLANK_BYTES / 1e6:.0f} MB.",
                 remedy="Trace fewer steps, or let `bottleneck review` cut it.",
             )
@@ -158,6 +158,6 @@ def _too_large(files: Sequence[Path], memory: int | None) -> Iterator[Check]:
             area="files",
             level="warning",
             text=f"TensorBoard parses all {len(files)} traces at once: about {need / 1e9:.0f} GB of memory,"
-            f" and {memory / 1e9:.0f} GB are free.",
+            f" but only {memory / 1e9:.0f} GB is free.",
             remedy="Show fewer ranks or runs at a time.",
         )

@@ -1,4 +1,4 @@
-"""The machine: does the profiler record, is there room, may we write.
+"""Checks of the machine: whether the profiler records, and whether there is space we may write to.
 
 In: this machine. Out: checks.
 """
@@ -30,18 +30,18 @@ _INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
 def check_profiler(*, seconds: float = 180.0) -> Iterator[Check]:
-    """Profile a few operators, in a process of their own, and look at what was recorded."""
+    """Profile a few operators in a separate process, and look at what was recorded."""
     package = __name__.partition(".")[0]
     code, out, err = try_apart("-m", f"{package}.harness.self_test", seconds=seconds)
     try:
         found = msgspec.json.decode(out.strip().splitlines()[-1], type=Report)
     except (ValueError, IndexError):
         ended = f"did not end within {seconds:.0f} s" if code is None else f"ended with {code}"
-        told = " ".join(err.split())[-300:]
+        message = " ".join(err.split())[-300:]
         yield Check(
             area="profiler",
             level="problem",
-            text=f"A small profile {ended}. {told}".strip(),
+            text=f"A test profile {ended}. {message}".strip(),
             remedy="Check that `import torch` works in this environment.",
         )
         return
@@ -51,11 +51,11 @@ def check_profiler(*, seconds: float = 180.0) -> Iterator[Check]:
 def judge_profile(
     found: Report, *, messages: str, environ: Mapping[str, str], driver: Path
 ) -> Iterator[Check]:
-    """Say what a small profile tells.
+    """Judge the result of a test profile.
 
     Args:
         found: what was recorded.
-        messages: what torch and CUPTI wrote to stderr meanwhile.
+        messages: what torch and CUPTI wrote to stderr.
         environ: environment variables.
         driver: the NVIDIA driver's folder in /proc.
     """
@@ -78,7 +78,7 @@ def judge_profile(
         return
     has_gpu = (driver / "version").exists()
     if not found.device:
-        text = f"{build} records operators; no GPU in use"
+        text = f"{build} records operators; it uses no GPU"
         if has_gpu:
             yield Check(
                 area="profiler",
@@ -102,7 +102,7 @@ def judge_profile(
             text=f"{build} records no kernels on {found.device}: CUPTI does not work."
             f" {_why(messages, driver)}".rstrip(),
             remedy=(
-                "End other profilers (nsys, ncu, DCGM profiling), and allow profiling to all users:"
+                "End other profilers (nsys, ncu, DCGM profiling), and allow profiling for all users:"
                 " options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, or run with"
                 " CAP_SYS_ADMIN."
             ),
@@ -118,18 +118,18 @@ def judge_profile(
 
 
 def _why(messages: str, driver: Path) -> str:
-    """Return what is known of the reason."""
+    """Return the known reasons."""
     said = next((line.strip() for line in messages.splitlines() if "CUPTI" in line), "")
     try:
         restricted = "RmProfilingAdminOnly: 1" in (driver / "params").read_text()
     except OSError:
         restricted = False
-    reasons = [said[:300], "The driver allows profiling to administrators only." if restricted else ""]
+    reasons = [said[:300], "The driver allows profiling only for administrators." if restricted else ""]
     return " ".join(filter(None, reasons))
 
 
 def check_space(folder: Path) -> Iterator[Check]:
-    """Check that run folders can be written, and what runs and loaders need of the machine."""
+    """Check that run folders can be written, and that the machine has what runs and loaders need."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -142,7 +142,7 @@ def check_space(folder: Path) -> Iterator[Check]:
             yield Check(
                 area="space and permissions",
                 level="warning",
-                text=f"{shared} holds {size / 1e6:.0f} MB only: DataLoader workers pass batches through it"
+                text=f"{shared} has only {size / 1e6:.0f} MB. DataLoader workers pass batches through it"
                 " and die with a bus error when it is full.",
                 remedy="In a container: docker run --ipc=host, or --shm-size=8g.",
             )
@@ -151,7 +151,7 @@ def check_space(folder: Path) -> Iterator[Check]:
         yield Check(
             area="space and permissions",
             level="warning",
-            text=f"A process may open {soft} files only; DataLoader workers use one per tensor passed.",
+            text=f"A process may open only {soft} files; DataLoader workers use one per tensor they pass.",
             remedy="ulimit -n 65536",
         )
     found = shutil.which("bottleneck")
@@ -160,7 +160,7 @@ def check_space(folder: Path) -> Iterator[Check]:
         yield Check(
             area="space and permissions",
             level="warning",
-            text=f"The command `bottleneck` on the path is {found}, of another environment than {here}.",
+            text=f"The command `bottleneck` on the path is {found}, from another environment than {here}.",
             remedy=f"{here / 'python'} -m torch_bottleneck, or activate the environment.",
         )
 

@@ -1,7 +1,7 @@
-"""Versions that do not work together.
+"""Checks for versions that do not work together.
 
 In: what is installed here. Out: checks. Versions are read from the packages' metadata, so nothing is
-imported; TensorBoard's plugins are loaded, in a process of their own, as TensorBoard loads them.
+imported. TensorBoard's plugins are loaded in a separate process, as TensorBoard loads them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_versions(version: Versions = installed) -> Iterator[Check]:
         yield Check(
             area="versions",
             level="warning",
-            text=f"Python {python} is outside 3.10 to 3.13, which this version is tested with.",
+            text=f"Python {python} is outside the tested range, 3.10 to 3.13.",
         )
     yield from _unmet(version)
     yield from _tensorboard(version)
@@ -68,7 +68,7 @@ def _unmet(version: Versions) -> Iterator[Check]:
         yield Check(
             area="versions",
             level="note",
-            text=f"{_DISTRIBUTION} runs without being installed: its requirements cannot be checked.",
+            text=f"{_DISTRIBUTION} is not installed as a package: its requirements cannot be checked.",
         )
         return
     for text in wanted:
@@ -115,8 +115,8 @@ def _tensorboard(version: Versions) -> Iterator[Check]:
         yield Check(
             area="TensorBoard",
             level="warning",
-            text="torch-tb-profiler is not installed: no PYTORCH_PROFILER tab, and no trace in the"
-            " Diagnosis tab.",
+            text="torch-tb-profiler is not installed: there is no PYTORCH_PROFILER tab, and no trace in"
+            " the Diagnosis tab.",
             remedy=f"pip install torch-tb-profiler=={_PLUGIN_VERSION}",
         )
         return
@@ -131,14 +131,14 @@ def _tensorboard(version: Versions) -> Iterator[Check]:
         yield Check(
             area="TensorBoard",
             level="problem",
-            text="pandas is not installed: torch-tb-profiler imports it, and TensorBoard dies at start.",
+            text="pandas is not installed: torch-tb-profiler imports it, and TensorBoard fails to start.",
             remedy="pip install 'pandas>=2.2,<4'",
         )
     elif pandas >= Version("4"):
         yield Check(
             area="TensorBoard",
             level="problem",
-            text=f"pandas {pandas}: torch-tb-profiler passes `copy` to astype, which pandas 4 drops.",
+            text=f"pandas {pandas}: torch-tb-profiler passes `copy` to astype, which pandas 4 rejects.",
             remedy="pip install 'pandas>=2.2,<4'",
         )
 
@@ -169,7 +169,7 @@ def check_plugins(*, seconds: float = 60.0) -> Iterator[Check]:
             area="TensorBoard",
             level="problem",
             text=f"The plugin {name} cannot be imported, so TensorBoard will not start: {error}",
-            remedy="Install what it misses, or uninstall the plugin.",
+            remedy="Install what it needs, or uninstall the plugin.",
         )
     if not broken:
         names = ", ".join(sorted(found)) or "none"

@@ -72,7 +72,7 @@ def scalars(diagnosis: Diagnosis) -> Iterator[tuple[str, int, float, str]]:
     """Yield (tag, step, value, description), times in ms."""
     true_ms = diagnosis.step.true_ms
     if true_ms is not None:
-        yield "step_ms/true", 0, true_ms, "Mean step time with nothing attached, in ms."
+        yield "step_ms/true", 0, true_ms, "Mean step time without the profiler, in ms."
     for window in diagnosis.windows:
         tag = f"step_ms/{_tag(window.name)}"
         for index, ms in zip(window.index, window.ms, strict=False):

@@ -95,7 +95,7 @@ def prepare_run(
         made.mkdir(parents=True)
     except OSError as error:
         raise InputError(
-            f"Cannot write {folder}: {error.strerror or error}.", remedy="Choose another place with --out."
+            f"Cannot write {folder}: {error.strerror or error}.", remedy="Choose another folder with --out."
         ) from None
     try:
         for rank in ranks:
@@ -104,8 +104,8 @@ def prepare_run(
             size = rank.trace_path.stat().st_size
             if size > most_bytes:
                 problems.append(
-                    f"{rank.trace_path.name} ({size / 1e6:.0f} MB) is left out: `bottleneck review` cuts"
-                    f" traces of up to {LARGE_BYTES / 1e9:.0f} GB down, or trace fewer steps."
+                    f"{rank.trace_path.name} ({size / 1e6:.0f} MB) is left out: `bottleneck review` shortens"
+                    f" traces of up to {LARGE_BYTES / 1e9:.0f} GB. Or trace fewer steps."
                 )
                 continue
             target = made / f"rank_{rank.rank}.pt.trace.json.gz{_UNFINISHED}"
@@ -175,8 +175,8 @@ def _must_be_ours(folder: Path) -> None:
         return
     if not (folder / PAGE_FILE).is_file() or (folder / "run.json").is_file():
         raise InputError(
-            f"{folder} exists and was not prepared for TensorBoard: it would be replaced.",
-            remedy="Name another folder with --out.",
+            f"{folder} exists and was not prepared by bottleneck. It would be replaced.",
+            remedy="Choose another folder with --out.",
         )
 
 

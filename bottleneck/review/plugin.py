@@ -106,7 +106,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return _missing(request, "No such run.")
         page = _read_page(path)
         if page is None:
-            return _missing(request, "This page cannot be read: write the folder again with this version.")
+            return _missing(request, "This page cannot be read. Write the folder again with this version.")
         return _json(request, page | {"report": _report_of(path) is not None})
 
     def _serve_report(self, request: Any) -> Any:

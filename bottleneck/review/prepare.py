@@ -36,8 +36,8 @@ def expand(runs: Sequence[Path]) -> list[Path]:
             raise InputError(f"{path} does not exist.", remedy="Give a run folder or a trace.")
         if (path / PAGE_FILE).is_file():
             raise InputError(
-                f"{path} was prepared for TensorBoard before.",
-                remedy=f"Show it with `tensorboard --logdir {path}`, or give its run.",
+                f"{path} is already prepared for TensorBoard.",
+                remedy=f"Show it with `tensorboard --logdir {path}`, or give its run folder.",
             )
         inside = []
         if path.is_dir() and not _is_run(path):

@@ -110,12 +110,12 @@ class TensorBoard:
                 code = self._process.returncode
                 raise InputError(
                     f"TensorBoard did not start (exit code {code}): {told or 'no message'}",
-                    remedy="See `bottleneck doctor`.",
+                    remedy="Run `bottleneck doctor`.",
                 )
             if time.monotonic() > end:
                 raise InputError(
                     f"TensorBoard did not start within {_START_SECONDS:.0f} s.",
-                    remedy="See `bottleneck doctor`.",
+                    remedy="Run `bottleneck doctor`.",
                 )
 
     def _read(self) -> None:

@@ -1,7 +1,7 @@
-"""Starting the process in which the script runs, and waiting for it as a good parent.
+"""Starts the process in which the script runs, and waits for it.
 
-In: a plan. Out: how the process ended. The child inherits
-stdin, stdout, stderr, the environment and the interpreter's flags. No torch here.
+In: a plan. Out: how the process ended. The child inherits stdin, stdout, stderr, the environment and the
+interpreter's flags. No torch here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ENVIRONMENT", "PASSED_ON", "Ended", "command_of", "launch", "name_signal"]
 
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
-"""What schedulers and launchers send to the process they know, which is this one."""
+"""Signals that schedulers and launchers send to this process, since it is the one they started."""
 
 HARNESS = f"{__name__.rpartition('.runs.')[0]}.harness"
 """The package in which the script's process begins: by its name for a module, by its file for a script."""
@@ -52,7 +52,7 @@ class Ended:
     seconds: float
     timed_out: bool = False
     interrupted: bool = False
-    """Somebody asked us to stop meanwhile; the run was told."""
+    """We were asked to stop, and passed that on to the run."""
 
 
 def launch(
@@ -62,10 +62,10 @@ def launch(
     stdout: int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run the plan in a process of its own and wait for its end.
+    """Run the plan in a separate process and wait for its end.
 
-    Ctrl-C is the child's to handle: a terminal delivers it to both, so this process only waits.
-    Sent by `kill` it reaches us alone and is handed on.
+    The child handles Ctrl-C: a terminal delivers it to both, so this process only waits. Sent by
+    `kill`, it reaches only us and is passed on.
 
     Args:
         plan: what to run.
@@ -104,7 +104,7 @@ def launch(
 
 
 def command_of(plan: Plan, *, flags: bool = True) -> list[str]:
-    """Return the words behind the interpreter's name that run a plan.
+    """Return the words after the interpreter's name that run a plan.
 
     Args:
         plan: what to run.
@@ -115,7 +115,7 @@ def command_of(plan: Plan, *, flags: bool = True) -> list[str]:
 
 
 def name_signal(returncode: int) -> str:
-    """Return the name of the signal behind a negative return code, like "SIGKILL"."""
+    """Return the name of the signal of a negative return code, such as "SIGKILL"."""
     try:
         return signal.Signals(-returncode).name
     except ValueError:
@@ -132,7 +132,7 @@ def _interpreter_flags() -> list[str]:
 
 
 def _terminal_is_ours() -> bool:
-    """Say whether we are the terminal's foreground group: then the child got Ctrl-C as well."""
+    """Return whether we are the terminal's foreground group: then the child also got Ctrl-C."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

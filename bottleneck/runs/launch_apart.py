@@ -1,7 +1,7 @@
-"""Running the script again and again in the background: output to a file, a time limit, no orphans.
+"""Runs a script in the background: output to a file, a time limit, no orphans.
 
 In: a plan, variables to add, a log file. Out: how the process ended. It leads a session of its own,
-so that whatever it has started can be ended with it. Ctrl-C reaches only us and is handed on: the
+so that everything it starts can be ended with it. Ctrl-C reaches only us and is passed on: the
 first lets the run stop cleanly, the second ends it at once.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["launch_apart"]
 
 GRACE_SECONDS = 15.0
-"""From the polite signal to the hard one."""
+"""From SIGTERM to SIGKILL."""
 POLL_SECONDS = 0.05
 
 
@@ -90,7 +90,7 @@ def launch_apart(
         )
     finally:
         if process is not None:
-            # Also what it has started and not waited for: data loader workers, ranks.
+            # Also what it started and did not wait for: data loader workers, ranks.
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
         for number, handler in previous.items():
@@ -98,7 +98,7 @@ def launch_apart(
 
 
 def _wait(process: subprocess.Popen[bytes], signals: list[int], deadline: float) -> bool:
-    """Wait for the end; hand signals on; return whether the time limit was reached."""
+    """Wait for the end, pass signals on, and return whether the time limit was reached."""
     handed = 0
     limits = [(deadline, signal.SIGTERM), (deadline + GRACE_SECONDS, signal.SIGKILL)]
     reached = 0
@@ -115,7 +115,7 @@ def _wait(process: subprocess.Popen[bytes], signals: list[int], deadline: float)
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)
             if handed == 1:
-                # A clean stop may take its time, but not for ever.
+                # A clean stop may take some time, but not forever.
                 deadline = min(limits[0][0], time.monotonic() + GRACE_SECONDS)
                 limits = [(deadline, signal.SIGTERM), (deadline + GRACE_SECONDS, signal.SIGKILL)]
         if reached < len(limits) and time.monotonic() > limits[reached][0]:

@@ -1,4 +1,4 @@
-"""The shape of a run folder: one process -> its files at the top; several -> rank0/, rank1/, ...
+"""The layout of a run folder: one process -> its files at the top; several -> rank0/, rank1/, ...
 
 In: the folder in which each process wrote its own folder. Out: the run folder under its final
 name. Runs in the parent, after the script has ended in whatever way. No torch here.
@@ -42,22 +42,22 @@ __all__ = [
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
-_NO_RECORD = "the run left no record: its folder was removed while it ran, or could not be written"
+_NO_RECORD = "the run left no record: its folder was removed meanwhile, or could not be written"
 POLL_SECONDS = 0.1
 
 
 def report_done(working: Path, process: str) -> None:
-    """Tell the leading rank that this rank's folder will not be touched again."""
+    """Tell the leading rank that this rank's folder is complete."""
     (working / f".{process}{_DONE}").touch()
 
 
 def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> list[int]:
-    """Wait until every rank has reported that its folder is whole.
+    """Wait until every rank has reported that its folder is complete.
 
     Args:
         working: the folder that the ranks share.
-        ranks: whom to wait for.
-        seconds: how long at most.
+        ranks: the ranks to wait for.
+        seconds: the longest wait.
 
     Returns:
         Ranks that have not reported.
@@ -71,7 +71,7 @@ def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> li
 
 
 def record_end(working: Path, process: str, plan: Plan, returncode: int) -> ScriptOutcome:
-    """Make the script's process folder whole, whatever became of the process.
+    """Complete the script's process folder, however the process ended.
 
     Args:
         working: the folder that holds the process folders.
@@ -80,14 +80,14 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
         returncode: as subprocess gives it.
 
     Returns:
-        How the script ended: as the process has recorded it, or as its return code tells.
+        How the script ended: as the process recorded it, or else from its return code.
     """
     publish_leftovers(working, only=process)
     path = working / process
     left = path.is_dir()
     run = run_of(path)
     if run is None:
-        # It died before it could write anything: a fault of the interpreter's or of ours.
+        # It died before it could write anything: a fault of the interpreter or of ours.
         store = Store(
             path, run=Run(tool_version=__version__, command=[plan.target, *plan.args], cwd=str(Path.cwd()))
         )
@@ -104,22 +104,22 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
 
 
 def _end_of(returncode: int) -> ScriptOutcome:
-    """Return what a return code tells of a process that could not tell it itself."""
+    """Return the outcome of a process that recorded none, from its return code."""
     if returncode < 0:
         return ScriptOutcome(
             how="killed", exit_code=returncode, exception=f"ended by {name_signal(returncode)}"
         )
     return ScriptOutcome(
-        how="exited", exit_code=returncode, notes=["the process left without python's own exit"]
+        how="exited", exit_code=returncode, notes=["the process ended without Python's normal exit"]
     )
 
 
 def publish_leftovers(working: Path, *, only: str | None = None) -> None:
-    """Give the folders of processes that died without finishing their names.
+    """Give their final names to the folders of processes that died.
 
     Args:
         working: the folder that holds the process folders.
-        only: a process folder's name; others may still be at work.
+        only: name of one process folder; the others may still be running.
     """
     for path in sorted(working.glob(".*.partial")):
         found = _PARTIAL.match(path.name)
@@ -131,15 +131,15 @@ def collect(working: Path, folder: Path) -> Path:
     """Turn the folder of process folders into a run folder and rename it.
 
     A process that trained nothing (the launcher of `mp.spawn`, helpers) is dropped when another
-    one did. When the script's first process trains, it is the run, and what its children did beside
-    it goes into `others/`. What a single process wrote moves to the top.
+    one did. When the script's first process trains, it is the run, and what its children did goes
+    into `others/`. What a single process wrote moves to the top.
 
     Args:
         working: the folder that holds the process folders; no process writes any more.
         folder: the run folder's name.
 
     Returns:
-        The run folder: that name, or with a number when it was taken meanwhile.
+        The run folder: that name, with a number added if it was taken meanwhile.
     """
     publish_leftovers(working)
     _number_children(working)
@@ -149,7 +149,7 @@ def collect(working: Path, folder: Path) -> Path:
     trained = [path for path in processes if has_steps(path)]
     kept = [path for path in trained if path.name == "main"] or trained or processes[:1]
     for path in processes:
-        # Records that workers left raw because nobody was there any more to read them.
+        # Raw records of workers that no process was left to read.
         shutil.rmtree(path / RAW_RECORDS, ignore_errors=True)
         if path in kept:
             continue
@@ -177,17 +177,17 @@ def processes(folder: Path) -> list[Path]:
 
 
 def runs_of(folder: Path) -> list[Run]:
-    """Return what the processes of a run wrote, one per rank, as far as it can be read."""
+    """Return the runs that the processes wrote, one per rank, leaving out what cannot be read."""
     return [run for run in map(run_of, processes(folder)) if run is not None]
 
 
 def first_run(folder: Path) -> Run | None:
-    """Return what the first of a run's processes wrote."""
+    """Return the run that the first process wrote."""
     return next(iter(runs_of(folder)), None)
 
 
 def has_steps(path: Path) -> bool:
-    """Say whether a process folder holds anything measured."""
+    """Return whether a process folder contains measurements."""
     run = run_of(path)
     return run is not None and (
         any(window.steps.index for window in run.windows) or any(path.glob("trace/*"))
@@ -195,12 +195,12 @@ def has_steps(path: Path) -> bool:
 
 
 def holds_steps(folder: Path) -> bool:
-    """Say whether a run folder holds anything measured: by its one process, or by any of its ranks."""
+    """Return whether a run folder contains measurements of its process, or of any of its ranks."""
     return any(map(has_steps, processes(folder)))
 
 
 def _number_children(working: Path) -> None:
-    """Name the folders of the script's own children by rank, now that their run.json tells it."""
+    """Rename the folders of the script's own children by the rank in their run.json."""
     children = [path for path in working.iterdir() if _CHILD.match(path.name)]
     taken = {path.name for path in working.iterdir()}
     for path in sorted(children, key=lambda child: int(child.name.removeprefix("child-"))):
@@ -216,7 +216,7 @@ def _number_children(working: Path) -> None:
 
 
 def _number_main(working: Path, taken: set[str]) -> None:
-    """Name the first process's folder by rank as well if it is one of several that trained alike."""
+    """Rename the first process's folder by rank too, if it was one rank of several."""
     main = run_of(working / "main")
     if main is None or main.world_size == 1 or f"rank{main.rank}" in taken:
         return

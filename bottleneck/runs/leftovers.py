@@ -1,7 +1,7 @@
-"""What a run that was killed has left in the place of the run that begins now.
+"""Moves away what a killed run left in the working folder of a new run.
 
-In: the working folder of the new run. Out: the same, ours alone and without another run's files, which
-would be taken for what the new one has measured. Runs in the parent process; no torch here.
+In: the working folder of the new run. Out: the same folder, locked and without another run's files,
+which would be taken for measurements of the new run. Runs in the parent process; no torch here.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _held: list[int] = []
 
 
 def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
-    """Make room in a working folder that an earlier run has left, and keep later ones out of it.
+    """Move what an earlier run left in a working folder, and lock the folder.
 
     Args:
         working: the folder in which each process is to write its own folder; it may not exist.
         process: name of this process's folder in it.
-        alone: no other rank shares the folder. Ranks drop what is left of their own only, since the
-            others may have begun already.
+        alone: no other rank shares the folder. Otherwise a rank removes only its own leftovers, since
+            the others may have started already.
 
     Returns:
-        Where the earlier run lies now; None where there was none, or only one rank's part of it.
+        Where the earlier run is now; None if there was none, or only one rank's part of it.
 
     Raises:
-        InputError: another run, still alive, writes there.
+        InputError: another live run writes there.
     """
-    # What cannot be written is for `Place.prepare` to tell.
+    # `Place.prepare` reports what cannot be written.
     with contextlib.suppress(OSError):
         if not alone:
             for left in (working / process, partial_name(working / process)):
@@ -69,7 +69,7 @@ def _lock(folder: Path) -> None:
         os.close(descriptor)
         raise InputError(
             f"Another run is writing {folder.with_name(_final_name(folder))}.",
-            remedy="Name another folder with --out, or wait for its end.",
+            remedy="Choose another folder with --out, or wait until it ends.",
         ) from None
     except OSError:
         os.close(descriptor)  # a file system without locks
@@ -78,7 +78,7 @@ def _lock(folder: Path) -> None:
 
 
 def release() -> None:
-    """Give up the locks: the run has its final name, and nothing is written under the temporary one."""
+    """Release the locks: the run has its final name, and nothing writes under the temporary one."""
     while _held:
         os.close(_held.pop())
 

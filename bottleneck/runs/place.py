@@ -39,11 +39,11 @@ class Place:
     ranks: tuple[int, ...] = (0,)
     """Ranks that share the folder."""
     shared: Path | None = None
-    """Temporary name, where it does not follow from the final one."""
+    """Temporary name, if it does not follow from the final one."""
     fellows: Fellows | None = None
     """Tasks that may turn out to be ranks of the same job."""
     named: bool = True
-    """The user has named the folder: where it is taken that is an error, and not a number behind it."""
+    """The user named the folder: if it is taken, that is an error, and no number is added."""
 
     @property
     def working(self) -> Path:
@@ -64,7 +64,7 @@ class Place:
         taken = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
         if taken and (self.named or not self.folder.is_dir()):
             raise InputError(
-                f"{self.folder} exists already.", remedy="Name another folder with --out, or remove it."
+                f"{self.folder} already exists.", remedy="Choose another folder with --out, or remove it."
             )
         try:
             self.working.mkdir(parents=True, exist_ok=True)
@@ -76,15 +76,15 @@ class Place:
                 shutil.rmtree(self.fellows.meet, ignore_errors=True)
         except OSError as error:
             raise InputError(
-                f"Cannot write in {self.folder.parent}: {error.strerror}.",
-                remedy="Choose a place with --out.",
+                f"Cannot write to {self.folder.parent}: {error.strerror}.",
+                remedy="Choose another folder with --out.",
             ) from None
 
-    def settled(self) -> Place:
-        """Return where the run belongs, now that the script has ended and its run.json tells who it was.
+    def final(self) -> Place:
+        """Return where the run belongs, now that the script has ended and its run.json names its rank.
 
-        A task whose script was one rank of a process group moves to where its fellows are; any other
-        keeps the folder of its own, as does a script that has started the other ranks itself.
+        A task whose script was one rank of a process group moves its files to the shared folder. Any
+        other keeps its own folder, as does a script that started the other ranks itself.
         """
         fellows = self.fellows
         run = run_of(self.working / self.process)
@@ -108,22 +108,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fellows:
-    """Tasks that were started together, as one job or as many: only their process group can tell."""
+    """Tasks that were started together, as one job or as many: only their process group shows which."""
 
     task: Task
     ranks: tuple[int, ...]
-    """Those that would share a folder."""
+    """The ranks that would share a folder."""
     meet: Path
-    """The working folder that all of them know of."""
+    """The working folder that all of them use."""
 
 
 def choose_place(out: Path | None, plan: Plan) -> Place:
     """Return where this run goes.
 
-    All ranks that torchrun starts must come to the same name without talking to each other: with
-    no `--out` it says when their common parent started. Ranks on other machines have another
-    one, so there each machine gets its own folder. Tasks of SLURM and MPI begin in folders of
-    their own, and meet when their scripts turn out to have been one job (`Place.settled`).
+    All ranks that torchrun starts must choose the same name without communicating. Without `--out`
+    the name contains the start of their common parent. Ranks on other machines have another parent,
+    so each machine gets its own folder. Tasks of SLURM and MPI begin in folders of their own, which
+    are joined if their scripts turn out to have been one job (`Place.final`).
     """
     task = this_task()
     stem = _stem(plan)
@@ -149,7 +149,7 @@ def choose_place(out: Path | None, plan: Plan) -> Place:
 def _place_of_rank(task: Task, out: Path | None, stem: str) -> Place:
     again = f"-{task.launch}" if task.launch else ""
     if out is not None:
-        # What the launcher starts anew after a failure must not stumble over what the first try has left.
+        # A restart by the launcher must not collide with what the first attempt left.
         folder, ranks = out.with_name(out.name + again), tuple(range(task.size))
     else:
         name = f"{stem}-{_common_stamp()}{again}"
@@ -166,10 +166,10 @@ def _place_of_rank(task: Task, out: Path | None, stem: str) -> Place:
 
 
 def _claimed(name: str) -> Path:
-    """Return a folder of that name, with a number behind it where another run has it already.
+    """Return a folder of that name, with a number added if another run already has it.
 
     Two runs that begin in the same second (tasks of srun, a shell's loop) must not write into each
-    other's folder: making the working folder decides whose it is.
+    other's folder: the run that creates the working folder gets it.
     """
     reports = Path("reports").absolute()
     for number in itertools.count(1):
@@ -193,10 +193,10 @@ def _stem(plan: Plan) -> str:
 
 
 def _common_stamp() -> str:
-    """Return a name for this launch that every rank on this machine comes to by itself.
+    """Return a name for this launch that every rank on this machine computes alike.
 
-    The day, and the tick at which our common parent started: unlike a time of day worked out from
-    it, that number cannot come out differently for two ranks.
+    The day, and the tick at which our common parent started. Unlike a time of day computed from it,
+    that number cannot differ between two ranks.
     """
     parent = os.getppid()
     try:

@@ -1,4 +1,4 @@
-"""What one captured run is to do: the command line's wishes, handed to the user's process.
+"""What one captured run is to do: the command line's options, passed to the user's process.
 
 In: options of `bottleneck diagnose`. Out: `Plan`, which travels as JSON (to the script's process)
 or by pickling (to the processes that the script itself starts).
@@ -14,40 +14,40 @@ __all__ = ["Plan", "decode_plan", "encode_plan"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Wishes for one captured run; nothing in it depends on the machine or on torch."""
+    """Options of one captured run; nothing in it depends on the machine or on torch."""
 
     script: str | None = None
     """Path of the script as typed; None when `module` is given."""
     module: str | None = None
-    """Dotted name behind `-m`."""
+    """Dotted name after `-m`."""
     args: tuple[str, ...] = ()
-    """The script's own arguments, untouched."""
+    """The script's own arguments, unchanged."""
     out: str = ""
     """Absolute path of the run folder. Several ranks write sub-folders rank0, rank1, ... of it."""
     steps: int = 8
     """Steps to trace."""
     warmup: int | None = None
-    """Steps to skip first; None: until the step times have settled."""
+    """Steps to skip first; None: until the step times are stable."""
     baseline_steps: int | None = None
-    """Steps to time with nothing attached; None: enough for a narrow interval of the median."""
+    """Steps to time without the profiler; None: enough for a narrow interval of the median."""
     run_to_end: bool = False
     """Leave the script running after the capture instead of stopping it."""
     memory: bool = True
     """Record the allocator's history (GPU runs)."""
     with_stack: bool = False
-    """Python stacks in the trace: far dearer, names the line of every operator."""
+    """Python stacks in the trace: names the line of every operator, but costs much more."""
     lines: bool = False
     """Write the user's line into the trace at each read of a tensor's value."""
     max_seconds: float = 60.0
-    """Limit on the windows after warm-up, together. Several ranks count steps instead."""
+    """Limit for all windows after warm-up together. Several ranks count steps instead."""
     trace_bytes_cap: int = 200_000_000
-    """Uncompressed size that the trace should stay below; fewer steps are traced to keep to it."""
+    """Uncompressed size that the trace should not exceed; fewer steps are traced if needed."""
     trial: Trial | None = None
     """A run of an experiment: fixes applied, losses recorded, and the baseline window only."""
     child: bool = False
-    """Started by the script's own process: by running itself once more, or because it is a launcher."""
+    """Started by the script's own process: because it starts itself again, or is a launcher."""
     launched: bool = False
-    """What the user named is a launcher, and this what it launches."""
+    """The user named a launcher, and this is what it launches."""
     quiet: bool = False
     """No progress lines."""
     verbose: bool = False
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def encode_plan(plan: Plan) -> str:
     """Return the plan as one line of JSON, without `args`, which travel as real arguments.
 
-    Arguments of a process may hold bytes that are no valid UTF-8; JSON cannot.
+    Arguments of a process may contain bytes that are not valid UTF-8; JSON cannot.
     """
     return msgspec.json.encode(msgspec.structs.replace(plan, args=())).decode()
 

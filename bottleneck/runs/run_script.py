@@ -1,4 +1,4 @@
-"""One run of a script from its place on disk to its whole run folder: every command that runs one asks here.
+"""Runs a script and completes its run folder; used by every command that runs a script.
 
 In: a plan, a place, and how to start the process. Out: a `RunFolder`.
 """
@@ -34,7 +34,7 @@ RANKS_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
-    """What a run has left, and how it ended."""
+    """The folder of a run, and how the run ended."""
 
     folder: Path | None
     """None on a rank that does not lead: another rank's process puts the folder together."""
@@ -47,13 +47,13 @@ class RunFolder:
 
     @property
     def ended_by_ctrl_c(self) -> bool:
-        """The signal has ended the process, which could make nothing of it itself."""
+        """The signal ended the process, which did not handle it."""
         return self.ended.returncode == -signal.SIGINT
 
     @property
     def absence(self) -> str:
         """Which ranks are missing, as a sentence without its full stop."""
-        return f"ranks {list(self.missing)} left no whole folder within {RANKS_SECONDS:.0f} s"
+        return f"ranks {list(self.missing)} left no complete folder within {RANKS_SECONDS:.0f} s"
 
     @property
     def failure(self) -> str:
@@ -69,7 +69,7 @@ class RunFolder:
         if outcome.how == "raised":
             text = f"the script failed with {outcome.exception}."
             if str(outcome.exception).startswith("ModuleNotFoundError"):
-                text += f" It runs in the interpreter that bottleneck is installed in: {sys.executable}"
+                text += f" The script runs in bottleneck's own interpreter: {sys.executable}"
             return text
         if outcome.exception:
             return f"the script ended with exit code {outcome.exit_code} ({outcome.exception})."
@@ -83,25 +83,25 @@ def run_script(
     start: Callable[[Plan], Ended] = launch,
     say: Callable[[str], None] | None = None,
 ) -> RunFolder:
-    """Run a script and put its run folder together, whatever becomes of it.
+    """Run a script and complete its run folder, however the script ends.
 
     Args:
         plan: what to run; its `out` is set here.
         place: where the run goes.
         start: starts the process and waits for its end.
-        say: takes the line that tells of an earlier run which was put aside.
+        say: takes the message about an earlier run that was moved away.
 
     Raises:
         InputError: the place is taken, or cannot be written, or another run writes there.
     """
     left = put_aside(place.working, place.process, alone=place.world_size == 1)
     if left is not None and say is not None:
-        say(f"a run that was killed before it was whole lies in {shown(left)} now")
+        say(f"moved an earlier run that was killed to {shown(left)}")
     place.prepare()
     plan = msgspec.structs.replace(plan, out=str(place.working))
     ended = start(plan)
     outcome = record_end(place.working, place.process, plan, ended.returncode)
-    place = place.settled()
+    place = place.final()
     several = place.world_size > 1
     if several:
         report_done(place.working, place.process)

@@ -1,6 +1,6 @@
-"""What the user names to be run: a script or a module, with its arguments.
+"""What is to be run: a script or a module, with its arguments.
 
-In: words of the command line. Out: a `Target`, or an error that says what python would stumble over.
+In: words of the command line. Out: a `Target`, or an error that says why python could not run it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ..errors import InputError, UsageError
 __all__ = ["Target", "check_script", "find_target"]
 
 LAUNCHERS = {
-    "python": "Leave `python` out: bottleneck {verb} train.py",
-    "python3": "Leave `python3` out: bottleneck {verb} train.py",
+    "python": "Leave out `python`: bottleneck {verb} train.py",
+    "python3": "Leave out `python3`: bottleneck {verb} train.py",
     "torchrun": "Put the launcher first: torchrun ... -m torch_bottleneck {verb} train.py",
     "accelerate": "Put the launcher first: accelerate launch ... -m torch_bottleneck {verb} train.py",
     "deepspeed": "Put the launcher first: deepspeed ... --module torch_bottleneck {verb} train.py",
 }
 OTHER_KINDS = {
-    ".ipynb": ("a notebook", "Make a script of it first: jupyter nbconvert --to script {}"),
-    ".json": ("JSON", "A profiler trace is read by: bottleneck analyze {}"),
+    ".ipynb": ("a notebook", "Convert it first: jupyter nbconvert --to script {}"),
+    ".json": ("JSON", "To read a profiler trace: bottleneck analyze {}"),
 }
-"""Suffix -> what it is, and what to do: JSON that happens to be a Python expression would run."""
+"""Suffix -> what it is, and what to do. JSON that happens to be a Python expression would run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class Target:
 
 
 def find_target(module: str | None, words: tuple[str, ...], *, verb: str) -> Target:
-    """Return what the words name; a script is looked at.
+    """Return what the words name; a script is checked.
 
     Args:
-        module: what stands behind -m.
-        words: the script and its arguments, or those of the module; a `--` in front of these is dropped.
+        module: the word after -m.
+        words: the script and its arguments, or those of the module; a `--` before the arguments is dropped.
         verb: of the command line.
 
     Raises:
@@ -59,7 +59,7 @@ def find_target(module: str | None, words: tuple[str, ...], *, verb: str) -> Tar
     """
     if module is not None:
         if module == "--":
-            raise UsageError("-m names no module.", remedy=f"bottleneck {verb} -m package.module")
+            raise UsageError("-m needs a module.", remedy=f"bottleneck {verb} -m package.module")
         return Target(module=module, args=_without_dashes(words))
     if not words:
         raise UsageError("No script given.", remedy=f"bottleneck {verb} [options] train.py [its arguments]")
@@ -72,7 +72,7 @@ def _without_dashes(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_script(target: str, *, verb: str) -> None:
-    """Say at once, and without a traceback, what python would stumble over.
+    """Check, before anything runs, that python can run the script.
 
     Raises:
         InputError: there is no such script, or it is no Python source.
@@ -80,20 +80,20 @@ def check_script(target: str, *, verb: str) -> None:
     path = Path(target)
     if path.is_dir():
         inside = path / "__main__.py"
-        hint = f"Run {inside}, or `-m {path.name}`." if inside.is_file() else "Name the script in it."
+        hint = f"Run {inside}, or `-m {path.name}`." if inside.is_file() else "Give the script in it."
         raise InputError(f"{target} is a folder, not a script.", remedy=hint)
     if not path.exists():
         hint = f"The working folder is {Path.cwd()}."
         if path.name in LAUNCHERS:
             hint = LAUNCHERS[path.name].format(verb=verb)
             if verb == "verify" and not path.name.startswith("python"):
-                hint = f'Name the launcher with its options apart: --launcher "{path.name} ..."'
+                hint = f'Give the launcher and its options separately: --launcher "{path.name} ..."'
         if target.startswith("-"):
             hint = f"Options of bottleneck come before the script: see `bottleneck {verb} --help`."
         raise InputError(f"There is no script {target}.", remedy=hint)
     if not path.is_file():
         # Reading a pipe would wait for its writer, and leave nothing for the script's process.
-        raise InputError(f"{target} is no file but a pipe or a device.", remedy="Write the script to a file.")
+        raise InputError(f"{target} is a pipe or a device, not a file.", remedy="Write the script to a file.")
     if path.suffix in OTHER_KINDS:
         kind, hint = OTHER_KINDS[path.suffix]
         raise InputError(f"{target} is {kind}, not Python source.", remedy=hint.format(path))
@@ -102,7 +102,7 @@ def check_script(target: str, *, verb: str) -> None:
     except OSError as error:
         raise InputError(f"Cannot read {target}: {error.strerror}.") from None
     if source.startswith(b"PK\x03\x04") and path.suffix in (".pyz", ".zip"):
-        raise InputError(f"{target} is a zip archive.", remedy="Unpack it, and name the script in it.")
+        raise InputError(f"{target} is a zip archive.", remedy="Unpack it, and give the script in it.")
     if b"\0" in source[:65536]:
         raise InputError(f"{target} is a binary file, not Python source.")
     if path.suffix != ".py":

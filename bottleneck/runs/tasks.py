@@ -1,9 +1,9 @@
-"""Which of several processes this one is, as the variables of whatever started it tell.
+"""Which of several processes this one is, from the variables that its launcher set.
 
-In: the environment. Out: a `Task`. torchrun, and everything that speaks its language, promises that its
-processes are the ranks of one job. SLURM's `srun` and the launchers of MPI only number what they start:
-that may be one job, or as many trainings that know nothing of each other (a sweep), and a batch script's
-own process bears the number 0 of tasks that were never started. No torch here.
+In: the environment. Out: a `Task`. torchrun, and every launcher that sets its variables, guarantees that
+its processes are the ranks of one job. SLURM's `srun` and the launchers of MPI only number what they
+start. That may be one job, or independent trainings (a sweep). A batch script's own process has the
+number 0 of tasks that were never started. No torch here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """This process among its fellows."""
+    """This process among those that were started with it."""
 
     rank: int = 0
     size: int = 1
@@ -32,9 +32,9 @@ class Task:
     local_size: int = 1
     node: int = 0
     certain: bool = True
-    """The fellows are ranks of one job; where False, only a process group can tell."""
+    """The processes are ranks of one job; if False, only a process group shows that."""
     launch: str = ""
-    """A name that this launch has on every machine; empty where there is none."""
+    """A name that this launch has on every machine; empty if there is none."""
 
     @property
     def on_this_machine(self) -> range:
@@ -44,7 +44,7 @@ class Task:
 
 
 def this_task(environment: Mapping[str, str] | None = None) -> Task:
-    """Return what this process is; a single one where nothing says otherwise.
+    """Return what this process is: a single one, unless a variable says otherwise.
 
     Args:
         environment: the variables; None: this process's.
@@ -55,7 +55,7 @@ def this_task(environment: Mapping[str, str] | None = None) -> Task:
         return certain
     mpi, slurm = _of_mpi(given), _of_slurm(given)
     if mpi is None or (slurm is not None and (mpi.rank, mpi.size) == (slurm.rank, slurm.size)):
-        # srun sets both, and its own variables say more; under mpirun they speak of mpirun's daemons.
+        # srun sets both, and its own variables say more; under mpirun they describe mpirun's daemons.
         return slurm or Task()
     return mpi
 
@@ -80,7 +80,7 @@ def _of_torchrun(given: Mapping[str, str]) -> Task | None:
 
 
 def _of_mpi(given: Mapping[str, str]) -> Task | None:
-    """Open MPI, then MPICH and its children (Intel MPI, MVAPICH)."""
+    """Open MPI, then MPICH and those based on it (Intel MPI, MVAPICH)."""
     for rank_name, size_name, local_names in (
         (
             "OMPI_COMM_WORLD_RANK",
@@ -107,7 +107,7 @@ def _of_mpi(given: Mapping[str, str]) -> Task | None:
 
 def _of_slurm(given: Mapping[str, str]) -> Task | None:
     rank = _number(given, "SLURM_PROCID")
-    # SLURM_NTASKS also stands in a batch script, where nothing has been started; a step has its own.
+    # SLURM_NTASKS is also set in a batch script, where nothing was started; a step has its own.
     size = _number_or(given, "SLURM_STEP_NUM_TASKS", _number_or(given, "SLURM_NTASKS", 1))
     if rank is None or size < 2:
         return None
@@ -126,7 +126,7 @@ def _of_slurm(given: Mapping[str, str]) -> Task | None:
 
 
 def _per_node(text: str) -> list[int]:
-    """Return the tasks of each node; empty where the text says nothing that can be read."""
+    """Return the tasks of each node; empty if the text cannot be read."""
     counts: list[int] = []
     for entry in text.split(","):
         found = _REPEATED.match(entry.strip())

@@ -107,14 +107,14 @@ class Arms:
 
     def _surroundings(self) -> dict[str, str]:
         """Return variables that are the same for all runs."""
-        found = dict(_HASHES)
+        variables = dict(_HASHES)
         if "WANDB_MODE" not in os.environ:
             # Dozens of short runs do not belong on anyone's dashboard.
-            found["WANDB_MODE"] = "offline"
+            variables["WANDB_MODE"] = "offline"
         if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-            # The first run that compiles shall find nothing, as a user's first one does.
-            found["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / _CACHE)
-        return found
+            # The first run that compiles must find an empty cache, as a user's first run does.
+            variables["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / _CACHE)
+        return variables
 
     def clean(self) -> None:
         """Remove what only served the runs."""
@@ -173,16 +173,16 @@ class Arms:
         """Return why the run failed, or "" for one that was stopped by us or came to its end."""
         outcome, ended = run.outcome, run.ended
         if ended.timed_out:
-            return f"not done within {self.limit_seconds:.0f} s"
+            return f"it did not end within {self.limit_seconds:.0f} s"
         if outcome.out_of_memory:
             return f"out of memory: {outcome.exception}"
         if outcome.how in ("stopped", "finished") and not ended.returncode:
             return ""
-        told = outcome.exception or f"exit code {ended.returncode}"
+        failure = outcome.exception or f"exit code {ended.returncode}"
         if outcome.how in ("killed", "exited"):
             last = _last_lines(folder / LOG) or _last_lines(folder / "main" / LOG)
-            return f"{told}: {last}" if last else told
-        return told
+            return f"{failure}: {last}" if last else failure
+        return failure
 
 
 def read_facts(folder: Path) -> TrialFacts | None:

@@ -57,9 +57,9 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     if elsewhere:
         return [msgspec.structs.replace(base, where=where, reason=elsewhere)]
     if not entry.edits:
-        return [msgspec.structs.replace(base, where=where, reason="it is more than a keyword of a call")]
+        return [msgspec.structs.replace(base, where=where, reason="it takes more than a keyword of a call")]
     if applied is None or not sites:
-        return [msgspec.structs.replace(base, reason="no line of yours was seen to make the call")]
+        return [msgspec.structs.replace(base, reason="no line of your code was seen making the call")]
     also = " ".join(entry.by_hand[deed] for deed in applied.beside if deed in entry.by_hand)
     edit = msgspec.structs.replace(base, also=also, values=_plain(applied.values))
     return [_with_diff(msgspec.structs.replace(edit, where=site), verification) for site in sites]
@@ -112,7 +112,7 @@ def _with_diff(edit: Edit, verification: Verification) -> Edit:
     except CannotEditError as error:
         return msgspec.structs.replace(edit, reason=str(error))
     if new == old:
-        return msgspec.structs.replace(edit, already=True, reason="the source says so already")
+        return msgspec.structs.replace(edit, already=True, reason="the source already has it")
     return msgspec.structs.replace(edit, diff=_diff(file, old, new, root=Path(verification.cwd)))
 
 
@@ -131,7 +131,7 @@ def _edited(edit: Edit, source: str) -> str:
     """
     assert edit.where is not None
     line = edit.where.line
-    problem = CannotEditError("no keyword to set is known")
+    problem = CannotEditError("the keyword to set is not known")
     for change in by_id(edit.fix).edits:
         if isinstance(change, StatementEdit):
             # Set by the script itself, perhaps later than at its top: that line is the one to change.
@@ -233,10 +233,8 @@ def must_be_clean(file: Path) -> None:
         tracked, status = False, None
     if not tracked or status is None or status.returncode:
         raise InputError(
-            f"{file} is not under git, so an edit could not be taken back.",
+            f"{file} is not under git, so an edit could not be undone.",
             remedy="Use --patch FILE and apply it yourself.",
         )
     if status.stdout.strip():
-        raise InputError(
-            f"{file} has changes that are not committed.", remedy="Commit them first, or use --patch FILE."
-        )
+        raise InputError(f"{file} has uncommitted changes.", remedy="Commit them first, or use --patch FILE.")

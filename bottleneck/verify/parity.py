@@ -74,7 +74,7 @@ def reproduction(runs: Sequence[Losses]) -> Reproduction | None:
     elif early <= HOPELESS:
         text = (
             f"The script does not repeat itself exactly with the same seed: its loss differs by {early:.2g}"
-            f" at the first steps and {tail:.2g} at the last. The tolerances are widened by that."
+            f" at the first steps and {tail:.2g} at the last. The tolerances are widened by these amounts."
         )
     else:
         text = (

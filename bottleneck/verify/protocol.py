@@ -1,4 +1,4 @@
-"""Which run comes next: A B A B ... until enough is known, or too much time has gone.
+"""Chooses the next run: A B A B ... until enough is known or the time is used up.
 
 In: the records so far. Out: "without", "with", or that it is to stop. Pure functions; the session runs
 what they say.
@@ -80,7 +80,7 @@ def next_run(
         if fresh and last is not None and last.fixes == together:
             return _other_side(runs, base=base, added=added)
         decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
-        if pairs >= protocol.max_pairs or (decision != "undecided" and _told(decision, ratio)):
+        if pairs >= protocol.max_pairs or (decision != "undecided" and _is_precise(decision, ratio)):
             return Next(run="stop")
     return Next(run="with") if after_base else _other_side(runs, base=base, added=added)
 
@@ -99,8 +99,8 @@ def _other_side(runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tupl
     return Next(run="without")
 
 
-def _told(decision: Decision, ratio: PairedRatio | None) -> bool:
-    """Say whether a gain is known to half of itself: "1.8×, somewhere from 1.06 to 3.1" helps nobody."""
+def _is_precise(decision: Decision, ratio: PairedRatio | None) -> bool:
+    """Return whether the interval is narrower than the gain: "1.8×, between 1.06 and 3.1" helps nobody."""
     if decision == "no gain" or ratio is None or ratio.low is None or ratio.high is None:
         return True
     return math.log(ratio.high / ratio.low) <= abs(math.log(ratio.ratio))

@@ -88,4 +88,4 @@ def accumulate(
         keep(with_tried(load_diagnosis(run), [*tried_in(run), state]), run)
     except InputError as error:
         # A run folder that cannot be written to: the verification itself is whole.
-        say(f"the reports in {shown(run)} are left as they were: {error}")
+        say(f"the reports in {shown(run)} were not updated: {error}")

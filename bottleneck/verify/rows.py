@@ -1,4 +1,4 @@
-"""From records to rows: what is said of one fix or combination.
+"""From records to rows: the result of one fix or combination.
 
 In: records, a candidate (a fix with its prediction), losses as they lie in the runs' folders. Out:
 `Outcome`.
@@ -77,7 +77,7 @@ def candidate_again(outcome: Outcome, wishes: Sequence[Wish]) -> Candidate:
 
 
 def empty_row(candidate: Candidate) -> Outcome:
-    """Return the row of a candidate that nothing is known of yet."""
+    """Return the row of a candidate that was not tried yet."""
     return Outcome(
         fixes=candidate.fixes,
         title=candidate.title,
@@ -146,10 +146,10 @@ class Evidence:
         own_norms = facts.gradient_norms if facts is not None else []
         own = self.reproduction(runs, base)
         tolerance = widened(tolerance_of(added), self._dtypes(first))
-        found: list[Parity] = []
+        parities: list[Parity] = []
         for run in sides[1]:
             its = self.of(run)
-            found.append(
+            parities.append(
                 compare(
                     self.losses(first, added),
                     self.losses(run, added),
@@ -159,19 +159,19 @@ class Evidence:
                 )
             )
         order = ("harmful", "not comparable", "close", "same", "not measured")
-        worst = min(found, key=lambda parity: order.index(parity.verdict))
+        worst = min(parities, key=lambda parity: order.index(parity.verdict))
         if purpose == "parity":
-            told = f"{worst.text} Compared with the same random transforms on both sides."
-            return msgspec.structs.replace(worst, text=told)
+            text = f"{worst.text} Both sides were compared with the same random transforms."
+            return msgspec.structs.replace(worst, text=text)
         return worst
 
 
 _STOPPED: dict[EndedBy | None, str] = {
     EndedBy.USER: "stopped by the user",
-    EndedBy.TIME: "the time budget is used up; --resume goes on",
-    EndedBy.NOTHING_TO_COMPARE: "the script now fails without it as well",
+    EndedBy.TIME: "the time budget is used up; --resume continues",
+    EndedBy.NOTHING_TO_COMPARE: "the script now also fails without it",
 }
-"""What is said of a fix that was not tried to the end."""
+"""The reason given for a fix whose trial was not completed."""
 
 
 def make_outcome(
@@ -183,7 +183,7 @@ def make_outcome(
     evidence: Evidence,
     ended: EndedBy | None = None,
 ) -> Outcome:
-    """Say what is known of a candidate.
+    """Return what is known about a candidate.
 
     Args:
         candidate: what was tried.

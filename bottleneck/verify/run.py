@@ -86,7 +86,7 @@ def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Ca
         state: a verification with edits.
         patch: the file.
         write: change the sources.
-        say: takes what was done, and what is left to the user.
+        say: takes what was done, and what must be edited by hand.
 
     Raises:
         InputError: there is nothing to write, or git holds no clean copy of a source.
@@ -95,7 +95,7 @@ def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Ca
         raise InputError("No fix was proven to help, so there is nothing to change.")
     if not any(edit.diff for edit in state.edits):
         raise InputError(
-            "None of the edits is known to the letter.", remedy="The report says what to change, and where."
+            "No edit can be made automatically.", remedy="The report says what to change and where."
         )
     if patch is not None:
         write_text(patch, joined_diff(state.edits))
@@ -105,4 +105,4 @@ def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Ca
             say(f"changed {shown(file)}")
     for edit in state.edits:
         if not edit.diff and not edit.already:
-            say(f"{edit.fix} is left to you: {edit.reason}")
+            say(f"{edit.fix} must be edited by hand: {edit.reason}")

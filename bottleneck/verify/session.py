@@ -75,7 +75,7 @@ class Session:
     # -- single runs ---------------------------------------------------------------------------
 
     def _first_run(self) -> None:
-        """Run the script as it is: it must work, and tells how long the others will take."""
+        """Run the script as it is: it must work, and shows how long the other runs will take."""
         protocol = self.state.protocol
         budget = protocol.budget_seconds
         self.say(
@@ -90,7 +90,7 @@ class Session:
             if record.ended is EndedBy.TOO_SHORT:
                 raise ScriptError(
                     f"{self.arms.target.name} is too short to measure: {record.reason}.",
-                    remedy="Let it make 50 steps or more; a run is stopped as soon as it has told enough.",
+                    remedy="Let it train 50 steps or more; each run is stopped once enough is measured.",
                 )
             if record.status == "failed":
                 raise ScriptError(
@@ -113,7 +113,7 @@ class Session:
         predicted = self.state.predicted_for
         device = run.devices[0].name if run.devices else ""
         if predicted is not None and device and predicted.name != device:
-            note = f"The predictions are for {predicted.name}; measured on {device}."
+            note = f"The predictions are for {predicted.name}; the measurements are from {device}."
             if note not in self.state.notes:
                 self._put(notes=(*self.state.notes, note))
 
@@ -121,9 +121,8 @@ class Session:
         protocol = self.state.protocol
         least, most = estimate_seconds(run_seconds, fixes=len(self.candidates), protocol=protocol)
         self.say(
-            f"one run takes {_duration(run_seconds)}, {steps} steps of it timed;"
-            f" all of them take {_span(_duration(least), _duration(most))},"
-            " more where something is compiled"
+            f"one run takes {_duration(run_seconds)}, with {steps} timed steps;"
+            f" all runs take {_span(_duration(least), _duration(most))}, more if something is compiled"
         )
 
     def _launch(self, wishes: Sequence[Wish], *, parity: bool = False) -> RunRecord:
@@ -133,28 +132,28 @@ class Session:
         self._interrupted = self._interrupted or interrupted
         self._same_machine(record)
         self._put(runs=(*self.state.runs, record))
-        told = ms(record.step_ms) if record.step_ms is not None else f"{record.status}: {record.reason}"
-        self.say(f"run {number}, {names}{' (losses only)' if parity else ''}: {told}")
+        result = ms(record.step_ms) if record.step_ms is not None else f"{record.status}: {record.reason}"
+        self.say(f"run {number}, {names}{' (losses only)' if parity else ''}: {result}")
         return record
 
     def _same_machine(self, record: RunRecord) -> None:
-        """Refuse to go on with times that were taken elsewhere.
+        """Refuse to continue with times from another machine.
 
         Raises:
             InputError: this is another machine, or another torch.
         """
         run = first_run(self.arms.folder / record.folder) if record.status == "ok" else None
-        known = self.state.host
-        if run is None or not known.torch:
+        earlier = self.state.host
+        if run is None or not earlier.torch:
             return
         device = run.devices[0].name if run.devices else ""
         before = self.state.device.name if self.state.device is not None else ""
-        here, there = (run.host.torch, run.host.cpu, device), (known.torch, known.cpu, before)
+        here, there = (run.host.torch, run.host.cpu, device), (earlier.torch, earlier.cpu, before)
         if here != there:
             raise InputError(
                 f"The earlier runs are from another machine or torch: {', '.join(there)};"
                 f" here: {', '.join(here)}.",
-                remedy="Begin a new verification.",
+                remedy="Start a new verification.",
             )
 
     def _filled(self, wishes: Sequence[Wish]) -> list[Wish]:
@@ -332,12 +331,12 @@ def _gain(row: Outcome) -> float:
 
 
 def _ratio(outcome: Outcome) -> str:
-    found = outcome.measured
-    if found is None:
+    measured = outcome.measured
+    if measured is None:
         return f" ({outcome.reason})" if outcome.reason else ""
-    if found.low is None or found.high is None:
-        return f", {found.ratio:.3f}x"
-    return f", {found.ratio:.3f}x ({found.low:.3f} to {found.high:.3f})"
+    if measured.low is None or measured.high is None:
+        return f", {measured.ratio:.3f}x"
+    return f", {measured.ratio:.3f}x ({measured.low:.3f} to {measured.high:.3f})"
 
 
 def _span(least: object, most: object) -> str:

@@ -96,7 +96,7 @@ def launcher_words(text: str | None) -> tuple[str, ...]:
 
 
 def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[str, ...]) -> Source:
-    """Find out what the command line's words name.
+    """Find the run or script that the command line names.
 
     Raises:
         UsageError: nothing is named.
@@ -126,8 +126,8 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
     file = next(iter(run_files(folder)), None)
     if file is None:
         raise InputError(
-            f"{folder} is no run folder: it holds no run.json.",
-            remedy="Give a folder that `bottleneck diagnose` has written, or a script.",
+            f"{folder} is not a run folder: it has no run.json.",
+            remedy="Give a folder written by `bottleneck diagnose`, or a script.",
         )
     run = read_run(file)
     if run.world_size > 1 and run.launched is not False and not launcher:
@@ -141,7 +141,7 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
 def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:
     if not run.command:
         raise InputError(
-            f"{folder} does not say which script it ran.",
+            f"{folder} does not record which script it ran.",
             remedy="Name the script: bottleneck verify train.py",
         )
     first, arguments = run.command[0], tuple(run.command[1:])
@@ -150,7 +150,7 @@ def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:
         return Target(module=first.removeprefix("-m "), args=arguments, launcher=launcher, cwd=cwd)
     if not (cwd / first).is_file():
         raise InputError(
-            f"The script of {folder} is gone: there is no {cwd / first}.",
+            f"The script of {folder} no longer exists: {cwd / first}.",
             remedy="Name it: bottleneck verify --fix FIX train.py",
         )
     return Target(script=first, args=arguments, launcher=launcher, cwd=cwd)
@@ -173,7 +173,7 @@ def start(
     diagnose: Callable[[Path], Diagnosis],
     keep: Callable[[Diagnosis, Path], object],
 ) -> tuple[Path, Verification, tuple[Candidate, ...]]:
-    """Choose what to try and where to write, or find what to go on with.
+    """Choose what to try and where to write, or find the verification to continue.
 
     Args:
         source: what to run.
@@ -195,21 +195,21 @@ def start(
         )
     if source.verification is not None:
         raise UsageError(
-            f"{shown(source.verification)} holds a verification already.",
-            remedy="Go on with it by --resume, or start from its run folder.",
+            f"{shown(source.verification)} already holds a verification.",
+            remedy="Continue it with --resume, or start from its run folder.",
         )
     notes: list[str] = []
     run_folder, diagnosis = source.run_folder, None
     if run_folder is None:
         if not asked.fixes and not asked.everything:
             raise UsageError(
-                "Which fixes?",
-                remedy="Name them with --fix, take all with --all, or start from a run folder.",
+                "No fix is given.",
+                remedy="Name fixes with --fix, try all with --all, or start from a run folder.",
             )
         # Before minutes of running, not after.
         candidates_from(asked.fixes, None)
         if asked.everything:
-            say("diagnosing first, to know what applies")
+            say("diagnosing first, to find out which fixes apply")
             run_folder = _run_once(source.target)
             diagnosis = diagnose(run_folder)
             keep(diagnosis, run_folder)
@@ -221,11 +221,11 @@ def start(
         found = candidates_of(diagnosis, everything=asked.everything)
         candidates = (*candidates, *(c for c in found if c.fixes not in named))
         if diagnosis.step.true_is == "profiled":
-            notes.append("The predictions start from a profiled step, which is longer than the true one.")
+            notes.append("The predictions start from a profiled step, which is longer than the true step.")
     if not candidates:
         raise InputError(
             "No fix of this run can be tried without editing the script.",
-            remedy="`bottleneck report` shows what to change by hand; --all tries whatever applies.",
+            remedy="`bottleneck report` shows what to change by hand; --all tries every fix that applies.",
         )
     folder = _new_folder(asked.out, run_folder, source.target)
     state = Verification(
@@ -267,7 +267,7 @@ def _predicted_pair(diagnosis: Diagnosis | None) -> dict[str, Any]:
 def resume_from(
     source: Source, out: Path | None, *, budget_seconds: float | None, max_pairs: int | None
 ) -> tuple[Path, Verification, tuple[Candidate, ...]]:
-    """Find the verification to go on with.
+    """Find the verification to continue.
 
     Args:
         source: the folder of the verification, or of its run.
@@ -284,7 +284,9 @@ def resume_from(
         found = sorted(source.run_folder.glob(f"{VERIFY_FOLDER}*/{VERIFY_FILE}"), key=_modified)
         place = found[-1].parent if found else source.run_folder / VERIFY_FOLDER
     if place is None:
-        raise UsageError("Resume what?", remedy="Give the folder of the verification, or of its run.")
+        raise UsageError(
+            "No verification to resume is given.", remedy="Give its folder, or the folder of its run."
+        )
     state = load_verification(place)
     kept = msgspec.structs.replace(
         state.protocol,
@@ -316,7 +318,7 @@ def _run_once(target: Target) -> Path:
         ScriptError: nothing could be measured.
     """
     if target.launcher:
-        raise UsageError("--all with --launcher starts from a run folder: diagnose under the launcher first.")
+        raise UsageError("--all with --launcher needs a run folder: run diagnose under the launcher first.")
     plan = Plan(script=target.script, module=target.module, args=target.args, quiet=True)
     # Whatever else was started beside us: each verification is a run of its own.
     place = dataclasses.replace(choose_place(None, plan), leads=True, ranks=(0,), fellows=None)
@@ -339,7 +341,8 @@ def _new_folder(out: Path | None, run_folder: Path | None, target: Target) -> Pa
     if out is not None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(
-                f"{out} exists already.", remedy="Name another folder with --out, or --resume it."
+                f"{out} already exists.",
+                remedy="Choose another folder with --out, or continue it with --resume.",
             )
         return out.absolute()
     if run_folder is None:

@@ -71,7 +71,7 @@ def set_keywords(
         raise CannotEditError(editor.problem)
     if editor.found != 1 and not (each and editor.found):
         what = "no such call" if editor.found == 0 else f"{editor.found} such calls"
-        raise CannotEditError(f"line {line} holds {what}")
+        raise CannotEditError(f"line {line} has {what}")
     return changed.code
 
 
@@ -85,7 +85,7 @@ def drop_statement(source: str, line: int, *, matches: Callable[[str], bool]) ->
     editor = _StatementDropper(line, matches)
     changed = wrapper.visit(editor)
     if editor.problem or not editor.found:
-        raise CannotEditError(editor.problem or f"line {line} holds no such statement")
+        raise CannotEditError(editor.problem or f"line {line} has no such statement")
     return changed.code
 
 
@@ -158,7 +158,7 @@ class _CallEditor(cst.CSTTransformer):
         unpacked = next((arg.star for arg in updated_node.args if arg.star), "")
         if unpacked:
             what = "**options" if unpacked == "**" else "*arguments"
-            self.problem = f"{name}() at line {self._line} is given {what}, which may hold the keyword"
+            self.problem = f"{name}() at line {self._line} gets {what}, which may contain the keyword"
             return updated_node
         return self._changed(updated_node, name)
 
@@ -248,7 +248,7 @@ class _StatementDropper(cst.CSTTransformer):
         body = original_node.body
         only = body[0] if len(body) == 1 else None
         if not isinstance(only, cst.Expr) or not isinstance(only.value, cst.Call):
-            self.problem = f"line {self._line} is more than the call"
+            self.problem = f"line {self._line} has more than the call"
             return updated_node
         if not self._matches(_last_name(only.value.func)):
             return updated_node

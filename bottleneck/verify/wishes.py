@@ -34,14 +34,14 @@ def parse_wish(word: str) -> Wish:
         able = ", ".join(f.id for f in FIXES if f.can_try)
         raise UsageError(
             f"{fix.id} ({fix.title}) cannot be applied without editing the script.",
-            remedy=f"These can: {able}.",
+            remedy=f"These fixes can: {able}.",
         )
     options: dict[str, JsonValue] = {}
     for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise UsageError(
-                f"{pair!r} in {word!r} is no option.", remedy=f"Write {fix.id}:name=value,name=value."
+                f"{pair!r} in {word!r} is not an option.", remedy=f"Write {fix.id}:name=value,name=value."
             )
         options[key.strip()] = _value(fix, key.strip(), value.strip())
     return Wish(fix=fix.id, options=options)
@@ -50,7 +50,7 @@ def parse_wish(word: str) -> Wish:
 def _value(fix: Fix, name: str, text: str) -> JsonValue:
     option = fix.options.get(name)
     if option is None:
-        takes = f"It takes {', '.join(fix.options)}." if fix.options else "It takes none."
+        takes = f"Its options: {', '.join(fix.options)}." if fix.options else "It has no options."
         raise UsageError(f"{fix.id} has no option {name!r}.", remedy=takes)
     if option.kind == "bool" and text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -59,7 +59,7 @@ def _value(fix: Fix, name: str, text: str) -> JsonValue:
     if option.kind == "str" and text:
         return text
     wanted = {"bool": "true or false", "int": "a whole number", "str": "a word"}[option.kind]
-    raise UsageError(f"{fix.id}:{name}={text} makes no sense: {name} is {wanted}.")
+    raise UsageError(f"{fix.id}:{name}={text} is not valid: {name} must be {wanted}.")
 
 
 def candidates_from(words: Sequence[str], diagnosis: Diagnosis | None) -> tuple[Candidate, ...]:

@@ -108,7 +108,7 @@ def test_version(bottleneck: Run) -> None:
         (["explain", "BN999"], "BN999"),
         (["explain", "BN1O1"], "Did you mean BN101?"),
         (["diagnose", "nowhere.py"], "nowhere.py"),
-        (["diagnose", "-m"], "-m names no module"),
+        (["diagnose", "-m"], "-m needs a module"),
         (["gate"], "bottleneck gate [options] train.py"),
         (["gate", "--baseline", "b.json", "python", "train.py"], "bottleneck gate train.py"),
         (["verify", "--fix", "FX101", "torchrun", "train.py"], '--launcher "torchrun ..."'),
@@ -117,7 +117,7 @@ def test_version(bottleneck: Run) -> None:
         (["analyze", "x", "--true-step-ms", "inf"], "not a finite number"),
         (["compare", "a", "b", "--time-tolerance", "nan"], "not a finite number"),
         (["verify", "--budget", "inf", "train.py"], "not a finite number"),
-        (["verify", "--resume", "--fix", "FX101", "v"], "--fix was settled"),
+        (["verify", "--resume", "--fix", "FX101", "v"], "--fix was fixed"),
         (["verify", "--pairs", "5", "--max-pairs", "2", "--fix", "FX101", "t.py"], "more than --max-pairs 2"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -190,7 +190,7 @@ def test_a_history_that_holds_something_else_is_told_before_anything_runs(
     (tmp_path / "history" / "settings.json").write_text("{}")
     done = bottleneck("gate", "--baseline", "b.json", "--update-baseline", "--history", "history", "train.py")
     assert done.returncode == 2
-    assert "no entry of a history" in done.stderr
+    assert "not a history entry" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_is_refused_with_code_3_and_the_way_round(bottle
     assert "--allow device" in done.stdout
     forced = bottleneck("compare", BREAKS, SYNCS, "--allow", "device", "--allow", "torch")
     assert forced.returncode in (1, 3)
-    assert "Compared although" in forced.stdout
+    assert "Compared despite" in forced.stdout
 
 
 def test_undecided_can_be_taken_for_ok_or_for_failure(bottleneck, tmp_path):

@@ -202,12 +202,12 @@ def test_a_script_that_fails_fails_with_its_own_code(project, bottleneck):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("train.py",), "Nothing to hold"),
+        (("train.py",), "nothing to compare"),
         (("--baseline", "none.json", "train.py"), "--update-baseline"),
-        (("--baseline", "train.py", "train.py"), "not a whole baseline"),
+        (("--baseline", "train.py", "train.py"), "not a complete baseline"),
         (("--base", "nowhere", "train.py"), "no folder"),
         (("--base", "empty", "train.py"), "no script empty/train.py"),
-        (("--base", "empty", __file__), "one file for both sides"),
+        (("--base", "empty", __file__), "the same file for both sides"),
         (("--baseline", "base.json", "--base", ".", "train.py"), "Give one"),
         (("--baseline", "base.json", "none.py"), "no script"),
         (("--baseline", "base.json", "--no-gate", "sync", "train.py"), "no counter"),

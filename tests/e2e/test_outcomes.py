@@ -67,7 +67,7 @@ def test_a_script_that_fails_after_training_gets_its_report_and_code_4(tmp_path:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import a_module_that_is_not_there", "bottleneck is installed in"),
+        ("import a_module_that_is_not_there", "own interpreter"),
         ("import sys; sys.exit(3)", "exit code 3"),
         ("import sys; sys.exit('no data')", "no data"),
         ("import torch\n1 / 0", "ZeroDivisionError"),
@@ -129,7 +129,7 @@ def test_hooks_that_cannot_be_put_in_leave_the_script_alone(tmp_path: Path) -> N
 WRONG = {
     "no script": ((), "No script given"),
     "missing": (("nothing.py",), "There is no script nothing.py"),
-    "python": (("python", "train.py"), "Leave `python` out"),
+    "python": (("python", "train.py"), "Leave out `python`"),
     "torchrun": (("torchrun", "train.py"), "launcher first"),
     "folder": (("data",), "is a folder"),
     "binary": (("model.pt",), "binary"),
@@ -158,7 +158,7 @@ def test_an_out_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('ran')")
     got = diagnose(tmp_path, "train.py")
     assert (got.code, got.out) == (2, "")
-    assert "exists already" in got.err
+    assert "already exists" in got.err
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 

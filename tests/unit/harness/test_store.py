@@ -181,7 +181,7 @@ def test_steps_of_any_rank_are_steps_of_the_run(tmp_path: Path) -> None:
 
 def test_a_record_that_is_gone_is_told(tmp_path: Path) -> None:
     outcome = record_end(tmp_path / "gone", "main", Plan(script="t.py"), 0)
-    assert any("removed while it ran" in note for note in outcome.notes)
+    assert any("removed meanwhile" in note for note in outcome.notes)
 
 
 def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
@@ -365,12 +365,12 @@ def test_tasks_that_were_one_job_share_a_folder(
     # The script may number its ranks in another way than the scheduler does.
     for place, rank in zip(places, (1, 0), strict=True):
         write_process(place, world_size=2, rank=rank)
-    settled = [place.settled() for place in places]
-    assert settled[0].working == settled[1].working
-    assert [(place.process, place.leads) for place in settled] == [("rank1", False), ("rank0", True)]
-    assert settled[0].ranks == (0, 1)
+    final = [place.final() for place in places]
+    assert final[0].working == final[1].working
+    assert [(place.process, place.leads) for place in final] == [("rank1", False), ("rank0", True)]
+    assert final[0].ranks == (0, 1)
     assert not any(place.working.exists() for place in places)
-    folder = collect(settled[1].working, settled[1].folder)
+    folder = collect(final[1].working, final[1].folder)
     assert {path.name for path in folder.iterdir()} >= {"rank0"}
 
 
@@ -383,7 +383,7 @@ def test_tasks_that_knew_nothing_of_each_other_keep_folders_of_their_own(
     places = [tasks(monkeypatch, number, out) for number in (0, 1)]
     for place in places:
         write_process(place, world_size=1)
-        assert place.settled() is place
+        assert place.final() is place
     assert all(place.leads and place.process == "main" for place in places)
     if out is not None:
         assert [place.folder.name for place in places] == ["run", "run-task1"]
@@ -395,11 +395,11 @@ def test_what_a_killed_launch_has_left_is_not_taken_for_ranks(
     monkeypatch.chdir(tmp_path)
     left = tasks(monkeypatch, 1, Path("run"))
     write_process(left, world_size=2, rank=1)
-    report_done(left.settled().working, "rank1")
+    report_done(left.final().working, "rank1")
     first = tasks(monkeypatch, 0, Path("run"))
     write_process(first, world_size=2)
-    settled = first.settled()
-    assert wait_for_ranks(settled.working, (1,), seconds=0.05) == [1]
+    final = first.final()
+    assert wait_for_ranks(final.working, (1,), seconds=0.05) == [1]
 
 
 def test_a_folder_for_reports_that_cannot_be_made_is_the_users_error(
@@ -418,7 +418,7 @@ def test_a_place_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     place = choose_place(tmp_path / "run", Plan(script="t.py"))
     place.prepare()
     (tmp_path / "run/x").touch()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         place.prepare()
     with pytest.raises(InputError, match="Cannot write"):
         choose_place(tmp_path / "run/x/deeper", Plan(script="t.py")).prepare()

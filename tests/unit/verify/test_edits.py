@@ -105,7 +105,7 @@ def test_each_edit_shows_its_own_diff_and_place(script: Path) -> None:
     [
         ("FX414", (11,), "more than a keyword"),
         ("FX412", (11,), "no call of torch.compile"),
-        ("FX101", (), "no line of yours"),
+        ("FX101", (), "no line of your code"),
         ("FX101", (4,), "no such call"),
         ("FX311", (99,), "no such call"),
     ],
@@ -142,7 +142,7 @@ def test_writing_is_refused_without_a_clean_copy_in_git(script: Path) -> None:
     git(script.parent, "add", ".")
     git(script.parent, "commit", "-qm", "x")
     script.write_text(f"{SOURCE}# more\n")
-    with pytest.raises(InputError, match="not committed"):
+    with pytest.raises(InputError, match="uncommitted"):
         write_edits(state.edits)
     assert script.read_text() == f"{SOURCE}# more\n"
     script.write_text(SOURCE)

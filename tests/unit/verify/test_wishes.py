@@ -49,8 +49,8 @@ def test_options_follow_a_colon() -> None:
     [
         ("FX999", "There is no fix 'FX999'"),
         ("FX107", "cannot be applied without editing"),
-        ("FX101:num_workers", "is no option"),
-        ("FX101:=3", "is no option"),
+        ("FX101:num_workers", "is not an option"),
+        ("FX101:=3", "is not an option"),
         ("", "There is no fix"),
     ],
 )
