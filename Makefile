@@ -1,18 +1,18 @@
 # make demo    diagnose a shipped example and print the report
 # make test    the whole test suite
 # make check   what CI runs: linters, types, layers, tests, the gate over our own examples
-# make oldest  the harness's tests with the oldest torch that is supported, and with the oldest Python if it
-#              is there, in .venv-oldest (5 GB: its only wheel on PyPI brings CUDA); says so and goes on where
-#              that torch cannot be installed
-# Each does all its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
+# make oldest  the harness's tests with the oldest supported torch, and with the oldest Python if it is
+#              installed, in .venv-oldest (5 GB: the only wheel on PyPI includes CUDA); if that torch cannot be
+#              installed, it says so and continues
+# Each target does its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
 
 VENV ?= .venv
-# The newest Python that torch has wheels for is not always the best choice: 3.11 is what is tested most.
+# The newest Python that torch has wheels for is not always the best choice: 3.11 is tested most.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
 	2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
-# Not nproc: it answers OMP_NUM_THREADS where that is set.
+# Not nproc: it returns OMP_NUM_THREADS if that is set.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -31,12 +31,12 @@ test: $(VENV)/.development
 
 check: lint types layers test gate
 
-# What depends on torch's private corners: facts about compilations, FLOPs, steps, stopping. What depends on
-# Python's: formats written by msgspec, and TOML, which 3.10 cannot read by itself. And one compiled script
-# from end to end.
+# Tests of what depends on private torch API: facts about compilations, FLOPs, steps, stopping. Tests of what
+# depends on the Python version: formats written by msgspec, and TOML, which 3.10 cannot read by itself. And
+# one compiled script from end to end.
 oldest: .venv-oldest/.ready
 	@if [ "$$(cat .venv-oldest/.ready)" = none ]; then \
-		echo "torch $(OLDEST) cannot be installed here: its tests are left out."; \
+		echo "torch $(OLDEST) cannot be installed here: its tests are skipped."; \
 	else \
 		$(OLDEST_BIN)/python -V && \
 		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness tests/contracts/test_schema.py \
@@ -64,7 +64,7 @@ types: $(VENV)/.development
 layers: $(VENV)/.development
 	$(BIN)/lint-imports --no-logo
 
-# Counters alone: they are exact on any machine, while the step times of a shared one are not.
+# Only counters: they are exact on any machine, while the step times of a shared machine are not.
 gate: $(VENV)/.development
 	$(BIN)/python tests/benchmarks/gate_examples.py
 

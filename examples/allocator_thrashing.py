@@ -1,17 +1,17 @@
-"""Allocator thrashing: every step gives its memory back to the system and asks for it again.
+"""Allocator thrashing: every step returns its memory to the system and asks for it again.
 
     bottleneck diagnose examples/allocator_thrashing.py    # verdict: allocator-thrashing
     python examples/allocator_thrashing.py                 # slow: prints step_ms=...
     python examples/allocator_thrashing.py --fixed         # fix: allocator settings
 
-A point-wise network on clouds of ever different size.
-On a GPU, with max_split_size_mb set, as the out-of-memory message once advised, and a memory cap as
-on a shared card: a cached block may not be split, so one that served the last cloud does not fit
-the next. The allocator hits the cap and trades blocks with the driver, cudaFree (which waits for
-the device) for cudaMalloc, many times per step. expandable_segments lets one reserved range serve
-every size, without fragmenting.
-Without a GPU, glibc maps each large tensor anew and unmaps it when it is freed, so that the kernel
-has to fault in and zero every page of it again. Keeping the memory in the heap avoids that.
+A point-wise network on point clouds that all differ in size.
+On a GPU it sets max_split_size_mb, as the out-of-memory message once advised, and a memory cap, as on
+a shared card. A cached block may then not be split, so one that served the last cloud does not fit the
+next. The allocator reaches the cap and calls cudaFree (which waits for the device) and cudaMalloc many
+times per step. With expandable_segments, one reserved range serves every size, without fragmenting.
+
+Without a GPU, glibc maps each large tensor anew and unmaps it when it is freed, so the kernel must
+fault in and zero every page of it again. Keeping the memory in the heap avoids that.
 Synthetic data.
 """
 

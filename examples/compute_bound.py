@@ -1,4 +1,4 @@
-"""Compute-bound: the device is busy all the time, at a precision that it computes slowly.
+"""Compute-bound: the device is busy all the time, in a precision that it computes slowly.
 
     bottleneck diagnose examples/compute_bound.py  # verdict: compute-bound
     python examples/compute_bound.py               # slow: prints step_ms=...
@@ -6,7 +6,7 @@
 
 A transformer encoder. On a GPU it runs in plain float32, with TF32 off as PyTorch ships it; the fix
 is bfloat16 autocast (and TF32 for what stays in float32). Without a GPU it runs in float64, as
-happens when data come from numpy unconverted; the fix is float32. Synthetic data.
+happens when data from NumPy is not converted; the fix is float32. Synthetic data.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Allocator thrashing by one's own hand: torch.cuda.empty_cache() in the training loop.
+"""Allocator thrashing caused by the script: torch.cuda.empty_cache() in the training loop.
 
     bottleneck diagnose examples/empty_cache.py    # verdict: allocator-thrashing (on a GPU)
     python examples/empty_cache.py                 # slow: prints step_ms=...
     python examples/empty_cache.py --fixed         # fix: the call removed
 
-A transformer encoder that "frees" memory after every step, against an out-of-memory error that some
-other run once had. The call returns every cached block to the driver, and the next step has to ask
-for all of them again, while the device waits. Needs a GPU; without one the script runs, but the call
+A transformer encoder that "frees" memory after every step, because some other run once ran out of
+memory. The call returns every cached block to the driver, and the next step must ask for all of them
+again while the device waits. Needs a GPU; without one the script runs, but the call
 does nothing. Synthetic data.
 """
 

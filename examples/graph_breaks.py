@@ -4,9 +4,9 @@
     python examples/graph_breaks.py                # slow: prints step_ms=...
     python examples/graph_breaks.py --fixed        # fix: no call that dynamo cannot trace
 
-A residual MLP. Each block calls a logger, whose level is off: nothing is ever written, yet dynamo
-has to leave the compiled code there, run the line in Python and enter the next graph, forward and
-backward, in every block of every step. Runs on a GPU and without one (compiling for the CPU needs
+A residual MLP. Each block calls a logger whose level is off, so nothing is written. Still, dynamo must
+leave the compiled code there, run the line in Python and enter the next graph, forward and backward,
+in every block of every step. Runs on a GPU and without one (compiling for the CPU needs
 a C++ compiler). Synthetic data.
 """
 

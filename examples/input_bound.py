@@ -6,7 +6,7 @@
 
 An image classifier. Every sample costs a read from slow storage and an augmentation in numpy; with
 `num_workers=0` the training loop pays for all of them, one after the other, before every step.
-Runs on a GPU and without one. Data are synthetic: the "read" sleeps and returns random pixels.
+Runs on a GPU and without one. The data is synthetic: the "read" sleeps and returns random pixels.
 """
 
 import argparse

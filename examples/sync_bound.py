@@ -1,12 +1,12 @@
-"""Sync-bound: reading numbers off the device, one by one, lets it run dry in every step.
+"""Sync-bound: reading numbers from the device one by one leaves it idle in every step.
 
     bottleneck diagnose examples/sync_bound.py     # verdict: sync-bound (on a GPU)
     python examples/sync_bound.py                  # slow: prints step_ms=...
     python examples/sync_bound.py --fixed          # fix: keep them on the device, read every 50 steps
 
 A transformer encoder whose loop logs the health of every parameter and its gradient. Each `.item()`
-waits until the device has caught up, so the host is never ahead of it: hundreds of times per step
-the device idles while Python gets the next small kernel out. Needs a GPU; without one the script runs,
+waits until the device has caught up, so the host is never ahead of it. Hundreds of times per step the
+device is idle while Python launches the next small kernel. Needs a GPU; without one the script runs,
 but there is nothing to wait for. Synthetic data.
 """
 

@@ -86,7 +86,7 @@ def _existing(path: Path) -> Path:
         return path
     if path.exists():
         # It can be read only once, if its writer ever comes; a trace is looked at before it is read.
-        raise InputError(f"{path} is no file but a pipe or a device.", remedy="Write it to a file first.")
+        raise InputError(f"{path} is a pipe or a device, not a file.", remedy="Write it to a file first.")
     left = path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
     if left.is_dir():
         return left

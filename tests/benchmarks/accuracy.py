@@ -1,19 +1,19 @@
-"""Predicted against measured, over every recorded run whose fix was carried out for real.
+"""Predicted against measured steps, for every recorded run whose fix was really applied.
 
     python tests/benchmarks/accuracy.py [--check]      writes reports/accuracy.md (--check: compares)
 
 In: tests/recorded/*/truth.json beside the recordings. Out: one row per fix, none left out. A truth.json:
 
-    case, fix          the folder, the fix of the catalogue that was carried out
-    fixes              where `--fixed` carries out two at once
+    case, fix          the folder, the fix of the catalogue that was applied
+    fixes              if `--fixed` applies two at once
     question           where the recording is a bare trace: the replay's question that the fix answers
     slow_ms, fixed_ms  step times with nothing attached, a number or a list of repeats
-    parts, without_ms  of several causes: kind of graph break -> step time with that one mended alone
+    parts, without_ms  of several causes: kind of graph break -> step time with only that one fixed
     also               other fixes of the same recording: {fix: {slow_ms, fixed_ms, note}}
     device, torch, command, what, note
 
-Needs no GPU. The machine's own drift lies in the measured figures: slow and fixed are separate runs, and
-the slow one differs from the true step that the tool saw; so the measured step is put on the tool's scale
+Needs no GPU. The measured figures contain the machine's own drift: slow and fixed are separate runs, and
+the slow one differs from the true step that the tool saw. So the measured step is scaled to the tool's
 (fixed / slow x true step) before it is compared.
 """
 
@@ -44,13 +44,13 @@ from recorded.cases import CASES
 
 HEAD = """# Predicted against measured
 
-What the tool predicts from a recorded slow run for a fix, and what the step took with that fix carried out.
-Made by `python tests/benchmarks/accuracy.py` from `tests/recorded/*/truth.json`; every recording with a
-measured fix is here, misses included. Times in ms per step. Slow and fixed are separate runs without the
-tool; *measured* is fixed / slow on the scale of the true step that the tool saw, so that the machine's
-drift between runs does not count. That drift is mostly the host's: where the mended step is the device's
-alone, as of example-launch-bound, the *error as run* (against the mended step in ms) is the fairer one. A
-bound is the most that the fix can bring: it should not be too high.
+The step that the tool predicts for a fix from a recorded slow run, and the step measured with that fix.
+Made by `python tests/benchmarks/accuracy.py` from `tests/recorded/*/truth.json`. Every recording with a
+measured fix is here, misses included. Times are in ms per step. Slow and fixed are separate runs without
+the tool. *Measured* is fixed / slow times the true step that the tool saw, so the machine's drift between
+runs does not count. That drift is mostly the host's. Where only the device decides the fixed step, as in
+example-launch-bound, the *error as run* (against the fixed step in ms) is the better measure. A bound is the
+most that the fix can gain: it should not be too high.
 
 | recording | fix | true step | predicted | measured | error | error as run | predicted | measured | as run |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -75,7 +75,7 @@ class Row:
 
     @property
     def measured_ms(self) -> float:
-        """The mended step on the scale of the true step that the tool saw."""
+        """The fixed step on the scale of the true step that the tool saw."""
         return self.fixed_run_ms / self.slow_run_ms * self.true_ms
 
     @property
@@ -177,34 +177,37 @@ def report() -> str:
     worst = max((row for row in rows if row.error is not None), key=lambda row: abs(row.error or 0))
     missing = sum(row.error is None for row in rows)
     lines = [row.line() for row in rows]
-    told = (
+    summary = (
         f"\n\n{len(rows)} fixes: {close} of {len(errors)} predicted steps within 10 % of the measured one, "
         f"median error {median(errors):.1%}, worst {worst.error:+.1%} ({worst.name})"
         + (f"; {missing} without a prediction" if missing else "")
         + ".\n\nSome constants of the replay (docstrings in `bottleneck/timeline/gpu/questions/*.py`) were "
-        "chosen on the older recordings named `*-h200`, none on those named `case-*`, `memory-*`, "
-        "`compile-*` and `example-*`, with these exceptions: the pause between kernels of a CUDA graph was "
-        "read off mended runs of example-launch-bound and case-cudagraph-skip; what compiled code leaves to "
-        "the host (`bottleneck/timeline/gpu/compiler_reach.py`) off traces of the mended "
-        "example-graph-breaks and example-launch-bound and of the compiled forms of compile-mlp and "
-        "compile-recurrent. That "
-        "kernels of batch norms and reductions shrink to what their bytes take, and a reduction is launched "
-        "as two kernels (`bottleneck/timeline/gpu/fusion.py`), was added after compile-convolutions, "
-        "compile-batch-norms and compile-mlp had been missed (+36 %, +40 %, -38 %); compile-transformer, "
-        "-chains, -tables and -adversarial and FX412 on example-transfer-bound had no part in it. What "
-        "lies outside the model and that a graph keeps its memory was seen on example-launch-bound, "
-        "-sync-bound and -empty-cache, which gave no constant. How seams are told and where the profiler's "
-        "cost lies was thought over again after a look at the `case-*`. That FX310 speeds up the batch norms "
-        "on NCHW too was added after it had been missed on example-transfer-bound; compile-batch-norms had "
-        "no part in it.\n"
+        "chosen on the older recordings, named `*-h200`. None were chosen on those named `case-*`, "
+        "`memory-*`, `compile-*` and `example-*`, with these exceptions:\n\n"
+        "- The pause between kernels of a CUDA graph was read from fixed runs of example-launch-bound and "
+        "case-cudagraph-skip.\n"
+        "- What compiled code leaves to the host (`bottleneck/timeline/gpu/compiler_reach.py`) was read from "
+        "traces of the fixed example-graph-breaks and example-launch-bound, and of the compiled forms of "
+        "compile-mlp and compile-recurrent.\n"
+        "- Two rules of `bottleneck/timeline/gpu/fusion.py` were added after compile-convolutions, "
+        "compile-batch-norms and compile-mlp had been missed (+36 %, +40 %, -38 %): kernels of batch norms "
+        "and reductions shrink to the time that their bytes take, and a reduction is launched as two "
+        "kernels. compile-transformer, -chains, -tables and -adversarial and FX412 on example-transfer-bound "
+        "were not used for it.\n"
+        "- What lies outside the model, and that a graph keeps its memory, was seen on example-launch-bound, "
+        "-sync-bound and -empty-cache, which gave no constant.\n"
+        "- How the cost between graphs is recognised, and where the profiler's cost lies, was revised after "
+        "a look at the `case-*`.\n"
+        "- That FX310 also speeds up batch norms on NCHW was added after it had been missed on "
+        "example-transfer-bound; compile-batch-norms was not used for it.\n"
     )
-    return HEAD + "\n".join(lines) + told + verify_table.section()
+    return HEAD + "\n".join(lines) + summary + verify_table.section()
 
 
 def main() -> None:
-    """Write the report, or hold it to the recordings."""
+    """Write the report, or check that it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail where the report is not up to date")
+    parser.add_argument("--check", action="store_true", help="fail if the report is not up to date")
     args = parser.parse_args()
     text = report()
     if args.check:

@@ -1,4 +1,4 @@
-"""How often the gate cries wolf, and how often it sees the wolf: by simulation.
+"""How often the gate raises a false alarm, and how often it detects a slow-down, by simulation.
 
     python tests/benchmarks/false_alarms.py        # writes reports/false-alarms.md
 
@@ -118,7 +118,7 @@ def report(trials: int) -> str:
         f"By simulation, {trials} gates per cell, tolerance {TOLERANCE:.0%}. Noise is the relative standard",
         "deviation of one run's step time. Written by `python tests/benchmarks/false_alarms.py`.",
         "",
-        "## False alarms: nothing has changed, and the gate says slower",
+        "## False alarms: nothing changed, but the gate says slower",
         "",
     ]
     rows = []
@@ -130,7 +130,7 @@ def report(trials: int) -> str:
             rows.append([kind, str(repeats), *map(percent, shares)])
     lines += table(["noise", "repeats", *noises], rows)
     lines += ["", f"Worst cell: {percent(worst)}. With one or two repeats the gate never says slower.", ""]
-    lines += ["## Detections: the step has become slower by this much, and the gate says slower", ""]
+    lines += ["## Detections: the step got slower by this much, and the gate says slower", ""]
     rows = []
     for noise in NOISES:
         for repeats in REPEATS:
@@ -142,12 +142,12 @@ def report(trials: int) -> str:
     lines += table(["noise", "repeats", *(f"+{effect:.0%}" for effect in EFFECTS)], rows)
     lines += [
         "",
-        "What is neither found slower nor ruled out is *undecided*, never passed in silence.",
+        "A slow-down that is neither found nor ruled out is *undecided*; it never passes silently.",
         "",
-        "An increase of exactly the tolerance is found at most every other time: half of the estimates",
+        "An increase of exactly the tolerance is found at most half of the time: half of the estimates",
         "fall below it.",
         "",
-        "## Repeats a side that tell a slow-down from noise, four times in five",
+        "## Repeats per side that distinguish a slow-down from noise, four times in five",
         "",
     ]
     rows = []
@@ -159,7 +159,7 @@ def report(trials: int) -> str:
     lines += table(["noise", *(f"+{effect:.0%}" for effect in EFFECTS)], rows)
     lines += [
         "",
-        "That is why a shared machine with 15 % of noise should gate on counters, which have none.",
+        "So a shared machine with 15 % noise should gate on counters, which have no noise.",
         "",
         "## Slow drift over a history of 20 runs",
         "",
@@ -168,7 +168,7 @@ def report(trials: int) -> str:
     for per_run in (0.0, 0.005, 0.01, 0.02):
         shares = [drift_rate(noise, per_run=per_run, trials=trials) for noise in NOISES]
         rows.append(
-            ["none (false alarms)" if not per_run else f"+{per_run:.1%} a run", *map(percent, shares)]
+            ["none (false alarms)" if not per_run else f"+{per_run:.1%} per run", *map(percent, shares)]
         )
     lines += table(["drift", *noises], rows)
     return "\n".join(lines) + "\n"

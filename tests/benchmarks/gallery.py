@@ -61,7 +61,7 @@ FIXES = {
 }
 
 BOTH = {"launch_bound": {"FX311", "FX412"}}
-"""Where `--fixed` carries out two suggestions at once, and the tool may have predicted the pair."""
+"""Examples whose `--fixed` applies two suggestions at once, where the tool may have predicted the pair."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Entry:
 
 
 def portable(text: str) -> str:
-    """Take out what only this machine knows: where the checkout lies, its name, its Python."""
+    """Remove what is specific to this machine: where the checkout is, its name, its Python."""
     for private, public in (
         (f"{REPOSITORY}/", ""),
         (str(REPOSITORY), "."),
@@ -162,7 +162,7 @@ def record(folder: Path, target: Path) -> None:
 def write_truth(
     target: Path, times: StepTimes, *, fix: str, what: str, command: str, device: str, **more: object
 ) -> None:
-    """Write what tests/benchmarks/accuracy.py holds the tool to."""
+    """Write the measurements that tests/benchmarks/accuracy.py compares the tool with."""
     truth = {
         "case": target.name,
         "fix": fix,
@@ -201,7 +201,7 @@ def write_case(target: Path, entry: Entry, device: str) -> None:
     (target / "CASE.md").write_text(
         f"# examples/{entry.name}.py\n\n| key | value |\n| --- | --- |\n{table}\n\n"
         f"    python -m torch_bottleneck diagnose examples/{entry.name}.py\n\n"
-        f"The trace is cut to {RECORDED_STEPS} steps. Measured: the script with nothing attached, "
+        f"The trace is cut to {RECORDED_STEPS} steps. Measured: the script without the tool, "
         f"slow and `--fixed` in turns.\nWritten by tests/benchmarks/gallery.py.\n"
     )
 
@@ -212,7 +212,7 @@ def ms(value: float | None) -> str:
 
 
 def with_earlier(out: Path, entries: list[Entry], device: str) -> list[Entry]:
-    """Add what an earlier call on the same kind of machine found out about other examples."""
+    """Add the results of an earlier call on the same kind of machine for other examples."""
     stored = out / "measured.json"
     if not stored.is_file():
         return entries
@@ -233,7 +233,7 @@ def write_readme(out: Path, entries: list[Entry], device: str, version: str = to
         "",
         f"torch {version}. Written by `python tests/benchmarks/gallery.py`. Times in ms per step.",
         "Measured: the script alone, slow and `--fixed` in turns, median of the repeats in measured.json.",
-        "Predicted: the tool's figure for the fix that `--fixed` carries out, from the slow run only. "
+        "Predicted: the tool's figure for the fix that `--fixed` applies, from the slow run only. "
         "Without the cause: its figure for the step with the whole class of the verdict removed.",
         "",
         "| example | verdict | right | slow, true step | slow, measured | without the cause "

@@ -1,4 +1,4 @@
-"""Bytes that the tool reads and predicts from a memory history, against what was measured without it.
+"""Bytes that the tool reads and predicts from a memory history, and bytes measured without it.
 
     python tests/benchmarks/memory_accuracy.py [--check]      writes reports/memory-accuracy.md
 
@@ -28,27 +28,28 @@ RECORDED = ROOT / "tests" / "recorded"
 REPORT = ROOT / "reports" / "memory-accuracy.md"
 
 TIMES = """
-## What it costs in time to buy memory
+## Cost in time of saving memory
 
-Of fixes that save bytes only checkpointing has a predicted time: the replay with all of the forward done
-twice. It is the most that it can cost, since the output layer, the loss and the end of each block are not
+Among the fixes that save memory, only checkpointing has a predicted time: the replay with the whole forward
+done twice. That is an upper bound, since the output layer, the loss and the end of each block are not
 repeated. Sharded, 8-bit and factored states, offload and losses in pieces have no prediction in time: what
-they run instead is not in the trace. Measured, where slow and mended run had the device to themselves:
+they run instead is not in the trace. Measured, where the slow and the fixed run had the device to themselves:
 
 | recording | fix | now, ms | predicted, ms | measured, ms | error |
 | --- | --- | ---: | ---: | ---: | ---: |
 """
 
 NEAR_CAP = """
-## Variable lengths near the cap, three ways out
+## Variable lengths near the cap: three fixes
 
-`lengths-near-cap`: a GPT with naive attention, lengths of 128 to 2048, `max_split_size_mb:32` as
-out-of-memory messages advise, the process capped at 19 GB of which 14.7 are live at most: {frees:.0f} blocks
-a step go back to the driver. Predictions are the replay with the allocator's calls free of charge; times in
-ms a step, on the scale of the recorded run. With the allocator's own settings the same lengths cost nothing
-once the longest was met (`variable-lengths`). Padding to a multiple of 512 computes {extra:.0%} more tokens,
-which the measured figure holds and the prediction does not. Running the longest batch first brings next
-to nothing: under `max_split_size_mb` its blocks do not serve smaller ones, so the tool does not suggest it.
+`lengths-near-cap`: a GPT with naive attention, lengths of 128 to 2048, and `max_split_size_mb:32`, as
+out-of-memory messages advise. The process is capped at 19 GB, of which at most 14.7 are live: {frees:.0f}
+blocks per step are returned to the driver. Predictions are the replay without the cost of the allocator's
+calls. Times are in ms per step, on the scale of the recorded run. With the allocator's default settings the
+same lengths cost nothing once the longest has occurred (`variable-lengths`). Padding to a multiple of 512
+computes {extra:.0%} more tokens; the measured figure includes them, the prediction does not. Running the
+longest batch first gains almost nothing: with `max_split_size_mb` its blocks do not serve smaller ones, so
+the tool does not suggest it.
 
 | fix | now | predicted | measured | error |
 | --- | ---: | ---: | ---: | ---: |
@@ -57,11 +58,11 @@ to nothing: under `max_split_size_mb` its blocks do not serve smaller ones, so t
 HEAD = """# Memory: read and predicted against measured
 
 From the recorded memory histories (five steps each) of the scripts in `tests/benchmarks/memory_cases.py` on
-an H200, against what the same scripts measured with nothing attached: `torch.cuda.max_memory_allocated()`
-behind the warm-up, and growth of `memory_allocated()` per step. `oom-fragmented` fails under a cap of 16 GB
-with 5.9 GB free in pieces; with `expandable_segments:True` it runs through. Made by `python
+an H200, compared with what the same scripts measured without the tool: `torch.cuda.max_memory_allocated()`
+after the warm-up, and growth of `memory_allocated()` per step. `oom-fragmented` fails under a cap of 16 GB
+with 5.9 GB free in pieces; with `expandable_segments:True` it does not fail. Made by `python
 tests/benchmarks/memory_accuracy.py` from `tests/recorded/memory-*`; no row is left out. The allocator rounds
-each block up, the history does not.
+each block up; the history does not.
 
 | recording | what | the tool says | measured | error |
 | --- | --- | ---: | ---: | ---: |
@@ -163,7 +164,7 @@ def bought() -> Iterator[str]:
 
 
 def near_cap() -> str:
-    """Compare the ways out of variable lengths near the cap."""
+    """Compare the fixes for variable lengths near the cap."""
     folder = RECORDED / "memory-lengths-near-cap-h200"
     truth = json.loads((folder / "truth.json").read_text())
     diagnosis = diagnose_paths([folder])
@@ -196,18 +197,18 @@ def report() -> str:
     errors = [abs(row.error) for row in rows if row.error is not None]
     worst = max((row for row in rows if row.error is not None), key=lambda row: abs(row.error or 0.0))
     close = sum(error <= 0.05 for error in errors)
-    told = (
+    summary = (
         f"\n\n{len(rows)} figures: {close} of {len(errors)} within 5 %, median error {median(errors):.1%}, "
         f"worst {worst.error:+.1%} ({worst.name}, {worst.what}).\n"
     )
     times = TIMES + "\n".join(bought()) + "\n"
-    return HEAD + "\n".join(row.line() for row in rows) + told + times + near_cap()
+    return HEAD + "\n".join(row.line() for row in rows) + summary + times + near_cap()
 
 
 def main() -> None:
-    """Write the report, or hold it to the recordings."""
+    """Write the report, or check that it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail where the report is not up to date")
+    parser.add_argument("--check", action="store_true", help="fail if the report is not up to date")
     args = parser.parse_args()
     text = report()
     if args.check:

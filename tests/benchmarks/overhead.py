@@ -133,7 +133,7 @@ def _affordable(step_us: float) -> int:
 
 
 def hooks_cost(width: int, layers: int, spin_ms: float) -> tuple[float, float, float, float]:
-    """Return us: a plain step, what the hooks add, half its spread over pairs, what of it is measured."""
+    """Return us: a plain step, what the hooks add, half its spread, and the part in measured steps."""
     plain, added, measured = [], [], []
     for pair in range(PAIRS):
         times = {}
@@ -148,8 +148,8 @@ def hooks_cost(width: int, layers: int, spin_ms: float) -> tuple[float, float, f
                 str(spin_ms),
                 str(int(hooks)),
             ]
-            told = subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()
-            times[hooks], seen = float(told[0]), float(told[1]) if hooks else seen
+            output = subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()
+            times[hooks], seen = float(output[0]), float(output[1]) if hooks else seen
         plain.append(times[False])
         added.append(times[True] - times[False])
         measured.append(seen - times[False])
@@ -179,7 +179,7 @@ def report() -> str:
     """Measure everything and return the report."""
     torch.set_num_threads(1)
     lines = [
-        "# What the harness costs",
+        "# Overhead of the harness",
         "",
         "Made by `python tests/benchmarks/overhead.py reports/overhead.md`; medians over"
         f" {PAIRS} pairs of processes, each of up to {STEPS} steps, one thread.",
@@ -190,7 +190,7 @@ def report() -> str:
         "",
         "## Hooks, no profiler running",
         "",
-        "| step | plain, us | added, us | +- | added, % | of it in measured steps, us | modules called |",
+        "| step | plain, us | added, us | +- | added, % | of which in measured steps, us | modules called |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, width, layers, spin_ms in (
@@ -205,9 +205,9 @@ def report() -> str:
         )
     lines += [
         "",
-        "The targets are 20 us a step, and 1 % of a step of 5 ms.",
+        "The targets are 20 us per step, and 1 % of a step of 5 ms.",
         "",
-        "## Windows: step time over the baseline's",
+        "## Windows: step time relative to the baseline's",
         "",
         "| step | warm-up | trace | after | start, ms | stop, ms | export, ms |",
         "|---|---|---|---|---|---|---|",

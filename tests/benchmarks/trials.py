@@ -48,7 +48,7 @@ class Trial:
     true_ms: float | None = None
     without_ms: float | None = None
     marked: tuple[int, ...] = ()
-    """Lines with the comment `planted`, where the script has one place that is to blame."""
+    """Lines with the comment `planted`, if the script has one place that is the cause."""
     named: bool = False
     """The first cause names a marked line, or one within two lines of it."""
     first_fix: str = ""
@@ -67,7 +67,7 @@ class Trial:
 
     @property
     def weak(self) -> bool:
-        """Taking the planted bottleneck away hardly helps: then it is not the truth."""
+        """Removing the planted bottleneck hardly helps: then it is not the truth."""
         if self.slow_ms is None or self.fixed_ms is None:
             return False
         return self.slow_ms / self.fixed_ms < LEAST_GAIN
@@ -145,12 +145,12 @@ def render(trials: list[Trial]) -> str:
     to_name = [t for t in counted if t.marked]
     named = sum(t.named for t in to_name)
     lines = [
-        "# Verdict against truth on scripts of other shapes",
+        "# Verdict and truth on other training scripts",
         "",
         f"{device}, torch {torch.__version__}. Written by `python tests/benchmarks/trials.py`.",
         "Planted: what the script was written to wait on (`compute-bound`: healthy). Slow, fixed: measured",
-        "alone, once each. Without it: the tool's figure for the step without the planted class. Line: where",
-        "one line is to blame, whether the first cause names it (or one within two lines of it).",
+        "without the tool, once each. Without it: the tool's figure for the step without the planted class.",
+        "Line: if one line is the cause, whether the first cause names it (or one within two lines of it).",
         "",
         f"**{right} of {len(counted)} verdicts are right, {named} of {len(to_name)} lines are named.**",
         "",
@@ -180,13 +180,13 @@ def render(trials: list[Trial]) -> str:
         lines.append("None.")
     weak = [t for t in trials if t.weak]
     if weak:
-        lines += ["", "## Not counted", "", "The planted bottleneck gained less than 1.15x when removed:"]
+        lines += ["", "## Not counted", "", "Removing the planted bottleneck gained less than 1.15x:"]
         lines += [f"- {t.name}: {ms(t.slow_ms)} to {ms(t.fixed_ms)} ms; verdict {t.verdict}" for t in weak]
     return "\n".join(lines + alternatives(trials)) + "\n"
 
 
 def alternatives(trials: list[Trial]) -> list[str]:
-    """Say where a second verdict counts as right, and why, in the script's own words."""
+    """Return where a second verdict counts as right, and why, in the script's own words."""
     lines = []
     for t in (t for t in trials if len(t.accepted) > 1):
         about = " ".join((ast.get_docstring(ast.parse((FOLDER / f"{t.name}.py").read_text())) or "").split())

@@ -1,4 +1,4 @@
-"""Measures our trace reader beside others on the same file, and writes what came out.
+"""Compares our trace reader with others on the same file, and writes the results.
 
     python -m venv /tmp/peers
     /tmp/peers/bin/pip install HolisticTraceAnalysis==0.5.0 torch-tb-profiler==0.4.3 "pandas<3"
@@ -85,10 +85,10 @@ def markdown(stored: dict[str, Any]) -> str:
         "",
         "Written by `tests/benchmarks/versus.py`; do not edit. One process per reading, readers taking",
         "turns; CPU seconds of the whole process, imports included (median of the rounds); the ratio to ours",
-        "is taken within each round. Wall time depends on what else the machine did; it is given for",
-        "orientation. The files are made by `tests/benchmarks/make_trace.py`. What each reader yields is not",
-        "the same: ours and HTA's a table of all events, `json.load` bare dictionaries, torch-tb-profiler's",
-        "table together with the data of its views; each is the least that the tool offers.",
+        "is taken within each round. Wall time depends on other load on the machine: it is only a rough",
+        "guide. The files are made by `tests/benchmarks/make_trace.py`. The readers return different things:",
+        "ours and HTA a table of all events, `json.load` plain dictionaries, torch-tb-profiler its table",
+        "together with the data of its views. Each is the least that the tool offers.",
     ]
     analyzed = stored.get(ANALYZED, {})
     readings = {title: entry for title, entry in stored.items() if title != ANALYZED}
@@ -145,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     readers = options.readers.split(",")
     if "ours" not in readers:
-        parser.error("ours is what the others are measured against")
+        parser.error("ours is needed: the others are compared with it")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / ("big.pt.trace.json" + (".gz" if options.packed else ""))
         write_trace(file, int(options.megabytes * 1e6))

@@ -45,7 +45,7 @@ def test_one_run_against_one_run_is_never_more_than_undecided(head):
     assert row.decision == "undecided"
     assert row.interval is None
     assert row.needed is not None
-    assert "one run a side" in row.note
+    assert "one run per side" in row.note
 
 
 def test_one_run_a_side_counts_only_where_it_looks_slower_than_its_own_noise_explains():

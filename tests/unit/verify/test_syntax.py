@@ -64,8 +64,8 @@ def test_a_contradicting_keyword_is_taken_away() -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("x = DataLoader(d, **options)\n", "is given \\*\\*options"),
-        ("x = DataLoader(*a)\n", "is given \\*arguments"),
+        ("x = DataLoader(d, **options)\n", "gets \\*\\*options"),
+        ("x = DataLoader(*a)\n", "gets \\*arguments"),
         ("x = Other(d)\n", "no such call"),
         ("x = DataLoader(d); y = DataLoader(e)\n", "2 such calls"),
         ("def broken(:\n", "cannot be parsed"),
