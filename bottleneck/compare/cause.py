@@ -81,7 +81,7 @@ def _placed(reason: Reason) -> str:
 
 
 def reasons_by_counter(base: Baseline, head: Baseline) -> dict[str, tuple[Reason, ...]]:
-    """Return what explains the growth of each counter that has grown, as far as it can be told."""
+    """Return what explains the growth of each counter that grew, as far as it is known."""
     one, other = base.counters, head.counters
     if one is None or other is None:
         return {}
@@ -101,7 +101,7 @@ def _grown_names(one: StepCounters, other: StepCounters) -> tuple[Reason, ...]:
 
 
 def _bare(name: str) -> str:
-    """Shorten a name to what tells it apart: of ATen's kernel templates, the functor in them."""
+    """Shorten a name to its distinctive part: for ATen's kernel templates, the functor in them."""
     name = name.removeprefix("aten::").removeprefix("void ")
     template = _TEMPLATE.search(name)
     functors = [word for word in _FUNCTOR.findall(name) if template is not None and word != template[1]]
@@ -130,7 +130,7 @@ def name_changes(one: StepCounters, other: StepCounters) -> tuple[NameChange, ..
 
 
 def _place(site: SourceSite, code: str, *, quoted: bool) -> tuple[str, ...]:
-    """What a line is recognised by after it has moved: its text, where both sides have it."""
+    """Return how a line is recognised after it moved: by its text, if both sides have it."""
     return (site.file, site.function, code) if quoted else (site.file, site.function)
 
 
@@ -195,7 +195,7 @@ def _new_breaks(before: Sequence[BreakSite], after: Sequence[BreakSite], label: 
 
 
 def finding_changes(base: Baseline, head: Baseline) -> tuple[FindingChange, ...]:
-    """Return findings that are new, gone, or dearer or cheaper by a tenth of their price."""
+    """Return findings that are new or gone, or whose price changed by a tenth."""
     if base.step_ms is None or head.step_ms is None:
         return ()  # a baseline of counters alone
     before = {finding.code: finding for finding in base.findings}

@@ -26,7 +26,7 @@ _ARGUMENTS = (
 
 
 def mismatches(base: Baseline, head: Baseline, *, allow: Sequence[str] = ()) -> tuple[Mismatch, ...]:
-    """Return what differs and makes the sides incomparable; what is not known is no mismatch."""
+    """Return the differences that make the sides incomparable; what is unknown is not a difference."""
     return tuple(
         Mismatch(what=what, base=one, head=other, allowed=what in allow)
         for what, one, other in _pairs(base, head)
@@ -77,7 +77,7 @@ def _elements(workload: Workload) -> str:
 
 
 def same_machine(base: Baseline, head: Baseline) -> bool:
-    """Return whether times can be laid side by side at all: same processor, cores and device."""
+    """Return whether times can be compared at all: same processor, cores and device."""
     one, other = base.machine, head.machine
     return (one.cpu, one.cores, one.device_name) == (other.cpu, other.cores, other.device_name)
 

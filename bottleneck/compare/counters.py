@@ -1,4 +1,4 @@
-"""Counters against counters: which grew beyond their limit.
+"""Compares counters: which grew beyond their limit.
 
 In: two baselines and the limits. Out: `CounterRow`s. A counter has no noise, so one run a side is
 enough; where the runs of one side disagree nevertheless, it fails only if its least is beyond the

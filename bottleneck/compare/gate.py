@@ -1,4 +1,4 @@
-"""The gate: run a script, and hold what was measured against a baseline or against another checkout.
+"""The gate: runs a script and compares its measurements with a baseline or with another checkout.
 
 In: what to run, what to hold it against, the settings. Out: `Held`. The history is read and added to here.
 """
@@ -35,7 +35,7 @@ WINDOWS = ("warmup", "baseline_steps", "steps")
 """Settings, fields of a plan and of a baseline that say how many steps each window has."""
 _TRACE_BYTES = 1_000_000_000
 _SECONDS = 600.0
-"""A window cut short by the clock counts other steps than the baseline did: CI has time limits of its own."""
+"""A window cut short by the clock would count other steps than the baseline: CI has its own time limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The rolling history: slow drift that no single comparison sees.
+"""The rolling history: finds slow drift that no single comparison can find.
 
 In: a folder of small JSON files, one per gate run, and this run. Out: `Drift` rows. Only runs of the
 same series count: same script, device, versions, batch, and the same baseline, so that accepting a

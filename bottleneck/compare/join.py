@@ -28,7 +28,7 @@ __all__ = ["counters_only", "join_runs"]
 _UNSTABLE_SETTINGS = frozenset(
     ("gc.frozen", "switch_interval_s", "environment.TORCHINDUCTOR_CACHE_DIR", "environment.PYTHONHASHSEED")
 )
-"""They depend on when and where they are read, and no step depends on them."""
+"""They depend on when and where they are read, not on the step."""
 _MOST_FINDINGS = 40
 _Moved = TypeVar("_Moved", SyncSite, BreakSite, LoaderArguments, OptimizerArguments)
 
@@ -76,12 +76,12 @@ def join_runs(diagnoses: Sequence[Diagnosis], *, root: Path | None = None) -> Ba
 
 
 def counters_only(baseline: Baseline) -> Baseline:
-    """Leave out everything that was timed: written anew on any machine, the rest is the same bytes."""
+    """Leave out everything that was timed: the rest is the same on any machine, byte for byte."""
     return msgspec.structs.replace(baseline, runs=(), step_ms=None, budget=(), findings=(), verdict=None)
 
 
 def _rounded(value: float | None) -> float | None:
-    """Six significant digits: more would change with every run and tell nothing."""
+    """Six significant digits: further digits change with every run and mean nothing."""
     return None if value is None else float(f"{value:.6g}")
 
 
@@ -188,7 +188,7 @@ def _counters(
 
 
 def _moved(item: _Moved, root: Path) -> _Moved:
-    """Tell the item's path from the root."""
+    """Return the item's path from the root."""
     return item if item.site is None else msgspec.structs.replace(item, site=_relative(item.site, root))
 
 

@@ -1,4 +1,4 @@
-"""Running the script again and again, so that there is something to compare.
+"""Runs the script repeatedly, so that there is something to compare.
 
 In: what to run, how often, in which folders. Out: run folders, in order. Two sides are run in turns,
 base head head base base head: whatever drifts on the machine meanwhile hits both alike.

@@ -1,4 +1,4 @@
-"""What the user points at, read as one side of a comparison.
+"""Reads what the user names as one side of a comparison.
 
 In: paths of run folders, of folders that hold several, of diagnosis.json files or of baselines. Out:
 a `Side`.
@@ -25,7 +25,7 @@ _LABELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side, and what it is called in the report."""
+    """One side, and its name in the report."""
 
     label: str
     baseline: Baseline
@@ -62,7 +62,7 @@ def _holds_a_run(folder: Path) -> bool:
 
 
 def _runs(path: Path) -> list[Path]:
-    """Return the runs that a path stands for: itself, or all runs in the folder.
+    """Return the runs of a path: itself, or all runs in the folder.
 
     Raises:
         InputError: there is nothing there.

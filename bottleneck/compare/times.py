@@ -1,4 +1,4 @@
-"""Step times against step times, from repeated runs.
+"""Compares step times, from repeated runs.
 
 In: two baselines and the settings. Out: `TimeRow`.
 """
@@ -24,7 +24,7 @@ _SUSPICIOUS = 3.0
 
 
 def median_of(runs: Sequence[RunTime]) -> float | None:
-    """Return the middle one of the runs' step times, ms; each is the mean over its run."""
+    """Return the median of the runs' step times, ms; each is the mean over its run."""
     return statistics.median(run.step_ms for run in runs) if runs else None
 
 

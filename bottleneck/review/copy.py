@@ -1,4 +1,4 @@
-"""Writes the copy of a trace that TensorBoard's profiler tab reads right.
+"""Writes the copy of a trace that TensorBoard's profiler tab reads correctly.
 
 In: the path of a trace, the lane to draw above it. Out: the copy, and a `Copied` that says what is in
 it. The trace itself is never touched.
@@ -53,7 +53,7 @@ class Copied:
     step_us: tuple[tuple[float, float], ...]
     """Begin and end of each on the host, microseconds of the file."""
     how: str
-    """How the steps were told, as `Steps.how`."""
+    """How the steps were found, as `Steps.how`."""
     without_python: bool = False
 
 
@@ -123,7 +123,7 @@ def _fitting(trace: Trace, steps: Steps, most_events: int) -> tuple[int, bool]:
 
 
 def _notes(trace: Trace, steps: Steps, first: int, *, without_python: bool) -> tuple[Notes, list[Event]]:
-    """Note what single events cannot tell; return also the steps to add where none are marked."""
+    """Note what single events do not show; also return the steps to add if none are marked."""
     calls = trace.calls[trace.correlation[trace.calls] > 0]
     low_us, launched = float("-inf"), None
     if first > 0 or without_python:
@@ -158,7 +158,7 @@ def _notes(trace: Trace, steps: Steps, first: int, *, without_python: bool) -> t
 
 
 def _steps(steps: Steps, first: int, thread: tuple[int | str, int | str]) -> list[Event]:
-    """Return marks for steps that were told otherwise: without, the plugin shows the window as one."""
+    """Return marks for steps found in other ways: without them, the plugin shows one single step."""
     return [
         {
             "ph": "X",

@@ -26,7 +26,7 @@ LANE = "Diagnosis"
 _LOADER = "enumerate(DataLoader)#"
 _LOADER_END = ".__next__"
 _OPERATOR_LABEL = re.compile(r"^Optimizer\.|^(Distributed)?DataParallel\.forward$")
-"""Labels that the plugin takes note of when they are operators, as they were before torch 1.13."""
+"""Labels that the plugin reads only if they are operators, as they were before torch 1.13."""
 _TENSOR_CORE_MARKS = (
     "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2",
     "first_layer_wgrad_kernel", "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm",
@@ -67,7 +67,7 @@ def collective_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What one event alone cannot tell; times in the file's own microseconds."""
+    """What a single event does not show; times in the file's own microseconds."""
 
     low_us: float = float("-inf")
     high_us: float = float("inf")

@@ -51,7 +51,7 @@ class Prepared:
 
 
 def prepare_beside(diagnosis: Diagnosis, folder: Path) -> tuple[str, ...]:
-    """Leave in a run folder what `tensorboard --logdir reports` shows; return what went wrong."""
+    """Write into a run folder what `tensorboard --logdir reports` shows; return what went wrong."""
     try:
         prepared = prepare_run(
             diagnosis, [folder], folder / FOLDER, run=folder.name, most_bytes=_BESIDE_BYTES
@@ -166,7 +166,7 @@ def _described(copied: Copied, rank: int) -> TraceFile:
 
 
 def _must_be_ours(folder: Path) -> None:
-    """Refuse to replace what was not prepared here: `--out reports` names the run's own folder.
+    """Refuse to replace what was not prepared here: `--out reports` would name the runs' own folder.
 
     Raises:
         InputError: the folder holds something else.

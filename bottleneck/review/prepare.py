@@ -61,7 +61,7 @@ def prepare_runs(
     diagnose: Callable[[Path], Diagnosis],
     say: Callable[[str], None],
 ) -> None:
-    """Write the log folder; a run that cannot be read is told and left out while others can.
+    """Write the log folder; a run that cannot be read is reported and left out, if others can be read.
 
     Args:
         runs: run folders and traces.
@@ -112,7 +112,7 @@ def _diagnosis(path: Path, diagnose: Callable[[Path], Diagnosis]) -> tuple[Diagn
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
-    """Return a name for the run, from its path; numbered when another one bears it."""
+    """Return a name for the run, from its path; numbered if another run has it."""
     # Not resolved: a link is named by whoever made it.
     whole = os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119
     stem = whole.partition(".")[0] or whole.strip(".") or "run"

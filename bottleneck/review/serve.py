@@ -1,4 +1,4 @@
-"""Runs TensorBoard on a folder, on this machine's own address only, and takes it down again whole.
+"""Runs TensorBoard on a folder, on this machine's local address only, and ends it completely.
 
 In: a log folder. Out: a running TensorBoard with its address; its messages go on to stderr, without
 those that say nothing. Its helpers (data server, a process per trace) share its process group, which

@@ -1,4 +1,4 @@
-"""Lets the stock PYTORCH_PROFILER tab work without internet.
+"""Makes the stock PYTORCH_PROFILER tab work without internet.
 
 In: nothing; the plugin's class is looked up when TensorBoard runs. Out: its routes, with the two pages
 that ask a CDN for scripts served with ours in their place. Where the plugin is absent, newer, or its

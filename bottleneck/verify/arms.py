@@ -117,7 +117,7 @@ class Arms:
         return variables
 
     def clean(self) -> None:
-        """Remove what only served the runs."""
+        """Remove what only the runs needed."""
         shutil.rmtree(self.folder / _CACHE, ignore_errors=True)
 
     def _record(
@@ -274,7 +274,7 @@ def _peak(counters: Counters | None) -> tuple[int | None, str]:
 
 
 def _startup(window: Window, step_ms: float, began_ns: int) -> float | None:
-    """Return the seconds before the timed steps that are no steps."""
+    """Return the seconds before the timed steps that were not spent in steps."""
     steps = window.steps
     if not steps.start_ns or not steps.index:
         return None

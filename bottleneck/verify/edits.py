@@ -1,4 +1,4 @@
-"""The edits that make winning fixes permanent: where, what, and a diff where it is known to the letter.
+"""The edits that make the best fixes permanent: where, what, and a diff if it is known exactly.
 
 In: a `Verification` with the lines at which patches acted. Out: `Edit`s; a joined diff; or files
 written, which is refused where git holds no clean copy to go back to.
@@ -96,7 +96,7 @@ def _last_applied(fix: str, verification: Verification) -> Applied | None:
 
 
 def script_file(cwd: Path, script: str | None, module: str | None) -> Path | None:
-    """Return the file that is run; of a module, where it lies as seen from the working folder."""
+    """Return the file that is run; for a module, its file as found from the working folder."""
     if script is not None:
         return cwd / script
     path = cwd.joinpath(*str(module).split("."))
@@ -212,7 +212,7 @@ def write_edits(edits: Sequence[Edit]) -> list[Path]:
 
 
 def must_be_clean(file: Path) -> None:
-    """See that git could bring this file back.
+    """Check that git could restore this file.
 
     Raises:
         InputError: it could not.

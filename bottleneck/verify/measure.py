@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["decide", "measure", "memory_change", "noise_of", "pays_after", "startup_change"]
 
 _COMMON = 10
-"""Fewer steps in common are no series."""
+"""Fewer steps in common are not a series."""
 _ALIKE = 0.7
 """Correlation of two runs' steps from which on the steps themselves differ, not the runs."""
 _BRACKETED = 0.75
@@ -44,7 +44,7 @@ def timed(runs: Sequence[RunRecord], fixes: tuple[str, ...]) -> list[RunRecord]:
 
 
 def noise_of(runs: Sequence[RunRecord], base: tuple[str, ...] = ()) -> Noise | None:
-    """Return how much the same thing differs from itself, run after run."""
+    """Return how much runs without a change differ from each other."""
     sessions = _sessions(runs, base)
     pairs = [(1.0, step_ratio(b, a)[0]) for session in sessions for a, b in pairwise(session)]
     found = neighbour_noise(pairs)
@@ -179,7 +179,7 @@ def startup_change(
 
 
 def pays_after(startup_seconds: float | None, measured: Measured | None) -> int | None:
-    """Return after how many steps added start-up is earned back; None if it never is."""
+    """Return after how many steps the added start-up is recovered; None if it never is."""
     if startup_seconds is None or measured is None or measured.after_ms >= measured.before_ms:
         return None
     if startup_seconds <= 0:

@@ -1,4 +1,4 @@
-"""Runs a verification from its beginning, or from where it was left, to its end.
+"""Runs a verification from its start, or from where it was stopped, to its end.
 
 In: what to run, candidates, a protocol. Out: `Verification`, written to verify.json after every run,
 so that Ctrl-C, a full budget or a lost machine leave what was measured.
@@ -175,7 +175,7 @@ class Session:
     # -- experiments ---------------------------------------------------------------------------
 
     def _experiment(self, candidate: Candidate, base: tuple[Wish, ...] = ()) -> Outcome:
-        """Run one candidate against what is in force already, until it is decided."""
+        """Run one candidate on top of what is already in force, until it is decided."""
         fixes = tuple(wish.fix for wish in base)
         ended: EndedBy | None = None
         while ended is None:
@@ -226,7 +226,7 @@ class Session:
         )
 
     def _note(self, outcome: Outcome) -> None:
-        """Put a row into the state, in the place of an earlier one about the same."""
+        """Put a row into the state, replacing an earlier row for the same fixes."""
         rows = list(self.state.outcomes)
         for i, row in enumerate(rows):
             if (row.fixes, row.base) == (outcome.fixes, outcome.base):
@@ -293,7 +293,7 @@ class Session:
         return time.monotonic() - self._began + recent + kept_back > budget
 
     def _kept_back(self, candidate: Candidate) -> float:
-        """Return the seconds that what helped already will need at the end, together.
+        """Return the seconds that combining the fixes that already helped will need at the end.
 
         A single fix that nothing was predicted of, or no gain, goes without rather than that: `--all` tries
         many of them, and the best ones together is what it is called for.

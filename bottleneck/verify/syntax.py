@@ -1,4 +1,4 @@
-"""Changing one call or adding one statement in Python source, with everything else left as it is.
+"""Changes one call or adds one statement in Python source, and leaves everything else as it is.
 
 In: source text, a line, what to change. Out: the new text, or a sentence why it cannot be done. libcst
 keeps comments, quotes and line breaks; a line number from a running frame finds the call.
@@ -32,7 +32,7 @@ _ZERO_GRAD_ORDER = ("set_to_none",)
 
 
 class CannotEditError(Exception):
-    """The source does not show, to the letter, what to change."""
+    """The source does not show exactly what to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def drop_statement(source: str, line: int, *, matches: Callable[[str], bool]) ->
 
 
 def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "torch") -> str:
-    """Return the source with statements behind the imports at its top.
+    """Return the source with statements after the imports at its top.
 
     Args:
         source: of the whole file.
