@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Edit", "Replay", "Schedule"]
 
+_ROWS = 65_536
 _BLOCK = 960
 """Launches per pass; below QUEUE_DEPTH, so that the queue limit of a pass is known before it."""
 
@@ -192,7 +193,7 @@ class Replay:
         p = self.program
         edit = edit or Edit()
         factors = edit.factors()
-        own = (p.work if edit.gone is None else p.work - edit.gone) @ factors
+        own = p.work @ factors if edit.gone is None else _left(p.work, edit.gone, factors)
         dropped = np.isin(p.kind, [int(k) for k in edit.drop_waits])
         if edit.drop_at is not None:
             dropped = dropped | edit.drop_at
@@ -244,6 +245,17 @@ class Replay:
         room = np.where(oldest > 0, end[np.maximum(oldest - 1, 0)], -np.inf)
         launches = launched > p.first_activity[block.first : block.last]
         return np.where(launches, room, -np.inf)
+
+
+def _left(
+    work: NDArray[np.float64], gone: NDArray[np.float64], factors: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the host time of each event that is left, (n,); piece by piece, since the tables are large."""
+    out = np.empty(len(work))
+    for begin in range(0, len(work), _ROWS):
+        piece = slice(begin, begin + _ROWS)
+        out[piece] = (work[piece] - gone[piece]) @ factors
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
