@@ -21,6 +21,8 @@ from .labels import PART_OF_WORK, WORK_OF_WAIT, Work
 from .program import PARTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from .program import Program
@@ -44,24 +46,25 @@ class Budget:
 
 def _host_curves(
     program: Program, schedule: Schedule, factors: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return moments (k,) and the host time spent per category up to each, (k, len(Work))."""
-    own = program.work * factors
+) -> Iterator[tuple[Work, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield per category that took time: moments (k,) and the host time spent in it up to each, (k,)."""
     n = len(program.kind)
     times = np.empty(2 * n + 1)
     times[0] = 0.0
     times[1::2] = schedule.issued
     times[2::2] = schedule.host
-    spent = np.zeros((2 * n + 1, len(Work)))
-    spent[1::2] = own
     tail = schedule.host - schedule.issued
     # Blocked time and the return from it belong to the wait.
     category = np.full(n, int(Work.SYNC))
     for kind, work in WORK_OF_WAIT.items():
         category[program.kind == kind] = work
-    spent[2::2][np.arange(n), category] = tail
     # Waiting for room in the queue shows as time beyond the event's own work: the device is busy then.
-    return times, np.cumsum(spent, axis=0)
+    for each in Work:
+        spent = np.zeros(2 * n + 1)
+        spent[1::2] = program.work[:, each] * factors[each]
+        spent[2::2] = np.where(category == each, tail, 0.0)
+        if spent.any():
+            yield each, times, np.cumsum(spent, out=spent)
 
 
 def step_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64]) -> Budget:
@@ -124,10 +127,8 @@ def _split_gaps(
     event, until = found.event[late], found.until[late]
     start = until - found.caused[late]
 
-    times, spent = _host_curves(program, schedule, factors)
     amounts = np.zeros((len(start), len(Work)))
-    for work in np.flatnonzero(spent[-1]).tolist():
-        curve = spent[:, work]
+    for work, times, curve in _host_curves(program, schedule, factors):
         amounts[:, work] = np.interp(until, times, curve) - np.interp(start, times, curve)
     for work in WORK_OF_WAIT.values():
         rows = np.flatnonzero(found.counts_for[late] == work)

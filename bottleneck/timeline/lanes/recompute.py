@@ -117,6 +117,8 @@ def checkpoint_ms(
     program, base = replay.program, calibration.base
     events = np.zeros(len(program.kind), dtype=bool)
     events[program.event[forward]] = True
-    twice = Edit(duration=np.where(forward, 2.0, 1.0), gone=np.where(events[:, None], -program.work, 0.0))
+    again = np.zeros_like(program.work)
+    again[events] = -program.work[events]
+    twice = Edit(duration=np.where(forward, 2.0, 1.0), gone=again)
     reference = replay.run(base).step_ns
     return max(0.0, true_ms * (replay.run(base.and_also(twice)).step_ns / reference - 1.0))
