@@ -123,7 +123,7 @@ def test_hooks_that_cannot_be_put_in_leave_the_script_alone(tmp_path: Path) -> N
     assert "could not be put in" in got.err
     assert got.code == 3
     assert read_run(got.folder).artefacts["harness"].status == "failed"
-    assert "watching failed (ModuleNotFoundError" in " ".join(got.out.split())
+    assert "failed to watch the script (ModuleNotFoundError" in " ".join(got.out.split())
 
 
 WRONG = {

@@ -377,7 +377,9 @@ def test_worker_processes_are_gone_after_the_stop(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
         """
+        import warnings
         from torch.utils.data import DataLoader, Dataset
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # on a machine of one core
         class Slow(Dataset):
             def __len__(self):
                 return 100_000

@@ -226,15 +226,16 @@ class TwoLines(Dataset[torch.Tensor]):
         return 64
 
     def __init__(self) -> None:
-        self.dear, self.cheap = (multiprocessing.Value("d", 0.0) for _ in range(2))
+        self.dear, self.cheap, self.worked = (multiprocessing.Value("d", 0.0) for _ in range(3))
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), time.thread_time()
         while time.perf_counter() - begun < 0.010:  # dear: burns the interpreter
             pass
-        between = time.perf_counter()
+        between, used = time.perf_counter(), time.thread_time() - used
         time.sleep(0.002)  # cheap: waits
-        with self.dear, self.cheap:
+        with self.dear, self.cheap, self.worked:
+            self.worked.value += used
             self.dear.value += between - begun
             self.cheap.value += time.perf_counter() - between
         return torch.zeros(2)
@@ -258,7 +259,9 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
     # let go of.
     true_share = dataset.dear.value / (dataset.dear.value + dataset.cheap.value)
     cheap_share = shares["cheap"] / sum(shares.values())
-    assert (1 - true_share) / 5 < cheap_share < (1 - true_share) + 0.3
+    # Where other programs have the processors, the sampler comes when the loader waits.
+    had_a_processor = dataset.worked.value / dataset.dear.value
+    assert (1 - true_share) / 5 < cheap_share < (1 - true_share) + 0.3 / had_a_processor
     assert sum(item.total_ms or 0 for item in production.sites) == pytest.approx(
         sum(production.fetch_ms) + sum(production.collate_ms), rel=0.01
     )
