@@ -1,7 +1,4 @@
-"""Options of `verify`, and which of them exclude each other.
-
-In: the options given. Out: a decorator that adds options; an error where two contradict each other.
-"""
+"""Options of `verify`: a decorator that adds them, and an error where two contradict each other."""
 
 from __future__ import annotations
 

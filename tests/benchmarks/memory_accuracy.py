@@ -185,7 +185,7 @@ def near_cap() -> str:
         evidence.value or 0.0
         for finding in diagnosis.findings
         for evidence in finding.evidence
-        if "given back to the driver" in evidence.text
+        if "returned to the driver per step" in evidence.text
     )
     return NEAR_CAP.format(frees=frees, extra=extra) + "\n".join(lines) + "\n"
 

@@ -239,7 +239,7 @@ def test_a_failure_that_the_script_catches_joins_the_history() -> None:
     summary = memory_of("oom-caught")
     assert summary.steps == 5
     assert summary.out_of_memory is not None and summary.out_of_memory.caught
-    assert "went on" in found("oom-caught", "BN213").title
+    assert "script continued" in found("oom-caught", "BN213").title
 
 
 def test_the_published_comparison_is_that_of_the_recordings() -> None:

@@ -348,8 +348,8 @@ def test_losses_gone_bad_are_harm_whatever_the_speed(tmp_path: Path) -> None:
         (["--resume", "train.py"], "No verification to resume"),
         (["--pairs", "1", "--fix", "FX311", "train.py"], "1"),
         (["--out", ".", "--fix", "FX311", "train.py"], "already exists"),
-        (["--fix", "FX101:workers=2", "train.py"], "FX101 has no option 'workers'. It takes num_workers"),
-        (["--fix", "FX101:num_workers=many", "train.py"], "num_workers is a whole number"),
+        (["--fix", "FX101:workers=2", "train.py"], "FX101 has no option 'workers'. Its options: num_workers"),
+        (["--fix", "FX101:num_workers=many", "train.py"], "num_workers must be a whole number"),
         (["--fix", "FX311:fused=true", "train.py"], "It has no options"),
         (["--fix", "FX602", "--launcher", "nosuchprogram", "train.py"], "there is no program"),
         (["--fix", "FX602", "--launcher", "torchrun '", "train.py"], "cannot be read"),
@@ -419,5 +419,5 @@ def test_a_run_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> N
     got = verify(tmp_path, "--out", "v", "--steps", "20", "--run-limit", "0.3", "train.py", "--fix", "FX311")
     assert got.returncode == 0, got.stderr
     (row,) = result(tmp_path / "v")["outcomes"]
-    assert (row["verdict"], row["reason"]) == ("failed", "not done within 18 s")
+    assert (row["verdict"], row["reason"]) == ("failed", "it did not end within 18 s")
     assert left_behind(tmp_path) == []

@@ -127,7 +127,7 @@ def test_edits_of_a_package_are_shown_written_and_refused(tmp_path: Path) -> Non
     assert git(project, "status", "--porcelain") == "", "nothing but --write edits"
     reasons = [edit["reason"] for edit in state["edits"] if not edit["diff"]]
     assert len(reasons) == 1
-    assert "is given **options" in reasons[0]
+    assert "gets **options" in reasons[0]
     assert "FX101 is left to you" in got.stderr
 
     # A verification that is complete is not run again for its edits.

@@ -250,7 +250,7 @@ def test_growth_is_not_told_of_few_steps_or_across_the_captures() -> None:
         ({"segments": [{"address": 10**6000}]}, "whole number"),
         ({"segments": [], "device_traces": []}, "is empty"),
         ({"segments": [1]}, "list of dicts"),
-        ("text", "no memory snapshot"),
+        ("text", "not a memory snapshot"),
     ],
 )
 def test_what_cannot_be_read_ends_in_an_error_and_no_traceback(

@@ -68,7 +68,7 @@ def test_what_was_left_is_told_before_the_script_starts(place: Place) -> None:
     told: list[str] = []
 
     def start(plan: Plan) -> Ended:
-        assert told == ["a run that was killed before it was whole lies in run.left now"]
+        assert told == ["moved an earlier run that was killed to run.left"]
         return process("main")(plan)
 
     run_script(PLAN, place=place, start=start, say=told.append)
@@ -102,7 +102,7 @@ def test_the_leading_rank_waits_for_the_others(
     assert (run.folder / "rank1").is_dir() == (other == "reports")
     assert run.missing == (() if other == "reports" else (1,))
     if run.missing:
-        assert run.absence == "ranks [1] left no whole folder within 0 s"
+        assert run.absence == "ranks [1] left no complete folder within 0 s"
 
 
 def test_a_rank_that_does_not_lead_leaves_the_folder_to_the_one_that_does(tmp_path: Path) -> None:
