@@ -89,9 +89,9 @@ class EventBuffer:
     """
 
     __slots__ = (
-        "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark",
-        "_observer", "_steps", "_stop", "_updates", "ask", "busy", "goes_on", "holding", "in_backward",
-        "in_optimizer", "note", "thread", "updated_in_backward",
+        "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark", "_observer",
+        "_steps", "_stop", "_updates", "ask", "busy", "goes_on", "holding", "in_backward", "in_optimizer",
+        "note", "thread", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:

@@ -145,7 +145,7 @@ class Agent:
     def ignore_events(self) -> None:
         """This process is a fork of the one that is watched: take no event any more."""
         self.buffer.close()
-        self._hooks.widen()
+        self.released()
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""

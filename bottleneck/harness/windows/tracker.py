@@ -118,26 +118,31 @@ class Tracker:
         """Take in events; `held`: since the last cut or before it, so that no window changes by them."""
         meanings, clock = self._meanings, self.clock
         self.meter.late = held
-        # The phase that the entry before has begun, if it may end at once.
-        phase, since = "", 0
+        # The phase that the entry before has begun, which may end at once.
+        phase: str | None = None
+        since = 0
         try:
             for event, begins, now, what in entries:
-                ends_step, begin, end = meanings[event]
-                if not begins:
-                    took_ns = clock.spend(phase, since, now) if phase else clock.leave(now)
-                    phase = ""
-                    if end is not None:
-                        end(now, what, took_ns)
+                if begins:
+                    if phase is not None:
+                        clock.enter(phase, since)
+                    ends_step, begin, end = meanings[event]
+                    if ends_step is not None and ends_step():
+                        self.cut(now)
+                    if begin is not None:
+                        begin(what)
+                    phase, since = what if event is LABEL else event.phase or None, now
                     continue
-                if phase:
-                    clock.enter(phase, since)
-                if ends_step is not None and ends_step():
-                    self.cut(now)
-                if begin is not None:
-                    begin(what)
-                phase, since = what if event is LABEL else event.phase, now
+                if phase is not None:
+                    took_ns = clock.spend(phase, since, now)
+                    phase = None
+                else:
+                    took_ns = clock.leave(now)
+                    end = meanings[event].end
+                if end is not None:
+                    end(now, what, took_ns)
         finally:
-            if phase:
+            if phase is not None:
                 clock.enter(phase, since)
             self.meter.late = False
 

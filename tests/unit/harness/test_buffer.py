@@ -131,7 +131,19 @@ def make_tracker() -> tuple[Tracker, FakeCapture]:
     return tracker, capture
 
 
-HAPPENINGS = ("fetch", "forward", "evaluation", "backward", "step", "scaler", "zero_grad", "label", "collect")
+HAPPENINGS = (
+    "fetch",
+    "forward",
+    "evaluation",
+    "backward",
+    "step",
+    "scaler",
+    "zero_grad",
+    "label",
+    "nameless",
+    "workers",
+    "collect",
+)
 OPTIMIZER_OBJECT = object()
 """One, so that its identity is the same in both programs."""
 WHAT: dict[str, tuple[Event, Any]] = {
@@ -144,6 +156,7 @@ WHAT: dict[str, tuple[Event, Any]] = {
     "scaler": (SCALER, (None, OPTIMIZER_OBJECT)),
     "zero_grad": (ZERO_GRAD, True),
     "label": (LABEL, "mine"),
+    "nameless": (LABEL, ""),
 }
 WITH_LOADER = ["fetch", "zero_grad", "forward", "backward", "step"]
 WITHOUT = ["zero_grad", "forward", "backward", "step"]

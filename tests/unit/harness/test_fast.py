@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,16 @@ from torch_bottleneck.harness.events.hooks import Hooks
 from torch_bottleneck.harness.process.agent import Agent
 from torch_bottleneck.harness.process.progress import Progress
 from torch_bottleneck.harness.process.stopping import Stopper
+from torch_bottleneck.harness.windows.lengths import STEPS_HELD
+from torch_bottleneck.harness.windows.tracker import Tracker
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.runs.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from torch_bottleneck.harness.events.buffer import Entry
     from torch_bottleneck.harness.events.table import Event
     from torch_bottleneck.harness.windows.table import Row
 
@@ -185,9 +189,25 @@ def updating_in_backward() -> None:
         model(x).sum().backward()
 
 
+def updating_in_backward_and_at_times_after_it() -> None:
+    model = nn.Linear(4, 4)
+    optimizer, other = (torch.optim.SGD([part], lr=1e-3) for part in (model.weight, model.bias))
+
+    def update(parameter: torch.Tensor) -> None:
+        del parameter
+        optimizer.step()
+
+    model.weight.register_post_accumulate_grad_hook(update)
+    for i, (x,) in enumerate(loader()):
+        model(x).sum().backward()
+        if i < 8 or i % 16 == 0:
+            other.step()
+
+
 PROGRAMS = (
     plain, without_a_loader, accumulating, two_players, evaluating, epochs, cycling, with_a_closure,
     with_a_gradient_inside, failing_at_times, updating_in_backward,
+    updating_in_backward_and_at_times_after_it,
 )  # fmt: skip
 
 
@@ -240,6 +260,61 @@ def test_the_account_is_the_same(
     assert [(facts.fetches, len(facts.wait_ms), facts.role) for facts in one] == [
         (facts.fetches, len(facts.wait_ms), facts.role) for facts in two
     ]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_no_more_steps_are_held_than_may_be(
+    program: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_over: list[int] = []
+    whole = Tracker.take
+
+    def take(self: Tracker, entries: Iterable[Entry], *, held: bool) -> None:
+        before = self.steps
+        whole(self, entries, held=held)
+        handed_over.append(self.steps - before)
+
+    monkeypatch.setattr(Tracker, "take", take)
+    account(program, tmp_path)
+    # Fetches that have ended for good, as those of a cycled loader, are waited for.
+    assert max(handed_over) < STEPS_HELD or program is cycling
+
+
+class Raising(torch.optim.SGD):
+    """Raises at one of its steps."""
+
+    steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        if self.steps == STEPS // 2:
+            message = "not this time"
+            raise RuntimeError(message)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("with_loader", [True, False])
+def test_an_exception_out_of_an_optimizer_does_not_end_the_cuts(with_loader: bool, tmp_path: Path) -> None:
+    agent = make_agent(tmp_path)
+    model = nn.Linear(4, 4)
+    optimizer = Raising(model.parameters(), lr=1e-3)
+    try:
+        for (x,) in loader() if with_loader else [(torch.randn(4, 4),)] * STEPS:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            if optimizer.steps == STEPS // 2 - 1:
+                assert agent.buffer.holding
+                cuts = agent.steps
+            with contextlib.suppress(RuntimeError):
+                optimizer.step()
+        agent.buffer.release()
+    finally:
+        agent.uninstall()
+    assert optimizer.steps == STEPS
+    assert agent.steps >= cuts + STEPS // 2 - 1
+    assert agent.buffer.in_optimizer == 0
+    assert agent.clock.depth == 0
 
 
 def test_a_usual_step_calls_no_function_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,6 +471,7 @@ def test_a_forked_child_notes_nothing(tmp_path: Path) -> None:
                 assert agent.buffer.innermost(["nothing is held"]) == "nothing is held"
                 assert agent.steps == steps
                 assert not agent.buffer.holding
+                assert agent._meter.garbage.sink is None, "a worker that lives long keeps no collections"
                 break
     finally:
         agent.uninstall()
