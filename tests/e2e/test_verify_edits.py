@@ -128,7 +128,7 @@ def test_edits_of_a_package_are_shown_written_and_refused(tmp_path: Path) -> Non
     reasons = [edit["reason"] for edit in state["edits"] if not edit["diff"]]
     assert len(reasons) == 1
     assert "gets **options" in reasons[0]
-    assert "FX101 is left to you" in got.stderr
+    assert "FX101 must be edited by hand" in got.stderr
 
     # A verification that is complete is not run again for its edits.
     copy = tmp_path / "copy"
@@ -139,7 +139,7 @@ def test_edits_of_a_package_are_shown_written_and_refused(tmp_path: Path) -> Non
     (copy / "v" / "verify.json").write_text(moved)
     dirty = verify(copy, "v", "--resume", "--write")
     assert dirty.returncode == 2
-    assert "data.py has changes that are not committed" in dirty.stderr
+    assert "data.py has uncommitted changes" in dirty.stderr
     assert sources(copy)["package/more/other.py"] == OTHER, "all or nothing"
 
     written = verify(project, "v", "--resume", "--write")
