@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def thresholds(only: str = "") -> list[Threshold]:
 
 def moved(value: Any, factor: float) -> Any:
     """Return a number or a table of numbers times the factor; None for anything else."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, Enum)):
         return None
     if isinstance(value, int):
         return (
@@ -100,7 +101,7 @@ def moved(value: Any, factor: float) -> Any:
         )
     if isinstance(value, float):
         return value * factor
-    if isinstance(value, dict) and value and all(isinstance(v, (int, float)) for v in value.values()):
+    if isinstance(value, dict) and value and all(type(v) in (int, float) for v in value.values()):
         return {key: moved(v, factor) for key, v in value.items()}
     if isinstance(value, tuple) and value and all(isinstance(v, float) for v in value):
         return tuple(v * factor for v in value)
