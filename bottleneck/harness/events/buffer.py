@@ -13,7 +13,10 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .table import COLLECTED, EVALUATION, FETCH, LABEL, OPTIMIZER, UPDATE_ELSEWHERE
+import torch
+
+from ..torch_private import is_traced_module
+from .table import BACKWARD, COLLECTED, EVALUATION, FETCH, FORWARD, LABEL, OPTIMIZER, UPDATE_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -186,11 +189,12 @@ class EventBuffer:
         """Whether the calling thread is the training thread, or none is known yet."""
         return self.thread is None or self.thread == get_ident()
 
-    def begin(self, event: Event, subject: Any = None) -> bool:
+    def begin(self, event: Event, subject: Any = None) -> Event | None:
         """Something begins.
 
         Returns:
-            False where it is none of the training thread's: then `end` is not to be called.
+            The event, which without gradients is not a forward but an evaluation; None where it is none
+            of the training thread's: then `end` is not to be called.
         """
         thread = get_ident()
         if thread != self.thread:
@@ -198,10 +202,12 @@ class EventBuffer:
                 if event is OPTIMIZER and self.thread != NOBODY:
                     self.updated_in_backward = self.holding
                     self.note((UPDATE_ELSEWHERE, BEGINS, perf_counter_ns(), None))
-                return False
+                return None
             if event.names_thread:
                 self.thread = thread
         now = perf_counter_ns()
+        if event is FORWARD and not (torch.is_grad_enabled() or is_traced_module(subject)):
+            event = EVALUATION
         held = self.holding
         if held and not self._is_due(event):
             if event is EVALUATION and not self._evaluated:
@@ -213,10 +219,12 @@ class EventBuffer:
             self._observer.begin(event, subject, now, paused=held)
             if self.holding:
                 self._limit = self._observer.steps_to_hold()
-        self.busy += event.hides_calls
-        self.in_optimizer += event.updates
-        self.in_backward += event.ends_step == "backward"
-        return True
+        if event.hides_calls:
+            self.busy += 1
+            self.in_backward += event is BACKWARD
+        elif event.updates:
+            self.in_optimizer += 1
+        return event
 
     def _is_due(self, event: Event) -> bool:
         """Whether an event is taken at once although events are held: the step ends here, or holding does."""
@@ -250,9 +258,11 @@ class EventBuffer:
         """What began has ended; `result` is what a fetch returned, None where it raised."""
         now = perf_counter_ns()
         what = event.ends_with(subject, result) if event.ends_with is not None else None
-        self.in_optimizer = max(0, self.in_optimizer - event.updates)
-        self.busy -= event.hides_calls
-        self.in_backward -= event.ends_step == "backward"
+        if event.hides_calls:
+            self.busy -= 1
+            self.in_backward -= event is BACKWARD
+        elif event.updates and self.in_optimizer:
+            self.in_optimizer -= 1
         self.note((event, ENDS, now, what))
         if not self.holding:
             self.flush()
@@ -268,7 +278,7 @@ class EventBuffer:
                 self.updated_in_backward = True
             elif not self.in_optimizer:
                 self.updated()
-        elif self.updated_in_backward and event.ends_step == "backward" and not self.in_backward:
+        elif self.updated_in_backward and event is BACKWARD and not self.in_backward:
             self.updated()
 
     def updated(self) -> None:

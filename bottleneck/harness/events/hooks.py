@@ -26,7 +26,6 @@ from .replacing import Replacements
 from .table import (
     BACKWARD,
     COPY,
-    EVALUATION,
     FETCH,
     FORWARD,
     OPTIMIZER,
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
-    Seen = tuple[Event, Any] | None
-    """An event and what it is about; None: this call is none."""
 
 __all__ = ["Hooks", "goes_to_device"]
 
@@ -81,17 +78,17 @@ class Hooks:
         """Put everything in. What this torch does not have is left out."""
         put = self._replaced.put
         self.plain_call = torch.nn.Module.__call__
-        put(torch.nn.Module, "__call__", self._watch(_call, hidden=True))
+        put(torch.nn.Module, "__call__", self._watch(FORWARD))
         owner = torch_private.engine_owner()
         if owner is not None:
-            put(*owner, self._watch(_backward))
-        put(torch_private.LoaderIterator, "__next__", self._watch(_fetch))
-        put(loader_module.DataLoader, "__iter__", self._watch(_workers))
-        self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._watch(_zero_grad))
+            put(*owner, self._watch(BACKWARD, _accumulates))
+        put(torch_private.LoaderIterator, "__next__", self._watch(FETCH))
+        put(loader_module.DataLoader, "__iter__", self._watch(WORKERS))
+        self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._watch(ZERO_GRAD, _set_to_none))
         put(optim_module.Optimizer, "__init__", self._optimizer_init)
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
-            put(scaler, "step", self._watch(_scaler_step))
+            put(scaler, "step", self._watch(SCALER, _scaler_and_optimizer))
         session = autograd_profiler.profile
         if hasattr(session, "_prepare_trace"):
             put(session, "_prepare_trace", self._prepare_trace)
@@ -140,7 +137,7 @@ class Hooks:
         if module_call is None or not chosen or any(kind.__call__ is not module_call for kind in chosen):
             return False
         self._narrowed.set(torch.nn.Module, "__call__", self.plain_call)
-        wide = self._watch(_call, hidden=True)(_call_module)
+        wide = self._watch(FORWARD)(_call_module)
         for kind in chosen:
             self._narrowed.put(kind, "__call__", lambda _plain: fast.root_call(buffer, wide))
         return True
@@ -159,7 +156,7 @@ class Hooks:
         """
         if not self._copies.entries:
             for name in ("to", "cuda"):
-                self._copies.put(torch.Tensor, name, self._watch(_copy))
+                self._copies.put(torch.Tensor, name, self._watch(COPY, _moves))
 
     def unlabel_copies(self) -> None:
         """Stop reporting copies."""
@@ -168,34 +165,36 @@ class Hooks:
     # -- the wrappers --------------------------------------------------------------------------
 
     def _watch(
-        self, seen: Callable[[Args, Kwargs], Seen], *, hidden: bool = False
+        self, event: Event, about: Callable[[Args, Kwargs], Any] | None = None
     ) -> Callable[[Function], Function]:
         """Return what wraps a function whose calls are events.
 
         Args:
-            seen: tells which event a call is.
-            hidden: inside an event that hides calls of modules, it is none.
+            event: which one.
+            about: returns from the arguments what it is about, or None where the call is no such event;
+                without it, it is about the first argument.
         """
         buffer, range_of = self._buffer, torch_private.record_function
+        calls_module = event is FORWARD
 
         def make(original: Function) -> Function:
             def call(*args: Any, **kwargs: Any) -> Any:
                 # is_compiling() must come first: dynamo would guard on the rest.
-                if _is_compiling() or (hidden and buffer.busy):
+                if _is_compiling() or (calls_module and buffer.busy):
                     return original(*args, **kwargs)
-                event_and_subject = seen(args, kwargs)
-                if event_and_subject is None or not buffer.begin(*event_and_subject):
+                subject = args[0] if about is None else about(args, kwargs)
+                begun = None if subject is None else buffer.begin(event, subject)
+                if begun is None:
                     return original(*args, **kwargs)
-                event, subject = event_and_subject
                 result = None
                 try:
                     if autograd_profiler._is_profiler_enabled:
-                        with range_of(event.phase):
+                        with range_of(begun.phase):
                             result = original(*args, **kwargs)
                     else:
                         result = original(*args, **kwargs)
                 finally:
-                    buffer.end(event, subject, result)
+                    buffer.end(begun, subject, result)
                 return result
 
             return call
@@ -253,39 +252,23 @@ def _call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     return torch.nn.Module.__call__(self, *args, **kwargs)
 
 
-# -- which event a call is -------------------------------------------------------------------------
+# -- what an event is about ------------------------------------------------------------------------
 
 
-def _call(args: Args, _kwargs: Kwargs) -> Seen:
-    trains = torch.is_grad_enabled() or torch_private.is_traced_module(args[0])
-    return FORWARD if trains else EVALUATION, args[0]
+def _accumulates(args: Args, kwargs: Kwargs) -> bool | None:
+    return bool(kwargs.get("accumulate_grad", False)) if torch_private.is_real_loss(args[0]) else None
 
 
-def _backward(args: Args, kwargs: Kwargs) -> Seen:
-    if not torch_private.is_real_loss(args[0]):
-        return None
-    return BACKWARD, bool(kwargs.get("accumulate_grad", False))
+def _set_to_none(args: Args, kwargs: Kwargs) -> bool:
+    return bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else True))
 
 
-def _fetch(args: Args, _kwargs: Kwargs) -> Seen:
-    return FETCH, args[0]
+def _scaler_and_optimizer(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
+    return args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
 
 
-def _workers(args: Args, _kwargs: Kwargs) -> Seen:
-    return WORKERS, args[0]
-
-
-def _zero_grad(args: Args, kwargs: Kwargs) -> Seen:
-    return ZERO_GRAD, kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
-
-
-def _scaler_step(args: Args, kwargs: Kwargs) -> Seen:
-    return SCALER, (args[0], args[1] if len(args) > 1 else kwargs.get("optimizer"))
-
-
-def _copy(args: Args, kwargs: Kwargs) -> Seen:
-    moves = args[0].device.type == "cpu" and goes_to_device(args[1:], kwargs)
-    return (COPY, None) if moves else None
+def _moves(args: Args, kwargs: Kwargs) -> bool | None:
+    return True if args[0].device.type == "cpu" and goes_to_device(args[1:], kwargs) else None
 
 
 def goes_to_device(args: Args, kwargs: Kwargs) -> bool:

@@ -205,8 +205,9 @@ def test_a_long_stretch_without_an_update_is_handed_over_at_a_safe_point(event: 
     run.hold(10)
     handed_over: list[bool] = []
     for _ in range(8000):
-        assert run.buffer.begin(event, True)
-        run.buffer.end(event)
+        begun = run.buffer.begin(event, True)
+        assert begun is event
+        run.buffer.end(begun)
         handed_over.append(bool(run.observer.at_once))
     assert not any(handed_over[:1000])
     assert handed_over[-1]
@@ -260,12 +261,12 @@ def test_the_phase_that_is_open_is_told_from_what_is_held() -> None:
 def test_other_threads_are_not_noted_but_for_their_updates() -> None:
     run = Run([(name, 7) for name in WITH_LOADER * 5])
     run.hold(10)
-    begun: list[bool] = []
+    begun: list[Event | None] = []
     ask = lambda: begun.extend(run.buffer.begin(*what) for what in WHAT.values())  # noqa: E731
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    assert begun == [False] * len(WHAT)
+    assert begun == [None] * len(WHAT)
     assert run.buffer.updated_in_backward
 
 

@@ -321,7 +321,7 @@ def test_a_usual_step_calls_no_function_of_ours(tmp_path: Path, monkeypatch: pyt
     asked: list[str] = []
     whole = EventBuffer.begin
 
-    def begin(self: EventBuffer, event: Event, subject: Any = None) -> bool:
+    def begin(self: EventBuffer, event: Event, subject: Any = None) -> Event | None:
         asked.append(event.name)
         return whole(self, event, subject)
 
