@@ -7,10 +7,12 @@ own, so a script that is killed or crashes still gets its report.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from ..errors import ScriptError
 from ..model.codes import BottleneckClass
@@ -60,6 +62,7 @@ def command(
 
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined, 4 the script itself failed.
     """
+    from ..runs.launch import launch
     from ..runs.place import choose_place
     from ..runs.run_script import run_script
     from ..runs.target import find_target
@@ -67,15 +70,30 @@ def command(
     target = find_target(module, script, verb="diagnose")
     arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
     plan = Plan(script=target.script, module=module, args=arguments, memory=not no_memory, **options)
-    run = run_script(plan, place=choose_place(out, plan), say=say)
+    place = choose_place(out, plan)
+    if place.world_size > 1:
+        plan = msgspec.structs.replace(plan, trial_seconds=0.0)
+    attend = partial(_answer, place.working, plan.trial_seconds) if plan.trial_seconds else None
+    run = run_script(plan, place=place, start=partial(launch, attend=attend), say=say)
     ctx.exit(_conclude(run, format_=format_, verbose=plan.verbose))
+
+
+def _answer(working: Path, seconds: float) -> None:
+    """Tell a process of the run that has captured everything what to try, if it asks."""
+    from ..runs.asking import answer, find_question
+
+    folder = find_question(working)
+    if folder is not None:
+        from ..diagnose.trials import trials_for
+
+        answer(folder, trials_for(folder, seconds))
 
 
 def _conclude(run: RunFolder, *, format_: str, verbose: bool) -> int:
     """Analyse the run folder, report, and return the exit code."""
     from ..runs.layout import holds_steps
 
-    failed = bool(run.ended.returncode)
+    failed = run.failed
     if run.folder is None:
         return ScriptError.exit_code if failed else 0
     if run.ended_by_ctrl_c:

@@ -48,6 +48,13 @@ diagnose_options = together(
         show_default=True,
         help="Time limit for the measured windows, after warm-up.",
     ),
+    click.option(
+        "--trial-seconds",
+        type=FiniteRange(min=0),
+        default=45.0,
+        show_default=True,
+        help="Time for trying suggested fixes in the running script, after the capture; 0: none.",
+    ),
     format_option,
     verbose_option,
     quiet_option,

@@ -34,6 +34,7 @@ from .choice import best_pair, verdicts_own_first
 from .counted import counters_of
 from .ranks import critical, rank_rows, skew_of
 from .reading import Reading, read_rank
+from .trials import by_measurement
 
 __all__ = ["diagnose_paths"]
 
@@ -69,7 +70,8 @@ def diagnose_paths(
         step.true_ms,
         breaks=compiled.breaks if compiled is not None else (),
     )
-    suggestions = verdicts_own_first(matched, verdict, {f.code for f in findings if not f.note})
+    promising = verdicts_own_first(matched, verdict, {f.code for f in findings if not f.note})
+    suggestions = by_measurement(promising, reading.rank.tried, run, step.true_ms)
     return Diagnosis(
         tool_version=__version__,
         created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),

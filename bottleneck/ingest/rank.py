@@ -15,6 +15,7 @@ from .reader import read_trace
 
 if TYPE_CHECKING:
     from ..model.run import CompileFacts, LoaderFacts, Run
+    from ..model.tried import TriedFixes
     from ..timeline.trace.table import Trace
 
 __all__ = ["Rank"]
@@ -30,6 +31,8 @@ class Rank:
     loaders: tuple[LoaderFacts, ...] | None = None
     """None: not measured; empty: no loader was seen."""
     compile: CompileFacts | None = None
+    tried: TriedFixes | None = None
+    """Fixes tried in the running process."""
     trace_path: Path | None = None
     snapshot_path: Path | None = None
     failure_path: Path | None = None

@@ -13,6 +13,7 @@ import msgspec
 from ..model.documents import RUN_FILE, read_run
 from ..model.run import CompileFacts, LoaderFacts, Run
 from ..model.snapshot import FAILURE_SUFFIX
+from ..model.tried import TriedFixes
 from .rank import Rank
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def read_rank(folder: Path) -> Rank:
         )
     loaders = _side_file(folder / "loader.json", list[LoaderFacts], problems)
     compiled = _side_file(folder / "compile.json", CompileFacts, problems)
+    tried = _side_file(folder / "trials.json", TriedFixes, problems)
     trace = _artefact(folder, run, "trace", "*.json*", problems)
     snapshot = _artefact(folder, run, "memory", "*.snapshot.pickle*", problems)
     failure = _failure_snapshot(folder)
@@ -89,6 +91,7 @@ def read_rank(folder: Path) -> Rank:
         run=run,
         loaders=None if loaders is None else tuple(loaders),
         compile=compiled,
+        tried=tried,
         trace_path=trace,
         snapshot_path=snapshot,
         failure_path=failure,

@@ -40,7 +40,7 @@ class Risk(str, Enum):
 
 
 class Arithmetic(str, Enum):
-    """What a fix does to the numbers; decides how far the loss may change (verify/tolerances.py)."""
+    """What a fix does to the numbers; decides how far the loss may change (catalog/tolerances.py)."""
 
     SAME = "the same arithmetic"
     REORDERED = "the same arithmetic in another order"
@@ -191,6 +191,32 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["stable", "preview", "removed"] = "stable"
 
 
+TriedVerdict: TypeAlias = Literal["faster", "slower", "no-difference", "undecided", "failed", "not-tried"]
+"""failed: the step raised an error with the fix. not-tried: it cannot be switched while a program runs, or
+time or the script ended first."""
+LossVerdict: TypeAlias = Literal["same", "close", "changed", "not-compared"]
+"""same: equal except for rounding. close: within what the fix may change."""
+
+
+class MeasuredHere(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fix did to the step in the running process."""
+
+    verdict: TriedVerdict
+    speedup: float | None = None
+    """Step without over step with: above 1 is faster."""
+    low: float | None = None
+    high: float | None = None
+    """95 % interval of `speedup`."""
+    step_ms: float | None = None
+    """The true step over `speedup`."""
+    pairs: int = 0
+    loss: LossVerdict = "not-compared"
+    loss_change: float | None = None
+    """Largest relative difference of the loss over the first steps."""
+    note: str = ""
+    """Why it failed or was not tried; what was found changed."""
+
+
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """A fix as suggested for one run, fully resolved: a reporter looks nothing up."""
 
@@ -222,3 +248,13 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Source, ...] = ()
     note: bool = False
     """True: worth knowing, listed last, never with a prediction."""
+    measured: MeasuredHere | None = None
+    """What it did to the step in the running process; None where it was not to be tried there."""
+
+    @property
+    def helps(self) -> bool | None:
+        """Whether it was measured to help, the loss being what the fix may make of it; None: not known."""
+        measured = self.measured
+        if measured is None or measured.verdict in ("undecided", "not-tried"):
+            return None
+        return measured.verdict == "faster" and measured.loss != "changed"

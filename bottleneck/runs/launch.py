@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from .plan import encode_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import FrameType
 
     from .plan import Plan
@@ -39,6 +39,9 @@ ENVIRONMENT = {
     "KINETO_LOG_LEVEL": "99",
 }
 """Set for the script's process where the user has not set them."""
+
+
+ATTEND_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ def launch(
     cwd: Path | None = None,
     stdout: int | None = None,
     variables: Mapping[str, str] | None = None,
+    attend: Callable[[], None] | None = None,
 ) -> Ended:
     """Run the plan in a separate process and wait for its end.
 
@@ -72,6 +76,7 @@ def launch(
         cwd: working folder of the script; None: ours.
         stdout: file descriptor for what the script prints; None: our own stdout.
         variables: of the environment, over ours.
+        attend: called again and again while the script runs.
     """
     command = [sys.executable, *command_of(plan)]
     environment = {**ENVIRONMENT, **os.environ, **(variables or {})}
@@ -95,12 +100,22 @@ def launch(
             previous[number] = signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(command, env=environment, cwd=cwd, stdout=stdout)
-        returncode = process.wait()
+        returncode = _wait(process, attend)
         seconds = (time.perf_counter_ns() - began_ns) / 1e9
         return Ended(returncode=returncode, began_ns=began_ns, seconds=seconds)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _wait(process: subprocess.Popen[bytes], attend: Callable[[], None] | None) -> int:
+    if attend is None:
+        return process.wait()
+    while True:
+        try:
+            return process.wait(ATTEND_SECONDS)
+        except subprocess.TimeoutExpired:
+            attend()
 
 
 def command_of(plan: Plan, *, flags: bool = True) -> list[str]:

@@ -42,6 +42,8 @@ __all__ = [
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
+TRIALS = "trials"
+"""Artefact that a process states once it has captured everything and tries fixes."""
 _NO_RECORD = "the run left no record: its folder was removed meanwhile, or could not be written"
 POLL_SECONDS = 0.1
 
@@ -99,6 +101,10 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     if run.outcome.how != "running":
         return run.outcome
     outcome = _end_of(returncode)
+    if TRIALS in run.artefacts:
+        # All was captured, and the script was to be stopped after the trials.
+        how = outcome.exception or "the process ended"
+        outcome = ScriptOutcome(how="stopped", notes=[f"{how} while fixes were tried in it"])
     write_atomically(path / RUN_FILE, msgspec.json.encode(msgspec.structs.replace(run, outcome=outcome)))
     return outcome
 

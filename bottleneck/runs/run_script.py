@@ -51,6 +51,11 @@ class RunFolder:
         return self.ended.returncode == -signal.SIGINT
 
     @property
+    def failed(self) -> bool:
+        """The script failed; whatever ends it while fixes are tried in it is no failure of its own."""
+        return bool(self.ended.returncode) and self.outcome.how != "stopped"
+
+    @property
     def absence(self) -> str:
         """Which ranks are missing, as a sentence without its full stop."""
         return f"ranks {list(self.missing)} left no complete folder within {RANKS_SECONDS:.0f} s"

@@ -22,7 +22,7 @@ from ..model.verify import Parity
 from ..model.words import percent
 
 if TYPE_CHECKING:
-    from .tolerances import Tolerance
+    from ..catalog.tolerances import Tolerance
 
 __all__ = ["Reproduction", "compare", "reproduction", "steps_to_loss"]
 

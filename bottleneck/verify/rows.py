@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..catalog.registry import by_id
+from ..catalog.tolerances import tolerance_of, widened
 from ..model.fix import Risk
 from ..model.verify import EndedBy, Outcome, Parity
 from ..model.words import percent
@@ -19,7 +20,6 @@ from ..runs.layout import first_run
 from .arms import first_epoch, read_facts
 from .measure import decide, measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
-from .tolerances import tolerance_of, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

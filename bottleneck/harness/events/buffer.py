@@ -89,12 +89,13 @@ class EventBuffer:
         ask: the fast wrappers are to come by way of `begin`: the next event may be a cut.
         goes_on: the step ends at the next fetch, and its events may be held beyond that.
         busy: open events whose inner calls of modules are parts of them.
+        guard: makes the calls of the training thread that are events, while fixes are tried; None otherwise.
     """
 
     __slots__ = (
         "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark", "_observer",
-        "_steps", "_stop", "_updates", "ask", "busy", "goes_on", "holding", "in_backward", "in_optimizer",
-        "note", "thread", "updated_in_backward",
+        "_steps", "_stop", "_updates", "ask", "busy", "goes_on", "guard", "holding", "in_backward",
+        "in_optimizer", "note", "thread", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -109,6 +110,7 @@ class EventBuffer:
         self._entries: list[Any] = []
         self.note = self._entries.extend
         self.thread: int | None = None
+        self.guard: Callable[[Event, Callable[..., Any], Any, Any], Any] | None = None
         self.busy = self.in_backward = self.in_optimizer = 0
         self._mark: Callable[[], None] | None = None
         self._limit = 1

@@ -186,9 +186,11 @@ class Hooks:
                 begun = None if subject is None else buffer.begin(event, subject)
                 if begun is None:
                     return original(*args, **kwargs)
-                result = None
+                result, guard = None, buffer.guard
                 try:
-                    if autograd_profiler._is_profiler_enabled:
+                    if guard is not None:
+                        result = guard(begun, original, args, kwargs)
+                    elif autograd_profiler._is_profiler_enabled:
                         with range_of(begun.phase):
                             result = original(*args, **kwargs)
                     else:

@@ -118,6 +118,14 @@ class LoaderWatch:
         except Exception as error:
             self._problem = f"{type(error).__name__}: {error}"
 
+    def loader_of(self, iterator: object) -> Any:
+        """Return the DataLoader that this iterator belongs to, if it lives and was seen; else None."""
+        iteration = self._iterations.get(iterator)
+        numbers = [] if iteration is None else [iteration.loader.number]
+        # A script that builds its loader anew for each epoch has several of one number: the newest lives on.
+        found = [loader for loader, number in self._numbers.items() if number in numbers]
+        return found[-1] if found else None
+
     def train_fetch(self, iterator: object) -> None:
         """A backward followed this iterator's batch."""
         with contextlib.suppress(Exception):

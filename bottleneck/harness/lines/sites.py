@@ -17,7 +17,7 @@ from ...model.run import SiteTime, SourceSite
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["SiteBook", "is_library", "user_frame", "user_frame_of", "user_site"]
+__all__ = ["SiteBook", "is_library", "site_of_error", "user_frame", "user_frame_of", "user_site"]
 
 _LIBRARY = tuple(
     {
@@ -64,6 +64,17 @@ def user_site(skip: int = 2) -> SourceSite | None:
         return None
     code = frame.f_code
     return SourceSite(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+
+
+def site_of_error(error: BaseException) -> SourceSite | None:
+    """Return the user's line in which an exception was raised; if there is none, the one that is running."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_library(code.co_filename):
+            found = SourceSite(file=code.co_filename, line=trace.tb_lineno, function=code.co_name)
+        trace = trace.tb_next
+    return found if found is not None else user_site()
 
 
 class SiteBook:

@@ -48,6 +48,7 @@ from ..windows.capture import Capture
 from ..windows.steps import StepRule
 from ..windows.tracker import Tracker
 from . import presence
+from .trying import Trying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -104,6 +105,9 @@ class Agent:
             at_trace_end=self._facts.write_settings,
         )
         self._tracker.capture, self._tracker.notes = self.capture, self._notes
+        self.trying = Trying(plan, store, stopper, progress, buffer=self.buffer)
+        self._whole = False
+        """Everything that the capture is to say has been written."""
         self._to_hold = False
         """A window is timed: from the end of the next update on, events are held."""
         self._held_before = self._hooks_are_fast = False
@@ -150,11 +154,17 @@ class Agent:
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
         guarded = self._facts.guarded
+        guarded("trials", lambda: self.trying.end("the script ended"))
+        if self._whole:
+            return
         guarded("capture", self.buffer.release)
         guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
         if not self._facts.has_settings or not self.capture.done:
             guarded("capture", self._finish_capture)
             guarded("facts", self._facts.write_settings)
+        self._write_ending()
+
+    def _write_ending(self) -> None:
         self._facts.write_ending(
             self._tracker, self.capture, loaders=self._loader_watch, compiles=self._compile_watch
         )
@@ -332,6 +342,8 @@ class Agent:
     def _cut(self, now: int, *, paused: bool) -> None:
         """A step has ended at `now` (perf_counter_ns); `paused`: work of ours lies in between."""
         if self.capture.done:
+            if self.trying.active:
+                self._cut_trial(now)
             return
         if self._at_training is not None:
             self._training_begins()
@@ -393,7 +405,27 @@ class Agent:
             # make the script recompile. Closed they cost a microsecond a step until its end.
             self.buffer.close()
         else:
+            if self.trying.why_not is None:
+                # Nothing of the trials belongs into the account of the script.
+                self._write_ending()
+                self._whole = True
+                self._failures.detach()
+                if self.trying.begin(
+                    optimizers=self._learned.optimizers.living,
+                    loader_of=self._loader_watch.loader_of,
+                    queued=lambda: self._horizon.queued,
+                    step_ms=self.capture.step_ms,
+                ):
+                    return
             self._stopper.request()
+
+    def _cut_trial(self, now: int) -> None:
+        """A step of the trial window has ended."""
+        row = self._tracker.row(now)
+        self._tracker.steps += 1
+        if self.trying.cut(odd=row.validation or row.compiled):
+            self._stopper.request()
+        self._meter.begin(perf_counter_ns())
 
     def _compilation_begins(self) -> None:
         if self.buffer.thread == get_ident():

@@ -56,6 +56,8 @@ def main(working_folder: str | None) -> None:
             # What a `finally` of the script raised while it was being stopped is our doing.
             session.note(f"while stopping, the script raised {describe(error)}")
             _leave(session)
+        if session.was_trying(error):
+            _leave(session)
         session.close(error)
         _show_without_our_frames()
         raise

@@ -123,6 +123,14 @@ class Session:
         if text not in self._notes:
             self._notes.append(text)
 
+    def was_trying(self, error: BaseException) -> bool:
+        """Say whether this left the script while fixes were tried in it, and take note of it then."""
+        trying = self.agent.trying if self.agent is not None else None
+        if trying is None or not trying.active or isinstance(error, KeyboardInterrupt):
+            return False
+        trying.raised(error)
+        return True
+
     def abandon(self) -> None:
         """In a forked child: take the parent's hooks out and write nothing."""
         self._watch.uninstall()

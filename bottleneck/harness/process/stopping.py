@@ -107,6 +107,16 @@ class Stopper:
         """Stop this process too when its children were stopped; `alive` says whether any runs on."""
         self._children_alive = alive
 
+    def prepare(self) -> None:
+        """Do what is to be done before the first raise now, if it is not done yet."""
+        calls, self._before_raise = self._before_raise, []
+        for call in calls:
+            call()
+
+    def end_now(self, reason: str) -> NoReturn:
+        """End the process from a thread of ours: the program hangs in something that we asked of it."""
+        self._end(reason)
+
     def request(self) -> None:
         """Ask for a stop at the next safe point; the capture is complete."""
         if self.reason is None:
@@ -230,8 +240,7 @@ class Stopper:
         first = self.raises == 0
         self.raises += 1
         if first:
-            for call in self._before_raise:
-                call()
+            self.prepare()
             self._start_thread(self._watch)
         if self.raises > self._max_raises:
             self._end("the script swallowed every stop")

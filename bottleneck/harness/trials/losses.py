@@ -19,7 +19,7 @@ from ..events.replacing import Replacements
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LossBook"]
+__all__ = ["LossBook", "read_losses"]
 
 _is_compiling = torch.compiler.is_compiling
 MAX_LOSSES = 20_000
@@ -111,7 +111,7 @@ class LossBook:
 
     def losses(self) -> tuple[list[float | None], list[int]]:
         """Return the losses, None where not finite, and the step of each. Waits for the device."""
-        return _read(self._losses), self._steps[: len(self._losses)]
+        return read_losses(self._losses), self._steps[: len(self._losses)]
 
     @property
     def dtype(self) -> str:
@@ -120,10 +120,11 @@ class LossBook:
 
     def norms(self) -> list[float | None]:
         """Return the gradient norms before the timed steps. Waits for the device."""
-        return [] if self._scaled else _read(self._norms)
+        return [] if self._scaled else read_losses(self._norms)
 
 
-def _read(values: list[Any]) -> list[float | None]:
+def read_losses(values: list[Any]) -> list[float | None]:
+    """Return one-element tensors as numbers, None where not finite. Waits for their devices."""
     if not values:
         return []
     with torch.no_grad():

@@ -101,6 +101,11 @@ class Capture:
         """We are inside start or stop of our own profile."""
         return self._trace.busy or self._flops.busy
 
+    @property
+    def step_ms(self) -> float:
+        """A typical step; zero before the warm-up is over."""
+        return self._times.step_ms
+
     def note_hook_cost(self, us_per_step: float | None) -> None:
         """Record what the hooks themselves cost."""
         if us_per_step is not None:

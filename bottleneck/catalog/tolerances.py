@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..catalog.registry import by_id
 from ..model.fix import Arithmetic
+from .registry import by_id
 
 __all__ = ["Tolerance", "tolerance_of", "widened"]
 

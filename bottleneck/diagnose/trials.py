@@ -1,0 +1,151 @@
+"""Fixes tried in the running process: which to try, and what the measurements make of the suggestions.
+
+In: a diagnosis, or what came back of its trials. Out: a request; suggestions with what was measured, in the
+order of what they really bring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..catalog.registry import by_id
+from ..catalog.tolerances import EXACT, Tolerance, tolerance_of, widened
+from ..errors import BottleneckError
+from ..model.diagnosis import Diagnosis
+from ..model.finding import NEGLIGIBLE_SHARE
+from ..model.fix import MeasuredHere, Suggestion
+from ..model.run import Run
+from ..model.tried import TrialRequest, TriedFix, TriedFixes, TryWish
+from ..model.verify import Wish
+from ..stats import worth
+from ..stats.ratio_paired import decide_ratio, paired_ratio
+
+__all__ = ["by_measurement", "request_of", "trials_for"]
+
+_VERDICTS = {"faster": "faster", "slower": "slower", "no gain": "no-difference", "undecided": "undecided"}
+_LEAST_PAIRS = 2
+"""Two pairs have an interval; one too wide decides nothing by itself."""
+
+
+def trials_for(folder: Path, seconds: float) -> TrialRequest:
+    """Analyse the folder of a process that has captured everything, and return what it is to try."""
+    from .compose import diagnose_paths
+
+    try:
+        return request_of(diagnose_paths([folder]), seconds)
+    except BottleneckError:
+        # The report will say why, once the run is over.
+        return TrialRequest()
+
+
+def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
+    """Return the suggestions that have a patch, the best first."""
+    return TrialRequest(
+        wishes=tuple(
+            TryWish(
+                wish=Wish(fix=s.fix, options=dict(s.options)),
+                moves_samples=by_id(s.fix).moves_samples,
+                compiles=by_id(s.fix).compiles,
+            )
+            for s in diagnosis.suggestions
+            if s.can_try and not s.note
+        ),
+        seconds=seconds,
+    )
+
+
+def by_measurement(
+    suggestions: Sequence[Suggestion], tried: TriedFixes | None, run: Run | None, true_ms: float | None
+) -> tuple[Suggestion, ...]:
+    """Put what was measured beside each suggestion, and order them by it.
+
+    What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
+    come before a larger promise that is a bound. What brings nothing here comes last.
+    """
+    if tried is None or not tried.rows:
+        return tuple(suggestions)
+    rows = {row.fix: row for row in tried.rows}
+    dtypes = _dtypes(run)
+    joined = [
+        msgspec.structs.replace(s, measured=_measured(rows[s.fix], tried, dtypes, true_ms))
+        if s.fix in rows
+        else s
+        for s in suggestions
+    ]
+    if not any(s.measured is not None and s.measured.verdict != "not-tried" for s in joined):
+        return tuple(joined)
+    first = {s.fix: i for i, s in enumerate(joined)}
+    return tuple(sorted(joined, key=lambda s: (_place(s), -_brings_ms(s, true_ms), first[s.fix])))
+
+
+def _place(suggestion: Suggestion) -> int:
+    if suggestion.helps is False:
+        return 3
+    if suggestion.note:
+        return 2
+    # Of no known size, and no smaller for that: after what has one.
+    return 0 if suggestion.helps or suggestion.saves_ms is not None else 1
+
+
+def _brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
+    measured = suggestion.measured
+    if measured is not None and measured.verdict == "faster" and measured.step_ms and true_ms:
+        return true_ms - measured.step_ms
+    fix = by_id(suggestion.fix)
+    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
+
+
+def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: float | None) -> MeasuredHere:
+    if row.state != "measured":
+        return MeasuredHere(verdict="not-tried" if row.state == "not tried" else "failed", note=row.reason)
+    ratio = paired_ratio(row.without_ms, row.with_ms)
+    decision = decide_ratio(ratio, least_pairs=_LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
+    tolerance = widened(tolerance_of([row.fix]), dtypes)
+    loss, change = _loss(row, tried, tolerance)
+    return MeasuredHere(
+        verdict=_VERDICTS[decision],  # type: ignore[arg-type]
+        speedup=ratio.ratio if ratio is not None else None,
+        low=ratio.low if ratio is not None else None,
+        high=ratio.high if ratio is not None else None,
+        step_ms=true_ms / ratio.ratio if ratio is not None and true_ms else None,
+        pairs=len(row.with_ms),
+        loss=loss,  # type: ignore[arg-type]
+        loss_change=change,
+        note=tried.no_losses if loss == "not-compared" else "",
+    )
+
+
+def _loss(row: TriedFix, tried: TriedFixes, tolerance: Tolerance) -> tuple[str, float | None]:
+    own = _difference(tried.losses, tried.losses_again)
+    change = _difference(tried.losses, row.losses)
+    if own is None or change is None or own > tolerance.early:
+        return "not-compared", None
+    if change <= max(EXACT.early, own):
+        return "same", change
+    return ("close" if change <= tolerance.early + own else "changed"), change
+
+
+def _difference(one: Sequence[float | None], other: Sequence[float | None]) -> float | None:
+    """Return the largest relative difference; None where there is nothing to compare."""
+    if not one or len(one) != len(other):
+        return None
+    largest = 0.0
+    for a, b in zip(one, other, strict=True):
+        if a is None or b is None:
+            if a is not b:
+                return math.inf
+            continue
+        scale = max(abs(a), abs(b))
+        largest = max(largest, abs(a - b) / scale if scale else 0.0)
+    return largest
+
+
+def _dtypes(run: Run | None) -> list[str]:
+    if run is None:
+        return []
+    autocast = run.settings.get("autocast.dtype")
+    return [*(o.parameter_dtype for o in run.optimizers), *([autocast] if isinstance(autocast, str) else [])]

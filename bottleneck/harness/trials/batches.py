@@ -1,0 +1,73 @@
+"""Batches recorded while steps run, and handed out again: the same steps once more.
+
+In: what the script's loaders deliver. Out: the same batches, in the same order, while they are replayed. The
+loaders do not move meanwhile.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from .. import torch_private
+from ..events.replacing import Replacements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["BatchTape"]
+
+
+class BatchTape:
+    """Between the loaders and the script; one per trial window."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        """Why the batches cannot be repeated."""
+        self._batches: list[Any] = []
+        self._recording = False
+        self._next: int | None = None
+        """The batch to hand out next; None: the loaders' own."""
+        self._replaced = Replacements()
+
+    def record(self) -> None:
+        """Keep a copy of each batch from now on."""
+        self._batches.clear()
+        self._recording = True
+        for kind in torch_private.loader_iterators():
+            self._replaced.put(kind, "_next_data", self._make_next)
+
+    def replay(self) -> None:
+        """Hand out the batches that were kept, from the first one on; after the last, the loaders' own."""
+        self._recording, self._next = False, 0
+
+    def stop(self) -> None:
+        """Neither keep nor hand out."""
+        self._recording, self._next = False, None
+
+    def close(self) -> None:
+        """Give up what was kept, and the place between."""
+        self.stop()
+        self._batches.clear()
+        self._replaced.undo()
+
+    def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def _next_data(iterator: Any) -> Any:
+            if self._next is not None:
+                if self._next < len(self._batches):
+                    self._next += 1
+                    return copy.deepcopy(self._batches[self._next - 1])
+                self._next = None
+            batch = original(iterator)
+            if self._recording:
+                self._keep(batch)
+            return batch
+
+        return _next_data
+
+    def _keep(self, batch: Any) -> None:
+        try:
+            self._batches.append(copy.deepcopy(batch))
+        except Exception as error:
+            self.problem = f"a batch cannot be copied ({type(error).__name__})"
+            self._recording = False

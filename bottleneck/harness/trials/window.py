@@ -1,0 +1,406 @@
+"""The trial window: fixes tried in the running process, steps timed in turns with and without each.
+
+In: a request, and every step of the training as it ends. Out: trials.json. The capture is complete and on
+disk. Each trial begins from the same state; its first steps get the same batches as the first steps without
+any fix, for their losses, and the timed ones the script's own. A step that fails is a result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from ...model.tried import TriedFix, TriedFixes
+from ...runs.store import reason_of
+from ...stats.ratio_paired import decide_ratio, paired_ratio
+from .. import torch_private
+from ..events.table import BACKWARD, FETCH, FORWARD, SCALER
+from ..lines.sites import site_of_error
+from .batches import BatchTape
+from .losses import read_losses
+from .patches import PATCHES
+from .patches.base import NotSwitchable, Program
+from .state import KeptState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ...model.tried import TrialRequest, TryWish
+    from ...runs.store import Store
+    from ..events.table import Event
+    from .patches.base import Patch
+
+__all__ = ["ARTEFACT", "TrialWindow"]
+
+ARTEFACT = "trials"
+LOSS_STEPS = 3
+"""Steps whose losses are compared: differences have not grown yet, so they tell what the fix changes."""
+BLOCK_SECONDS = 0.3
+"""Least length of a block: interruptions of a few ms are then a percent of it."""
+BLOCK_STEPS = (3, 60)
+"""Fewest and most steps of a block."""
+LEAST_PAIRS, MOST_PAIRS = 4, 12
+THRESHOLD = 0.02
+"""Share of the step below which a difference counts as none; that of `verify`."""
+SPOILED = 3
+"""Blocks of one trial that are repeated because of a validation or a compilation in them."""
+
+if TYPE_CHECKING:
+    Steps = Generator[None, bool, Any]
+    """Runs steps: resumed at each step's end with whether that step is no ordinary one."""
+
+
+class TrialFailedError(Exception):
+    """The step cannot be made with the fix."""
+
+
+class TrialWindow:
+    """One per process; driven by `cut`."""
+
+    def __init__(
+        self,
+        store: Store,
+        request: TrialRequest,
+        *,
+        optimizers: Callable[[], list[Any]],
+        loader_of: Callable[[Any], Any],
+        queued: Callable[[], int],
+        step_ms: float,
+        say: Callable[[str], None],
+    ) -> None:
+        """Begin at the end of a step.
+
+        Args:
+            store: receives trials.json.
+            request: what to try.
+            optimizers: returns those that live.
+            loader_of: returns the DataLoader of an iterator, or None.
+            queued: returns how many batches the training loader's workers hold ready.
+            step_ms: a typical step.
+            say: takes one line about what is going on.
+        """
+        self.failing = ""
+        """The error that the patch in force has caused in this step."""
+        self._store = store
+        self._request = request
+        self._optimizers = optimizers
+        self._loader_of = loader_of
+        self._queued = queued
+        self._say = say
+        self._tape = BatchTape()
+        self._began = time.monotonic()
+        self._rows: list[TriedFix] = []
+        self._losses: list[Any] | None = None
+        """Collects them while it is a list."""
+        self._reference: tuple[list[float | None], list[float | None]] = ([], [])
+        self._no_losses = ""
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._iterator: weakref.ref[Any] | None = None
+        self._scaler: Any = None
+        self._kept: KeptState | None = None
+        self._step_seconds = step_ms / 1e3
+        self._patch: Patch | None = None
+        """The patch of this trial; in force while `_on`."""
+        self._on = False
+        self._steps: Steps = self._all()
+        next(self._steps)
+
+    # -- driven from outside -------------------------------------------------------------------
+
+    def cut(self, *, odd: bool) -> bool:
+        """A step has ended; return whether the window is over.
+
+        Args:
+            odd: the step held a validation or a compilation.
+        """
+        try:
+            if self.failing:
+                text, self.failing = self.failing, ""
+                self._steps.throw(TrialFailedError(text))
+            else:
+                self._steps.send(odd)
+        except StopIteration:
+            return True
+        return False
+
+    def guard(self, event: Event, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Make a call of the script's that is an event; an error that a patch caused does not leave it.
+
+        The call is made once more without the patch; a backward, whose graph the patch has shaped, is
+        left out: the state is put back at the end of the step anyway.
+        """
+        self._look(event, args)
+        if not self._on:
+            return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            if isinstance(error, StopIteration):
+                raise
+            self.fails(error)
+            if event is BACKWARD:
+                if not kwargs.get("accumulate_grad", False):
+                    raise
+                return ()
+            return call(*args, **kwargs)
+
+    def fails(self, error: BaseException) -> None:
+        """The patch in force has made the script raise this."""
+        site = site_of_error(error)
+        place = f", in {site.file}:{site.line}" if site is not None else ""
+        self.failing = reason_of(error) + place
+        self._switch_off()
+
+    def end(self, reason: str, *, in_place: bool = True) -> None:
+        """There are no more steps: keep what there is and take everything out.
+
+        Args:
+            reason: why, for what was not tried.
+            in_place: on the training thread; from another one nothing is switched under its feet.
+        """
+        if self._rows and self._rows[-1].state == "under way":
+            self._rows[-1] = (
+                _row(self._rows[-1].fix, "failed", reason=self.failing)
+                if self.failing
+                else _row(self._rows[-1].fix, "not tried", reason=reason)
+            )
+        if in_place:
+            self._close_patch()
+        tried = {row.fix for row in self._rows}
+        for wish in self._request.wishes:
+            if wish.wish.fix not in tried:
+                self._rows.append(_row(wish.wish.fix, "not tried", reason=reason))
+        if in_place:
+            self._tape.close()
+            self._kept = None
+        self._write()
+
+    # -- the course of it ----------------------------------------------------------------------
+
+    def _all(self) -> Steps:
+        yield
+        yield from self._survey()
+        # What does not compile is decided in a second or two; a compilation may use up all the time.
+        for wish in sorted(self._request.wishes, key=lambda wish: wish.compiles):
+            left = self._left_seconds()
+            if left <= 0:
+                break
+            yield from self._try(wish, seconds=left)
+        self.end("the time for trials was used up (--trial-seconds)")
+
+    def _survey(self) -> Steps:
+        """See who takes part, keep the state, and run the first steps twice: their losses must agree."""
+        try:
+            self._kept = KeptState(self._roots, self._optimizers(), self._scaler)
+        except (RuntimeError, MemoryError, TypeError, AttributeError) as error:
+            self._no_losses = f"the state of the training cannot be kept ({reason_of(error)})"
+            return
+        self._tape.record()
+        first = yield from self._with_losses()
+        self._tape.replay()
+        self._kept.put_back()
+        again = yield from self._with_losses()
+        self._tape.stop()
+        self._reference = (first, again)
+        self._no_losses = self._tape.problem or ("" if first else "no loss was seen")
+        self._kept.put_back()
+
+    def _with_losses(self) -> Steps:
+        self._losses = []
+        for _ in range(LOSS_STEPS):
+            yield
+        losses, self._losses = read_losses(self._losses), None
+        return losses
+
+    def _try(self, wish: TryWish, *, seconds: float) -> Steps:
+        fix = wish.wish.fix
+        self._say(f"trying {fix}")
+        self._rows.append(_row(fix, "under way", reason="the process ended while it was being tried"))
+        self._write()
+        began = time.monotonic()
+        try:
+            self._patch = PATCHES[fix](dict(wish.wish.options), wish.wish.environment)
+            row = yield from self._measure(wish, until=began + seconds)
+        except (TrialFailedError, NotSwitchable) as error:
+            state = "failed" if isinstance(error, TrialFailedError) else "not tried"
+            row = _row(fix, state, reason=str(error))
+        except Exception as error:
+            # Ours or torch's, while the patch was switched: the script has not seen it.
+            row = _row(fix, "failed", reason=reason_of(error))
+        finally:
+            self._close_patch()
+        self._tape.stop()
+        self._losses = None
+        if self._kept is not None:
+            self._kept.put_back()
+        self._rows[-1] = _with_seconds(row, time.monotonic() - began)
+        self._write()
+
+    def _measure(self, wish: TryWish, *, until: float) -> Steps:
+        patch, program = self._patch, self._program()
+        assert patch is not None
+        if not patch.live:
+            raise NotSwitchable("it needs a process of its own: `bottleneck verify` tries it")
+        if (why_not := patch.foresee(program)) is not None:
+            raise NotSwitchable(why_not)
+        losses: list[float | None] = []
+        self._switch_on(program)
+        if self._kept is not None and not self._no_losses and not wish.moves_samples:
+            self._tape.replay()
+            losses = yield from self._with_losses()
+            self._tape.stop()
+        # While the first steps were repeated, workers have filled their queue.
+        yield from self._settle(max(patch.settle_steps(program), self._queued()))
+        applied = patch.check()
+        if applied.state != "applied":
+            raise NotSwitchable(applied.reason or "it changed nothing here")
+        steps = self._block_steps()
+        without: list[float] = []
+        with_it: list[float] = []
+        spoiled = 0
+        # On, off, off, on, on, ...: drift cancels within two pairs, and half of the switches are saved.
+        while True:
+            times = {}
+            for on in (self._on, not self._on):
+                if on is not self._on:
+                    self._switch(program, on=on)
+                    yield from self._settle(patch.settle_steps(program))
+                while True:
+                    seconds, odd = yield from self._block(steps)
+                    spoiled += odd
+                    if not odd or spoiled > SPOILED:
+                        break
+                times[on] = seconds * 1e3
+            without.append(times[False])
+            with_it.append(times[True])
+            if len(without) >= MOST_PAIRS or _is_decided(without, with_it):
+                break
+            if time.monotonic() > until:
+                break
+        return TriedFix(
+            fix=wish.wish.fix,
+            state="measured",
+            without_ms=without,
+            with_ms=with_it,
+            steps=steps,
+            losses=losses,
+            evidence=applied.evidence,
+        )
+
+    def _block(self, steps: int) -> Steps:
+        """Time so many steps; waits for the device at its edges only."""
+        odd = False
+        _synchronise()
+        began = time.perf_counter()
+        for _ in range(steps):
+            odd |= yield
+        _synchronise()
+        return (time.perf_counter() - began) / steps, odd
+
+    def _settle(self, steps: int) -> Steps:
+        for _ in range(steps):
+            yield
+
+    def _block_steps(self) -> int:
+        fewest, most = BLOCK_STEPS
+        wanted = math.ceil(BLOCK_SECONDS / max(self._step_seconds, 1e-6))
+        return max(fewest, min(most, wanted)) if self._step_seconds < 1 else 2
+
+    # -- the patch -----------------------------------------------------------------------------
+
+    def _switch(self, program: Program, *, on: bool) -> None:
+        if on:
+            self._switch_on(program)
+        else:
+            self._switch_off()
+
+    def _switch_on(self, program: Program) -> None:
+        assert self._patch is not None
+        self._on = True
+        self._patch.switch_on(program)
+
+    def _switch_off(self) -> None:
+        if self._on and self._patch is not None:
+            self._on = False
+            self._patch.switch_off()
+
+    def _close_patch(self) -> None:
+        patch = self._patch
+        if patch is None:
+            return
+        with contextlib.suppress(Exception):
+            self._switch_off()
+        with contextlib.suppress(Exception):
+            patch.close()
+        self._on, self._patch = False, None
+
+    def _program(self) -> Program:
+        iterator = self._iterator() if self._iterator is not None else None
+        return Program(
+            roots=tuple(r for r in self._roots if any(p.requires_grad for p in r.parameters())),
+            optimizers=tuple(self._optimizers()),
+            loader=self._loader_of(iterator) if iterator is not None else None,
+            scaler=self._scaler,
+        )
+
+    # -- what is seen --------------------------------------------------------------------------
+
+    def _look(self, event: Event, args: Any) -> None:
+        if event is FORWARD:
+            self._roots.add(args[0])
+        elif event is BACKWARD:
+            self._note_loss(args[0])
+        elif event is FETCH and torch.is_grad_enabled():
+            self._iterator = weakref.ref(args[0])
+        elif event is SCALER:
+            self._scaler = args[0]
+
+    def _note_loss(self, outputs: Any) -> None:
+        first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+        if self._losses is not None and torch.is_tensor(first) and first.numel() == 1:
+            self._losses.append(first.detach().clone())
+
+    # -- time and files ------------------------------------------------------------------------
+
+    def _left_seconds(self) -> float:
+        return self._request.seconds - (time.monotonic() - self._began)
+
+    def _write(self) -> None:
+        first, again = self._reference
+        facts = TriedFixes(
+            rows=self._rows,
+            losses=first,
+            losses_again=again,
+            no_losses=self._no_losses,
+            seconds=time.monotonic() - self._began,
+        )
+        try:
+            self._store.write_json(ARTEFACT, facts)
+        except Exception as error:
+            self._store.artefact(ARTEFACT, "failed", reason=reason_of(error))
+
+
+def _is_decided(without: list[float], with_it: list[float]) -> bool:
+    if len(without) < LEAST_PAIRS:
+        return False
+    ratio = paired_ratio(without, with_it)
+    return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "undecided"
+
+
+def _synchronise() -> None:
+    if torch_private.device_kind() != "cpu":
+        torch.cuda.synchronize()
+
+
+def _row(fix: str, state: Any, *, reason: str = "") -> TriedFix:
+    return TriedFix(fix=fix, state=state, reason=reason)
+
+
+def _with_seconds(row: TriedFix, seconds: float) -> TriedFix:
+    return msgspec.structs.replace(row, seconds=seconds)

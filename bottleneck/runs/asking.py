@@ -1,0 +1,68 @@
+"""How a script's process asks the one that started it what to try, and gets its answer.
+
+In: the process folder of a run that is still being written. Out: two files in it, both gone at the end. The
+script's process has captured everything and waits; the other one analyses the folder meanwhile. No torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..model.tried import TrialRequest
+from .store import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["answer", "ask", "find_question"]
+
+_QUESTION = ".to-try"
+_ANSWER = ".trials"
+_POLL_SECONDS = 0.02
+
+
+def ask(folder: Path, *, seconds: float, unless: Callable[[], bool]) -> TrialRequest | None:
+    """Ask what to try, and wait for the answer.
+
+    Args:
+        folder: the process folder, complete enough to be analysed.
+        seconds: the longest wait.
+        unless: ends the wait.
+
+    Returns:
+        The answer; None where none came.
+    """
+    question, reply = folder / _QUESTION, folder / _ANSWER
+    deadline = time.monotonic() + seconds
+    try:
+        question.touch()
+        while not unless() and time.monotonic() < deadline:
+            if reply.exists():
+                return msgspec.json.decode(reply.read_bytes(), type=TrialRequest)
+            time.sleep(_POLL_SECONDS)
+    except (OSError, ValueError):
+        return None
+    finally:
+        for file in (question, reply):
+            with contextlib.suppress(OSError):
+                file.unlink()
+    return None
+
+
+def find_question(working: Path) -> Path | None:
+    """Return the process folder, of those in a run that is under way, whose process asks."""
+    for question in working.glob(f".*/{_QUESTION}"):
+        if not (question.parent / _ANSWER).exists():
+            return question.parent
+    return None
+
+
+def answer(folder: Path, request: TrialRequest) -> None:
+    """Give the process that asked its answer; one that has gone meanwhile needs none."""
+    with contextlib.suppress(OSError):
+        write_atomically(folder / _ANSWER, msgspec.json.encode(request))
