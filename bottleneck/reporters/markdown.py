@@ -14,7 +14,7 @@ from .markdown_text import escape, table
 from .rows import details
 from .rows.closing import capture_line, settings_lines
 from .rows.diagnosis import NEGLIGIBLE, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
-from .rows.fixes import FixRow, combination_line, fix_rows
+from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from .rows.memory import memory_rows
 
 if TYPE_CHECKING:
@@ -101,15 +101,16 @@ def _memory(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
 
 
 def _fixes(diagnosis: Diagnosis) -> list[str]:
-    rows = fix_rows(diagnosis)
-    if not rows:
-        return []
-    lines = ["", "## What to change"]
+    rows, useless = fix_rows(diagnosis), useless_rows(diagnosis)
+    lines = ["", "## What to change"] if rows else []
     together = combination_line(diagnosis)
     if together:
         lines += ["", escape(together)]
     for row in rows:
         lines += _fix(row)
+    if useless:
+        lines += ["", "## Tried here, does not help", ""]
+        lines += [f"- {escape(name)}: {escape(figures)}" for name, figures in useless]
     return lines
 
 
@@ -117,7 +118,7 @@ def _fix(row: FixRow) -> list[str]:
     gain = f": {row.gain}" if row.gain else ""
     lines = ["", f"### {escape(row.fix)} {escape(row.title)}{escape(gain)}"]
     if row.measured:
-        lines += ["", f"Measured by `bottleneck verify`: {escape(row.measured)}"]
+        lines += ["", f"Measured: {escape(row.measured)}"]
     where = f" At {row.where}." if row.where else ""
     if row.how or where:
         lines += ["", escape(f"{row.how}{where}")]

@@ -12,7 +12,7 @@ from ..model.words import brief, milliseconds
 from .page import Page
 from .room import NARROW, Room, cut, listed
 from .rows.diagnosis import cause_rows
-from .rows.fixes import FixRow, combined, fix_rows, together_measured
+from .rows.fixes import FixRow, combined, fix_rows, together_measured, useless_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,9 @@ def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
         page.line(
             (listed(head, [f"{row.fix} {row.title}" for row in others], page.width, lines=lines), "dim")
         )
+    useless = [f"{name.split(' ', 1)[0]} {figures}" for name, figures in useless_rows(diagnosis)]
+    if useless:
+        page.line((listed("tried here, does not help: ", useless, page.width, lines=2), "dim"))
 
 
 def _fix_title(page: Page, row: FixRow) -> None:
@@ -137,3 +140,9 @@ def show_whole_fixes(page: Page, diagnosis: Diagnosis) -> None:
     pair, together = combined(diagnosis)
     if pair:
         page.columns((pair, "green"), together)
+    useless = useless_rows(diagnosis)
+    if useless:
+        page.heading("Tried here, does not help", "")
+    for name, figures in useless:
+        page.line(name, indent=2)
+        page.line((figures, "dim"), indent=4)

@@ -14,7 +14,7 @@ from ..model.words import clean, milliseconds, percent
 from ..reporters.html.palette import COLOURS
 from ..reporters.rows.closing import capture_line, settings_lines
 from ..reporters.rows.diagnosis import budget_rows, cause_rows, device_line, headline, step_line
-from ..reporters.rows.fixes import combination_line, fix_rows
+from ..reporters.rows.fixes import combination_line, fix_rows, useless_rows
 from .lane import Place
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[dict[str, Any], ...] = ()
     small_causes: str = ""
     fixes: tuple[dict[str, Any], ...] = ()
+    useless: tuple[tuple[str, str], ...] = ()
+    """Fixes that were tried in the run and do not help, and why."""
     together: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     capture: str = ""
@@ -109,6 +111,7 @@ def make_page(
         causes=tuple(asdict(row) for row in worth),
         small_causes=", ".join(f"{row.name} {row.cost} ms" for row in small),
         fixes=tuple(asdict(row) for row in fix_rows(diagnosis)),
+        useless=tuple(useless_rows(diagnosis)),
         together=combination_line(diagnosis),
         settings=tuple(settings_lines(diagnosis)),
         capture=capture_line(diagnosis),

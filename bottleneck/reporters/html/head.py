@@ -107,6 +107,17 @@ def _prediction(diagnosis: Diagnosis) -> list[Figure]:
     if first is None or true_ms is None:
         return []
     suggestion = diagnosis.suggestions[first]
+    measured = suggestion.measured
+    if measured is not None and measured.verdict == "faster" and measured.step_ms:
+        return [
+            Figure(
+                label="Step with the fix, measured",
+                value=milliseconds(measured.step_ms, like=true_ms),
+                unit="ms",
+                note=f"{times(true_ms, measured.step_ms)} as fast, with {clean(suggestion.fix)}",
+                how="measured_here",
+            )
+        ]
     if suggestion.predicted_ms is None:
         return []
     faster = f"{times(true_ms, suggestion.predicted_ms)} as fast" if suggestion.predicted_ms > 0 else ""

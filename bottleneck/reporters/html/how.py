@@ -34,6 +34,10 @@ HOW: dict[str, str] = {
         "Step time that the replay predicts with this fix alone. 'At best' marks an upper bound of the gain. "
         "Gains do not add up."
     ),
+    "measured_here": (
+        "Once everything was captured, the fix was switched on and off in the running process, a few steps "
+        "each in turns. The figure is the true step over the measured speed-up."
+    ),
     "tried": (
         "The script was run with and without the fix in turns, each time in a new process, with no profiler "
         "while steps were timed. The figure is the step time without the fix over the step time with it; the "

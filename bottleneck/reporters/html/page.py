@@ -13,7 +13,7 @@ from ...model.words import clean, milliseconds
 from ..rows import details
 from ..rows.closing import capture_line
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
-from ..rows.fixes import FixRow, combination_line, fix_rows
+from ..rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
 from .charts import blocks_of
@@ -70,6 +70,8 @@ class Page:
     fixes: tuple[FixRow, ...]
     more_fixes: tuple[FixRow, ...]
     notes_fixes: tuple[FixRow, ...]
+    useless: tuple[tuple[str, str], ...]
+    """Fixes that were tried in the run and do not help, and why."""
     combination: str
     tried: tuple[tuple[str, ...], ...]
     """Cells under `COLUMNS` of the verification's own report."""
@@ -127,6 +129,7 @@ def build(diagnosis: Diagnosis) -> Page:
         fixes=tuple(shown[:_FEW_FIXES]),
         more_fixes=tuple(shown[_FEW_FIXES:]),
         notes_fixes=tuple(f for f in fixes if f.minor),
+        useless=tuple(useless_rows(diagnosis)),
         combination=combination_line(diagnosis),
         tried=tuple(row.cells for row in rows_of(diagnosis.tried)),
         budget=budget_groups(diagnosis, gpu=gpu),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.fix import Risk
-from ...model.words import clean, clean_code, milliseconds, place, sentence, step_after, step_change
+from ...model.words import clean, clean_code, milliseconds, percent, place, sentence, step_after, step_change
 from .diagnosis import root_of
 from .verify import measured_line
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
     from ...model.fix import Suggestion
 
-__all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured"]
+__all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured", "useless_rows"]
+
+
+_SAID = {"slower": "slower", "no-difference": "no difference", "undecided": "too noisy to decide"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +48,45 @@ class FixRow:
     minor: bool
     """True for a note or a negligible gain."""
     measured: str = ""
-    """What `bottleneck verify` measured, if it was run."""
+    """What was measured in the run itself and by `bottleneck verify`, if anything was."""
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
-    """Return the suggestions in their order."""
+    """Return the suggestions in their order, without those that were tried in the run and do not help."""
     root = root_of(diagnosis)
-    measured = {row.fixes: measured_line(row) for row in diagnosis.tried if not row.base}
-    rows = (_fix_row(suggestion, diagnosis.step.true_ms, root) for suggestion in diagnosis.suggestions)
-    return [replace(row, measured=measured.get((row.fix,), "")) for row in rows]
+    verified = {row.fixes: f"{measured_line(row)} (verify)" for row in diagnosis.tried if not row.base}
+    rows = []
+    for suggestion in diagnosis.suggestions:
+        if suggestion.helps is not False:
+            row = _fix_row(suggestion, diagnosis.step.true_ms, root)
+            told = (measured_here(suggestion), verified.get((row.fix,), ""))
+            rows.append(replace(row, measured="; ".join(filter(None, told))))
+    return rows
+
+
+def useless_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Return the suggestions that were tried in the run and do not help: their names, and why."""
+    return [
+        (f"{clean(s.fix)} {sentence(s.title)}", measured_here(s))
+        for s in diagnosis.suggestions
+        if s.helps is False
+    ]
+
+
+def measured_here(suggestion: Suggestion) -> str:
+    """Word what was measured in the running process; empty where it was not tried."""
+    found = suggestion.measured
+    if found is None or found.verdict == "not-tried":
+        return ""
+    if found.verdict == "failed" or found.speedup is None:
+        return clean(f"fails here: {found.note}")
+    interval = f" ({found.low:.2f} to {found.high:.2f})" if found.low and found.high else ""
+    told = f"{found.speedup:.2f}×{interval} in this run"
+    if found.verdict != "faster":
+        told += f", {_SAID[found.verdict]}"
+    if found.loss == "changed" and found.loss_change is not None:
+        return f"{told}, changes the loss by {percent(found.loss_change)}"
+    return told if found.loss == "not-compared" else f"{told}, loss {found.loss}"
 
 
 def together_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -126,6 +126,7 @@ const fix = (row, open) => {
     ['Undo', row.undo], ['Verify', row.verify]].filter(([, text]) => text);
   return make('details', { open },
     make('summary', {}, make('strong', { textContent: `${row.fix} ${row.title}` }), ' ', make('span', { className: 'quiet', textContent: row.gain })),
+    row.measured && make('p', {}, make('strong', { textContent: 'Measured: ' }), row.measured),
     row.how && make('p', { textContent: row.how }),
     row.where && make('p', {}, 'at ', make('code', { textContent: row.where })),
     row.code && make('div', { className: 'code' }, copyButton(row.code), make('pre', {}, make('code', { textContent: row.code }))),
@@ -133,13 +134,15 @@ const fix = (row, open) => {
 };
 
 const fixes = (page) => {
-  if (!page.fixes.length) return null;
+  if (!page.fixes.length && !page.useless.length) return null;
   const main = page.fixes.filter((row) => !row.minor);
   const minor = page.fixes.filter((row) => row.minor);
   return section('What to change', page.together && make('p', { textContent: page.together }),
     ...main.map((row, index) => fix(row, index === 0)),
     minor.length && make('details', { className: 'more' }, make('summary', { textContent: `${minor.length} more, small or worth knowing` }),
-      ...minor.map((row) => fix(row, false))));
+      ...minor.map((row) => fix(row, false))),
+    page.useless.length && make('details', { className: 'more' }, make('summary', { textContent: `${page.useless.length} tried here, no help` }),
+      make('ul', {}, ...page.useless.map(([name, figures]) => make('li', { textContent: `${name}: ${figures}` })))));
 };
 
 const closing = (page) => section('How far to trust this', make('p', { textContent: page.capture }),

@@ -1,0 +1,116 @@
+"""What was measured in the run decides: the order of suggestions, and which of them do not help."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.diagnose.trials import by_measurement
+from torch_bottleneck.model.fix import Suggestion
+from torch_bottleneck.model.tried import TriedFix, TriedFixes
+
+LOSSES: list[float | None] = [2.0, 1.5, 1.2]
+
+
+def suggestion(
+    fix: str, predicted_ms: float | None, *, bound: bool = False, note: bool = False
+) -> Suggestion:
+    saves_ms = 100.0 - predicted_ms if predicted_ms is not None else None
+    return Suggestion(
+        fix=fix,
+        title=fix,
+        finding="BN501",
+        predicted_ms=predicted_ms,
+        saves_ms=saves_ms,
+        bound=bound,
+        can_try=True,
+        note=note,
+    )
+
+
+def measured(fix: str, speedup: float, losses: list[float | None] | None = None) -> TriedFix:
+    without = [100.0, 101.0, 99.0, 100.5]
+    return TriedFix(
+        fix=fix,
+        state="measured",
+        without_ms=without,
+        with_ms=[ms / speedup for ms in without],
+        losses=LOSSES if losses is None else losses,
+    )
+
+
+def tried(*rows: TriedFix, again: list[float | None] | None = None) -> TriedFixes:
+    return TriedFixes(rows=list(rows), losses=LOSSES, losses_again=LOSSES if again is None else again)
+
+
+def order(suggestions: list[Suggestion], found: TriedFixes) -> list[str]:
+    return [s.fix for s in by_measurement(suggestions, found, None, 100.0)]
+
+
+def test_without_trials_nothing_changes() -> None:
+    given = (suggestion("FX414", 50.0), suggestion("FX311", 80.0))
+    assert by_measurement(given, None, None, 100.0) == given
+    assert by_measurement(given, TriedFixes(), None, 100.0) == given
+
+
+def test_the_measurement_ranks() -> None:
+    given = [suggestion("FX414", 50.0), suggestion("FX311", 80.0), suggestion("FX301", 90.0)]
+    found = tried(measured("FX414", 1.1), measured("FX311", 1.05), measured("FX301", 1.5))
+    assert order(given, found) == ["FX301", "FX414", "FX311"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        measured("FX414", 0.86),
+        measured("FX414", 1.0),
+        TriedFix(fix="FX414", state="failed", reason="RuntimeError: no"),
+        measured("FX414", 1.5, [2.0, 1.9, 1.8]),
+        measured("FX414", 1.5, [2.0, None, None]),
+    ],
+)
+def test_what_does_not_help_here_comes_last_and_says_so(row: TriedFix) -> None:
+    given = [suggestion("FX414", 50.0), suggestion("FX311", 80.0), suggestion("FX505", None)]
+    last = by_measurement(given, tried(row), None, 100.0)[-1]
+    assert (last.fix, last.helps) == ("FX414", False)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        TriedFix(fix="FX414", state="not tried", reason="time"),
+        TriedFix(fix="FX414", state="measured", without_ms=[100.0, 60.0], with_ms=[60.0, 100.0]),
+    ],
+)
+def test_what_was_not_decided_keeps_its_place(row: TriedFix) -> None:
+    given = [suggestion("FX414", 50.0), suggestion("FX311", 80.0)]
+    found = by_measurement(given, tried(row, measured("FX311", 1.05)), None, 100.0)
+    assert [s.fix for s in found] == ["FX414", "FX311"]
+    assert found[0].helps is None
+
+
+def test_a_proven_gain_comes_before_a_bound_that_counts_for_less() -> None:
+    given = [suggestion("FX414", 50.0, bound=True), suggestion("FX311", 80.0)]
+    assert order(given, tried(measured("FX311", 1.9))) == ["FX311", "FX414"]
+    assert order(given, tried(measured("FX311", 1.2))) == ["FX414", "FX311"]
+
+
+def test_the_step_with_the_fix_is_the_true_step_over_the_speed_up() -> None:
+    found = by_measurement([suggestion("FX311", 80.0)], tried(measured("FX311", 1.25)), None, 50.0)
+    here = found[0].measured
+    assert here is not None and here.step_ms == pytest.approx(40.0) and here.pairs == 4
+    assert here.low is not None and here.high is not None and here.low <= 1.25 <= here.high
+
+
+def test_losses_are_the_same_close_changed_or_not_to_be_compared() -> None:
+    def loss(fix: str, losses: list[float | None], again: list[float | None] | None = None) -> str:
+        found = by_measurement(
+            [suggestion(fix, 80.0)], tried(measured(fix, 1.5, losses), again=again), None, 1.0
+        )
+        assert found[0].measured is not None
+        return found[0].measured.loss
+
+    assert loss("FX311", [2.0, 1.5, 1.2]) == "same"
+    assert loss("FX303", [2.01, 1.51, 1.21]) == "close", "bf16 may differ by its rounding"
+    assert loss("FX505", [2.01, 1.51, 1.21]) == "changed", "the collector has no say in the loss"
+    assert loss("FX505", []) == "not-compared"
+    assert loss("FX505", [2.0, 1.5, 1.2], [3.0, 2.0, 1.0]) == "not-compared", "it does not repeat itself"
