@@ -36,7 +36,6 @@ __all__ = [
     "is_compiled_module",
     "is_real_loss",
     "is_traced_module",
-    "loader_iterators",
     "mark_skip",
     "operator_calls",
     "profiler_running",
@@ -52,16 +51,6 @@ __all__ = [
 ]
 
 LoaderIterator: type = dataloader._BaseDataLoaderIter
-
-
-def loader_iterators() -> list[type]:
-    """Return the classes of iterators whose `_next_data` gives `__next__` its batches."""
-    names = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
-    return [
-        kind for kind in (getattr(dataloader, name, None) for name in names) if hasattr(kind, "_next_data")
-    ]
-
-
 record_function = torch.profiler.record_function
 
 

@@ -34,7 +34,7 @@ class BatchTape:
         """Keep a copy of each batch from now on."""
         self._batches.clear()
         self._recording = True
-        for kind in torch_private.loader_iterators():
+        for kind in torch_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
 
     def replay(self) -> None:

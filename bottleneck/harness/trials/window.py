@@ -246,7 +246,7 @@ class TrialWindow:
         patch, program = self._patch, self._program()
         assert patch is not None
         if not patch.live:
-            raise NotSwitchable("it needs a process of its own: `bottleneck verify` tries it")
+            raise NotSwitchable(f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own")
         if (why_not := patch.foresee(program)) is not None:
             raise NotSwitchable(why_not)
         losses: list[float | None] = []

@@ -1,0 +1,254 @@
+"""The trial window: turns, the same beginning for each trial, and errors that cost the script nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from torch_bottleneck.harness.events.table import BACKWARD, FORWARD
+from torch_bottleneck.harness.trials import window as window_module
+from torch_bottleneck.harness.trials.patches import PATCHES
+from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
+from torch_bottleneck.harness.trials.window import TrialWindow
+from torch_bottleneck.model.tried import TrialRequest, TriedFix, TriedFixes, TryWish
+from torch_bottleneck.model.verify import Wish
+from torch_bottleneck.runs.store import Store
+
+SLOW_S, FAST_S = 0.004, 0.001
+
+
+class Training:
+    """A loop as the hooks see it; a step sleeps, and a patch may change for how long."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        self.steps = 0
+        self.seconds = SLOW_S
+        self.forward = nn.Module.__call__
+
+    def step(self, window: TrialWindow) -> bool:
+        self.steps += 1
+        self.optimizer.zero_grad()
+        loss = window.guard(FORWARD, lambda *a, **k: self.forward(*a, **k), (self.net, torch.randn(8, 4)), {})
+        loss = loss.square().mean()
+        window.guard(BACKWARD, torch.autograd.backward, ((loss,),), {})
+        self.optimizer.step()
+        time.sleep(self.seconds)
+        return window.cut(odd=False)
+
+
+TRAINING = Training()
+
+
+class Sleepless(Patch):
+    live = True
+    log: list[str] = []
+
+    def put_in(self, program: Program) -> None:
+        assert program.roots == (TRAINING.net,)
+        assert program.optimizers == (TRAINING.optimizer,)
+        TRAINING.seconds = FAST_S
+        self.acted(None)
+        self.log.append("on")
+
+    def take_out(self) -> None:
+        TRAINING.seconds = SLOW_S
+        self.log.append("off")
+
+
+class Useless(Sleepless):
+    def put_in(self, program: Program) -> None:
+        self.acted(None)
+
+    def take_out(self) -> None:
+        pass
+
+
+class FailsForward(Useless):
+    def put_in(self, program: Program) -> None:
+        def forward(*args: Any) -> Any:
+            if self.is_on:
+                raise RuntimeError("expected scalar type Float but found Half")
+            return nn.Module.__call__(*args)
+
+        TRAINING.forward = forward
+        self.acted(None)
+
+
+class FailsBackward(Useless):
+    def put_in(self, program: Program) -> None:
+        def forward(*args: Any) -> Any:
+            found = nn.Module.__call__(*args)
+            if self.is_on:
+                found.register_hook(self.raises)
+            return found
+
+        TRAINING.forward = forward
+        self.acted(None)
+
+    def raises(self, gradient: Any) -> None:
+        raise RuntimeError("overwritten by a subsequent run")
+
+
+class NotNow(Useless):
+    def put_in(self, program: Program) -> None:
+        raise NotSwitchable("the model is of another kind")
+
+
+class NeverLive(Useless):
+    live = False
+    why_not_live = "it is read when the process starts"
+
+
+class Idle(Useless):
+    def put_in(self, program: Program) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    global TRAINING  # noqa: PLW0603 - each test has its own
+    TRAINING = Training()
+    Sleepless.log = []
+    monkeypatch.setattr(window_module, "BLOCK_SECONDS", 0.02)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *kinds: type[Patch], seconds: float = 30.0, most: int = 3000
+) -> TriedFixes:
+    wishes = []
+    for number, kind in enumerate(kinds):
+        fix = f"FX9{number:02d}"
+        monkeypatch.setitem(PATCHES, fix, type(kind.__name__, (kind,), {"fix": ""}))
+        wishes.append(TryWish(wish=Wish(fix=fix)))
+    window = TrialWindow(
+        Store(folder / "run"),
+        TrialRequest(wishes=tuple(wishes), seconds=seconds),
+        optimizers=lambda: [TRAINING.optimizer],
+        loader_of=lambda iterator: None,
+        queued=lambda: 0,
+        step_ms=SLOW_S * 1e3,
+        say=lambda text: None,
+    )
+    for _ in range(most):
+        if TRAINING.step(window):
+            break
+    else:
+        window.end("the script ended")
+    return msgspec.json.decode((folder / ".run.partial/trials.json").read_bytes(), type=TriedFixes)
+
+
+def only(found: TriedFixes) -> TriedFix:
+    assert len(found.rows) == 1
+    return found.rows[0]
+
+
+def test_steps_are_timed_in_turns_and_losses_are_of_the_same_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = run(monkeypatch, tmp_path, Sleepless)
+    row = only(found)
+    assert row.state == "measured"
+    assert len(row.with_ms) == len(row.without_ms) >= window_module.LEAST_PAIRS
+    faster = [a / b for a, b in zip(row.without_ms, row.with_ms, strict=True)]
+    assert sorted(faster)[len(faster) // 2] > 1.5
+    assert found.losses == found.losses_again == row.losses
+    assert len(row.losses) == window_module.LOSS_STEPS
+    assert TRAINING.seconds == SLOW_S
+    assert Sleepless.log.count("on") == Sleepless.log.count("off")
+
+
+def test_half_of_the_switches_are_saved_by_the_order_of_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = only(run(monkeypatch, tmp_path, Sleepless))
+    assert Sleepless.log.count("on") <= len(row.with_ms) // 2 + 1
+
+
+def test_the_training_is_put_back_at_the_end_of_each_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = run(monkeypatch, tmp_path, Sleepless, Useless)
+    assert [row.losses == found.losses for row in found.rows] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(FailsForward, "expected scalar type"), (FailsBackward, "overwritten")]
+)
+def test_a_step_that_fails_is_a_result_and_the_next_trial_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Patch], said: str
+) -> None:
+    found = run(monkeypatch, tmp_path, kind, Sleepless)
+    assert [row.state for row in found.rows] == ["failed", "measured"]
+    assert said in found.rows[0].reason
+    assert f"{Path(__file__).name}:" in found.rows[0].reason, "the line is named"
+    assert found.rows[1].losses == found.losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(NotNow, "of another kind"), (NeverLive, "when the process starts"), (Idle, "never did what")],
+)
+def test_what_cannot_be_tried_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Patch], said: str
+) -> None:
+    row = only(run(monkeypatch, tmp_path, kind))
+    assert row.state == "not tried" and said in row.reason
+
+
+def test_when_the_time_is_used_up_the_rest_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = run(monkeypatch, tmp_path, Useless, Sleepless, seconds=0.3)
+    assert found.rows[-1].state == "not tried" and "--trial-seconds" in found.rows[-1].reason
+
+
+def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = run(monkeypatch, tmp_path, Sleepless, Useless, most=30)
+    assert [row.state for row in found.rows] == ["not tried", "not tried"]
+    assert found.losses and TRAINING.seconds == SLOW_S
+
+
+def test_a_process_that_dies_in_a_trial_leaves_word_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Dies(Useless):
+        def put_in(self, program: Program) -> None:
+            file = tmp_path / ".run.partial/trials.json"
+            self.rows = msgspec.json.decode(file.read_bytes(), type=TriedFixes).rows
+            assert [row.state for row in self.rows] == ["under way"]
+            self.acted(None)
+
+    assert only(run(monkeypatch, tmp_path, Dies)).state == "measured"
+
+
+def test_what_compiles_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(PATCHES, "FX900", type("A", (Useless,), {"fix": ""}))
+    monkeypatch.setitem(PATCHES, "FX901", type("B", (Useless,), {"fix": ""}))
+    window = TrialWindow(
+        Store(tmp_path / "run"),
+        TrialRequest(
+            wishes=(
+                TryWish(wish=Wish(fix="FX900"), compiles=True),
+                TryWish(wish=Wish(fix="FX901")),
+            ),
+            seconds=30.0,
+        ),
+        optimizers=lambda: [TRAINING.optimizer],
+        loader_of=lambda iterator: None,
+        queued=lambda: 0,
+        step_ms=SLOW_S * 1e3,
+        say=lambda text: None,
+    )
+    while not TRAINING.step(window):
+        pass
+    rows = msgspec.json.decode((tmp_path / ".run.partial/trials.json").read_bytes(), type=TriedFixes).rows
+    assert [row.fix for row in rows] == ["FX901", "FX900"]
