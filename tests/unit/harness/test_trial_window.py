@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ TRAINING = Training()
 
 class Sleepless(Patch):
     live = True
-    log: list[str] = []
+    log: ClassVar[list[str]] = []
 
     def put_in(self, program: Program) -> None:
         assert program.roots == (TRAINING.net,)
@@ -115,14 +115,18 @@ class Idle(Useless):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    global TRAINING  # noqa: PLW0603 - each test has its own
+    global TRAINING
     TRAINING = Training()
     Sleepless.log = []
     monkeypatch.setattr(window_module, "BLOCK_SECONDS", 0.02)
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *kinds: type[Patch], seconds: float = 30.0, most: int = 3000
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *kinds: type[Patch],
+    seconds: float = 30.0,
+    most: int = 3000,
 ) -> TriedFixes:
     wishes = []
     for number, kind in enumerate(kinds):
