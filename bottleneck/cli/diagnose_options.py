@@ -53,6 +53,8 @@ diagnose_options = together(
         type=FiniteRange(min=0),
         default=45.0,
         show_default=True,
+        envvar="BOTTLENECK_TRIAL_SECONDS",
+        show_envvar=True,
         help="Time for trying suggested fixes in the running script, after the capture; 0: none.",
     ),
     format_option,
