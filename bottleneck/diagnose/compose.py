@@ -34,7 +34,7 @@ from .choice import best_pair, verdicts_own_first
 from .counted import counters_of
 from .ranks import critical, rank_rows, skew_of
 from .reading import Reading, read_rank
-from .trials import by_measurement
+from .trials import by_measurement, with_measured_pair
 
 __all__ = ["diagnose_paths"]
 
@@ -84,7 +84,9 @@ def diagnose_paths(
         findings=findings,
         suggestions=suggestions,
         applicable=applicable(suggestions, facts.context, what_ifs),
-        combination=best_pair(suggestions, timeline, step.true_ms),
+        combination=with_measured_pair(
+            best_pair(suggestions, timeline, step.true_ms), reading.rank.tried, run, step.true_ms
+        ),
         what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
         kernels=timeline.kernels,
         memory=reading.memory,

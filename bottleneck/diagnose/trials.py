@@ -15,7 +15,7 @@ import msgspec
 from ..catalog.registry import by_id
 from ..catalog.tolerances import EXACT, Tolerance, tolerance_of, widened
 from ..errors import BottleneckError
-from ..model.diagnosis import Diagnosis
+from ..model.diagnosis import Combination, Diagnosis
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import MeasuredHere, Suggestion
 from ..model.run import Run
@@ -24,7 +24,7 @@ from ..model.verify import Wish
 from ..stats import worth
 from ..stats.ratio_paired import decide_ratio, paired_ratio
 
-__all__ = ["by_measurement", "request_of", "trials_for"]
+__all__ = ["by_measurement", "request_of", "trials_for", "with_measured_pair"]
 
 _VERDICTS = {"faster": "faster", "slower": "slower", "no gain": "no-difference", "undecided": "undecided"}
 _LEAST_PAIRS = 2
@@ -49,6 +49,7 @@ def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
             TryWish(
                 wish=Wish(fix=s.fix, options=dict(s.options)),
                 moves_samples=by_id(s.fix).moves_samples,
+                conflicts=by_id(s.fix).conflicts,
                 compiles=by_id(s.fix).compiles,
             )
             for s in diagnosis.suggestions
@@ -68,7 +69,7 @@ def by_measurement(
     """
     if tried is None or not tried.rows:
         return tuple(suggestions)
-    rows = {row.fix: row for row in tried.rows}
+    rows = {row.fix: row for row in tried.rows if not row.beside}
     dtypes = _dtypes(run)
     joined = [
         msgspec.structs.replace(s, measured=_measured(rows[s.fix], tried, dtypes, true_ms))
@@ -80,6 +81,19 @@ def by_measurement(
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
     return tuple(sorted(joined, key=lambda s: (_place(s), -_brings_ms(s, true_ms), first[s.fix])))
+
+
+def with_measured_pair(
+    combination: Combination | None, tried: TriedFixes | None, run: Run | None, true_ms: float | None
+) -> Combination | None:
+    """Return the pair that was measured together in place of the predicted one, if it is worth naming."""
+    pair = next((row for row in tried.rows if row.beside), None) if tried is not None else None
+    if tried is None or pair is None or true_ms is None:
+        return combination
+    measured = _measured(pair, tried, _dtypes(run), true_ms)
+    if measured.verdict != "faster" or measured.step_ms is None or measured.loss == "changed":
+        return combination
+    return Combination(fixes=(pair.fix, pair.beside), predicted_ms=measured.step_ms, measured=measured)
 
 
 def _place(suggestion: Suggestion) -> int:
@@ -104,7 +118,7 @@ def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: 
         return MeasuredHere(verdict="not-tried" if row.state == "not tried" else "failed", note=row.reason)
     ratio = paired_ratio(row.without_ms, row.with_ms)
     decision = decide_ratio(ratio, least_pairs=_LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
-    tolerance = widened(tolerance_of([row.fix]), dtypes)
+    tolerance = widened(tolerance_of(filter(None, [row.fix, row.beside])), dtypes)
     loss, change = _loss(row, tried, tolerance)
     return MeasuredHere(
         verdict=_VERDICTS[decision],  # type: ignore[arg-type]

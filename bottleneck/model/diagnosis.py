@@ -14,7 +14,7 @@ from .codes import BottleneckClass, Part, WhatIf
 from .counters import StepCounters
 from .doubt import DoubtCode
 from .finding import Finding
-from .fix import Suggestion
+from .fix import MeasuredHere, Suggestion
 from .memory import MemorySummary
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 from .verify import Outcome
@@ -124,6 +124,8 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float
     """Predicted true step time with both."""
     bound: bool = False
+    measured: MeasuredHere | None = None
+    """What both did to the step in the running process."""
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,8 @@ class TryWish(msgspec.Struct, frozen=True, kw_only=True):
     wish: Wish
     moves_samples: bool = False
     """Its batches come from other processes: its losses cannot be compared with those of the same batches."""
+    conflicts: tuple[str, ...] = ()
+    """Fixes that cannot be in force together with it."""
     compiles: bool = False
     """Its first steps compile, which may take long: it comes after those that do not."""
 
@@ -37,6 +39,8 @@ class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
     """What the script's process found of one fix."""
 
     fix: str
+    beside: str = ""
+    """Another fix that is in force in the same turns: both together against neither."""
     state: Literal["measured", "under way", "failed", "not tried"]
     """under way: the process ended before this trial did."""
     reason: str = ""

@@ -86,17 +86,27 @@ def candidates_from(words: Sequence[str], diagnosis: Diagnosis | None) -> tuple[
 
 
 def candidates_of(diagnosis: Diagnosis, *, everything: bool) -> tuple[Candidate, ...]:
-    """Return the candidates that a diagnosis suggests, those with the largest predicted gain first.
+    """Return the candidates that a diagnosis suggests, those with the largest gain first.
+
+    A gain that was measured in the diagnosed run counts in place of the predicted one, and what did not
+    help there is left out.
 
     Args:
         diagnosis: of the run.
         everything: also what applies to this run without answering any of its findings.
     """
     offered = _all_suggestions(diagnosis) if everything else diagnosis.suggestions
-    able = [s for s in offered if s.can_try and (everything or not s.note)]
-    ranked = sorted(able, key=lambda s: -(s.saves_ms or 0.0))
+    able = [s for s in offered if s.can_try and (everything or not (s.note or s.helps is False))]
     true_ms = diagnosis.step.true_ms
+    ranked = sorted(able, key=lambda s: -_saves_ms(s, true_ms))
     return tuple(candidate_of(s, Wish(fix=s.fix, options=dict(s.options)), true_ms) for s in ranked)
+
+
+def _saves_ms(suggestion: Suggestion, true_ms: float | None) -> float:
+    measured = suggestion.measured
+    if suggestion.helps and measured is not None and measured.step_ms is not None and true_ms is not None:
+        return true_ms - measured.step_ms
+    return suggestion.saves_ms or 0.0
 
 
 def _all_suggestions(diagnosis: Diagnosis) -> Iterable[Suggestion]:

@@ -105,8 +105,8 @@ class TrialWindow:
         self._scaler: Any = None
         self._kept: KeptState | None = None
         self._step_seconds = step_ms / 1e3
-        self._patch: Patch | None = None
-        """The patch of this trial; in force while `_on`."""
+        self._patches: list[Patch] = []
+        """Those of this trial; in force while `_on`."""
         self._on = False
         self._steps: Steps = self._all()
         next(self._steps)
@@ -171,7 +171,7 @@ class TrialWindow:
                 else _row(self._rows[-1].fix, "not tried", reason=reason)
             )
         if in_place:
-            self._close_patch()
+            self._close_patches()
         tried = {row.fix for row in self._rows}
         for wish in self._request.wishes:
             if wish.wish.fix not in tried:
@@ -192,6 +192,9 @@ class TrialWindow:
             if left <= 0:
                 break
             yield from self._try(wish, seconds=left)
+        pair = self._best_pair()
+        if pair is not None and (left := self._left_seconds()) > 0:
+            yield from self._try(*pair, seconds=left)
         self.end("the time for trials was used up (--trial-seconds)")
 
     def _survey(self) -> Steps:
@@ -218,23 +221,38 @@ class TrialWindow:
         losses, self._losses = read_losses(self._losses), None
         return losses
 
-    def _try(self, wish: TryWish, *, seconds: float) -> Steps:
-        fix = wish.wish.fix
-        self._say(f"trying {fix}")
-        self._rows.append(_row(fix, "under way", reason="the process ended while it was being tried"))
+    def _best_pair(self) -> tuple[TryWish, TryWish] | None:
+        """Return the two that helped most and can be in force together."""
+        wishes = {wish.wish.fix: wish for wish in self._request.wishes}
+        helped = {row.fix: r for row in self._rows if (r := _ratio_if_faster(row)) is not None}
+        ranked = sorted(helped, key=lambda fix: -helped[fix])
+        for i, second in enumerate(ranked[1:], start=1):
+            for first in ranked[:i]:
+                one, other = wishes[first], wishes[second]
+                if second not in one.conflicts and first not in other.conflicts:
+                    return one, other
+        return None
+
+    def _try(self, *wishes: TryWish, seconds: float) -> Steps:
+        fix, *others = (wish.wish.fix for wish in wishes)
+        beside = others[0] if others else ""
+        self._say(f"trying {' and '.join([fix, *others])}")
+        self._rows.append(
+            _row(fix, "under way", reason="the process ended while it was being tried", beside=beside)
+        )
         self._write()
         began = time.monotonic()
         try:
-            self._patch = PATCHES[fix](dict(wish.wish.options), wish.wish.environment)
-            row = yield from self._measure(wish, until=began + seconds)
+            self._patches = [PATCHES[w.wish.fix](dict(w.wish.options), w.wish.environment) for w in wishes]
+            row = yield from self._measure(wishes, until=began + seconds)
         except (TrialFailedError, NotSwitchable) as error:
             state = "failed" if isinstance(error, TrialFailedError) else "not tried"
-            row = _row(fix, state, reason=str(error))
+            row = _row(fix, state, reason=str(error), beside=beside)
         except Exception as error:
             # Ours or torch's, while the patch was switched: the script has not seen it.
-            row = _row(fix, "failed", reason=reason_of(error))
+            row = _row(fix, "failed", reason=reason_of(error), beside=beside)
         finally:
-            self._close_patch()
+            self._close_patches()
         self._tape.stop()
         self._losses = None
         if self._kept is not None:
@@ -242,24 +260,29 @@ class TrialWindow:
         self._rows[-1] = _with_seconds(row, time.monotonic() - began)
         self._write()
 
-    def _measure(self, wish: TryWish, *, until: float) -> Steps:
-        patch, program = self._patch, self._program()
-        assert patch is not None
-        if not patch.live:
-            raise NotSwitchable(f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own")
-        if (why_not := patch.foresee(program)) is not None:
-            raise NotSwitchable(why_not)
+    def _measure(self, wishes: tuple[TryWish, ...], *, until: float) -> Steps:
+        program, patches = self._program(), self._patches
+        for patch in patches:
+            if not patch.live:
+                raise NotSwitchable(
+                    f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own"
+                )
+            if len(patches) == 1 and (why_not := patch.foresee(program)) is not None:
+                raise NotSwitchable(why_not)
         losses: list[float | None] = []
         self._switch_on(program)
-        if self._kept is not None and not self._no_losses and not wish.moves_samples:
+        if self._kept is not None and not self._no_losses and not any(w.moves_samples for w in wishes):
             self._tape.replay()
             losses = yield from self._with_losses()
             self._tape.stop()
         # While the first steps were repeated, workers have filled their queue.
-        yield from self._settle(max(patch.settle_steps(program), self._queued()))
-        applied = patch.check()
-        if applied.state != "applied":
-            raise NotSwitchable(applied.reason or "it changed nothing here")
+        yield from self._settle(max(self._settle_steps(program), self._queued()))
+        evidence = []
+        for patch in patches:
+            applied = patch.check()
+            if applied.state != "applied":
+                raise NotSwitchable(applied.reason or "it changed nothing here")
+            evidence.append(applied.evidence)
         steps = self._block_steps()
         without: list[float] = []
         with_it: list[float] = []
@@ -270,7 +293,7 @@ class TrialWindow:
             for on in (self._on, not self._on):
                 if on is not self._on:
                     self._switch(program, on=on)
-                    yield from self._settle(patch.settle_steps(program))
+                    yield from self._settle(self._settle_steps(program))
                 while True:
                     seconds, odd = yield from self._block(steps)
                     spoiled += odd
@@ -284,13 +307,14 @@ class TrialWindow:
             if time.monotonic() > until:
                 break
         return TriedFix(
-            fix=wish.wish.fix,
+            fix=patches[0].fix,
+            beside=patches[1].fix if len(patches) > 1 else "",
             state="measured",
             without_ms=without,
             with_ms=with_it,
             steps=steps,
             losses=losses,
-            evidence=applied.evidence,
+            evidence="; ".join(evidence),
         )
 
     def _block(self, steps: int) -> Steps:
@@ -321,24 +345,27 @@ class TrialWindow:
             self._switch_off()
 
     def _switch_on(self, program: Program) -> None:
-        assert self._patch is not None
         self._on = True
-        self._patch.switch_on(program)
+        for patch in self._patches:
+            patch.switch_on(program)
 
     def _switch_off(self) -> None:
-        if self._on and self._patch is not None:
+        if self._on:
             self._on = False
-            self._patch.switch_off()
+            for patch in reversed(self._patches):
+                if patch.is_on:
+                    patch.switch_off()
 
-    def _close_patch(self) -> None:
-        patch = self._patch
-        if patch is None:
-            return
+    def _settle_steps(self, program: Program) -> int:
+        return max(patch.settle_steps(program) for patch in self._patches)
+
+    def _close_patches(self) -> None:
         with contextlib.suppress(Exception):
             self._switch_off()
-        with contextlib.suppress(Exception):
-            patch.close()
-        self._on, self._patch = False, None
+        for patch in self._patches:
+            with contextlib.suppress(Exception):
+                patch.close()
+        self._on, self._patches = False, []
 
     def _program(self) -> Program:
         iterator = self._iterator() if self._iterator is not None else None
@@ -398,8 +425,15 @@ def _synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def _row(fix: str, state: Any, *, reason: str = "") -> TriedFix:
-    return TriedFix(fix=fix, state=state, reason=reason)
+def _ratio_if_faster(row: TriedFix) -> float | None:
+    ratio = paired_ratio(row.without_ms, row.with_ms)
+    if ratio is None or decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "faster":
+        return None
+    return ratio.ratio
+
+
+def _row(fix: str, state: Any, *, reason: str = "", beside: str = "") -> TriedFix:
+    return TriedFix(fix=fix, state=state, reason=reason, beside=beside)
 
 
 def _with_seconds(row: TriedFix, seconds: float) -> TriedFix:

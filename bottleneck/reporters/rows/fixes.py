@@ -15,7 +15,7 @@ from .diagnosis import root_of
 from .verify import measured_line
 
 if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
+    from ...model.diagnosis import Combination, Diagnosis
     from ...model.fix import Suggestion
 
 __all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured", "useless_rows"]
@@ -104,7 +104,7 @@ def combination_line(diagnosis: Diagnosis) -> str:
     if pair is None:
         return ""
     gain = step_change(diagnosis.step.true_ms, pair.predicted_ms, bound=pair.bound)
-    return f"{' and '.join(map(clean, pair.fixes))} together: {gain}"
+    return f"{' and '.join(map(clean, pair.fixes))} together{_measured_together(pair)}: {gain}"
 
 
 def combined(diagnosis: Diagnosis) -> tuple[str, str]:
@@ -113,7 +113,11 @@ def combined(diagnosis: Diagnosis) -> tuple[str, str]:
     if pair is None:
         return "", ""
     after = step_after(diagnosis.step.true_ms, pair.predicted_ms, bound=pair.bound)
-    return f"{' and '.join(map(clean, pair.fixes))} together", after
+    return f"{' and '.join(map(clean, pair.fixes))} together{_measured_together(pair)}", after
+
+
+def _measured_together(pair: Combination) -> str:
+    return ", measured" if pair.measured is not None else ""
 
 
 def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow:
