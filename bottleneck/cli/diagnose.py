@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from ..errors import ScriptError
 from ..model.codes import BottleneckClass
@@ -71,8 +70,6 @@ def command(
     arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
     plan = Plan(script=target.script, module=module, args=arguments, memory=not no_memory, **options)
     place = choose_place(out, plan)
-    if place.world_size > 1:
-        plan = msgspec.structs.replace(plan, trial_seconds=0.0)
     attend = partial(_answer, place.working, plan.trial_seconds) if plan.trial_seconds else None
     run = run_script(plan, place=place, start=partial(launch, attend=attend), say=say)
     ctx.exit(_conclude(run, format_=format_, verbose=plan.verbose))
@@ -80,13 +77,12 @@ def command(
 
 def _answer(working: Path, seconds: float) -> None:
     """Tell a process of the run that has captured everything what to try, if it asks."""
-    from ..runs.asking import answer, find_question
+    from ..runs.asking import find_question
 
-    folder = find_question(working)
-    if folder is not None:
-        from ..diagnose.trials import trials_for
+    if (folder := find_question(working)) is not None:
+        from ..diagnose.attend import answer_with_trials
 
-        answer(folder, trials_for(folder, seconds))
+        answer_with_trials(folder, seconds)
 
 
 def _conclude(run: RunFolder, *, format_: str, verbose: bool) -> int:

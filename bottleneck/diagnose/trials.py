@@ -8,38 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from ..catalog.registry import by_id
 from ..catalog.tolerances import EXACT, Tolerance, tolerance_of, widened
-from ..errors import BottleneckError
 from ..model.diagnosis import Combination, Diagnosis
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import MeasuredHere, Suggestion
 from ..model.run import Run
-from ..model.tried import TrialRequest, TriedFix, TriedFixes, TryWish
-from ..model.verify import Wish
+from ..model.verify import TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from ..stats import worth
 from ..stats.ratio_paired import decide_ratio, paired_ratio
 
-__all__ = ["by_measurement", "request_of", "trials_for", "with_measured_pair"]
+__all__ = ["by_measurement", "request_of", "with_measured_pair"]
 
 _VERDICTS = {"faster": "faster", "slower": "slower", "no gain": "no-difference", "undecided": "undecided"}
 _LEAST_PAIRS = 2
 """Two pairs have an interval; one too wide decides nothing by itself."""
-
-
-def trials_for(folder: Path, seconds: float) -> TrialRequest:
-    """Analyse the folder of a process that has captured everything, and return what it is to try."""
-    from .compose import diagnose_paths
-
-    try:
-        return request_of(diagnose_paths([folder]), seconds)
-    except BottleneckError:
-        # The report will say why, once the run is over.
-        return TrialRequest()
 
 
 def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:

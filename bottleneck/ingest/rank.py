@@ -15,7 +15,7 @@ from .reader import read_trace
 
 if TYPE_CHECKING:
     from ..model.run import CompileFacts, LoaderFacts, Run
-    from ..model.tried import TriedFixes
+    from ..model.verify import TriedFixes
     from ..timeline.trace.table import Trace
 
 __all__ = ["Rank"]

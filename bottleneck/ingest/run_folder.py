@@ -13,7 +13,7 @@ import msgspec
 from ..model.documents import RUN_FILE, read_run
 from ..model.run import CompileFacts, LoaderFacts, Run
 from ..model.snapshot import FAILURE_SUFFIX
-from ..model.tried import TriedFixes
+from ..model.verify import TriedFixes
 from .rank import Rank
 
 if TYPE_CHECKING:

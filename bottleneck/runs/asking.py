@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..model.tried import TrialRequest
+from ..model.verify import TrialRequest
 from .store import write_atomically
 
 if TYPE_CHECKING:

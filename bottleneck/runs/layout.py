@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 __all__ = [
+    "TRIALS",
     "collect",
     "first_run",
     "has_steps",

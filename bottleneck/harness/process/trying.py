@@ -10,9 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ...runs.asking import ask
+from ...runs.layout import TRIALS
 from ...runs.store import reason_of
 from .. import torch_private
-from ..trials.window import ARTEFACT, TrialWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...runs.plan import Plan
     from ...runs.store import Store
     from ..events.buffer import EventBuffer
+    from ..trials.window import TrialWindow
     from .progress import Progress
     from .stopping import Stopper
 
@@ -83,16 +84,19 @@ class Trying:
         Returns:
             Whether the window is open now.
         """
-        self._store.artefact(ARTEFACT, "absent", reason="the script ended before anything was tried")
+        self._store.artefact(TRIALS, "absent", reason="the script ended before anything was tried")
         # Whatever the script saves from now on comes from a training with other parts in it.
         self._stopper.prepare()
         self._progress.note("analysing, to see what to try")
         request = ask(self._store.working, seconds=ANSWER_SECONDS, unless=lambda: self._stopper.requested)
         if request is None or not request.wishes:
             why = "no answer came" if request is None else "no suggestion can be tried in a running process"
-            self._store.artefact(ARTEFACT, "absent", reason=why)
+            self._store.artefact(TRIALS, "absent", reason=why)
             return False
         try:
+            # With all the patches: only where something is tried.
+            from ..trials.window import TrialWindow
+
             self._window = TrialWindow(
                 self._store,
                 request,
@@ -103,7 +107,7 @@ class Trying:
                 say=self._progress.note,
             )
         except Exception as error:
-            self._store.artefact(ARTEFACT, "failed", reason=reason_of(error))
+            self._store.artefact(TRIALS, "failed", reason=reason_of(error))
             return False
         self._buffer.guard = self._window.guard
         self._watchdog = threading.Timer(
@@ -121,7 +125,7 @@ class Trying:
         try:
             over = window.cut(odd=odd)
         except Exception as error:
-            self._store.artefact(ARTEFACT, "failed", reason=reason_of(error))
+            self._store.artefact(TRIALS, "failed", reason=reason_of(error))
             over = True
         if over or self._stopper.requested:
             self.end("the run was interrupted" if self._stopper.interrupted else "")

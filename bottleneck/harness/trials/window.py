@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from ...model.tried import TriedFix, TriedFixes
+from ...model.verify import TriedFix, TriedFixes
+from ...runs.layout import TRIALS
 from ...runs.store import reason_of
 from ...stats.ratio_paired import decide_ratio, paired_ratio
 from .. import torch_private
@@ -31,14 +32,13 @@ from .state import KeptState
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ...model.tried import TrialRequest, TryWish
+    from ...model.verify import TrialRequest, TryWish
     from ...runs.store import Store
     from ..events.table import Event
     from .patches.base import Patch
 
-__all__ = ["ARTEFACT", "TrialWindow"]
+__all__ = ["TrialWindow"]
 
-ARTEFACT = "trials"
 LOSS_STEPS = 3
 """Steps whose losses are compared: differences have not grown yet, so they tell what the fix changes."""
 BLOCK_SECONDS = 0.3
@@ -408,9 +408,9 @@ class TrialWindow:
             seconds=time.monotonic() - self._began,
         )
         try:
-            self._store.write_json(ARTEFACT, facts)
+            self._store.write_json(TRIALS, facts)
         except Exception as error:
-            self._store.artefact(ARTEFACT, "failed", reason=reason_of(error))
+            self._store.artefact(TRIALS, "failed", reason=reason_of(error))
 
 
 def _is_decided(without: list[float], with_it: list[float]) -> bool:

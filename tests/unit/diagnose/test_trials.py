@@ -6,7 +6,7 @@ import pytest
 
 from torch_bottleneck.diagnose.trials import by_measurement
 from torch_bottleneck.model.fix import Suggestion
-from torch_bottleneck.model.tried import TriedFix, TriedFixes
+from torch_bottleneck.model.verify import TriedFix, TriedFixes
 
 LOSSES: list[float | None] = [2.0, 1.5, 1.2]
 

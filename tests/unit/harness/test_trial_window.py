@@ -16,8 +16,7 @@ from torch_bottleneck.harness.trials import window as window_module
 from torch_bottleneck.harness.trials.patches import PATCHES
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.window import TrialWindow
-from torch_bottleneck.model.tried import TrialRequest, TriedFix, TriedFixes, TryWish
-from torch_bottleneck.model.verify import Wish
+from torch_bottleneck.model.verify import TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from torch_bottleneck.runs.store import Store
 
 SLOW_S, FAST_S = 0.004, 0.001

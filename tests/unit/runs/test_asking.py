@@ -6,8 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from torch_bottleneck.model.tried import TrialRequest, TryWish
-from torch_bottleneck.model.verify import Wish
+from torch_bottleneck.model.verify import TrialRequest, TryWish, Wish
 from torch_bottleneck.runs.asking import answer, ask, find_question
 
 REQUEST = TrialRequest(wishes=(TryWish(wish=Wish(fix="FX301")),), seconds=3.0)
