@@ -15,35 +15,49 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
+from torch.optim import optimizer
 from torch.utils.data import dataloader
 
 from ..model.flops import OperatorCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "LoaderIterator",
+    "batch_sources",
+    "begin_pass",
+    "build_loader",
+    "checkpoint_ways",
     "compile_in_place",
+    "compiled_call",
     "cudagraphs_recorded",
     "default_store",
     "device_kind",
     "disable_dynamo",
     "dynamo_counter",
+    "end_pass",
     "engine_owner",
     "experimental_config",
+    "forget_compiled",
+    "fused_refuses",
     "in_backward",
     "is_compiled_module",
     "is_real_loss",
     "is_traced_module",
     "mark_skip",
+    "next_batch",
     "operator_calls",
     "profiler_running",
+    "put_buffer",
+    "reads_for",
     "recompile_limit",
     "record_function",
     "set_allocator_settings",
+    "set_compiled_call",
     "set_recompile_limit",
     "skip_package",
+    "stays_eager_on_errors",
     "undisabled",
     "versions",
     "watch_out_of_memory",
@@ -52,6 +66,96 @@ __all__ = [
 
 LoaderIterator: type = dataloader._BaseDataLoaderIter
 record_function = torch.profiler.record_function
+
+
+_PLAIN_INIT, _PLAIN_ITER = dataloader.DataLoader.__init__, dataloader.DataLoader.__iter__
+
+
+def _plain_sources() -> dict[type, Callable[[Any], Any]]:
+    kinds = (
+        getattr(dataloader, name, None)
+        for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+    )
+    return {
+        kind: vars(kind)["_next_data"] for kind in kinds if kind is not None and "_next_data" in vars(kind)
+    }
+
+
+_PLAIN_NEXT = _plain_sources()
+
+
+def batch_sources() -> tuple[type, ...]:
+    """Return the classes whose `_next_data(iterator)` makes the next batch of a loader's iterator.
+
+    `__next__`, around which fetches are noted, calls it. Empty where this torch has no such method.
+    """
+    return tuple(_PLAIN_NEXT)
+
+
+def reads_for(iterator: object, loader: object) -> bool:
+    """Return whether an iterator is one of this loader's; they share what the indices come from."""
+    sampler = getattr(loader, "_index_sampler", None)
+    return sampler is not None and getattr(iterator, "_index_sampler", None) is sampler
+
+
+def build_loader(**arguments: Any) -> Any:
+    """Build a DataLoader past what is put around its constructor: it is none of the script's."""
+    loader = dataloader.DataLoader.__new__(dataloader.DataLoader)
+    _PLAIN_INIT(loader, **arguments)
+    return loader
+
+
+def begin_pass(loader: Any, worker_loop: Callable[..., None] | None) -> Any:
+    """Return an iterator over a loader, past what is put around `__iter__`.
+
+    Args:
+        loader: one of ours.
+        worker_loop: what its workers run; None for what the script's run.
+    """
+    workers = getattr(getattr(dataloader, "_utils", None), "worker", None)
+    replaced = getattr(workers, "_worker_loop", None)
+    if worker_loop is None or replaced is None:
+        return _PLAIN_ITER(loader)
+    workers._worker_loop = worker_loop  # type: ignore[union-attr]
+    try:
+        return _PLAIN_ITER(loader)
+    finally:
+        workers._worker_loop = replaced  # type: ignore[union-attr]
+
+
+def next_batch(iterator: Any) -> Any:
+    """Return the next batch of one of our iterators, past what is put around its class.
+
+    Raises:
+        StopIteration: the pass is over.
+    """
+    return _PLAIN_NEXT[type(iterator)](iterator)
+
+
+def end_pass(iterator: Any) -> None:
+    """End the workers of an iterator, if it has any."""
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if shut_down is not None:
+        shut_down()
+
+
+def checkpoint_ways() -> list[tuple[Any, str]]:
+    """Return (module, name) of what `checkpoint()` calls: a class with and a generator without re-entry."""
+    from torch.utils import checkpoint
+
+    names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    return [(checkpoint, name) for name in names if hasattr(checkpoint, name)]
+
+
+def fused_refuses(parameters: list[torch.Tensor]) -> str:
+    """Return why a fused optimizer's step would not take these, or an empty text."""
+    check = getattr(optimizer, "_device_dtype_check_for_fused", None)
+    try:
+        for parameter in parameters if check is not None else ():
+            check(parameter)  # type: ignore[misc]
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def mark_skip(code: CodeType) -> bool:
@@ -276,6 +380,11 @@ def versions(module: torch.nn.Module) -> list[int]:
     return [parameter._version for parameter in module.parameters()]
 
 
+def put_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Have a module hold this tensor under the name of a buffer that it has."""
+    module._buffers[name] = tensor
+
+
 def in_backward() -> bool:
     """Return whether the calling thread runs inside a backward pass (a recomputed block, a hook)."""
     ask = getattr(torch._C, "_current_graph_task_id", None)
@@ -306,6 +415,52 @@ def compile_in_place(module: Any, **options: Any) -> None:
             module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), **options)
             return
     module.compile(**options)
+
+
+def compiled_call(module: Any) -> Any:
+    """Return what a module compiled in place calls, or None."""
+    return getattr(module, "_compiled_call_impl", None)
+
+
+def set_compiled_call(module: Any, call: Any) -> None:
+    """Have a module call what was compiled of it before, or with None itself again."""
+    if call is None:
+        vars(module).pop("_compiled_call_impl", None)
+    else:
+        module._compiled_call_impl = call
+
+
+@contextlib.contextmanager
+def stays_eager_on_errors() -> Iterator[None]:
+    """Have code that dynamo fails on run as it is, instead of raising. Imports dynamo."""
+    from torch._dynamo import config
+
+    was = config.suppress_errors
+    config.suppress_errors = True
+    try:
+        yield
+    finally:
+        config.suppress_errors = was
+
+
+def forget_compiled(modules: list[torch.nn.Module], *, everything: bool) -> None:
+    """Drop what was compiled of modules, with its memory and its CUDA graphs.
+
+    Args:
+        modules: their forwards are forgotten.
+        everything: nobody else has compiled anything in this process.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return
+    if everything:
+        dynamo.reset()
+        return
+    forget = getattr(sys.modules.get("torch._dynamo.eval_frame"), "reset_code", None)
+    if forget is not None:
+        for code in {getattr(type(part).forward, "__code__", None) for m in modules for part in m.modules()}:
+            if code is not None:
+                forget(code)
 
 
 def dynamo_counter(group: str, name: str | None) -> int | None:

@@ -33,6 +33,7 @@ class Expandable(Patch):
     """Segments that grow."""
 
     fix = "FX201"
+    why_not_live = "segments that were reserved before do not grow, and those that do stay"
 
     def install(self) -> None:
         """Settings that the script wrote into the environment before importing torch are kept."""
@@ -63,6 +64,7 @@ class Preheat(Patch):
     """One allocation as large as the memory that training came to hold, before it begins."""
 
     fix = "FX203"
+    why_not_live = "it changes what the first steps reserve, which is long done"
 
     def training_begins(self) -> None:
         """See `Patch`."""
@@ -89,6 +91,8 @@ class KeepCache(Patch):
     """Calls of empty_cache() do nothing."""
 
     fix = "FX204"
+    live = True
+    settles = 2
 
     def install(self) -> None:
         """See `Patch`."""
@@ -127,6 +131,7 @@ class MallocSettings(Patch):
     """Freed memory stays in the process (glibc)."""
 
     fix = "FX205"
+    why_not_live = "glibc does not tell its settings, and stops adapting them for good when one is set"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -157,6 +162,7 @@ class OtherMalloc(Patch):
     """Jemalloc or tcmalloc, preloaded by the environment."""
 
     fix = "FX206"
+    why_not_live = "malloc is replaced before the process starts"
 
     def check(self) -> Applied:
         """Look at what is mapped into the process."""
@@ -171,6 +177,7 @@ class HugePages(Patch):
     """Huge pages, asked for by THP_MEM_ALLOC_ENABLE in the environment."""
 
     fix = "FX208"
+    why_not_live = "torch reads the setting once, and what is allocated stays as it is"
 
     def check(self) -> Applied:
         """See whether the kernel grants huge pages and this process has some."""

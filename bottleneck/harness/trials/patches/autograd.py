@@ -1,26 +1,24 @@
 """Patches of what autograd is asked to do beside differentiating: look for NaN, compute things twice.
 
-In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; `torch.utils.checkpoint`.
-Out: the same training without.
+In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; the two ways in which
+`torch.utils.checkpoint` computes things twice. Out: the same training without.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.checkpoint as torch_checkpoint
 
+from ... import torch_private
 from ...lines.sites import user_site
 from .base import Patch, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ....model.verify import Applied
 
-_is_compiling = torch.compiler.is_compiling
 MANY = 100
 """Calls whose lines are looked up; later ones are only counted."""
 
@@ -29,10 +27,30 @@ class NoAnomalies(Patch):
     """Anomaly detection stays off, however it is asked for."""
 
     fix = "FX512"
+    live = True
+
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._was: tuple[bool, bool] | None = None
 
     def install(self) -> None:
         """See `Patch`."""
         self.replaced.put(torch, "set_anomaly_enabled", self._make)
+
+    def training_begins(self) -> None:
+        """Nothing can have been switched on before, unless this patch comes while the script trains."""
+        if torch.is_anomaly_enabled():
+            self._was = (True, torch.is_anomaly_check_nan_enabled())
+            torch.set_anomaly_enabled(False, self._was[1])
+            self.acted(None)
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        if self._was is not None:
+            torch.set_anomaly_enabled(*self._was)
+            self._was = None
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_anomaly_enabled(mode: bool, *args: Any, **kwargs: Any) -> Any:
@@ -64,29 +82,40 @@ class NoCheckpoints(Patch):
     """What is checkpointed keeps its activations."""
 
     fix = "FX214"
+    live = True
+    settles = 3
 
     def install(self) -> None:
-        """See `Patch`."""
-        own = inspect.signature(torch_checkpoint.checkpoint).parameters.values()
-        # Taken from the keywords by hand, so not in the signature.
-        self._own = {p.name for p in own if p.kind is p.KEYWORD_ONLY} | {"preserve_rng_state"}
-        self.replaced.put(torch_checkpoint, "checkpoint", self._make)
+        """Replace what `checkpoint` calls: scripts import it by its name, and dynamo knows it by sight."""
+        for owner, name in torch_private.checkpoint_ways():
+            make = self._make_once if isinstance(getattr(owner, name), type) else self._make_around
+            self.replaced.set(owner, name, make())
 
-    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        own = self._own
+    def _note(self) -> None:
+        if torch.is_grad_enabled():
+            if self.count < MANY:
+                self.acted(user_site())
+            else:
+                self.count += 1
 
-        def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling():
-                # The compiler sees to recomputation itself.
-                return original(function, *args, **kwargs)
-            if torch.is_grad_enabled():
-                if self.count < MANY:
-                    self.acted(user_site())
-                else:
-                    self.count += 1
-            return function(*args, **{name: value for name, value in kwargs.items() if name not in own})
+    def _make_once(self) -> Any:
+        class CheckpointFunction:
+            """Calls the function itself."""
 
-        return checkpoint
+            @staticmethod
+            def apply(function: Any, _preserve_rng_state: bool, *args: Any) -> Any:
+                self._note()
+                return function(*args)
+
+        return CheckpointFunction
+
+    def _make_around(self) -> Callable[..., Iterator[None]]:
+        def generator(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+            # What lies before the yield comes before the function, what lies after it comes after.
+            self._note()
+            yield
+
+        return generator
 
     def evidence(self) -> str:
         """See `Patch`."""

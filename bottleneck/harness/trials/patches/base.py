@@ -1,24 +1,53 @@
 """What a run-time patch is.
 
 In: options. Out: something replaced in torch or set in the process, and afterwards an `Applied`.
+
+A patch is used in one of two ways. For a whole run: `install`, `training_begins`, `check`,
+`uninstall`. Or, where it is `live`, in turns while the script trains: `switch_on`, `switch_off`, again
+and again, `found` for what `check` said while it was on, and `close` at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ....model.run import SourceSite
 from ....model.verify import Applied
+from ... import torch_private
 from ...events.replacing import Replacements
 
 if TYPE_CHECKING:
+    from torch import nn
+    from torch.amp import GradScaler
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
     from ....model.fix import Beside, Variable
     from ....model.run import JsonValue
 
-__all__ = ["PATCHES", "Patch", "plural"]
+__all__ = ["PATCHES", "NotSwitchable", "Patch", "Program", "plural"]
 
 SITES_KEPT = 8
+RECOMPILING_STEPS = 3
+"""A forward and a backward are compiled apart, and once more where sizes differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What trains in this process, for patches that are switched while it does."""
+
+    roots: tuple[nn.Module, ...]
+    """The modules that the script calls itself, and trains."""
+    optimizers: tuple[Optimizer, ...]
+    loader: DataLoader[Any] | None = None
+    """The one that feeds the training."""
+    scaler: GradScaler | None = None
+
+
+class NotSwitchable(Exception):  # noqa: N818 - it says what is so, and ends one trial only
+    """A patch cannot be switched on in this program; the text says why."""
 
 
 class Patch:
@@ -28,6 +57,15 @@ class Patch:
     """Id of the fix; empty for what several patches share, or for a part of one."""
     after_watches = False
     """Put in after the harness's own hooks, so that those see what torch gets in the end."""
+    live: ClassVar[bool] = False
+    """It can be switched on and off while the script trains."""
+    why_not_live: ClassVar[str] = ""
+    settles: ClassVar[int] = 1
+    """Steps after each switch that are not like those that follow."""
+    foresees: ClassVar[bool] = False
+    """`foresee` and `foreseen` tell in a step or two whether it is worth switching on at all."""
+    is_guarded: ClassVar[bool] = False
+    """It changes what compiled code depends on: each side is compiled once."""
 
     def __init_subclass__(cls) -> None:
         if fix := vars(cls).get("fix"):
@@ -51,6 +89,8 @@ class Patch:
         self.beside: list[Beside] = []
         """What else it had to do."""
         self._sites: dict[tuple[str, int], SourceSite] = {}
+        self.is_on = False
+        self._found: Applied | None = None
 
     def install(self) -> None:
         """Put it in: torch has just been imported, and the script has built nothing yet."""
@@ -67,6 +107,69 @@ class Patch:
         if self.count:
             return self.applied()
         return self.not_applied()
+
+    # -- in turns, while the script trains ------------------------------------------------------
+
+    def switch_on(self, program: Program) -> None:
+        """Put it in between two steps.
+
+        Raises:
+            NotSwitchable: it cannot be done in this program, which is left as it was.
+        """
+        assert self.live, f"{self.fix} cannot be switched: {self.why_not_live}"
+        assert not self.is_on, f"{self.fix} is on already"
+        # Each turn is an account of its own: what it found is not added up over the turns.
+        self.count = 0
+        self.reasons, self.values, self.beside, self._sites = [], {}, [], {}
+        self.is_on = True
+        try:
+            self.put_in(program)
+        except BaseException:
+            self.is_on = False
+            self.take_out()
+            raise
+
+    def switch_off(self) -> None:
+        """Take it out between two steps: the next one runs as it did before."""
+        assert self.is_on, f"{self.fix} is not on"
+        self.is_on = False
+        try:
+            self._found = self.check()
+        finally:
+            self.take_out()
+
+    def put_in(self, program: Program) -> None:  # noqa: ARG002 - for subclasses
+        """Do what `switch_on` is for."""
+        self.install()
+        self.training_begins()
+
+    def take_out(self) -> None:
+        """Undo `put_in`, or as much of it as was done."""
+        self.uninstall()
+
+    def settle_steps(self, program: Program) -> int:  # noqa: ARG002 - for subclasses
+        """Return how many steps to leave out after the switch that was just made."""
+        compiled = self.is_guarded and bool(torch_private.dynamo_counter("stats", "unique_graphs"))
+        return self.settles + (RECOMPILING_STEPS if compiled else 0)
+
+    def found(self) -> Applied:
+        """Say whether it took effect: what `check` found when it was last switched off."""
+        return self.check() if self._found is None else self._found
+
+    def foresee(self, program: Program) -> None:
+        """Begin to look, where `foresees`: what runs until `foreseen` is called shows what is to come.
+
+        Raises:
+            NotSwitchable: as `switch_on` does.
+        """
+        raise NotImplementedError(program)
+
+    def foreseen(self) -> str | None:
+        """End looking; return why it is not worth switching on, or None."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what was kept from turn to turn; it is off, and is not switched again."""
 
     # -- for subclasses ------------------------------------------------------------------------
 

@@ -10,22 +10,25 @@ from __future__ import annotations
 import contextlib
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch.optim import optimizer as optim_module
 
 from ....model.fix import Beside
 from ... import torch_private
+from ...events.replacing import Replacements
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
 from .graph_gradients import GraphGradients
+from .optimizer_state import OptimizerState
 from .roots import RootPatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ....model.verify import Applied
+    from .base import Program
 
 __all__ = ["repeated_blocks"]
 
@@ -37,9 +40,24 @@ class _Compiling(RootPatch):
     """Compiles root modules that train, unless the script has."""
 
     mode: str | None = None
+    settles = 4
+    foresees = True
+
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._compiled: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+        self._looks = False
+        """Nothing is made of what dynamo captures."""
+        self._turns = 0
+        self._before = _Counted()
+        """What dynamo had counted when the first turn began."""
+        self._eager = contextlib.ExitStack()
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords for `Module.compile`."""
+        if self._looks:
+            return {"backend": "eager"}
         wanted = {"mode": self.option("mode", self.mode), "dynamic": self.option("dynamic", None)}
         wanted["backend"] = self.option("backend", None)
         return {name: value for name, value in wanted.items() if value is not None}
@@ -59,15 +77,74 @@ class _Compiling(RootPatch):
             self.passed(f"{type(module).__name__} has no repeated blocks")
             return False
         for target in targets:
-            torch_private.compile_in_place(target, **self.arguments())
+            if (before := self._compiled.get(target)) is not None:
+                torch_private.set_compiled_call(target, before)
+            else:
+                torch_private.compile_in_place(target, **self.arguments())
+                self._compiled[target] = torch_private.compiled_call(target)
             self.acted(user_site(), **self.arguments())
         return True
+
+    def put_in(self, program: Program) -> None:
+        """Compile the roots; what was compiled at an earlier turn is used again."""
+        if not self._turns:
+            self._before = _Counted.now()
+        self.install()
+        for root in program.roots:
+            self._roots[root] = self.takes(root)
+        if not self.count:
+            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do())
+        self._turns += 1
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        for target, ours in self._compiled.items():
+            if torch_private.compiled_call(target) is ours:
+                torch_private.set_compiled_call(target, None)
+
+    def settle_steps(self, program: Program) -> int:  # noqa: ARG002 - the method's signature
+        """Compiling at the first turn; recording CUDA graphs, which may take as many steps again."""
+        return self.settles if self.is_on and self._turns == 1 else 2
+
+    def close(self) -> None:
+        """Give back the memory of what was compiled."""
+        if self._compiled:
+            torch_private.forget_compiled(list(self._compiled), everything=not self._before.frames)
+        self._compiled.clear()
+        self._turns = 0
+
+    def foresee(self, program: Program) -> None:
+        """Compile without a back end, which takes seconds: dynamo captures what it would capture."""
+        self._looks = True
+        self._eager.enter_context(torch_private.stays_eager_on_errors())
+        try:
+            self.switch_on(program)
+        except BaseException:
+            self._end_looking()
+            raise
+
+    def foreseen(self) -> str | None:
+        """See `Patch`."""
+        try:
+            self.switch_off()
+            calls = _Counted.now().calls - self._before.calls
+            names = ", ".join(dict.fromkeys(type(module).__name__ for module in self._compiled))
+            self.close()
+        finally:
+            self._end_looking()
+        return None if calls else f"dynamo captures nothing of {names}"
+
+    def _end_looking(self) -> None:
+        self._eager.close()
+        self._looks = False
+        self._found = None
 
     def check(self) -> Applied:
         """Ask dynamo whether there are graphs."""
         if not self.count:
             return self.not_applied()
-        return _with_graphs(self, self.evidence())
+        return _with_graphs(self, self.evidence(), self._before)
 
     def evidence(self) -> str:
         """See `Patch`."""
@@ -85,6 +162,7 @@ class CompileArguments(Patch):
     """Other keywords for what the script gives to torch.compile itself."""
 
     after_watches = True
+    why_not_live = "what the script compiles is compiled with its own keywords by now"
     forced: ClassVar[dict[str, Any]] = {}
     """The keywords to set."""
 
@@ -152,6 +230,7 @@ class CudaGraphs(_Compiling):
     """mode="reduce-overhead", for what the script compiles or else for its root modules."""
 
     mode = "reduce-overhead"
+    settles = 7
 
     def install(self) -> None:
         """See `Patch`."""
@@ -160,9 +239,14 @@ class CudaGraphs(_Compiling):
         self._gradients.install()
         super().install()
 
+    def put_in(self, program: Program) -> None:
+        """See `Patch`."""
+        super().put_in(program)
+        self._gradients.remember(program)
+
     def uninstall(self) -> None:
         """See `Patch`."""
-        self._gradients.uninstall()
+        self._gradients.take_out()
         super().uninstall()
 
     def takes(self, module: torch.nn.Module) -> bool:
@@ -210,7 +294,7 @@ class CudaGraphs(_Compiling):
             told.append(kept)
         if self._gradients.count:
             self.beside.append(Beside.GRADIENTS_DROPPED)
-        return _with_graphs(self, "; ".join(told))
+        return _with_graphs(self, "; ".join(told), self._before)
 
 
 class _ForcedMode(CompileArguments):
@@ -304,16 +388,50 @@ class CompiledStep(Patch):
     """The optimizer's step, compiled from its second call on."""
 
     fix = "FX416"
+    live = True
+    settles = 4
+
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._compiled: dict[int, Any] = {}
+        """Id of an optimizer -> its compiled step, kept from turn to turn."""
+        self._steps = Replacements()
+        self._were: list[OptimizerState] = []
+        self._before = _Counted()
+        self._turns = 0
 
     def install(self) -> None:
         """See `Patch`."""
         self._handle: Any = optim_module.register_optimizer_step_pre_hook(self._before_step)
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
+    def put_in(self, program: Program) -> None:
+        """See `Patch`; dynamo moves the counts of steps to the device."""
+        if not self._turns:
+            self._before = _Counted.now()
+        self._turns += 1
+        self._were = [OptimizerState(optimizer) for optimizer in program.optimizers]
+        self.install()
+
     def uninstall(self) -> None:
         """See `Patch`."""
         super().uninstall()
         self._handle.remove()
+        self._steps.undo()
+        for was in self._were:
+            was.put_back()
+        self._were = []
+
+    def settle_steps(self, program: Program) -> int:  # noqa: ARG002 - the method's signature
+        """The step of the first turn's second update compiles."""
+        return self.settles if self.is_on and self._turns == 1 else 2
+
+    def close(self) -> None:
+        """See `Patch`."""
+        if self._compiled:
+            torch_private.forget_compiled([], everything=not self._before.frames)
+        self._compiled.clear()
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling() or optimizer in self._seen:
@@ -324,22 +442,27 @@ class CompiledStep(Patch):
         if inner is None:
             self.passed(f"{type(optimizer).__name__} has a step() of its own making")
             return
-        # Only what lies inside torch's hooks: those are how steps are seen. By the first step a
-        # scheduler has wrapped step(), and wants to know whether it was called.
+        if id(optimizer) not in self._compiled:
+            self._compiled[id(optimizer)] = self._compile(inner)
+        self._steps.set(optimizer, "step", types.MethodType(self._compiled[id(optimizer)], optimizer))
+        self.acted(user_site())
+
+    def _compile(self, inner: Any) -> Any:
+        """Compile only what lies inside torch's hooks: those are how steps are seen."""
         compiled = torch.compile(inner)
 
         def update(opt: Any, *args: Any, **kwargs: Any) -> Any:
+            # By the first step a scheduler has wrapped step(), and wants to know whether it was called.
             opt._opt_called = True
             return compiled(opt, *args, **kwargs)
 
-        optimizer.step = types.MethodType(optim_module.Optimizer.profile_hook_step(update), optimizer)
-        self.acted(user_site())
+        return optim_module.Optimizer.profile_hook_step(update)
 
     def check(self) -> Applied:
         """See `Patch`."""
         if not self.count:
             return self.not_applied()
-        return _with_graphs(self, f"step() of {plural(self.count, 'optimizer')} compiled")
+        return _with_graphs(self, f"step() of {plural(self.count, 'optimizer')} compiled", self._before)
 
     def nothing_to_do(self) -> str:
         """See `Patch`."""
@@ -362,16 +485,38 @@ def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
     return best
 
 
-def _with_graphs(patch: Patch, evidence: str) -> Applied:
-    """Return "applied" if dynamo has made graphs, with what else it says."""
-    graphs = torch_private.dynamo_counter("stats", "unique_graphs")
-    if graphs == 0:
+class _Counted(NamedTuple):
+    """What dynamo has counted so far; nothing while it is not in use."""
+
+    frames: int = 0
+    graphs: int = 0
+    calls: int = 0
+    breaks: int = 0
+
+    @classmethod
+    def now(cls) -> _Counted:
+        """Return what it says now."""
+        counter = torch_private.dynamo_counter
+        return cls(
+            frames=counter("frames", "total") or 0,
+            graphs=counter("stats", "unique_graphs") or 0,
+            calls=counter("stats", "calls_captured") or 0,
+            breaks=counter("graph_break", None) or 0,
+        )
+
+
+_NOTHING = _Counted()
+
+
+def _with_graphs(patch: Patch, evidence: str, before: _Counted = _NOTHING) -> Applied:
+    """Return "applied" if dynamo has made graphs since, with what else it says."""
+    if torch_private.dynamo_counter("stats", "unique_graphs") is None:
+        return patch.applied(evidence)
+    now = _Counted.now()
+    graphs, breaks = now.graphs - before.graphs, now.breaks - before.breaks
+    if not graphs:
         return patch.not_applied("torch.compile was called, but no graph was compiled")
-    told = [evidence]
-    if graphs is not None:
-        told.append(plural(graphs, "graph"))
-    with contextlib.suppress(TypeError):
-        breaks = torch_private.dynamo_counter("graph_break", None)
-        if breaks:
-            told.append(plural(breaks, "graph break"))
+    told = [evidence, plural(graphs, "graph")]
+    if breaks > 0:
+        told.append(plural(breaks, "graph break"))
     return patch.applied("; ".join(told))

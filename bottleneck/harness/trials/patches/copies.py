@@ -14,11 +14,12 @@ import torch
 from ....model.fix import Beside
 from ...events.hooks import goes_to_device
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
 from .loaders import Pinned
 
 if TYPE_CHECKING:
     from ....model.verify import Applied
+    from .base import Program
 
 __all__ = ["AsyncCopies", "PinnedCopies"]
 
@@ -31,12 +32,19 @@ class AsyncCopies(Patch):
     """Copies of tensors that are pinned already, without blocking."""
 
     fix = "FX104"
+    live = True
 
     def install(self) -> None:
         """See `Patch`."""
         self._training = False
         for name in ("to", "cuda"):
             self.replaced.put(torch.Tensor, name, self._make_copy)
+
+    def put_in(self, program: Program) -> None:
+        """See `Patch`."""
+        if not torch.cuda.is_available():
+            raise NotSwitchable("there is no GPU to copy to")
+        super().put_in(program)
 
     def training_begins(self) -> None:
         """What is copied before, weights and buffers among it, is copied once."""
@@ -85,14 +93,20 @@ class PinnedCopies(AsyncCopies):
     """Loaders that pin their batches, and everything else pinned before it is copied without blocking."""
 
     fix = "FX103"
+    settles = 3
+
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._loaders = Pinned(self.options)
+        self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
 
     def install(self) -> None:
         """See `Patch`."""
         super().install()
-        self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
+        self._pinned.clear()
         self._pinned_bytes = 0
         self._pins = 0
-        self._loaders = Pinned(self.options)
         self._loaders.install()
 
     def uninstall(self) -> None:
@@ -100,6 +114,28 @@ class PinnedCopies(AsyncCopies):
         super().uninstall()
         self._pinned.clear()
         self._loaders.uninstall()
+
+    def put_in(self, program: Program) -> None:
+        """Loaders are built by now: the batches come from a second one that pins them."""
+        super().put_in(program)
+        self._loaders.uninstall()
+        if program.loader is not None and not program.loader.pin_memory:
+            self._loaders.switch_on(program)
+
+    def take_out(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        self._pinned.clear()
+        if self._loaders.is_on:
+            self._loaders.switch_off()
+
+    def settle_steps(self, program: Program) -> int:
+        """See `Patch`."""
+        return self.settles + self._loaders.settle_steps(program)
+
+    def close(self) -> None:
+        """See `Patch`."""
+        self._loaders.close()
 
     def _source(self, tensor: Any) -> Any:
         """See `AsyncCopies`."""

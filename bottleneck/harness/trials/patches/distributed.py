@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim_module
 
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
 
 if TYPE_CHECKING:
     from ....model.verify import Applied
+    from .base import Program
 
 LEARNED_AFTER = 3
 """Updates with the same number of backward passes before any synchronisation is left out."""
@@ -28,6 +29,7 @@ class Overlap(Patch):
     """Larger buckets, gradients as views of them, a static graph."""
 
     fix = "FX601"
+    why_not_live = "DistributedDataParallel lays its buckets out when it is built"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -61,6 +63,8 @@ class NoSync(Patch):
     """All-reduce with the last backward of an update only."""
 
     fix = "FX602"
+    live = True
+    settles = LEARNED_AFTER + 1
 
     def install(self) -> None:
         """See `Patch`."""
@@ -70,6 +74,13 @@ class NoSync(Patch):
         self._broken = False
         self.replaced.put(DistributedDataParallel, "forward", self._make_forward)
         self._handle: Any = optim_module.register_optimizer_step_pre_hook(self._before_step)
+
+    def put_in(self, program: Program) -> None:
+        """See `Patch`."""
+        super().put_in(program)
+        parts = (part for root in program.roots for part in root.modules())
+        if not any(isinstance(part, DistributedDataParallel) for part in parts):
+            raise NotSwitchable(self.nothing_to_do())
 
     def uninstall(self) -> None:
         """See `Patch`."""

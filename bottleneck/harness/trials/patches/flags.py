@@ -32,6 +32,9 @@ def _capability() -> int | None:
 class Flag(Patch):
     """Sets switches and keeps to them; subclasses say which."""
 
+    live = True
+    is_guarded = True
+
     needs_gpu: ClassVar[bool] = True
     needs_ampere: ClassVar[bool] = False
 
@@ -60,7 +63,7 @@ class Flag(Patch):
         for name, (_read, write, _wanted) in self.switches().items():
             if name in self._before:
                 with contextlib.suppress(Exception):
-                    write(self._before[name])
+                    write(self._before.pop(name))
 
     def check(self) -> Applied:
         """Read the switches back."""
@@ -102,6 +105,18 @@ class MatmulTf32(Flag):
             )
         }
 
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        self._parts = [(part, part.fp32_precision) for part in _matmuls()]
+        super().training_begins()
+
+    def uninstall(self) -> None:
+        """Where it stood at "none" it followed a wider setting, which the old switch cannot say."""
+        if self._before:
+            super().uninstall()
+            for part, precision in self._parts:
+                part.fp32_precision = precision
+
 
 class CudnnTf32(Flag):
     """Convolutions in TF32."""
@@ -119,6 +134,11 @@ class CudnnBenchmark(Flag):
     """The fastest of cuDNN's algorithms, timed once."""
 
     fix = "FX308"
+
+    live = False
+    why_not_live = (
+        "cuDNN keeps the algorithm that it took first for each shape, whatever the switch says later"
+    )
 
     def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
         """See `Flag`."""
@@ -138,10 +158,22 @@ class NotDeterministic(Flag):
             "cudnn.deterministic": _cudnn("deterministic", wanted=False),
             "use_deterministic_algorithms": (
                 torch.are_deterministic_algorithms_enabled,
-                torch.use_deterministic_algorithms,
+                _use_deterministic_algorithms,
                 False,
             ),
         }
+
+
+def _matmuls() -> list[Any]:
+    """Return the parts of torch that have a precision of their own for matrix products, from 2.9 on."""
+    parts = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    return [part for part in parts if hasattr(part, "fp32_precision")]
+
+
+def _use_deterministic_algorithms(mode: bool) -> None:
+    """Leave it as it is whether what has no such algorithm warns or fails."""
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def _cudnn(name: str, *, wanted: bool) -> tuple[Callable[[], Any], Callable[[Any], None], Any]:

@@ -37,6 +37,12 @@ class GraphGradients(SetToNone):
         self._handle.remove()
         super().uninstall()
 
+    def take_out(self) -> None:
+        """What the last graph has written stays the script's, whatever the graphs write later."""
+        for root in self._roots:
+            self._move(root)
+        super().take_out()
+
     def _stepped(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
             self._passes = 0

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...facts.devices import usable_cores
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
 
 if TYPE_CHECKING:
     from ....model.verify import Applied
+    from .base import Program
 
 NODES = Path("/sys/devices/system/node")
 
@@ -25,21 +26,32 @@ class NoCollector(Patch):
     """What exists when training begins is not walked again, and nothing is collected."""
 
     fix = "FX505"
+    live = True
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._rests = self._froze = False
 
     def training_begins(self) -> None:
         """See `Patch`."""
-        if not self.count:
+        if not self._rests:
+            self._rests = True
             self._was = gc.isenabled()
             gc.collect()
-            gc.freeze()
+            # What the script has frozen itself could not be told from ours when it is to be thawed.
+            self._froze = not gc.get_freeze_count()
+            if self._froze:
+                gc.freeze()
             gc.disable()
             self.acted(None)
 
     def uninstall(self) -> None:
         """See `Patch`."""
         super().uninstall()
-        if self.count:
-            gc.unfreeze()
+        if self._rests:
+            self._rests = False
+            if self._froze:
+                gc.unfreeze()
             if self._was:
                 gc.enable()
 
@@ -56,6 +68,8 @@ class Threads(Patch):
     """As many intra-op threads as cores (also by OMP_NUM_THREADS, in the environment)."""
 
     fix = "FX506"
+    live = True
+    is_guarded = True
 
     def install(self) -> None:
         """See `Patch`."""
@@ -69,6 +83,19 @@ class Threads(Patch):
             self._before = now
             torch.set_num_threads(self._wanted)
             self.acted(None, threads=self._wanted)
+
+    def put_in(self, program: Program) -> None:
+        """See `Patch`."""
+        super().put_in(program)
+        if self._before is None:
+            raise NotSwitchable(f"there are {plural(self._wanted, 'intra-op thread')} already")
+
+    def uninstall(self) -> None:
+        """See `Patch`."""
+        super().uninstall()
+        if self._before is not None and torch.get_num_threads() == self._wanted:
+            torch.set_num_threads(self._before)
+        self._before = None
 
     def check(self) -> Applied:
         """See `Patch`."""
@@ -86,6 +113,7 @@ class OneNode(Patch):
     """The cores of one NUMA node only."""
 
     fix = "FX507"
+    why_not_live = "threads that run already stay on their cores, and memory on its node"
 
     def install(self) -> None:
         """See `Patch`."""

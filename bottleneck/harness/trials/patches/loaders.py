@@ -1,20 +1,26 @@
 """Patches of the DataLoader's constructor: workers, pinning, persistence, prefetching.
 
-In: keyword -> value. Out: loaders built with them, whatever the script passed. Only loaders that
-read by index: an IterableDataset in several workers would yield every sample several times.
+In: keyword -> value. Out: loaders built with them, whatever the script passed; or, while the script
+trains, a second loader with them, whose batches it gets. More workers only for loaders that read by
+index: an IterableDataset in several workers would yield every sample several times.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...facts.devices import usable_cores
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
+from .second_loader import SecondLoader, arguments_of, depth_of, kept_by
+
+if TYPE_CHECKING:
+    from ....model.verify import Applied
+    from .base import Program
 
 __all__ = ["LoaderPatch"]
 
@@ -26,11 +32,61 @@ QUEUED = 8
 class LoaderPatch(Patch):
     """Changes the arguments of every loader that is built."""
 
-    def install(self) -> None:
+    live = True
+
+    def __init__(self, *args: Any) -> None:
         """See `Patch`."""
+        super().__init__(*args)
         self._signature = inspect.signature(DataLoader.__init__)
         self._before: dict[str, set[str]] = {}
+        self._second: SecondLoader | None = None
+
+    def install(self) -> None:
+        """See `Patch`."""
         self.replaced.put(DataLoader, "__init__", self._make_init)
+
+    def put_in(self, program: Program) -> None:
+        """Hand out the batches of a second loader, which is built at the first turn."""
+        loader = program.loader
+        if loader is None:
+            raise NotSwitchable("no DataLoader feeds the training")
+        given = {"dataset": loader.dataset, **arguments_of(loader)}
+        changes = self._changes(given)
+        if not changes:
+            raise NotSwitchable("; ".join(self.reasons))
+        if self._second is None:
+            self._second = SecondLoader(loader, changes)
+            self._before = {name: {repr(self._given(given, name))} for name in changes}
+
+        def handed() -> None:
+            if not self.count:
+                self.acted(None, **changes)
+
+        self._second.hand_out(handed)
+
+    def take_out(self) -> None:
+        """The second loader and its workers stay for the next turn."""
+        if self._second is not None:
+            self._second.stop()
+
+    def close(self) -> None:
+        """See `Patch`."""
+        if self._second is not None:
+            self._second.close()
+            self._second = None
+
+    def settle_steps(self, program: Program) -> int:
+        """What was made ready meanwhile does not count."""
+        second = self._second
+        if self.is_on and second is not None:
+            return self.settles + second.depth
+        return self.settles + (depth_of(program.loader) if program.loader is not None else 0)
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        if self._second is not None and (self._second.failure or not self.count):
+            return self.not_applied(self._second.failure or "no batch was read while it was on")
+        return super().check()
 
     def _make_init(self, original: Any) -> Any:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
@@ -154,14 +210,5 @@ class Pinned(LoaderPatch):
         return {"pin_memory": True}
 
 
-def _holds_device_tensors(dataset: Any, depth: int = 3) -> bool:
-    """Look for device tensors where they are usually kept: attributes, TensorDataset, Subset."""
-    if dataset is None or depth == 0:
-        return False
-    kept = getattr(dataset, "__dict__", {}).values()
-    for value in kept:
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        for item in items[:16]:
-            if isinstance(item, torch.Tensor) and item.device.type != "cpu":
-                return True
-    return _holds_device_tensors(getattr(dataset, "dataset", None), depth - 1)
+def _holds_device_tensors(dataset: Any) -> bool:
+    return any(isinstance(item, torch.Tensor) and item.device.type != "cpu" for item in kept_by(dataset))

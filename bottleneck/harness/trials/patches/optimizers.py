@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.optim import optimizer as optim_module
 
+from ... import torch_private
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
+from .optimizer_state import OptimizerState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ....model.verify import Applied
+    from .base import Program
 
 __all__ = ["DropAfterStep", "Flavour", "SetToNone"]
 
@@ -32,13 +37,22 @@ class Flavour(Patch):
     """Another implementation of the optimizer's step; subclasses say which."""
 
     keyword: ClassVar[str]
+    live = True
+    is_guarded = True
+    settles = 2
 
-    def install(self) -> None:
+    def __init__(self, *args: Any) -> None:
         """See `Patch`."""
+        super().__init__(*args)
         self._local = _Local()
         self._changed: list[weakref.ref[Any]] = []
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._handle = optim_module.register_optimizer_step_post_hook(self._note_step)
+        self._were: list[OptimizerState] = []
+        self._handle: Any = None
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._watch_steps()
         for kind in vars(torch.optim).values():
             if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
                 continue
@@ -48,10 +62,69 @@ class Flavour(Patch):
             ):
                 self.replaced.put(kind, "__init__", functools.partial(self._make_init, kind))
 
+    def put_in(self, program: Program) -> None:
+        """The optimizers are built by now: change their groups, and where their state lies."""
+        self._watch_steps()
+        for optimizer in program.optimizers:
+            groups = optimizer.param_groups
+            if all(self._may_change(optimizer, group) for group in groups) and self._takes(optimizer):
+                was = OptimizerState(optimizer)
+                self._were.append(was)
+                for group in groups:
+                    self._choose(group)
+                if self.keyword == "fused":
+                    # For a gradient scaler: the fused step unscales, and finds what overflowed, itself.
+                    optimizer._step_supports_amp_scaling = True
+                was.place_steps(fused=self.keyword == "fused")
+                self._note_change(optimizer)
+        if not self.count:
+            raise NotSwitchable("; ".join(self.reasons) or "no optimizer of torch.optim trains")
+
     def uninstall(self) -> None:
         """See `Patch`."""
-        self._handle.remove()
         super().uninstall()
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        for was in self._were:
+            was.put_back()
+        self._were.clear()
+        self._changed.clear()
+
+    def _watch_steps(self) -> None:
+        self._stepped.clear()
+        self._handle = optim_module.register_optimizer_step_post_hook(self._note_step)
+
+    def _takes(self, optimizer: Any) -> bool:
+        name = type(optimizer).__name__
+        if any(self.keyword not in group for group in optimizer.param_groups):
+            self.passed(f"{name} has no {self.keyword} implementation")
+            return False
+        if self.keyword == "foreach" and any(
+            isinstance(group["lr"], torch.Tensor) and not group.get("capturable")
+            for group in optimizer.param_groups
+        ):
+            self.passed(f"{name} refuses foreach: its lr is a tensor")
+            return False
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters):
+            self.passed(f"{name} has sparse gradients")
+            return False
+        refusal = torch_private.fused_refuses(parameters) if self.keyword == "fused" else ""
+        if refusal:
+            self.passed(f"{name} refuses {self.keyword}: {refusal}")
+        return not refusal
+
+    def _choose(self, given: dict[str, Any]) -> None:
+        """Ask for this implementation, among arguments or in a parameter group."""
+        other = "foreach" if self.keyword == "fused" else "fused"
+        given[self.keyword] = True
+        if other in given:
+            given[other] = None
+
+    def _note_change(self, optimizer: Any) -> None:
+        self._changed.append(weakref.ref(optimizer))
+        self.acted(user_site(), **{self.keyword: True})
 
     def _note_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -72,10 +145,7 @@ class Flavour(Patch):
                     return original(optimizer, *args, **kwargs)  # type: ignore[no-any-return]
                 given["params"] = list(given["params"])
                 as_given = dict(given)
-                other = "foreach" if self.keyword == "fused" else "fused"
-                given[self.keyword] = True
-                if other in signature.parameters:
-                    given[other] = None
+                self._choose(given)
                 try:
                     original(*bound.args, **bound.kwargs)
                 except (RuntimeError, ValueError, TypeError) as error:
@@ -86,8 +156,7 @@ class Flavour(Patch):
                     return original(*bound.args, **bound.kwargs)  # type: ignore[no-any-return]
             finally:
                 local.depth = 0
-            self._changed.append(weakref.ref(optimizer))
-            self.acted(user_site(), **{self.keyword: True})
+            self._note_change(optimizer)
             return None
 
         return __init__
@@ -138,10 +207,41 @@ class Foreach(Flavour):
     keyword = "foreach"
 
 
-class SetToNone(Patch):
+class _Dropping(Patch):
+    """Gradients are dropped that the script would keep: what had one gets one again, of zeros."""
+
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._had: list[weakref.ref[Any]] = []
+
+    def put_in(self, program: Program) -> None:
+        """See `Patch`."""
+        super().put_in(program)
+        self.remember(program)
+
+    def remember(self, program: Program) -> None:
+        """Note which parameters have a gradient."""
+        trained: Iterable[Any] = [p for root in program.roots for p in root.parameters()]
+        updated = [p for o in program.optimizers for group in o.param_groups for p in group["params"]]
+        had = {id(p): p for p in (*trained, *updated) if p.grad is not None and not p.grad.is_sparse}
+        self._had = [weakref.ref(parameter) for parameter in had.values()]
+
+    def take_out(self) -> None:
+        """A parameter that takes no part in the step would otherwise never be updated again."""
+        super().take_out()
+        for reference in self._had:
+            parameter = reference()
+            if parameter is not None and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._had.clear()
+
+
+class SetToNone(_Dropping):
     """Gradients are dropped instead of filled with zeros."""
 
     fix = "FX313"
+    live = True
 
     def install(self) -> None:
         """See `Patch`."""
@@ -168,10 +268,11 @@ class SetToNone(Patch):
         return "no gradients were filled with zeros"
 
 
-class DropAfterStep(Patch):
+class DropAfterStep(_Dropping):
     """Gradients go as soon as the optimizer has used them, not only before the next backward."""
 
     fix = "FX210"
+    live = True
 
     def install(self) -> None:
         """See `Patch`."""

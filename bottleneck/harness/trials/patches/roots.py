@@ -15,12 +15,13 @@ import torch
 
 from ... import torch_private
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ....model.verify import Applied
+    from .base import Program
 
 __all__ = ["RootPatch"]
 
@@ -33,6 +34,10 @@ class _Local(threading.local):
 
 class RootPatch(Patch):
     """Comes between the script and its root modules."""
+
+    live = True
+    is_guarded = True
+    settles = 3
 
     def install(self) -> None:
         """See `Patch`."""
@@ -123,11 +128,48 @@ class ChannelsLast(RootPatch):
 
     fix = "FX310"
 
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._changed: list[weakref.ref[Any]] = []
+        self._were: list[tuple[weakref.ref[Any], tuple[int, ...]]] = []
+        """Weights, and how they lay."""
+        self._buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+        """Module, name and tensor: another one takes its place."""
+        self._optimizers: tuple[Any, ...] = ()
+
     def install(self) -> None:
         """See `Patch`."""
         super().install()
         self._inputs = 0
-        self._changed: list[weakref.ref[Any]] = []
+
+    def put_in(self, program: Program) -> None:
+        """Convert now, between two steps, with what the optimizers keep of each weight."""
+        self.install()
+        parallel = (torch.nn.parallel.DistributedDataParallel,)
+        if any(isinstance(part, parallel) for root in program.roots for part in root.modules()):
+            raise NotSwitchable("DistributedDataParallel laid its buckets out for the weights as they are")
+        self._optimizers = program.optimizers
+        for root in program.roots:
+            self._roots[root] = self.takes(root)
+        if not self.count:
+            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do())
+
+    def uninstall(self) -> None:
+        """Every weight as it lay before; what came into being meanwhile lies as its weight does."""
+        super().uninstall()
+        for reference, stride in self._were:
+            parameter = reference()
+            if parameter is not None:
+                self._lay(parameter, stride)
+        for part, name, buffer in self._buffers:
+            now = getattr(part, name)
+            if now is not buffer:
+                torch_private.put_buffer(part, name, buffer.copy_(now))
+        self._were.clear()
+        self._buffers.clear()
+        self._changed.clear()
+        self._optimizers = ()
 
     def takes(self, module: torch.nn.Module) -> bool:
         """See `RootPatch`."""
@@ -138,7 +180,14 @@ class ChannelsLast(RootPatch):
         if all(p.is_contiguous(memory_format=torch.channels_last) for p in images):
             self.passed("it is in channels_last already")
             return False
+        weights = [parameter for parameter in module.parameters() if parameter.dim() == 4]
+        self._were += [(weakref.ref(parameter), parameter.stride()) for parameter in weights]
+        for part in module.modules():
+            buffers = part.named_buffers(recurse=False)
+            self._buffers += [(part, name, buffer) for name, buffer in buffers if buffer.dim() == 4]
         module.to(memory_format=torch.channels_last)
+        for parameter in weights:
+            self._lay_states(parameter)
         self._changed.append(weakref.ref(module))
         self.acted(user_site())
         return True
@@ -150,6 +199,25 @@ class ChannelsLast(RootPatch):
             *(self._converted(value) for value in args),
             **{name: self._converted(value) for name, value in kwargs.items()},
         )
+
+    def _lay(self, parameter: torch.Tensor, stride: tuple[int, ...]) -> None:
+        """Lay a weight out with other strides, and with it what belongs to it."""
+        for tensor in (parameter, parameter.grad):
+            if tensor is not None and tensor.stride() != stride:
+                tensor.data = _strided(tensor.data, stride)
+        self._lay_states(parameter)
+
+    def _lay_states(self, parameter: torch.Tensor) -> None:
+        """Lay out what optimizers keep of a parameter: fused kernels want all in one order."""
+        stride = parameter.stride()
+        for optimizer in self._optimizers:
+            for value in optimizer.state.get(parameter, {}).values():
+                if (
+                    isinstance(value, torch.Tensor)
+                    and value.shape == parameter.shape
+                    and value.stride() != stride
+                ):
+                    value.data = _strided(value.data, stride)
 
     def _converted(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() == 4:
@@ -173,6 +241,12 @@ class ChannelsLast(RootPatch):
     def evidence(self) -> str:
         """See `Patch`."""
         return f"channels_last on {plural(self.count, 'module')} and {plural(self._inputs, 'input')}"
+
+
+def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Return the same values in memory of another order."""
+    laid = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return laid.copy_(tensor)
 
 
 def _cast(value: Any) -> Any:

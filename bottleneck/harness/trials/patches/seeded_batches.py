@@ -7,17 +7,21 @@ inherit it; a dataset with a generator of its own keeps that.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data._utils import fetch as torch_fetch
 
 from ...events.replacing import Replacements
 
-__all__ = ["SeededBatches"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SeededBatches", "random_numbers_kept"]
 
 
 class SeededBatches:
@@ -40,18 +44,26 @@ class SeededBatches:
         def fetch(fetcher: Any, indices: Any) -> Any:
             seed = zlib.crc32(repr(indices).encode())
             numpy = sys.modules.get("numpy")
-            kept = (random.getstate(), torch.get_rng_state())
-            kept_numpy = numpy.random.get_state() if numpy is not None else None
-            random.seed(seed)
-            torch.random.default_generator.manual_seed(seed)
-            if numpy is not None:
-                numpy.random.seed(seed)
-            try:
-                return original(fetcher, indices)
-            finally:
-                random.setstate(kept[0])
-                torch.set_rng_state(kept[1])
+            with random_numbers_kept():
+                random.seed(seed)
+                torch.random.default_generator.manual_seed(seed)
                 if numpy is not None:
-                    numpy.random.set_state(kept_numpy)
+                    numpy.random.seed(seed)
+                return original(fetcher, indices)
 
         return fetch
+
+
+@contextlib.contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Put the streams of random, numpy and torch (CPU) back afterwards."""
+    numpy = sys.modules.get("numpy")
+    kept = (random.getstate(), torch.get_rng_state())
+    kept_numpy = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        torch.set_rng_state(kept[1])
+        if numpy is not None:
+            numpy.random.set_state(kept_numpy)

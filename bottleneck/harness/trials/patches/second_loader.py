@@ -1,0 +1,215 @@
+"""A second loader over the script's data, whose batches the script gets in place of its own.
+
+In: the loader that feeds the training, and the arguments to change. Out: while it hands out, each
+`next()` on an iterator of the script's loader returns a batch of ours, pass after pass; the script's own
+iterator stands still, and goes on afterwards where it stood. Samplers and generators are copied.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from ... import torch_private
+from ...events.replacing import Replacements
+from ...facts.loader_worker import WorkerLoop
+from .base import NotSwitchable
+from .seeded_batches import random_numbers_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.utils.data import DataLoader
+
+__all__ = ["SecondLoader", "arguments_of", "kept_by"]
+
+HUNG_S = 60.0
+"""A worker that makes no batch for so long is not waited for; then the script's own batches come again."""
+PASSED_ON = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+
+
+class SecondLoader:
+    """One per trial; its workers live from `__init__` to `close`."""
+
+    def __init__(self, loader: DataLoader[Any], changes: dict[str, Any]) -> None:
+        """Build it and make a first batch.
+
+        Raises:
+            NotSwitchable: that failed, or would disturb what the script reads itself.
+        """
+        self.failure = ""
+        """Why the script gets its own batches again."""
+        self._loader = loader
+        self._replaced = Replacements()
+        self._handed: Callable[[], None] = lambda: None
+        self._iterator: Any = None
+        arguments = _with_changes(arguments_of(loader), changes)
+        self._refuse(loader.dataset, arguments)
+        arguments |= _what_is_read(loader)
+        try:
+            with random_numbers_kept(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of more workers than cores, and the like
+                self._second = torch_private.build_loader(**arguments)
+                self._begin()
+                self._held: Any = torch_private.next_batch(self._iterator)
+        except StopIteration:
+            self.close()
+            raise NotSwitchable("a second DataLoader over the same dataset is empty") from None
+        except Exception as error:
+            self.close()
+            raise NotSwitchable(f"a second DataLoader fails: {_told(error)}") from error
+        self._holds = True
+
+    @property
+    def depth(self) -> int:
+        """Batches that it has ready when it keeps up."""
+        return depth_of(self._second)
+
+    def hand_out(self, handed: Callable[[], None]) -> None:
+        """Begin to hand batches to the script; `handed` is called with each."""
+        self._handed = handed
+        for kind in torch_private.batch_sources():
+            self._replaced.put(kind, "_next_data", self._make_next)
+        if not self._replaced.entries:
+            raise NotSwitchable("this torch offers no place to hand batches over")
+
+    def stop(self) -> None:
+        """Have the script read its own batches again."""
+        self._replaced.undo()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.stop()
+        self._held, self._holds = None, False
+        if self._iterator is not None:
+            torch_private.end_pass(self._iterator)
+            self._iterator = None
+
+    def _refuse(self, dataset: Any, arguments: dict[str, Any]) -> None:
+        if isinstance(dataset, IterableDataset) and not arguments["num_workers"]:
+            raise NotSwitchable("an IterableDataset read in this process has one position only")
+        if any(isinstance(value, io.IOBase) and not value.closed for value in kept_by(dataset)):
+            raise NotSwitchable("the dataset holds an open file, whose position all who read it share")
+
+    def _begin(self) -> None:
+        self._iterator = torch_private.begin_pass(self._second, WorkerLoop.original)
+
+    def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def _next_data(iterator: Any) -> Any:
+            if self.failure or not torch_private.reads_for(iterator, self._loader):
+                return original(iterator)
+            try:
+                batch = self._next()
+            except Exception as error:
+                # Never the script's problem: it reads on where it stood.
+                self.failure = f"the second DataLoader failed: {_told(error)}"
+                return original(iterator)
+            self._handed()
+            return batch
+
+        return _next_data
+
+    def _next(self) -> Any:
+        if self._holds:
+            batch, self._held, self._holds = self._held, None, False
+            return batch
+        try:
+            return torch_private.next_batch(self._iterator)
+        except StopIteration:
+            with random_numbers_kept(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._begin()
+                try:
+                    return torch_private.next_batch(self._iterator)
+                except StopIteration:
+                    # It would end the script's own pass.
+                    raise RuntimeError("it cannot be read a second time") from None
+
+
+def arguments_of(loader: Any) -> dict[str, Any]:
+    """Return what a loader was built with, except for what it reads and in which order."""
+    return {name: getattr(loader, name) for name in PASSED_ON if hasattr(loader, name)}
+
+
+def depth_of(loader: Any) -> int:
+    """Return how many batches a loader has ready when it keeps up."""
+    return int(loader.num_workers) * int(loader.prefetch_factor or 0)
+
+
+def kept_by(dataset: Any, depth: int = 3) -> Iterator[Any]:
+    """Yield what a dataset holds where things are usually kept: attributes, TensorDataset, Subset."""
+    while dataset is not None and depth:
+        for value in getattr(dataset, "__dict__", {}).values():
+            yield from value[:16] if isinstance(value, (tuple, list)) else (value,)
+        dataset, depth = getattr(dataset, "dataset", None), depth - 1
+
+
+def _with_changes(arguments: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with what the changes rule out left at its default."""
+    made = {**arguments, **changes}
+    if not made["num_workers"]:
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            made.pop(name, None)
+    elif not made["timeout"]:
+        made["timeout"] = HUNG_S
+    if not made.get("pin_memory_device"):
+        made.pop("pin_memory_device", None)
+    return made
+
+
+def _what_is_read(loader: Any) -> dict[str, Any]:
+    """Return dataset, order and generator, the latter two as copies: the script's own do not move."""
+    dataset, generator = loader.dataset, loader.generator
+    same: dict[int, Any] = {}
+    inner = dataset
+    while inner is not None:
+        same[id(inner)] = inner
+        inner = getattr(inner, "dataset", None)
+    if generator is not None:
+        same[id(generator)] = _twin(generator)
+    given = {"dataset": dataset, "generator": same.get(id(generator))}
+    if isinstance(dataset, IterableDataset):
+        return {**given, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    in_batches = loader.batch_sampler is not None
+    sampler = loader.batch_sampler if in_batches else loader.sampler
+    for owner in (sampler, loader.sampler):
+        for value in getattr(owner, "__dict__", {}).values():
+            if isinstance(value, Dataset):
+                same[id(value)] = value
+            elif isinstance(value, torch.Generator):
+                same.setdefault(id(value), _twin(value))
+    try:
+        own = copy.deepcopy(sampler, same)
+    except Exception as error:
+        raise NotSwitchable(f"its sampler cannot be copied: {_told(error)}") from error
+    return given | ({"batch_sampler": own} if in_batches else {"batch_size": None, "sampler": own})
+
+
+def _twin(generator: torch.Generator) -> torch.Generator:
+    twin = torch.Generator(generator.device)
+    twin.set_state(generator.get_state())
+    return twin
+
+
+def _told(error: BaseException) -> str:
+    """Return an error in one line: torch puts a worker's whole traceback into it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else ""
+    name = type(error).__name__
+    return last if last.startswith(name) else f"{name}: {last}" if last else name

@@ -1,0 +1,492 @@
+"""Each live patch, switched on and off while a script trains: it acts while on, and leaves no trace."""
+
+from __future__ import annotations
+
+import gc
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as optim_module
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from torch_bottleneck.catalog.registry import by_id
+from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
+from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
+from torch_bottleneck.model.fix import Arithmetic
+from torch_bottleneck.model.verify import Wish
+
+STEPS = 3
+
+LIVE = sorted(fix for fix, patch in PATCHES.items() if patch.live)
+LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106"}
+NEED_A_GPU = {"FX103", "FX104"}
+IN_THE_STEP = sorted(set(LIVE) - LOADER_FIXES - NEED_A_GPU)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "FX410": {"backend": "eager"},
+    "FX412": {"backend": "eager"},
+    "FX414": {"backend": "eager"},
+}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:eager backend ignoring extra kwargs"),
+    # Dynamo reads it on tensors that are no leaves, when it sees gradients inside a graph.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+
+class Net(nn.Module):
+    """Convolutions, repeated blocks, dropout, a buffer, and a weight that takes no part."""
+
+    def __init__(self, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(2))
+        self.drop = nn.Dropout(0.1)
+        self.idle = nn.Parameter(torch.ones(2))
+        self.register_buffer("kernel", torch.rand(1, 4, 1, 4))
+        self.recompute = recompute
+        self.seen: set[Any] = set()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv(x)) * self.kernel
+        x = x.flatten(2).mean(1)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        out: torch.Tensor = self.drop(x)
+        return out
+
+
+class Script:
+    """A small training, and what the harness knows of it."""
+
+    def __init__(self, fix: str) -> None:
+        torch.manual_seed(3)
+        self.fix = fix
+        self.model: nn.Module = Net(recompute=fix == "FX214")
+        if fix == "FX602":
+            self.model = nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=True)
+        implementation = {"FX312": {"foreach": False}}.get(fix, {})
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, **implementation)
+        images = torch.rand(24, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+        self.loader = DataLoader(TensorDataset(images), 4)
+        self.batches = [batch[0] for batch in self.loader]
+        self.program = Program(roots=(self.model,), optimizers=(self.optimizer,), loader=self.loader)
+        self.step_number = 0
+        # Zeros where others have nothing, so that the weight without a part is decayed.
+        if fix == "FX313":
+            for parameter in self.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+
+    def steps(self, count: int) -> list[float]:
+        return [self.step() for _ in range(count)]
+
+    def step(self) -> float:
+        self.optimizer.zero_grad(set_to_none=self.fix != "FX313")
+        for _ in range(2 if self.fix == "FX602" else 1):
+            x = self.batches[self.step_number % len(self.batches)]
+            self.step_number += 1
+            with torch.autograd.set_detect_anomaly(self.fix == "FX512"):
+                loss = self.model(x).square().mean()
+                loss.backward()
+        if self.fix == "FX204":
+            torch.cuda.empty_cache()
+        self.optimizer.step()
+        return loss.item()
+
+
+REPLACED: tuple[tuple[Any, str], ...] = (
+    (DataLoader, "__init__"),
+    (DataLoader, "__iter__"),
+    (nn.Module, "__call__"),
+    (nn.Module, "zero_grad"),
+    (torch.Tensor, "to"),
+    (torch.Tensor, "cuda"),
+    (torch.optim.Optimizer, "zero_grad"),
+    (torch.optim.AdamW, "__init__"),
+    (torch.cuda, "empty_cache"),
+    (torch, "compile"),
+    (torch, "set_anomaly_enabled"),
+    *torch_private.checkpoint_ways(),
+    *((kind, "_next_data") for kind in torch_private.batch_sources()),
+    (nn.parallel.DistributedDataParallel, "forward"),
+)
+
+
+def state_of(script: Script) -> dict[str, Any]:
+    """What must be as it was, whatever was trained meanwhile."""
+    model, optimizer = script.model, script.optimizer
+    tensors = [*model.parameters(), *model.buffers()]
+    return {
+        "attributes": [vars(owner).get(name) for owner, name in REPLACED],
+        "hooks": [
+            list(optim_module._global_optimizer_pre_hooks),
+            list(optim_module._global_optimizer_post_hooks),
+        ],
+        "precision": (
+            torch.get_float32_matmul_precision(),
+            *(getattr(part, "fp32_precision", None) for part in (torch.backends.cuda.matmul,)),
+        ),
+        "cudnn": [getattr(torch.backends.cudnn, n) for n in ("allow_tf32", "benchmark", "deterministic")],
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        "anomalies": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "collector": (gc.isenabled(), gc.get_freeze_count()),
+        "threads": torch.get_num_threads(),
+        "tensors": [(id(t), t.stride(), t.dtype, t.requires_grad) for t in tensors],
+        "gradients": [(p.grad is None, None if p.grad is None else p.grad.stride()) for p in tensors],
+        "groups": [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
+        "optimizer": sorted(vars(optimizer)),
+        "state": [
+            (key, id(value), value.stride(), value.dtype, value.device)
+            for state in optimizer.state.values()
+            for key, value in state.items()
+        ],
+        "modules": [sorted(vars(part)) for part in model.modules()],
+        "synchronises": getattr(model, "require_backward_grad_sync", None),
+    }
+
+
+def acts(script: Script, patch: Patch) -> bool:
+    """Whether the patch has changed what it is about, seen without its help."""
+    group, model = script.optimizer.param_groups[0], script.model
+    compiled = [torch_private.is_compiled_module(part) for part in model.modules()]
+    found: dict[str, Callable[[], Any]] = {
+        "FX301": lambda: torch.get_float32_matmul_precision() == "high",
+        "FX302": lambda: torch.backends.cudnn.allow_tf32,
+        "FX309": lambda: not torch.are_deterministic_algorithms_enabled(),
+        "FX310": lambda: model.conv.weight.is_contiguous(memory_format=torch.channels_last),  # type: ignore[union-attr, operator]
+        "FX311": lambda: group["fused"],
+        "FX312": lambda: group["foreach"],
+        "FX410": lambda: sum(compiled) == 2,
+        "FX412": lambda: compiled[0],
+        "FX414": lambda: compiled[0],
+        "FX416": lambda: "step" in vars(script.optimizer),
+        "FX505": lambda: not gc.isenabled(),
+        "FX506": lambda: torch.get_num_threads() == patch.options["threads"],
+        "FX602": lambda: patch.count > 0,
+    }
+    return bool(found.get(script.fix, lambda: patch.count)())
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
+    """Settings that the patches are news to, and a process group for the one that needs it."""
+    fix = request.node.callspec.params.get("fix") if hasattr(request.node, "callspec") else None
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    if fix == "FX302":
+        torch.backends.cudnn.allow_tf32 = False
+    if fix == "FX309":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    if fix == "FX602":
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+        )
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_num_threads(threads)
+    if fix == "FX602":
+        torch.distributed.destroy_process_group()
+
+
+def patch_of(fix: str, **options: Any) -> Patch:
+    options = {**OPTIONS.get(fix, {}), **options}
+    if fix == "FX506":
+        options["threads"] = torch.get_num_threads() + 1
+    (patch,) = make_patches((Wish(fix=fix, options=options, environment=by_id(fix).environment),))
+    return patch
+
+
+def test_every_patch_can_be_switched_or_says_why_not() -> None:
+    for fix, patch in PATCHES.items():
+        assert patch.live is not bool(patch.why_not_live), fix
+
+
+@pytest.mark.parametrize("fix", IN_THE_STEP)
+def test_a_patch_acts_while_it_is_on_and_leaves_no_trace(fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fix == "FX416":
+        plain = torch.compile
+        monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend="eager"))
+    control = Script(fix).steps(5 * STEPS)
+    gc.collect()
+    script, patch = Script(fix), patch_of(fix)
+    losses = script.steps(STEPS)
+    before = state_of(script)
+    on = 3 * STEPS if fix == "FX602" else STEPS
+    for _turn in range(2):
+        patch.switch_on(script.program)
+        assert patch.settle_steps(script.program) >= 1
+        losses += script.steps(on)
+        assert acts(script, patch)
+        patch.switch_off()
+        assert patch.settle_steps(script.program) >= 1
+        losses += script.steps(STEPS)
+        after = state_of(script)
+        for part, value in before.items():
+            assert after[part] == value, part
+    found = patch.found()
+    if "NVIDIA" not in found.reason and "TF32" not in found.reason:
+        assert found.state == "applied", found
+        assert found.count == (1 if fix in ("FX303", "FX310", "FX311", "FX312", "FX412") else found.count)
+    patch.close()
+    if by_id(fix).arithmetic is Arithmetic.SAME and fix not in ("FX301", "FX302", "FX303", "FX602"):
+        assert losses == control
+    else:
+        assert losses[:STEPS] == control[:STEPS]
+        if fix != "FX602":
+            assert losses == pytest.approx(control, rel=0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("fix", sorted(NEED_A_GPU))
+def test_copies_to_a_device_need_one(fix: str) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    script = Script(fix)
+    before = state_of(script)
+    with pytest.raises(NotSwitchable, match="no GPU"):
+        patch_of(fix).switch_on(script.program)
+    assert state_of(script) == before
+
+
+# -- loaders ---------------------------------------------------------------------------------------
+
+
+def numbers(count: int) -> TensorDataset:
+    return TensorDataset(torch.arange(float(count)))
+
+
+def read(iterator: Iterator[Any], count: int) -> list[list[float]]:
+    return [next(iterator)[0].tolist() for _ in range(count)]
+
+
+def program_of(loader: DataLoader[Any] | None) -> Program:
+    return Program(roots=(), optimizers=(), loader=loader)
+
+
+LOADERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "FX101": ({}, {"num_workers": 2}),
+    "FX102": ({"num_workers": 2}, {"num_workers": 1}),
+    "FX105": ({"num_workers": 1}, {}),
+    "FX106": ({"num_workers": 1}, {}),
+}
+
+
+@pytest.mark.parametrize("fix", sorted(LOADER_FIXES))
+def test_batches_of_a_second_loader_take_the_place_of_the_script_s(fix: str) -> None:
+    arguments, options = LOADERS[fix]
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(7)
+    shuffled = DataLoader(numbers(20), 4, shuffle=True, generator=generator, **arguments)
+    others = DataLoader(numbers(20), 4)
+    twin = torch.Generator().manual_seed(7)
+    expected = [b[0].tolist() for b in DataLoader(numbers(20), 4, shuffle=True, generator=twin, **arguments)]
+    iterator, other = iter(shuffled), iter(others)
+    seen = read(iterator, 2)
+    patch, program = patch_of(fix, **options), program_of(shuffled)
+    attributes = [vars(owner).get(name) for owner, name in REPLACED]
+    for turn in range(2):
+        random_numbers = (torch.get_rng_state(), generator.get_state())
+        patch.switch_on(program)
+        second: Any = patch._second  # type: ignore[attr-defined]
+        assert patch.settle_steps(program) == 1 + second.depth
+        if turn == 0:
+            first_pass = [x for batch in read(iterator, 5) for x in batch]
+            assert sorted(first_pass) == list(range(20)), "a pass of the second loader"
+            assert len(read(iterator, 6)) == 6, "and on, into its third pass"
+        else:
+            read(iterator, 1)
+        assert read(other, 1)[0] == [turn * 4.0 + i for i in range(4)], "another loader's batches are its own"
+        patch.switch_off()
+        assert torch.equal(torch.get_rng_state(), random_numbers[0])
+        assert torch.equal(generator.get_state(), random_numbers[1])
+        assert patch.settle_steps(program) == 1 + arguments.get("num_workers", 0) * 2
+        assert [vars(owner).get(name) for owner, name in REPLACED] == attributes
+        seen += read(iterator, 1)
+    assert [*seen, *read(iterator, 1)] == expected, "the script's own order, each batch once"
+    found = patch.found()
+    assert found.state == "applied"
+    assert "on 1 DataLoader" in found.evidence
+    workers = list(getattr(second._iterator, "_workers", []))
+    patch.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_a_second_loader_nests_with_whatever_else_is_put_around_the_same_place() -> None:
+    from torch_bottleneck.harness.events.replacing import Replacements
+
+    loader = DataLoader(numbers(12), 2)
+    tape: list[Any] = []
+    recording = Replacements()
+
+    def make(original: Any) -> Any:
+        def _next_data(iterator: Any) -> Any:
+            tape.append(original(iterator))
+            return tape[-1]
+
+        return _next_data
+
+    def record() -> None:
+        for kind in torch_private.batch_sources():
+            recording.put(kind, "_next_data", make)
+
+    patch, program = patch_of("FX101", num_workers=1), program_of(loader)
+    plain = [vars(kind)["_next_data"] for kind in torch_private.batch_sources()]
+    iterator = iter(loader)
+    record()
+    patch.switch_on(program)
+    got = read(iterator, 2)
+    assert tape == [], "the second loader's own batches are not recorded"
+    patch.switch_off()
+    got += read(iterator, 1)
+    recording.undo()
+    patch.switch_on(program)
+    record()
+    got += read(iterator, 1)
+    recording.undo()
+    patch.switch_off()
+    patch.close()
+    assert [batch[0].tolist() for batch in tape] == got[2:]
+    assert got == [[0, 1], [2, 3], [0, 1], [4, 5]]
+    assert [vars(kind)["_next_data"] for kind in torch_private.batch_sources()] == plain
+
+
+class Breaking(TensorDataset):
+    """Samples that cannot be made in a worker, from some number on."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__(torch.arange(12.0))
+        self.good = good
+
+    def __getitem__(self, index: int) -> Any:
+        if torch.utils.data.get_worker_info() is not None and index >= self.good:
+            raise RuntimeError("no handle in this process")
+        return super().__getitem__(index)
+
+
+def test_a_second_loader_that_fails_at_once_is_not_switched_on() -> None:
+    loader = DataLoader(Breaking(0), 2)
+    patch = patch_of("FX101", num_workers=1)
+    with pytest.raises(NotSwitchable, match="RuntimeError: no handle in this process"):
+        patch.switch_on(program_of(loader))
+    assert [b[0].tolist() for b in loader][:1] == [[0, 1]]
+
+
+def test_a_second_loader_that_fails_later_hands_back_to_the_script_s() -> None:
+    loader = DataLoader(Breaking(4), 2)
+    patch = patch_of("FX101", num_workers=1)
+    iterator = iter(loader)
+    patch.switch_on(program_of(loader))
+    assert read(iterator, 4) == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    patch.switch_off()
+    patch.close()
+    found = patch.found()
+    assert found.state == "not applied"
+    assert "no handle in this process" in found.reason
+
+
+@pytest.mark.parametrize("case", ["none", "generator as sampler", "open file", "workers already", "stream"])
+def test_what_a_second_loader_would_disturb_or_not_change_is_left_alone(case: str) -> None:
+    class Stream(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    dataset, fix = numbers(8), "FX101"
+    loader: DataLoader[Any] | None = DataLoader(dataset)
+    if case == "none":
+        loader, reason = None, "no DataLoader feeds the training"
+    elif case == "generator as sampler":
+        loader, reason = DataLoader(dataset, sampler=(i for i in range(8))), "sampler cannot be copied"
+    elif case == "open file":
+        dataset.file = io.BytesIO(b"12345678")  # type: ignore[attr-defined]
+        reason = "holds an open file"
+    elif case == "workers already":
+        loader, reason = DataLoader(dataset, num_workers=64), "64 workers already"
+    else:
+        loader, reason = DataLoader(Stream()), "more workers would repeat its samples"
+    patch = patch_of(fix)
+    with pytest.raises(NotSwitchable, match=reason):
+        patch.switch_on(program_of(loader))
+    patch.close()
+
+
+def test_a_stream_is_read_again_only_by_workers() -> None:
+    class Stream(torch.utils.data.IterableDataset[float]):
+        def __iter__(self) -> Iterator[float]:
+            return iter([0.0, 1.0, 2.0, 3.0])
+
+    loader = DataLoader(Stream(), 2, num_workers=1)
+    iterator = iter(loader)
+    patch = patch_of("FX106")
+    patch.switch_on(program_of(loader))
+    assert [next(iterator).tolist() for _ in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    patch.switch_off()
+    assert [batch.tolist() for batch in iterator] == [[0, 1], [2, 3]]
+    patch.close()
+
+
+# -- what compiling can reach ----------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """What dynamo does not enter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.rnn(x)[0]
+        return out
+
+
+class Disabled(nn.Module):
+    """What the script keeps dynamo out of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x)
+        return out
+
+
+@pytest.mark.parametrize("fix", ["FX412", "FX414"])
+@pytest.mark.parametrize("kind", [Recurrent, Disabled, nn.Linear])
+def test_what_dynamo_captures_is_known_before_anything_is_compiled(
+    kind: Callable[..., nn.Module], fix: str
+) -> None:
+    model = kind(4, 4) if kind is nn.Linear else kind()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    program = Program(roots=(model,), optimizers=(optimizer,))
+    patch = patch_of(fix)
+    before = [sorted(vars(part)) for part in model.modules()]
+    for _again in range(2):
+        patch.foresee(program)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        reason = patch.foreseen()
+        assert reason == (None if kind is nn.Linear else f"dynamo captures nothing of {kind.__name__}")
+    assert [sorted(vars(part)) for part in model.modules()] == before
+    assert not torch._dynamo.config.suppress_errors
+
+
+def test_a_model_that_the_script_compiles_is_not_compiled_in_turns() -> None:
+    model = torch.compile(nn.Linear(2, 2), backend="eager")
+    patch = patch_of("FX414")
+    for begin in (patch.foresee, patch.switch_on):
+        with pytest.raises(NotSwitchable, match="compiled already"):
+            begin(Program(roots=(model,), optimizers=()))
+    assert not torch._dynamo.config.suppress_errors
