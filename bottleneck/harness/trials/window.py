@@ -41,6 +41,7 @@ __all__ = ["TrialWindow"]
 
 LOSS_STEPS = 3
 """Steps whose losses are compared: differences have not grown yet, so they tell what the fix changes."""
+FORESEE_STEPS = 2
 BLOCK_SECONDS = 0.3
 """Least length of a block: interruptions of a few ms are then a percent of it."""
 BLOCK_STEPS = (3, 60)
@@ -267,8 +268,8 @@ class TrialWindow:
                 raise NotSwitchable(
                     f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own"
                 )
-            if len(patches) == 1 and (why_not := patch.foresee(program)) is not None:
-                raise NotSwitchable(why_not)
+            if len(patches) == 1 and patch.foresees:
+                yield from self._foresee(patch, program)
         losses: list[float | None] = []
         self._switch_on(program)
         if self._kept is not None and not self._no_losses and not any(w.moves_samples for w in wishes):
@@ -307,8 +308,8 @@ class TrialWindow:
             if time.monotonic() > until:
                 break
         return TriedFix(
-            fix=patches[0].fix,
-            beside=patches[1].fix if len(patches) > 1 else "",
+            fix=wishes[0].wish.fix,
+            beside=wishes[1].wish.fix if len(wishes) > 1 else "",
             state="measured",
             without_ms=without,
             with_ms=with_it,
@@ -316,6 +317,15 @@ class TrialWindow:
             losses=losses,
             evidence="; ".join(evidence),
         )
+
+    def _foresee(self, patch: Patch, program: Program) -> Steps:
+        """Make a few steps that show whether it is worth switching on at all."""
+        self._on = True
+        patch.foresee(program)
+        yield from self._settle(FORESEE_STEPS)
+        self._on = False
+        if (why_not := patch.foreseen()) is not None:
+            raise NotSwitchable(why_not)
 
     def _block(self, steps: int) -> Steps:
         """Time so many steps; waits for the device at its edges only."""

@@ -19,7 +19,7 @@ from torch_bottleneck.harness.trials.window import TrialWindow
 from torch_bottleneck.model.verify import TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from torch_bottleneck.runs.store import Store
 
-SLOW_S, FAST_S = 0.004, 0.001
+SLOW_S, FAST_S = 0.02, 0.002
 
 
 class Training:
@@ -33,12 +33,17 @@ class Training:
         self.seconds = SLOW_S
         self.forward = nn.Module.__call__
 
+    @staticmethod
+    def engine(outputs: Any, *, accumulate_grad: bool) -> None:
+        assert accumulate_grad
+        torch.autograd.backward(outputs)
+
     def step(self, window: TrialWindow) -> bool:
         self.steps += 1
         self.optimizer.zero_grad()
         loss = window.guard(FORWARD, lambda *a, **k: self.forward(*a, **k), (self.net, torch.randn(8, 4)), {})
         loss = loss.square().mean()
-        window.guard(BACKWARD, torch.autograd.backward, ((loss,),), {})
+        window.guard(BACKWARD, self.engine, ((loss,),), {"accumulate_grad": True})
         self.optimizer.step()
         time.sleep(self.seconds)
         return window.cut(odd=False)
@@ -162,7 +167,7 @@ def test_steps_are_timed_in_turns_and_losses_are_of_the_same_steps(
     assert row.state == "measured"
     assert len(row.with_ms) == len(row.without_ms) >= window_module.LEAST_PAIRS
     faster = [a / b for a, b in zip(row.without_ms, row.with_ms, strict=True)]
-    assert sorted(faster)[len(faster) // 2] > 1.5
+    assert sorted(faster)[len(faster) // 2] > 1.2
     assert found.losses == found.losses_again == row.losses
     assert len(row.losses) == window_module.LOSS_STEPS
     assert TRAINING.seconds == SLOW_S

@@ -113,6 +113,7 @@ class _Compiling(RootPatch):
             torch_private.forget_compiled(list(self._compiled), everything=not self._before.frames)
         self._compiled.clear()
         self._turns = 0
+        self._end_looking()
 
     def foresee(self, program: Program) -> None:
         """Compile without a back end, which takes seconds: dynamo captures what it would capture."""
