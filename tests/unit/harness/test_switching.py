@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -117,7 +118,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "cuda"),
     (torch.optim.Optimizer, "zero_grad"),
     (torch.optim.AdamW, "__init__"),
-    (torch.cuda, "empty_cache"),
+    *torch_private.cache_emptiers(),
     (torch, "compile"),
     (torch, "set_anomaly_enabled"),
     *torch_private.checkpoint_ways(),
@@ -465,6 +466,24 @@ def test_a_second_loader_nests_with_whatever_else_is_put_around_the_same_place()
     assert [batch[0].tolist() for batch in tape] == got[2:]
     assert got == [[0, 1], [2, 3], [0, 1], [4, 5]]
     assert [vars(kind)["_next_data"] for kind in torch_private.batch_sources()] == plain
+
+
+def test_the_signal_handler_for_workers_goes_with_those_of_the_second_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handling = torch.utils.data._utils.signal_handling
+    monkeypatch.setattr(handling, "_SIGCHLD_handler_set", False)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        patch = patch_of("FX101", num_workers=1)
+        patch.switch_on(program_of(DataLoader(numbers(8), 2)))
+        assert signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL
+        patch.switch_off()
+        patch.close()
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+        assert not handling._SIGCHLD_handler_set
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 class Breaking(TensorDataset):

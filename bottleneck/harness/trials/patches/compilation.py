@@ -209,6 +209,7 @@ class RecompileLimit(CompileArguments):
     """More graphs of one function before the compiler gives up on it."""
 
     fix = "FX411"
+    why_not_live = "what the compiler has given up stays given up"
 
     def compiles(self, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - the limit is no keyword
         """See `CompileArguments`."""
