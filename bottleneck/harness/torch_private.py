@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoaderIterator",
+    "WorkerSignals",
     "batch_sources",
     "begin_pass",
     "build_loader",
+    "cache_emptiers",
     "checkpoint_ways",
     "compile_in_place",
     "compiled_call",
@@ -139,12 +142,38 @@ def end_pass(iterator: Any) -> None:
         shut_down()
 
 
+class WorkerSignals:
+    """The handler of SIGCHLD as it is now: torch sets one for good when it first starts workers."""
+
+    def __init__(self) -> None:
+        """Keep it."""
+        self._module = getattr(getattr(dataloader, "_utils", None), "signal_handling", None)
+        self._was_set = bool(getattr(self._module, "_SIGCHLD_handler_set", True))
+        self._handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+
+    def put_back(self) -> None:
+        """Take torch's off again, if it is one for workers that have ended."""
+        if self._was_set or self._handler is None or not self._module._SIGCHLD_handler_set:  # type: ignore[union-attr]
+            return
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGCHLD, self._handler)
+            self._module._SIGCHLD_handler_set = False  # type: ignore[union-attr]
+
+
 def checkpoint_ways() -> list[tuple[Any, str]]:
     """Return (module, name) of what `checkpoint()` calls: a class with and a generator without re-entry."""
     from torch.utils import checkpoint
 
     names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
     return [(checkpoint, name) for name in names if hasattr(checkpoint, name)]
+
+
+def cache_emptiers() -> list[tuple[Any, str]]:
+    """Return (owner, name) of every function that empties the allocator's cache."""
+    owners = (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None))
+    public = [(owner, "empty_cache") for owner in owners if hasattr(owner, "empty_cache")]
+    names = ("_cuda_emptyCache", "_accelerator_emptyCache")
+    return public + [(torch._C, name) for name in names if hasattr(torch._C, name)]
 
 
 def fused_refuses(parameters: list[torch.Tensor]) -> str:
@@ -447,7 +476,7 @@ def forget_compiled(modules: list[torch.nn.Module], *, everything: bool) -> None
     """Drop what was compiled of modules, with its memory and its CUDA graphs.
 
     Args:
-        modules: their forwards are forgotten.
+        modules: their own forwards are forgotten; what they call may be the script's, too.
         everything: nobody else has compiled anything in this process.
     """
     dynamo = sys.modules.get("torch._dynamo")
@@ -458,7 +487,7 @@ def forget_compiled(modules: list[torch.nn.Module], *, everything: bool) -> None
         return
     forget = getattr(sys.modules.get("torch._dynamo.eval_frame"), "reset_code", None)
     if forget is not None:
-        for code in {getattr(type(part).forward, "__code__", None) for m in modules for part in m.modules()}:
+        for code in {getattr(type(module).forward, "__code__", None) for module in modules}:
             if code is not None:
                 forget(code)
 

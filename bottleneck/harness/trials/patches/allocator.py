@@ -96,10 +96,9 @@ class KeepCache(Patch):
 
     def install(self) -> None:
         """See `Patch`."""
-        owners: list[Any] = [torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)]
-        for owner in owners:
-            if owner is not None and hasattr(owner, "empty_cache"):
-                self.replaced.put(owner, "empty_cache", self._make)
+        # Where the functions are and what they call: a script may hold them by their names.
+        for owner, name in torch_private.cache_emptiers():
+            self.replaced.put(owner, name, self._make)
         self._training = False
 
     def training_begins(self) -> None:

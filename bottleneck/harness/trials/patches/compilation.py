@@ -19,7 +19,7 @@ from ....model.fix import Beside
 from ... import torch_private
 from ...events.replacing import Replacements
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, plural
+from .base import Patch, plural
 from .graph_gradients import GraphGradients
 from .optimizer_state import OptimizerState
 from .roots import RootPatch
@@ -89,11 +89,8 @@ class _Compiling(RootPatch):
         """Compile the roots; what was compiled at an earlier turn is used again."""
         if not self._turns:
             self._before = _Counted.now()
-        self.install()
-        for root in program.roots:
-            self._roots[root] = self.takes(root)
-        if not self.count:
-            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do())
+        super().put_in(program)
+        self._take_now(program)
         self._turns += 1
 
     def uninstall(self) -> None:
@@ -213,6 +210,7 @@ class RecompileLimit(CompileArguments):
     """More graphs of one function before the compiler gives up on it."""
 
     fix = "FX411"
+    why_not_live = "what the compiler has given up stays given up"
 
     def compiles(self, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - the limit is no keyword
         """See `CompileArguments`."""
@@ -233,12 +231,11 @@ class CudaGraphs(_Compiling):
     mode = "reduce-overhead"
     settles = 7
 
-    def install(self) -> None:
-        """See `Patch`."""
+    def _watch(self, kinds: set[type]) -> None:
         self._users: _ForcedMode | None = None
         self._gradients = GraphGradients(self.options)
         self._gradients.install()
-        super().install()
+        super()._watch(kinds)
 
     def put_in(self, program: Program) -> None:
         """See `Patch`."""
@@ -253,7 +250,8 @@ class CudaGraphs(_Compiling):
     def takes(self, module: torch.nn.Module) -> bool:
         """See `RootPatch`."""
         users = self._users
-        assert users is not None
+        if users is None:
+            return super().takes(module)
         if users.count:
             return True
         users.ours = True

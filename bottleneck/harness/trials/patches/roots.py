@@ -41,9 +41,28 @@ class RootPatch(Patch):
 
     def install(self) -> None:
         """See `Patch`."""
+        self._watch({torch.nn.Module})
+
+    def put_in(self, program: Program) -> None:
+        """The roots are known by now: calls of other modules cost nothing then."""
+        self._watch({type(root) for root in program.roots})
+
+    def _watch(self, kinds: set[type]) -> None:
         self._local = _Local()
         self._roots: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self.replaced.put(torch.nn.Module, "__call__", self._make_call)
+        for kind in kinds:
+            self.replaced.put(kind, "__call__", self._make_call)
+
+    def _take_now(self, program: Program) -> None:
+        """Decide about the roots between two steps, not at their next call.
+
+        Raises:
+            NotSwitchable: none is to be changed.
+        """
+        for root in program.roots:
+            self._roots[root] = self.takes(root)
+        if not self.count:
+            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do())
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         local = self._local
@@ -89,9 +108,8 @@ class Bf16(RootPatch):
 
     fix = "FX303"
 
-    def install(self) -> None:
-        """See `Patch`."""
-        super().install()
+    def _watch(self, kinds: set[type]) -> None:
+        super()._watch(kinds)
         self._seen = False
 
     def takes(self, module: torch.nn.Module) -> bool:
@@ -138,22 +156,18 @@ class ChannelsLast(RootPatch):
         """Module, name and tensor: another one takes its place."""
         self._optimizers: tuple[Any, ...] = ()
 
-    def install(self) -> None:
-        """See `Patch`."""
-        super().install()
+    def _watch(self, kinds: set[type]) -> None:
+        super()._watch(kinds)
         self._inputs = 0
 
     def put_in(self, program: Program) -> None:
-        """Convert now, between two steps, with what the optimizers keep of each weight."""
-        self.install()
+        """Convert the weights, and with them what the optimizers keep of each."""
+        super().put_in(program)
         parallel = (torch.nn.parallel.DistributedDataParallel,)
         if any(isinstance(part, parallel) for root in program.roots for part in root.modules()):
             raise NotSwitchable("DistributedDataParallel laid its buckets out for the weights as they are")
         self._optimizers = program.optimizers
-        for root in program.roots:
-            self._roots[root] = self.takes(root)
-        if not self.count:
-            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do())
+        self._take_now(program)
 
     def uninstall(self) -> None:
         """Every weight as it lay before; what came into being meanwhile lies as its weight does."""

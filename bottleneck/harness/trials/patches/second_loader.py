@@ -62,6 +62,7 @@ class SecondLoader:
         arguments = _with_changes(arguments_of(loader), changes)
         self._refuse(loader.dataset, arguments)
         arguments |= _what_is_read(loader)
+        self._signals = torch_private.WorkerSignals()
         try:
             with random_numbers_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of more workers than cores, and the like
@@ -100,6 +101,7 @@ class SecondLoader:
         if self._iterator is not None:
             torch_private.end_pass(self._iterator)
             self._iterator = None
+        self._signals.put_back()
 
     def _refuse(self, dataset: Any, arguments: dict[str, Any]) -> None:
         if isinstance(dataset, IterableDataset) and not arguments["num_workers"]:
@@ -152,11 +154,17 @@ def depth_of(loader: Any) -> int:
     return int(loader.num_workers) * int(loader.prefetch_factor or 0)
 
 
-def kept_by(dataset: Any, depth: int = 3) -> Iterator[Any]:
+def kept_by(dataset: Any) -> Iterator[Any]:
     """Yield what a dataset holds where things are usually kept: attributes, TensorDataset, Subset."""
-    while dataset is not None and depth:
-        for value in getattr(dataset, "__dict__", {}).values():
+    for layer in _layers(dataset):
+        for value in getattr(layer, "__dict__", {}).values():
             yield from value[:16] if isinstance(value, (tuple, list)) else (value,)
+
+
+def _layers(dataset: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield a dataset and those that it is a part of."""
+    while dataset is not None and depth:
+        yield dataset
         dataset, depth = getattr(dataset, "dataset", None), depth - 1
 
 
@@ -176,11 +184,7 @@ def _with_changes(arguments: dict[str, Any], changes: dict[str, Any]) -> dict[st
 def _what_is_read(loader: Any) -> dict[str, Any]:
     """Return dataset, order and generator, the latter two as copies: the script's own do not move."""
     dataset, generator = loader.dataset, loader.generator
-    same: dict[int, Any] = {}
-    inner = dataset
-    while inner is not None:
-        same[id(inner)] = inner
-        inner = getattr(inner, "dataset", None)
+    same: dict[int, Any] = {id(inner): inner for inner in _layers(dataset)}
     if generator is not None:
         same[id(generator)] = _twin(generator)
     given = {"dataset": dataset, "generator": same.get(id(generator))}
