@@ -9,7 +9,7 @@ before averaging).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from ..model.fix import Arithmetic
@@ -40,7 +40,7 @@ _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance of 1 to the next number of that type."""
 
 
-def widened(tolerance: Tolerance, dtypes: Iterable[str]) -> Tolerance:
+def widened(tolerance: Tolerance, dtypes: Collection[str]) -> Tolerance:
     """Return a tolerance that allows for the rounding of what the script itself computes in.
 
     A loss in bfloat16 has 8 bits: equal losses and such that differ by 0.4 % are neighbours in it,
@@ -48,8 +48,12 @@ def widened(tolerance: Tolerance, dtypes: Iterable[str]) -> Tolerance:
 
     Args:
         tolerance: of the fix.
-        dtypes: of the loss, of most parameters, of autocast.
+        dtypes: of the loss, of most parameters, of autocast; "tf32" where it computes in that.
     """
+    if "tf32" in dtypes:
+        tolerance = replace(
+            tolerance, early=max(tolerance.early, TF32.early), tail=max(tolerance.tail, TF32.tail)
+        )
     unit = max((_EPSILON.get(dtype, 0.0) for dtype in dtypes), default=0.0)
     if not unit:
         return tolerance

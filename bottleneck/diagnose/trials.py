@@ -19,7 +19,7 @@ from ..model.fix import MeasuredHere, Suggestion
 from ..model.run import Run
 from ..model.verify import TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from ..stats import worth
-from ..stats.ratio_paired import decide_ratio, paired_ratio
+from ..stats.ratio_paired import decide_ratio, ratio_in_turns
 
 __all__ = ["by_measurement", "request_of", "with_measured_pair"]
 
@@ -29,20 +29,29 @@ _LEAST_PAIRS = 2
 
 
 def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
-    """Return the suggestions that have a patch, the best first."""
+    """Return the suggestions that have a patch, in the order of trying.
+
+    Those that promise something come first, and of them what does not compile: a compilation may take all
+    the time there is.
+    """
+    able = [s for s in diagnosis.suggestions if s.can_try and not s.note and s.adds_ms is None]
     return TrialRequest(
         wishes=tuple(
             TryWish(
                 wish=Wish(fix=s.fix, options=dict(s.options)),
                 moves_samples=by_id(s.fix).moves_samples,
                 conflicts=by_id(s.fix).conflicts,
-                compiles=by_id(s.fix).compiles,
             )
-            for s in diagnosis.suggestions
-            if s.can_try and not s.note
+            for s in sorted(able, key=lambda s: _turn(s, diagnosis.step.true_ms))
         ),
         seconds=seconds,
     )
+
+
+def _turn(suggestion: Suggestion, true_ms: float | None) -> tuple[bool, bool]:
+    fix = by_id(suggestion.fix)
+    brings_ms = worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
+    return brings_ms < NEGLIGIBLE_SHARE * (true_ms or 0.0), fix.compiles
 
 
 def by_measurement(
@@ -102,7 +111,7 @@ def _brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
 def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: float | None) -> MeasuredHere:
     if row.state != "measured":
         return MeasuredHere(verdict="not-tried" if row.state == "not tried" else "failed", note=row.reason)
-    ratio = paired_ratio(row.without_ms, row.with_ms)
+    ratio = ratio_in_turns(row.without_ms, row.with_ms, [r.without_ms for r in tried.rows])
     decision = decide_ratio(ratio, least_pairs=_LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
     tolerance = widened(tolerance_of(filter(None, [row.fix, row.beside])), dtypes)
     loss, change = _loss(row, tried, tolerance)
@@ -120,13 +129,19 @@ def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: 
 
 
 def _loss(row: TriedFix, tried: TriedFixes, tolerance: Tolerance) -> tuple[str, float | None]:
-    own = _difference(tried.losses, tried.losses_again)
-    change = _difference(tried.losses, row.losses)
-    if own is None or change is None or own > tolerance.early:
+    again = _difference(tried.losses, tried.losses_again)
+    later = _difference(tried.losses, row.losses_without)
+    change = _difference(row.losses_without, row.losses)
+    if again is None or later is None or change is None or max(again, later) > tolerance.early:
         return "not-compared", None
+    own = max(again, later)
     if change <= max(EXACT.early, own):
         return "same", change
-    return ("close" if change <= tolerance.early + own else "changed"), change
+    allowed = tolerance.early + own
+    if by_id(row.fix).compiles or (row.beside and by_id(row.beside).compiles):
+        # Compiled code draws other random numbers for the same dropout.
+        allowed += _difference(tried.losses, tried.losses_otherwise) or 0.0
+    return ("close" if change <= allowed else "changed"), change
 
 
 def _difference(one: Sequence[float | None], other: Sequence[float | None]) -> float | None:
@@ -148,4 +163,6 @@ def _dtypes(run: Run | None) -> list[str]:
     if run is None:
         return []
     autocast = run.settings.get("autocast.dtype")
-    return [*(o.parameter_dtype for o in run.optimizers), *([autocast] if isinstance(autocast, str) else [])]
+    # Convolutions are computed in TF32 unless a script says otherwise: then other kernels round otherwise.
+    tf32 = ["tf32"] if run.devices and run.settings.get("cudnn.allow_tf32") else []
+    return [*(o.parameter_dtype for o in run.optimizers), str(autocast), *tf32]

@@ -60,6 +60,7 @@ __all__ = [
     "set_compiled_call",
     "set_recompile_limit",
     "skip_package",
+    "skip_random_numbers",
     "stays_eager_on_errors",
     "undisabled",
     "versions",
@@ -370,6 +371,14 @@ def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> bool:
         return False
     attach(observer)
     return True
+
+
+def skip_random_numbers() -> None:
+    """Have the generator of the device that is used draw other numbers from now on."""
+    if device_kind() == "cpu":
+        torch.rand(1)
+    else:
+        torch.rand(1, device="cuda")
 
 
 def default_store() -> Any:

@@ -305,12 +305,10 @@ class TryWish(msgspec.Struct, frozen=True, kw_only=True):
     """Its batches come from other processes: its losses cannot be compared with those of the same batches."""
     conflicts: tuple[str, ...] = ()
     """Fixes that cannot be in force together with it."""
-    compiles: bool = False
-    """Its first steps compile, which may take long: it comes after those that do not."""
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to try, the most promising first."""
+    """What to try, in this order."""
 
     wishes: tuple[TryWish, ...] = ()
     seconds: float = 0.0
@@ -335,6 +333,8 @@ class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of a block."""
     losses: list[float | None] = []
     """Of the same steps as `TriedFixes.losses`, with the fix; None where not finite. Empty: not compared."""
+    losses_without: list[float | None] = []
+    """Of these steps right before, without it."""
     evidence: str = ""
     """What was found changed."""
     seconds: float = 0.0
@@ -348,6 +348,8 @@ class TriedFixes(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first steps, without any fix."""
     losses_again: list[float | None] = []
     """Of the same steps from the same state: how far the script repeats itself."""
+    losses_otherwise: list[float | None] = []
+    """Of the same steps with other random numbers on the device: what dropout alone makes of them."""
     no_losses: str = ""
     """Why losses are not compared."""
     seconds: float = 0.0

@@ -18,7 +18,14 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["PairedRatio", "decide_ratio", "neighbour_freedom", "neighbour_noise", "paired_ratio"]
+__all__ = [
+    "PairedRatio",
+    "decide_ratio",
+    "neighbour_freedom",
+    "neighbour_noise",
+    "paired_ratio",
+    "ratio_in_turns",
+]
 
 Decision = Literal["faster", "slower", "no gain", "undecided"]
 
@@ -80,6 +87,25 @@ def paired_ratio(
     half = float(stdtrit(freedom, 0.5 + confidence / 2)) * max(own, floor) / math.sqrt(n)
     return PairedRatio(
         ratio=math.exp(centre), low=math.exp(centre - half), high=math.exp(centre + half), pairs=n
+    )
+
+
+def ratio_in_turns(
+    before: Sequence[float], after: Sequence[float], unchanged: Sequence[Sequence[float]]
+) -> PairedRatio | None:
+    """Return the ratio of blocks of one process that were timed in turns.
+
+    Args:
+        before: times without the change, one per pair.
+        after: times with it.
+        unchanged: times without any change, a list per unbroken session: they tell the machine's noise.
+    """
+    noise = neighbour_noise(unchanged)
+    return paired_ratio(
+        before,
+        after,
+        floor=noise[0] if noise is not None else 0.0,
+        floor_freedom=neighbour_freedom([len(times) for times in unchanged]),
     )
 
 

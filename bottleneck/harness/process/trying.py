@@ -110,12 +110,15 @@ class Trying:
             self._store.artefact(TRIALS, "failed", reason=reason_of(error))
             return False
         self._buffer.guard = self._window.guard
-        self._watchdog = threading.Timer(
-            request.seconds + GRACE_SECONDS, self._stopper.end_now, args=(_LATE,)
-        )
+        self._watchdog = threading.Timer(request.seconds + GRACE_SECONDS, self._give_up)
         self._watchdog.daemon = True
         self._watchdog.start()
         return True
+
+    def _give_up(self) -> None:
+        """A trial hangs or compiles on: what was measured is kept, and the process ended."""
+        self.end(_LATE)
+        self._stopper.end_now(_LATE)
 
     def cut(self, *, odd: bool) -> bool:
         """A step has ended; return whether the window is over now. Never raises."""
@@ -150,4 +153,4 @@ class Trying:
         torch_private.end_compile_workers()
 
 
-_LATE = "a trial did not end in time"
+_LATE = "it did not end in time (--trial-seconds)"

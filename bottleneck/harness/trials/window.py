@@ -19,7 +19,7 @@ import torch
 from ...model.verify import TriedFix, TriedFixes
 from ...runs.layout import TRIALS
 from ...runs.store import reason_of
-from ...stats.ratio_paired import decide_ratio, paired_ratio
+from ...stats.ratio_paired import decide_ratio, ratio_in_turns
 from .. import torch_private
 from ..events.table import BACKWARD, FETCH, FORWARD, SCALER
 from ..lines.sites import site_of_error
@@ -44,9 +44,9 @@ LOSS_STEPS = 3
 FORESEE_STEPS = 2
 BLOCK_SECONDS = 0.3
 """Least length of a block: interruptions of a few ms are then a percent of it."""
-BLOCK_STEPS = (3, 60)
+BLOCK_STEPS = (2, 60)
 """Fewest and most steps of a block."""
-LEAST_PAIRS, MOST_PAIRS = 4, 12
+LEAST_PAIRS, MOST_PAIRS = 3, 12
 THRESHOLD = 0.02
 """Share of the step below which a difference counts as none; that of `verify`."""
 SPOILED = 3
@@ -99,7 +99,7 @@ class TrialWindow:
         self._rows: list[TriedFix] = []
         self._losses: list[Any] | None = None
         """Collects them while it is a list."""
-        self._reference: tuple[list[float | None], list[float | None]] = ([], [])
+        self._reference: tuple[list[float | None], ...] = ([], [], [])
         self._no_losses = ""
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._iterator: weakref.ref[Any] | None = None
@@ -148,15 +148,24 @@ class TrialWindow:
             if event is BACKWARD:
                 if not kwargs.get("accumulate_grad", False):
                     raise
+                self._fill_gradients()
                 return ()
             return call(*args, **kwargs)
 
     def fails(self, error: BaseException) -> None:
         """The patch in force has made the script raise this."""
-        site = site_of_error(error)
-        place = f", in {site.file}:{site.line}" if site is not None else ""
-        self.failing = reason_of(error) + place
+        if not self.failing:
+            site = site_of_error(error)
+            place = f", in {site.file}:{site.line}" if site is not None else ""
+            self.failing = reason_of(error) + place
         self._switch_off()
+
+    def _fill_gradients(self) -> None:
+        """Give gradients to all that have none: what comes after a backward counts on them."""
+        for root in self._roots:
+            for parameter in root.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
 
     def end(self, reason: str, *, in_place: bool = True) -> None:
         """There are no more steps: keep what there is and take everything out.
@@ -187,8 +196,7 @@ class TrialWindow:
     def _all(self) -> Steps:
         yield
         yield from self._survey()
-        # What does not compile is decided in a second or two; a compilation may use up all the time.
-        for wish in sorted(self._request.wishes, key=lambda wish: wish.compiles):
+        for wish in self._request.wishes:
             left = self._left_seconds()
             if left <= 0:
                 break
@@ -207,13 +215,22 @@ class TrialWindow:
             return
         self._tape.record()
         first = yield from self._with_losses()
-        self._tape.replay()
+        again = yield from self._again()
         self._kept.put_back()
-        again = yield from self._with_losses()
-        self._tape.stop()
-        self._reference = (first, again)
+        torch_private.skip_random_numbers()
+        otherwise = yield from self._again(put_back=False)
+        self._reference = (first, again, otherwise)
         self._no_losses = self._tape.problem or ("" if first else "no loss was seen")
         self._kept.put_back()
+
+    def _again(self, *, put_back: bool = True) -> Steps:
+        """Run the first steps once more, with their batches; return their losses."""
+        if put_back and self._kept is not None:
+            self._kept.put_back()
+        self._tape.replay()
+        losses = yield from self._with_losses()
+        self._tape.stop()
+        return losses
 
     def _with_losses(self) -> Steps:
         self._losses = []
@@ -225,7 +242,7 @@ class TrialWindow:
     def _best_pair(self) -> tuple[TryWish, TryWish] | None:
         """Return the two that helped most and can be in force together."""
         wishes = {wish.wish.fix: wish for wish in self._request.wishes}
-        helped = {row.fix: r for row in self._rows if (r := _ratio_if_faster(row)) is not None}
+        helped = {row.fix: r for row in self._rows if (r := _ratio_if_faster(row, self._rows)) is not None}
         ranked = sorted(helped, key=lambda fix: -helped[fix])
         for i, second in enumerate(ranked[1:], start=1):
             for first in ranked[:i]:
@@ -263,19 +280,17 @@ class TrialWindow:
 
     def _measure(self, wishes: tuple[TryWish, ...], *, until: float) -> Steps:
         program, patches = self._program(), self._patches
-        for patch in patches:
-            if not patch.live:
-                raise NotSwitchable(
-                    f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own"
-                )
-            if len(patches) == 1 and patch.foresees:
-                yield from self._foresee(patch, program)
+        yield from self._foresee_all(program)
         losses: list[float | None] = []
+        losses_without: list[float | None] = []
+        compared = not self._no_losses and not any(w.moves_samples for w in wishes)
+        if compared:
+            losses_without = yield from self._again()
+            if self._kept is not None:
+                self._kept.put_back()
         self._switch_on(program)
-        if self._kept is not None and not self._no_losses and not any(w.moves_samples for w in wishes):
-            self._tape.replay()
-            losses = yield from self._with_losses()
-            self._tape.stop()
+        if compared:
+            losses = yield from self._again(put_back=False)
         # While the first steps were repeated, workers have filled their queue.
         yield from self._settle(max(self._settle_steps(program), self._queued()))
         evidence = []
@@ -303,7 +318,7 @@ class TrialWindow:
                 times[on] = seconds * 1e3
             without.append(times[False])
             with_it.append(times[True])
-            if len(without) >= MOST_PAIRS or _is_decided(without, with_it):
+            if len(without) >= MOST_PAIRS or self._is_decided(without, with_it):
                 break
             if time.monotonic() > until:
                 break
@@ -315,8 +330,19 @@ class TrialWindow:
             with_ms=with_it,
             steps=steps,
             losses=losses,
+            losses_without=losses_without,
             evidence="; ".join(evidence),
         )
+
+    def _foresee_all(self, program: Program) -> Steps:
+        """Refuse what cannot be switched, or shows in a few steps that it is not worth it."""
+        for patch in self._patches:
+            if not patch.live:
+                raise NotSwitchable(
+                    f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own"
+                )
+            if len(self._patches) == 1 and patch.foresees:
+                yield from self._foresee(patch, program)
 
     def _foresee(self, patch: Patch, program: Program) -> Steps:
         """Make a few steps that show whether it is worth switching on at all."""
@@ -344,7 +370,11 @@ class TrialWindow:
     def _block_steps(self) -> int:
         fewest, most = BLOCK_STEPS
         wanted = math.ceil(BLOCK_SECONDS / max(self._step_seconds, 1e-6))
-        return max(fewest, min(most, wanted)) if self._step_seconds < 1 else 2
+        return max(fewest, min(most, wanted))
+
+    def _is_decided(self, without: list[float], with_it: list[float]) -> bool:
+        ratio = ratio_in_turns(without, with_it, [*(row.without_ms for row in self._rows), without])
+        return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "undecided"
 
     # -- the patch -----------------------------------------------------------------------------
 
@@ -409,11 +439,12 @@ class TrialWindow:
         return self._request.seconds - (time.monotonic() - self._began)
 
     def _write(self) -> None:
-        first, again = self._reference
+        first, again, otherwise = self._reference
         facts = TriedFixes(
             rows=self._rows,
             losses=first,
             losses_again=again,
+            losses_otherwise=otherwise,
             no_losses=self._no_losses,
             seconds=time.monotonic() - self._began,
         )
@@ -423,20 +454,13 @@ class TrialWindow:
             self._store.artefact(TRIALS, "failed", reason=reason_of(error))
 
 
-def _is_decided(without: list[float], with_it: list[float]) -> bool:
-    if len(without) < LEAST_PAIRS:
-        return False
-    ratio = paired_ratio(without, with_it)
-    return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "undecided"
-
-
 def _synchronise() -> None:
     if torch_private.device_kind() != "cpu":
         torch.cuda.synchronize()
 
 
-def _ratio_if_faster(row: TriedFix) -> float | None:
-    ratio = paired_ratio(row.without_ms, row.with_ms)
+def _ratio_if_faster(row: TriedFix, rows: list[TriedFix]) -> float | None:
+    ratio = ratio_in_turns(row.without_ms, row.with_ms, [r.without_ms for r in rows])
     if ratio is None or decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "faster":
         return None
     return ratio.ratio

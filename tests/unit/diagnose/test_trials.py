@@ -35,6 +35,7 @@ def measured(fix: str, speedup: float, losses: list[float | None] | None = None)
         without_ms=without,
         with_ms=[ms / speedup for ms in without],
         losses=LOSSES if losses is None else losses,
+        losses_without=LOSSES,
     )
 
 
@@ -114,3 +115,46 @@ def test_losses_are_the_same_close_changed_or_not_to_be_compared() -> None:
     assert loss("FX505", [2.01, 1.51, 1.21]) == "changed", "the collector has no say in the loss"
     assert loss("FX505", []) == "not-compared"
     assert loss("FX505", [2.0, 1.5, 1.2], [3.0, 2.0, 1.0]) == "not-compared", "it does not repeat itself"
+
+
+def test_a_script_whose_losses_drift_is_not_judged_by_them() -> None:
+    row = TriedFix(
+        fix="FX505",
+        state="measured",
+        without_ms=[100.0, 101.0, 99.0],
+        with_ms=[50.0, 50.5, 49.5],
+        losses=LOSSES,
+        losses_without=[2.4, 1.9, 1.7],
+    )
+    found = by_measurement([suggestion("FX505", 80.0)], tried(row), None, 100.0)[0]
+    assert found.measured is not None and found.measured.loss == "not-compared" and found.helps
+
+
+def test_what_compiles_may_draw_other_random_numbers() -> None:
+    found = TriedFixes(
+        rows=[measured("FX414", 1.5, [2.02, 1.52, 1.22]), measured("FX505", 1.5, [2.02, 1.52, 1.22])],
+        losses=LOSSES,
+        losses_again=LOSSES,
+        losses_otherwise=[2.05, 1.55, 1.25],
+    )
+    given = [suggestion("FX414", 50.0), suggestion("FX505", 50.0)]
+    said = {s.fix: s.measured.loss for s in by_measurement(given, found, None, 100.0) if s.measured}
+    assert said == {"FX414": "close", "FX505": "changed"}
+
+
+def test_the_order_of_trying_is_by_promise_and_what_compiles_comes_after() -> None:
+    from types import SimpleNamespace
+
+    from torch_bottleneck.diagnose.trials import request_of
+    from torch_bottleneck.model.diagnosis import StepSummary
+
+    given = [
+        suggestion("FX414", 50.0),
+        suggestion("FX104", 99.5),
+        suggestion("FX505", 90.0),
+        suggestion("FX313", None),
+        suggestion("FX316", None, note=True),
+    ]
+    diagnosis = SimpleNamespace(suggestions=given, step=StepSummary(true_ms=100.0))
+    asked = request_of(diagnosis, 9.0)  # type: ignore[arg-type]
+    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX414", "FX104", "FX313"]

@@ -236,27 +236,3 @@ def test_a_process_that_dies_in_a_trial_leaves_word_of_it(
             self.acted(None)
 
     assert only(run(monkeypatch, tmp_path, Dies)).state == "measured"
-
-
-def test_what_compiles_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(PATCHES, "FX900", type("A", (Useless,), {"fix": ""}))
-    monkeypatch.setitem(PATCHES, "FX901", type("B", (Useless,), {"fix": ""}))
-    window = TrialWindow(
-        Store(tmp_path / "run"),
-        TrialRequest(
-            wishes=(
-                TryWish(wish=Wish(fix="FX900"), compiles=True),
-                TryWish(wish=Wish(fix="FX901")),
-            ),
-            seconds=30.0,
-        ),
-        optimizers=lambda: [TRAINING.optimizer],
-        loader_of=lambda iterator: None,
-        queued=lambda: 0,
-        step_ms=SLOW_S * 1e3,
-        say=lambda text: None,
-    )
-    while not TRAINING.step(window):
-        pass
-    rows = msgspec.json.decode((tmp_path / ".run.partial/trials.json").read_bytes(), type=TriedFixes).rows
-    assert [row.fix for row in rows] == ["FX901", "FX900"]
