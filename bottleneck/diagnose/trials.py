@@ -31,8 +31,8 @@ _LEAST_PAIRS = 2
 def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
     """Return the suggestions that have a patch, in the order of trying.
 
-    Those that promise something come first, and of them what does not compile: a compilation may take all
-    the time there is.
+    What promises next to nothing comes last. Before it comes what compiles: a compilation may take all the
+    time there is.
     """
     able = [s for s in diagnosis.suggestions if s.can_try and not s.note and s.adds_ms is None]
     return TrialRequest(
@@ -49,9 +49,9 @@ def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
 
 
 def _turn(suggestion: Suggestion, true_ms: float | None) -> tuple[bool, bool]:
-    fix = by_id(suggestion.fix)
-    brings_ms = worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
-    return brings_ms < NEGLIGIBLE_SHARE * (true_ms or 0.0), fix.compiles
+    saves = suggestion.saves_ms
+    small = saves is not None and true_ms is not None and saves < NEGLIGIBLE_SHARE * true_ms
+    return small, by_id(suggestion.fix).compiles
 
 
 def by_measurement(

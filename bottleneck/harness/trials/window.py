@@ -44,6 +44,7 @@ LOSS_STEPS = 3
 FORESEE_STEPS = 2
 BLOCK_SECONDS = 0.3
 """Least length of a block: interruptions of a few ms are then a percent of it."""
+LONGEST_BLOCK_SECONDS = 3 * BLOCK_SECONDS
 BLOCK_STEPS = (2, 60)
 """Fewest and most steps of a block."""
 LEAST_PAIRS, MOST_PAIRS = 3, 12
@@ -354,14 +355,18 @@ class TrialWindow:
             raise NotSwitchable(why_not)
 
     def _block(self, steps: int) -> Steps:
-        """Time so many steps; waits for the device at its edges only."""
+        """Time so many steps, fewer if they take far longer than expected; waits for the device at its edges."""
         odd = False
         _synchronise()
         began = time.perf_counter()
-        for _ in range(steps):
+        count = 0
+        while count < steps:
             odd |= yield
+            count += 1
+            if count >= BLOCK_STEPS[0] and time.perf_counter() - began > LONGEST_BLOCK_SECONDS:
+                break
         _synchronise()
-        return (time.perf_counter() - began) / steps, odd
+        return (time.perf_counter() - began) / count, odd
 
     def _settle(self, steps: int) -> Steps:
         for _ in range(steps):

@@ -157,4 +157,4 @@ def test_the_order_of_trying_is_by_promise_and_what_compiles_comes_after() -> No
     ]
     diagnosis = SimpleNamespace(suggestions=given, step=StepSummary(true_ms=100.0))
     asked = request_of(diagnosis, 9.0)  # type: ignore[arg-type]
-    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX414", "FX104", "FX313"]
+    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX313", "FX414", "FX104"]
