@@ -355,7 +355,7 @@ class TrialWindow:
             raise NotSwitchable(why_not)
 
     def _block(self, steps: int) -> Steps:
-        """Time so many steps, fewer if they take far longer than expected; waits for the device at its edges."""
+        """Time so many steps, fewer where they take far longer; waits for the device at its edges."""
         odd = False
         _synchronise()
         began = time.perf_counter()
