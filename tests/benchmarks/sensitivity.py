@@ -6,8 +6,8 @@ verdict, grade, first fix, ranking of fixes or a price by more than a tenth.
 
     python tests/benchmarks/sensitivity.py [--jobs 2] [--only timeline/gpu] [--out reports/sensitivity.md]
 
-A constant that changes nothing here is either unneeded or guards a situation that no recorded run shows: the
-report lists those apart.
+A constant that changes nothing is then set to zero and to infinity, so that its rule applies always or
+never. Where that changes nothing either, no recorded run needs the rule.
 """
 
 from __future__ import annotations
@@ -15,19 +15,25 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import hashlib
 import importlib
 import json
+import math
+import resource
+import signal
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import msgspec
 from benchmarks import golden
 from recorded.cases import CASES
 
@@ -39,6 +45,22 @@ ROOMS = ("timeline", "analyzers", "catalog", "diagnose", "stats")
 NOT_DECISIONS = ("timeline/views",)
 """What a picture shows decides nothing."""
 MOVED = (0.7, 1.3)
+CODES = (
+    "SCHEMA",
+    "NO_WAIT",
+    "WAIT_ALL",
+    "BEFORE",
+    "NONE",
+    "_CODE",
+    "_UNKNOWN",
+    "_OWNER",
+    "_SEED",
+    "_BLOCK",
+    "QUEUE_DEPTH",
+)
+"""Numbers that stand for something, a seed, the size of a pass, and what the driver's queue holds."""
+LONGEST_S, MOST_BYTES = 60, 12 << 30
+"""Per run: what an infinite limit may take before it counts as a failure."""
 PRICE = 0.1
 """A price that moves by more than this share of itself, and of the step by half a percent, is counted."""
 
@@ -69,7 +91,7 @@ def thresholds(only: str = "") -> list[Threshold]:
         body = ast.parse(source).body
         for node, after in zip(body, [*body[1:], None], strict=True):
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-            if not isinstance(target, ast.Name) or not target.id.isupper() or target.id == "SCHEMA":
+            if not isinstance(target, ast.Name) or not target.id.isupper() or target.id in CODES:
                 continue
             module = where.replace("/", ".")
             value = getattr(importlib.import_module(f"{torch_bottleneck.__name__}.{module}"), target.id)
@@ -108,15 +130,33 @@ def moved(value: Any, factor: float) -> Any:
     return None
 
 
+def ends(value: Any) -> tuple[Any, Any]:
+    """Return the two values that neutralise a constant: nothing is below zero, nothing above infinity."""
+    if isinstance(value, dict):
+        return dict.fromkeys(value, 0.0), dict.fromkeys(value, math.inf)
+    if isinstance(value, tuple):
+        return (0.0,) * len(value), (math.inf,) * len(value)
+    return (0, 1 << 40) if isinstance(value, int) else (0.0, math.inf)
+
+
 def answers() -> dict[str, dict[str, Any]]:
     """Return what the tool says about every recorded run; one that fails says so."""
     out: dict[str, dict[str, Any]] = {}
     for name in sorted(CASES):
         try:
-            out[name] = golden.summary(diagnose_paths([CASES[name].folder]))
+            signal.alarm(LONGEST_S)
+            found = msgspec.structs.replace(diagnose_paths([CASES[name].folder]), created="")
+            out[name] = golden.summary(found)
+            out[name]["whole"] = hashlib.sha256(msgspec.json.encode(found)).hexdigest()
         except Exception as error:  # a threshold moved too far may break what it guards
             out[name] = {"failed": repr(error)}
+        finally:
+            signal.alarm(0)
     return out
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -140,8 +180,11 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if abs(a - b) > max(PRICE * max(a, b), 0.005 * step):
             kinds.append("price")
             break
-    if not kinds and golden.differences(before, after):
+    whole = before["whole"] != after["whole"]
+    if not kinds and golden.differences({**before, "whole": ""}, {**after, "whole": ""}):
         kinds.append("figures")
+    elif not kinds and whole:
+        kinds.append("report")
     return kinds
 
 
@@ -153,31 +196,47 @@ def _unmoved() -> dict[str, dict[str, Any]]:
     return answers()
 
 
-def effect(threshold: Threshold) -> list[dict[str, list[str]]]:
-    """Move one threshold down and up, and name the runs that change."""
-    before = _unmoved()
-    module = importlib.import_module(f"{torch_bottleneck.__name__}.{threshold.module}")
-    value = getattr(module, threshold.name)
-    users = [
-        m
-        for key, m in list(sys.modules.items())
-        if key.startswith(torch_bottleneck.__name__) and vars(m).get(threshold.name) is value
-    ]
-    out = []
-    for factor in MOVED:
-        for user in users:
-            setattr(user, threshold.name, moved(value, factor))
-        changes: dict[str, list[str]] = {}
-        for name, after in answers().items():
-            for kind in compared(before[name], after):
-                changes.setdefault(kind, []).append(name)
-        out.append(changes)
-    for user in users:
-        setattr(user, threshold.name, value)
+Changes = dict[str, list[str]]
+"""Per kind of change, the runs that change."""
+
+
+def effect(threshold: Threshold) -> list[Changes]:
+    """Move a threshold down and up; where that changes no answer, set it to zero and to infinity too."""
+    signal.signal(signal.SIGALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    value = vars(_module(threshold))[threshold.name]
+    out = [_with(threshold, moved(value, factor)) for factor in MOVED]
+    if not any(side.keys() - {"report"} for side in out):
+        out += [_with(threshold, end) for end in ends(value)]
     return out
 
 
-KINDS = ("fails", "verdict", "grade", "first fix", "ranking", "price", "figures")
+def _module(threshold: Threshold) -> ModuleType:
+    return importlib.import_module(f"{torch_bottleneck.__name__}.{threshold.module}")
+
+
+def _with(threshold: Threshold, other: Any) -> Changes:
+    before, name = _unmoved(), threshold.name
+    value = vars(_module(threshold))[name]
+    users = [_module(threshold)]
+    if not name.startswith("_"):
+        users += [
+            module
+            for key, module in list(sys.modules.items())
+            if key.startswith(torch_bottleneck.__name__) and vars(module).get(name) is value
+        ]
+    for user in users:
+        setattr(user, name, other)
+    changes: Changes = {}
+    for run, after in answers().items():
+        for kind in compared(before[run], after):
+            changes.setdefault(kind, []).append(run)
+    for user in users:
+        setattr(user, name, value)
+    return changes
+
+
+KINDS = ("fails", "verdict", "grade", "first fix", "ranking", "price", "figures", "report")
 
 
 def report(rows: list[tuple[Threshold, list[dict[str, list[str]]]]]) -> str:
