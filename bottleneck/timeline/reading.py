@@ -83,5 +83,6 @@ def _read(reader: Reader) -> Timeline:
         what_ifs=answers.results,
         after=answers.after,
         context=context,
+        pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)
