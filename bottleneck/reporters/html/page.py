@@ -107,7 +107,7 @@ def build(diagnosis: Diagnosis) -> Page:
     worth, small = cause_rows(diagnosis)
     fixes = fix_rows(diagnosis)
     shown = [f for f in fixes if not f.minor]
-    absent = diagnosis.capture.artefacts.get("memory", "")
+    memory = diagnosis.capture.artefacts.get("memory")
     return Page(
         title=clean(diagnosis.title) or "Diagnosis",
         verdict=verdict.bottleneck_class.value,
@@ -138,7 +138,7 @@ def build(diagnosis: Diagnosis) -> Page:
         kernels=kernel_rows(diagnosis),
         counts=count_rows(diagnosis),
         memory=memory_sections(diagnosis),
-        memory_absent=clean(absent).removeprefix("absent: ") if absent != "ok" else "",
+        memory_absent=clean(memory.reason or "") if memory is not None else "",
         compile=compile_section(diagnosis),
         compiled=any(
             row.name == "torch.compile" and row.state in ("on", "partly") for row in diagnosis.acceleration
