@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ...facts.devices import usable_cores
+from ....runs.environment import usable_cores
 from ...lines.sites import user_site
 from .base import Patch, plural
 
