@@ -147,6 +147,24 @@ def dispatch_questions(
 ) -> Iterator[Question]:
     """Changes with which the host launches less, or faster."""
     yield from _compiled(program, calibration, work, known)
+    facts = known.facts
+    if facts.run is not None and facts.run.settings.get("anomaly_mode") is True:
+        yield Question(
+            WhatIf.ANOMALIES_IGNORED,
+            Edit(work=dict.fromkeys(EAGER, 0.0)),
+            "replay without operators' fixed cost and the Python between them; an upper bound, since the "
+            "operators' normal cost stays",
+            bound=True,
+        )
+    if known.loop is not None:
+        share = known.loop.spent_ms / facts.true_ms
+        yield Question(
+            WhatIf.LOOP_GONE,
+            Edit(work=dict.fromkeys(EAGER, 1.0 - share)),
+            f"replay without the loop's share of the dispatch ({known.loop.samples}); one operator for all "
+            "iterations takes time too",
+            bound=True,
+        )
     fused = _fused_optimizer(program, work, known)
     if fused is not None:
         yield fused
@@ -156,7 +174,7 @@ def dispatch_questions(
             Edit(work={Work.ZERO_GRAD: 0.0}, duration=np.where(work.zero_grad, 0.0, 1.0)),
             "replay without the fills and launches of zero_grad",
         )
-    collector_ms = known.facts.baseline.gc_ms if known.facts.baseline is not None else None
+    collector_ms = facts.baseline.gc_ms if facts.baseline is not None else None
     if collector_ms:
         traced = float(program.work[:, list(EAGER)].sum()) / max(program.steps, 1) / 1e6
         dispatch = traced * calibration.dispatch_scale
