@@ -12,21 +12,21 @@ from ...model.codes import BottleneckClass
 from ...model.words import clean, milliseconds
 from ..rows import details
 from ..rows.closing import capture_line
+from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import FixRow, combination_line, fix_rows
 from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
 from .charts import blocks_of
-from .compiler_rows import compile_section, compute_facts, math_rows
 from .head import budget_groups, figures
 from .tables import count_rows, kernel_rows, loader_rows, rank_rows, window_rows
 from .timeline_rows import timeline_section
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
+    from ..rows.compiler import CompileSection
     from ..rows.memory import MemorySection
     from ..rows.pairs import Pairs
-    from .compiler_rows import CompileSection
     from .head import BudgetGroup, Figure
     from .tables import CountCells, KernelCells, LoaderCells, RankCells, WindowCells
     from .timeline_rows import TimelineSection
