@@ -23,11 +23,12 @@ import resource
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,10 +140,10 @@ def ends(value: Any) -> tuple[Any, Any]:
     return (0, 1 << 40) if isinstance(value, int) else (0.0, math.inf)
 
 
-def answers() -> dict[str, dict[str, Any]]:
-    """Return what the tool says about every recorded run; one that fails says so."""
+def answers(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what the tool says about some recorded runs; one that fails says so."""
     out: dict[str, dict[str, Any]] = {}
-    for name in sorted(CASES):
+    for name in names:
         try:
             signal.alarm(LONGEST_S)
             found = msgspec.structs.replace(diagnose_paths([CASES[name].folder]), created="")
@@ -189,11 +190,24 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 @functools.cache
-def _unmoved() -> dict[str, dict[str, Any]]:
+def _unmoved() -> tuple[dict[str, dict[str, Any]], dict[str, set[CodeType]]]:
+    """Return the answers as they are, and the code that ran for each of them."""
     # Traces are read once: what is moved lies behind the reading.
     load = compose.ingest.load
     compose.ingest.load = functools.cache(load)
-    return answers()
+    found: dict[str, dict[str, Any]] = {}
+    ran: dict[str, set[CodeType]] = {}
+    for name in sorted(CASES):
+        mine = ran[name] = set()
+
+        def note(frame: FrameType, event: str, _: object, mine: set[CodeType] = mine) -> None:
+            if event == "call":
+                mine.add(frame.f_code)
+
+        sys.setprofile(note)
+        found |= answers([name])
+        sys.setprofile(None)
+    return found, ran
 
 
 Changes = dict[str, list[str]]
@@ -216,7 +230,7 @@ def _module(threshold: Threshold) -> ModuleType:
 
 
 def _with(threshold: Threshold, other: Any) -> Changes:
-    before, name = _unmoved(), threshold.name
+    (before, ran), name = _unmoved(), threshold.name
     value = vars(_module(threshold))[name]
     users = [_module(threshold)]
     if not name.startswith("_"):
@@ -228,7 +242,12 @@ def _with(threshold: Threshold, other: Any) -> Changes:
     for user in users:
         setattr(user, name, other)
     changes: Changes = {}
-    for run, after in answers().items():
+    files = {user.__file__ for user in users}
+    # What reads no such name in a run cannot be changed by it.
+    readers = [
+        run for run in ran if any(name in code.co_names and code.co_filename in files for code in ran[run])
+    ]
+    for run, after in answers(readers).items():
         for kind in compared(before[run], after):
             changes.setdefault(kind, []).append(run)
     for user in users:
