@@ -28,20 +28,14 @@ _BESIDE_WORK_SHARE = 0.08
 """Least share of the step at which a host-side cause is the verdict while work fills most of the
 step. It is twice the replay's usual error (0.4 to 4 %); below it the kernels are the better place
 to look."""
-_BESIDE_WORK_ON_CPU_SHARE = 0.2
-"""The same on a CPU, where one lane runs everything. The shares are exact, since nothing overlaps with
-the work. While work is more than half of the step, a tenth for something else is not the bottleneck."""
-_FAULTS_BESIDE_WORK_SHARE = 1 / 3
-"""The same for page faults. On a CPU every eager model with activations of megabytes spends 10 to
-25 % in them. That is worth a fix, but it is not the bottleneck."""
+_BESIDE_WORK_ON_CPU_SHARE = 1 / 3
+"""The same on a CPU, where one lane runs everything and the shares are exact. Every eager model with
+activations of megabytes spends 10 to 25 % in page faults: that is worth a fix, but it is not the
+bottleneck where work fills more than half of the step."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""
 _MOSTLY = 0.5
 """Share of work from which it fills most of the step."""
-_BEHIND_BREAKS_WEIGHT = 0.3
-"""Graph breaks with a price rank before dispatch. A single launch, as a CUDA graph, needs one graph,
-so that saving is out of reach until the breaks are gone. The price of the breaks is also low: it does
-not include what one graph would fuse (an H200 example: 5.8 ms predicted, 7.2 ms measured)."""
 
 
 def _limit(what: str, value: Callable[[], float]) -> float:
@@ -58,7 +52,6 @@ class _Limits:
     beside_work_on_cpu: float = _limit(
         "the first cause's share of the step", lambda: _BESIDE_WORK_ON_CPU_SHARE
     )
-    faults: float = _limit("the share of page faults in the step", lambda: _FAULTS_BESIDE_WORK_SHARE)
     bound: float = _limit(
         "the first cause's upper bound as a share of the step", lambda: _BOUND_BESIDE_WORK_SHARE
     )
@@ -78,11 +71,13 @@ class _Price:
     bound: bool
     question: WhatIf | None
     behind_breaks: bool = False
-    """Dispatch of compiled code whose graph is broken."""
+    """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
+    that saving is out of reach until the breaks are gone."""
 
     def rank(self, limits: _Limits) -> float:
-        own = worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
-        return own * (_BEHIND_BREAKS_WEIGHT if self.behind_breaks else 1.0)
+        if self.behind_breaks:
+            return 0.0
+        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
 
 
 def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
@@ -285,8 +280,7 @@ class _Case:
             return limits.bound if price.bound else limits.beside_work
         if price.bound:
             return math.inf  # one lane: the work is longer, and none of it overlaps with dispatch
-        faults = price.bottleneck_class is BottleneckClass.ALLOCATOR
-        return limits.faults if faults else limits.beside_work_on_cpu
+        return limits.beside_work_on_cpu
 
     def close_call(self) -> str:
         """Return which limit decided the class where another choice of it names another; the nearest one."""

@@ -51,8 +51,7 @@ __all__ = ["GpuReader", "gpu_reader"]
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
-"""Share of launches without a kernel (or kernels without a launch) from which the capture is doubted.
-Kernels of the last launches may lie behind the end of the window."""
+"""Share of kernels without a launch from which the capture is doubted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -269,16 +268,6 @@ def _credit_waits(priced: Priced, replay: Replay, calibration: Calibration) -> d
 def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
     """Return what is doubtful about the capture itself."""
     doubts: list[Doubt] = []
-    launches = max(1, program.launch_calls)
-    if program.missing_activities > _MOST_MISSING * launches + 8:
-        doubts.append(
-            Doubt(
-                code=DoubtCode.ACTIVITIES_DROPPED,
-                text=f"{program.missing_activities} of {launches} launches have no kernel in the trace: the "
-                "profiler lost activities",
-                remedy="Trace fewer steps (--steps 3).",
-            )
-        )
     if program.orphan_activities > _MOST_MISSING * max(1, len(program.event)) + 1024:
         doubts.append(
             Doubt(

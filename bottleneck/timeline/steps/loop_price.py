@@ -20,8 +20,6 @@ from .loop_lines import LoopShares, loop_shares
 
 __all__ = ["HostTimes", "LoopPrice", "dearest_loop", "loop_of_dispatch"]
 
-_LEAST_SHARE = 0.05
-"""Of the step: a smaller loop is not what it waits on."""
 _MOSTLY_DISPATCH = 1 / 3
 """Share of dispatch and Python in the loop's time below which its operators are large enough as they are."""
 
@@ -100,7 +98,7 @@ def _ahead(counts: dict[str, int]) -> dict[str, int]:
 def _dearest(loops: Sequence[LoopTime], whole: HostTimes, *, true_ms: float) -> LoopPrice | None:
     priced = [(_price(loop, shares, whole), loop) for loop in loops if (shares := loop_shares(loop))]
     spent_ms, loop = max(priced, key=lambda pair: pair[0], default=(0.0, None))
-    if loop is None or spent_ms < _LEAST_SHARE * true_ms:
+    if loop is None or spent_ms <= 0:
         return None
     return LoopPrice(loop=loop, spent_ms=min(spent_ms, true_ms))
 

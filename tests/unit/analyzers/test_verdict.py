@@ -176,7 +176,7 @@ def test_findings_are_priced_in_shares_of_the_true_step():
             assert finding.interval.low_ms <= finding.cost_ms <= finding.interval.high_ms
 
 
-@pytest.mark.parametrize(("share", "expected"), [(12.0, C.COMPUTE), (30.0, C.INPUT)])
+@pytest.mark.parametrize(("share", "expected"), [(12.0, C.COMPUTE), (40.0, C.INPUT)])
 def test_on_one_lane_a_tenth_beside_long_work_does_not_decide(share, expected):
     known = facts("cpu", parts={Part.INPUT: share}, saves={WhatIf.INPUT_READY: share})
     assert verdict_of(known).bottleneck_class is expected
@@ -231,7 +231,7 @@ CLOSE_CALLS = [
         C.LAUNCH,
         "0.30 against a limit of 0.25",
     ),
-    ("cpu", {Part.HOST: 24.0}, {WhatIf.HOST_WORK_GONE: 24.0}, (), {}, C.HOST, "0.24 against a limit of 0.20"),
+    ("cpu", {Part.HOST: 36.0}, {WhatIf.HOST_WORK_GONE: 36.0}, (), {}, C.HOST, "0.36 against a limit of 0.33"),
     (
         "cpu",
         {Part.ALLOCATOR: 30.0},
