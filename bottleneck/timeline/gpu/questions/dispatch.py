@@ -38,6 +38,10 @@ _GRAPH_SPACING_NS = 420.0
 """Pause between two kernels of one CUDA graph: the median in two compiled GPTs on an H200 (torch 2.11).
 Kernels launched one by one and queued lie 1 us apart."""
 
+_COLLECTING_NS = 100_000.0
+"""What stays of a step when the optimizer is fused, profiled, whatever the parameters."""
+_COLLECTING_EACH_NS = 4_500.0
+"""The same per parameter: collecting it, its gradient and its states in Python."""
 _FUSED_TRAFFIC = {
     # Share of device time left when the optimizer is one kernel per group, by what it is now.
     # Adam as a for-loop makes some 20 tensor passes, foreach about 16, the fused kernel 7; measured
@@ -56,8 +60,7 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
         return None
     count = sum(o.parameters for o in known.facts.optimizers) or known.optimizer_parameters
     launches = max(1, -(-count // TENSORS_PER_LAUNCH))
-    # Collecting parameters, gradients and states in Python stays: about 4.5 us each, profiled.
-    left = min(1.0, (100_000.0 + 4_500.0 * count) / own)
+    left = min(1.0, (_COLLECTING_NS + _COLLECTING_EACH_NS * count) / own)
     return Question(
         WhatIf.OPTIMIZER_FUSED,
         Edit(
