@@ -17,8 +17,6 @@ from .base import Analyzer, Facts
 
 __all__ = ["CaptureQuality", "Quality", "judge"]
 
-_REPLAY_POOR = 0.10
-"""Replay error above which no what-if is made from it."""
 _MISSING_POOR = 0.05
 """Share of launches without a recorded kernel above which idle time cannot be determined."""
 _MISSING_FAIR = 0.005
@@ -129,9 +127,7 @@ def judge(facts: Facts) -> Quality:
             if broken
             else _without_a_step_time(facts)
         )
-    if timeline.replay_error is not None and (
-        timeline.replay_error > _REPLAY_POOR or not timeline.usable_what_ifs
-    ):
+    if timeline.replay_error is not None and not timeline.usable_what_ifs:
         poor.append(
             Doubt(
                 code=DoubtCode.REPLAY_MISSES,

@@ -5,16 +5,20 @@ In: facts, findings, the quality of the capture. Out: `Verdict` and `Cause`s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
+
+import msgspec
 
 from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part, WhatIf
 from ..model.diagnosis import Cause, Verdict
 from ..model.doubt import DoubtCode
 from ..model.finding import NEGLIGIBLE_SHARE, Finding
 from ..model.words import ms, percent
-from ..stats import RIVAL_SHARE, weigh_effect, worth
+from ..stats import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, weigh_effect, worth
+from ..timeline.lanes.labels import PYTHON_GAP_NS
 from .base import Facts
 from .capture import Quality
 
@@ -24,20 +28,37 @@ _BESIDE_WORK_SHARE = 0.08
 """Least share of the step at which a host-side cause is the verdict while work fills most of the
 step. It is twice the replay's usual error (0.4 to 4 %); below it the kernels are the better place
 to look."""
-_BESIDE_WORK_ON_CPU_SHARE = 0.2
-"""The same on a CPU, where one lane runs everything. The shares are exact, since nothing overlaps with
-the work. While work is more than half of the step, a tenth for something else is not the bottleneck."""
-_FAULTS_BESIDE_WORK_SHARE = 1 / 3
-"""The same for page faults. On a CPU every eager model with activations of megabytes spends 10 to
-25 % in them. That is worth a fix, but it is not the bottleneck."""
+_BESIDE_WORK_ON_CPU_SHARE = 1 / 3
+"""The same on a CPU, where one lane runs everything and the shares are exact. Every eager model with
+activations of megabytes spends 10 to 25 % in page faults: that is worth a fix, but it is not the
+bottleneck where work fills more than half of the step."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
 """The same for prices that are upper bounds: dispatch can be lowered, never removed."""
 _MOSTLY = 0.5
+"""Share of work from which it fills most of the step."""
 
-_BEHIND_BREAKS_WEIGHT = 0.3
-"""Graph breaks with a price rank before dispatch. A single launch, as a CUDA graph, needs one graph,
-so that saving is out of reach until the breaks are gone. The price of the breaks is also low: it does
-not include what one graph would fuse (an H200 example: 5.8 ms predicted, 7.2 ms measured)."""
+
+def _limit(what: str, value: Callable[[], float]) -> float:
+    limit: float = field(default_factory=value, metadata={"what": what})
+    return limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What decides between two classes, each with the figure that is compared with it."""
+
+    mostly: float = _limit("the share of work in the step", lambda: _MOSTLY)
+    beside_work: float = _limit("the first cause's share of the step", lambda: _BESIDE_WORK_SHARE)
+    beside_work_on_cpu: float = _limit(
+        "the first cause's share of the step", lambda: _BESIDE_WORK_ON_CPU_SHARE
+    )
+    bound: float = _limit(
+        "the first cause's upper bound as a share of the step", lambda: _BOUND_BESIDE_WORK_SHARE
+    )
+    bound_weight: float = _limit(
+        "one cause's saving as a share of another's upper bound", lambda: BOUND_WEIGHT
+    )
+    pause_ms: float = _limit("the length in ms of pauses between operators", lambda: PYTHON_GAP_NS / 1e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +71,13 @@ class _Price:
     bound: bool
     question: WhatIf | None
     behind_breaks: bool = False
-    """Dispatch of compiled code whose graph is broken."""
+    """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
+    that saving is out of reach until the breaks are gone."""
 
-    @property
-    def rank(self) -> float:
-        own = worth(self.cost_ms, bound=self.bound)
-        return own * (_BEHIND_BREAKS_WEIGHT if self.behind_breaks else 1.0)
+    def rank(self, limits: _Limits) -> float:
+        if self.behind_breaks:
+            return 0.0
+        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
 
 
 def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
@@ -80,7 +102,7 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
         )
         if group not in best or price.cost_ms > best[group].cost_ms:
             best[group] = price
-    return sorted(best.values(), key=lambda price: -price.rank)
+    return list(best.values())
 
 
 def _interval(facts: Facts) -> tuple[float, float] | None:
@@ -207,28 +229,108 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
     )
 
 
-def _decides(facts: Facts, price: _Price | None, work: float) -> bool:
-    """Whether the most expensive host-side cause is the verdict, given the share of work."""
-    if price is None:
-        return False
-    share = price.cost_ms / facts.true_ms
-    if share < NEGLIGIBLE_SHARE:
-        return False
-    if work <= _MOSTLY:
-        return True
-    if price.bound and facts.timeline.kind == "cpu":
-        return False  # one lane: the work is longer, and none of it overlaps with dispatch
-    if facts.timeline.kind == "cpu":
-        faults = price.bottleneck_class is BottleneckClass.ALLOCATOR
-        return share >= (_FAULTS_BESIDE_WORK_SHARE if faults else _BESIDE_WORK_ON_CPU_SHARE)
-    return share >= (_BOUND_BESIDE_WORK_SHARE if price.bound else _BESIDE_WORK_SHARE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """What the class is decided by: the causes beside the work, and the work."""
+
+    facts: Facts
+    prices: Sequence[_Price]
+    work: float
+    """Share of the step."""
+    kernels_ms: float
+    """What faster kernels save."""
+
+    def ordered(self, limits: _Limits) -> list[_Price]:
+        """Return the causes, the one with the most weight first."""
+        moved_ms = self._moved_ms(limits)
+        shift = {BottleneckClass.HOST: -moved_ms, BottleneckClass.LAUNCH: moved_ms}
+        prices = [
+            replace(price, cost_ms=max(0.0, price.cost_ms + shift.get(price.bottleneck_class, 0.0)))
+            for price in self.prices
+        ]
+        return sorted(prices, key=lambda price: -price.rank(limits))
+
+    def _moved_ms(self, limits: _Limits) -> float:
+        """Return the time that another limit for pauses makes dispatch and not Python of its own."""
+        timeline, now = self.facts.timeline, PYTHON_GAP_NS / 1e6
+        to = max(limits.pause_ms, now)
+        low, part = (now, Part.HOST) if to > now else (limits.pause_ms, Part.DISPATCH)
+        moved_ms = sum(pause for pause in timeline.pauses_ms if low < pause <= to) / max(1, timeline.steps)
+        # As much of it keeps the step waiting as of the rest that it is counted with today.
+        spans = self.facts.spans(part)
+        called_ms = sum(span.called_ms for span in spans)
+        waits = sum(span.exposed_ms for span in spans) / called_ms if called_ms > 0 else 1.0
+        return moved_ms * min(1.0, waits) * (1.0 if to > now else -1.0)
+
+    def decided(self, limits: _Limits) -> BottleneckClass:
+        """Return the class."""
+        prices = self.ordered(limits)
+        first = prices[0] if prices else None
+        if first is not None and not (self.work > limits.mostly and self.kernels_ms > first.rank(limits)):
+            share = first.cost_ms / self.facts.true_ms
+            if share >= max(NEGLIGIBLE_SHARE, self._least(first, limits)):
+                return first.bottleneck_class
+        return BottleneckClass.COMPUTE if self.work > limits.mostly else BottleneckClass.UNDETERMINED
+
+    def _least(self, price: _Price, limits: _Limits) -> float:
+        """Return the least share of the step at which a cause is the verdict."""
+        if self.work <= limits.mostly:
+            return 0.0
+        if self.facts.timeline.kind == "gpu":
+            return limits.bound if price.bound else limits.beside_work
+        if price.bound:
+            return math.inf  # one lane: the work is longer, and none of it overlaps with dispatch
+        return limits.beside_work_on_cpu
+
+    def close_call(self) -> str:
+        """Return which limit decided the class where another choice of it names another; the nearest one."""
+        limits = _Limits()
+        decided = self.decided(limits)
+        found: list[tuple[float, str]] = []
+        for each in fields(limits):
+            limit = getattr(limits, each.name)
+            for end in (1.0 - CLOSE, 1.0 + CLOSE):
+
+                def other(factor: float, name: str = each.name, limit: float = limit) -> BottleneckClass:
+                    return self.decided(replace(limits, **{name: limit * factor}))
+
+                if other(end) is decided:
+                    continue
+                same, differs = 1.0, end
+                for _ in range(12):
+                    middle = (same + differs) / 2
+                    same, differs = (middle, differs) if other(middle) is decided else (same, middle)
+                text = (
+                    f"the class was decided by {each.metadata['what']} = {limit * differs:.2f} against a "
+                    f"limit of {limit:.2f}, otherwise it would be {other(differs).value}"
+                )
+                found.append((abs(differs - 1.0), text))
+        return min(found, default=(0.0, ""))[1]
+
+
+def _lowered(verdict: Verdict, close_call: str) -> Verdict:
+    """Return the verdict with what decided it closely; it is not certain then."""
+    if not close_call:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        confidence="medium" if verdict.confidence == "high" else verdict.confidence,
+        reason=close_call if verdict.confidence == "high" else f"{close_call}; {verdict.reason}",
+    )
 
 
 def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdict:
     """Name the bottleneck class of one rank, or say why there is none."""
     if facts.true_ms <= 0:
         return _not_judged(quality)
-    prices = [p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE]
+    case = _Case(
+        facts=facts,
+        prices=[p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE],
+        work=_work_share(facts),
+        kernels_ms=_kernel_price_ms(facts, findings),
+    )
+    limits = _Limits()
+    prices = case.ordered(limits)
     first = prices[0] if prices else None
     # Waiting for input is measured in the baseline window; it needs neither trace nor replay.
     told_by_baseline = (
@@ -240,26 +342,24 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
     )
     if quality.grade == "poor" and not told_by_baseline:
         return _not_judged(quality)
-    work = _work_share(facts)
-    kernels_ms = _kernel_price_ms(facts, findings)
-    if first is not None and work > _MOSTLY and kernels_ms > first.rank:
-        return _compute(facts, quality, first, kernels_ms=kernels_ms)
-    if not _decides(facts, first, work):
-        if work > _MOSTLY:
-            return _compute(facts, quality, first, kernels_ms=kernels_ms)
+    decided = case.decided(limits)
+    if decided is BottleneckClass.COMPUTE:
+        return _lowered(_compute(facts, quality, first, kernels_ms=case.kernels_ms), case.close_call())
+    if decided is BottleneckClass.UNDETERMINED:
         unexplained = facts.timeline.part_ms(Part.UNEXPLAINED) / facts.true_ms
         return _undetermined(
             f"no cause saves more than {percent(NEGLIGIBLE_SHARE)} of the step, and work fills only "
-            f"{percent(work)} of it ({percent(unexplained)} unexplained)",
+            f"{percent(case.work)} of it ({percent(unexplained)} unexplained)",
             "Trace more steps (--steps 16); if step times vary much, diagnose with inputs of equal size.",
         )
     assert first is not None
     noise = _noise_ms(facts)
     # However large the noise, a class with less than half of the first price cannot be the first.
-    least = max(first.rank - noise, RIVAL_SHARE * first.rank)
-    also = [p.bottleneck_class for p in prices[1:] if p.rank >= least]
-    work_ms = work * facts.true_ms
-    if facts.timeline.kind == "cpu" and abs(work_ms - first.rank) < noise and work_ms >= least:
+    rank = first.rank(limits)
+    least = max(rank - noise, RIVAL_SHARE * rank)
+    also = [p.bottleneck_class for p in prices[1:] if p.rank(limits) >= least]
+    work_ms = case.work * facts.true_ms
+    if facts.timeline.kind == "cpu" and abs(work_ms - rank) < noise and work_ms >= least:
         also.append(BottleneckClass.COMPUTE)
     sure = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
     confidence, reason = sure.level, sure.reason
@@ -268,7 +368,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         close = f"{rivals} would save about as much, within the noise"
         reason = close if confidence == "high" else f"{close}; {reason}"
         confidence = "medium" if confidence == "high" else confidence
-    return Verdict(
+    verdict = Verdict(
         bottleneck_class=first.bottleneck_class,
         confidence=confidence,
         headline=_headline(facts, first),
@@ -277,6 +377,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         reason=reason,
         doubts=sure.doubts,
     )
+    return _lowered(verdict, case.close_call())
 
 
 def _compute_cause(facts: Facts, findings: Sequence[Finding]) -> Cause | None:

@@ -27,14 +27,9 @@ def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Captu
     reasons = {doubt.code: doubt.text for doubt in quality.reasons if doubt.code not in said}
     sentences = tuple(dict.fromkeys([*reasons.values(), *problems]))
     overhead: dict[str, float] = {}
-    artefacts: dict[str, str] = {}
     if run is not None:
         measured = msgspec.to_builtins(run.overhead)
         overhead = {k: float(v) for k, v in measured.items() if isinstance(v, (int, float))}
-        artefacts = {
-            name: item.status if item.status == "ok" else f"{item.status}: {item.reason or 'no reason'}"
-            for name, item in run.artefacts.items()
-        }
     inflation = None
     if step.profiled_ms and step.true_ms and step.true_is != "profiled":
         inflation = step.profiled_ms / step.true_ms
@@ -49,7 +44,7 @@ def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Captu
         kernels=timeline.device_activities,
         missing_kernels=timeline.missing_activities,
         overhead=overhead,
-        artefacts=artefacts,
+        artefacts=run.artefacts if run is not None else {},
     )
 
 

@@ -16,7 +16,7 @@ from .doubt import DoubtCode
 from .finding import Finding
 from .fix import MeasuredHere, Suggestion
 from .memory import MemorySummary
-from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
+from .run import Artefact, DeviceFacts, HostFacts, JsonValue, SourceSite
 from .verify import Outcome
 from .view import LoaderRow, StepTimeline, WindowSteps
 from .work import CompileSummary, ComputeFacts, Workload
@@ -176,7 +176,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     missing_kernels: int | None = None
     overhead: dict[str, float] = {}
     """Measured: hook_us_per_step, profiler_stop_ms, total_seconds, ... and after_trace_ratio."""
-    artefacts: dict[str, str] = {}
+    artefacts: dict[str, Artefact] = {}
     """Artefact -> "ok", or "absent: why", or "failed: why"."""
 
 

@@ -22,7 +22,6 @@ class DoubtCode(str, Enum):
     ONE_TRACED_STEP = "one-traced-step"
     NO_BASELINE = "no-baseline"
     # Of a GPU reading.
-    ACTIVITIES_DROPPED = "activities-dropped"
     KERNELS_WITHOUT_LAUNCH = "kernels-without-launch"
     NOTHING_PREDICTED = "nothing-predicted"
     STEPS_VARY = "steps-vary"

@@ -1,15 +1,19 @@
-"""What a fix needs in the environment of the script's process, before anything is loaded there.
+"""What a fix needs in the environment of the script's process, and the processors that there are.
 
 In: wishes, which carry what the catalogue says, and the environment that the script would have. Out:
-variables to set. No torch here: the command asks for this before it starts the process.
+variables to set; how many cores a process may keep busy. No torch here: the command asks for this before it
+starts the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import glob
+import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from ..model.run import JsonValue
     from ..model.verify import Wish
 
-__all__ = ["environment_of", "find_malloc", "usable", "variables"]
+__all__ = ["cgroup_files", "environment_of", "find_malloc", "usable_cores", "variables"]
 
 _LIBRARIES = ("jemalloc", "tcmalloc_minimal", "tcmalloc", "mimalloc")
 _PLACES = ("/usr/lib/*/lib{name}.so*", "/usr/lib64/lib{name}.so*", "/usr/local/lib/lib{name}.so*")
@@ -70,9 +74,40 @@ def find_malloc() -> str | None:
     return None
 
 
-def usable() -> int:
-    """Return how many cores this process may use."""
+def usable_cores() -> int:
+    """Return how many cores this process may keep busy: its affinity, cut by the cgroup's quota."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(cores, math.ceil(quota))) if quota is not None else cores
+
+
+def _cgroup_quota() -> float | None:
+    """Return the CPU quota in cores: cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`; None without."""
+    quotas = []
+    for path in cgroup_files("cpu.max"):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = path.read_text().split()
+            quotas.append(int(quota) / int(period))  # "max" is no number: no quota here
+    with contextlib.suppress(OSError, ValueError):
+        old = Path("/sys/fs/cgroup/cpu")
+        quota_us = int((old / "cpu.cfs_quota_us").read_text())
+        if quota_us > 0:
+            quotas.append(quota_us / int((old / "cpu.cfs_period_us").read_text()))
+    return min(quotas, default=None)
+
+
+def cgroup_files(unified: str, old: str | None = None) -> list[Path]:
+    """Return the files of this process's cgroup and of those above it, since each one limits."""
+    root = Path("/sys/fs/cgroup")
+    files = [root / old] if old is not None else []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            hierarchy, _, path = line.split(":", 2)
+            if hierarchy == "0":
+                place = root / path.lstrip("/")
+                files += [folder / unified for folder in (place, *place.parents)]
+    files.append(root / unified)
+    return [file for file in dict.fromkeys(files) if file.is_relative_to(root)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from .decide import RIVAL_SHARE, Effect, weigh_effect, worth
+from .decide import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, Effect, weigh_effect, worth
 from .interval import mean_interval, median_interval, ratio_interval
 from .spread import mad_spread, quantile_spread, trimmed_mean
 from .typical import TypicalStep, typical_step
 
 __all__ = [
+    "BOUND_WEIGHT",
+    "CLOSE",
     "RIVAL_SHARE",
     "Effect",
     "TypicalStep",

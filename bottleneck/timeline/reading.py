@@ -66,7 +66,6 @@ def _read(reader: Reader) -> Timeline:
             facts.supply, rest_ms=rest_ms, true_ms=facts.true_ms, cores=facts.cores, baseline=facts.baseline
         )
         answers.results.update(supplied)
-    reader.complete(answers)
     priced = Priced(
         parts={part: ns / 1e6 * scale for part, ns in budget.parts.items()},
         by_work=budget.by_work / 1e6 * scale,
@@ -83,5 +82,6 @@ def _read(reader: Reader) -> Timeline:
         what_ifs=answers.results,
         after=answers.after,
         context=context,
+        pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)

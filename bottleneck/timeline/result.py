@@ -124,6 +124,8 @@ class Timeline:
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
     loop: LoopTime | None = None
     """The Python loop inside the step that `LOOP_GONE` is about."""
+    pauses_ms: tuple[float, ...] = ()
+    """Pauses between operators near the limit from which they are Python of its own, of all traced steps."""
     view: StepTimeline | None = None
     """One traced step, for reports to draw; None without a trace."""
 

@@ -16,7 +16,7 @@ from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
 from ..model.verify import EndedBy, Verification
 from ..model.words import ms
-from ..runs.environment import usable
+from ..runs.environment import usable_cores
 from ..runs.layout import first_run
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
@@ -159,7 +159,7 @@ class Session:
     def _filled(self, wishes: Sequence[Wish]) -> list[Wish]:
         """Add what the catalogue says of these fixes, and what only this machine or a run tells."""
         measured = {
-            "cores": usable(),
+            "cores": usable_cores(),
             "device peak": next((run.peak_bytes for run in self.state.runs if run.peak_is == "device"), None),
         }
         filled = []

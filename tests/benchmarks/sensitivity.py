@@ -6,28 +6,38 @@ verdict, grade, first fix, ranking of fixes or a price by more than a tenth.
 
     python tests/benchmarks/sensitivity.py [--jobs 2] [--only timeline/gpu] [--out reports/sensitivity.md]
 
-A constant that changes nothing here is either unneeded or guards a situation that no recorded run shows: the
-report lists those apart.
+A constant that changes nothing is then set to zero and to infinity, so that its rule applies always or
+never. Where that changes nothing either, no recorded run needs the rule.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
+import hashlib
 import importlib
+import inspect
 import json
+import math
+import pickle
+import resource
+import signal
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import msgspec
 from benchmarks import golden
 from recorded.cases import CASES
 
@@ -39,6 +49,25 @@ ROOMS = ("timeline", "analyzers", "catalog", "diagnose", "stats")
 NOT_DECISIONS = ("timeline/views",)
 """What a picture shows decides nothing."""
 MOVED = (0.7, 1.3)
+CODES = (
+    "SCHEMA",
+    "NO_WAIT",
+    "WAIT_ALL",
+    "BEFORE",
+    "NONE",
+    "_CODE",
+    "_UNKNOWN",
+    "_OWNER",
+    "_SEED",
+    "_BLOCK",
+    "QUEUE_DEPTH",
+    "_RESAMPLES",
+    "_LOOP_WEIGHT",
+)
+"""Numbers that stand for something, a seed, the size of a pass, what the driver's queue holds; and two that are
+read when their module is imported."""
+LONGEST_S, MOST_BYTES = 60, 12 << 30
+"""Per run: what an infinite limit may take before it counts as a failure."""
 PRICE = 0.1
 """A price that moves by more than this share of itself, and of the step by half a percent, is counted."""
 
@@ -69,7 +98,7 @@ def thresholds(only: str = "") -> list[Threshold]:
         body = ast.parse(source).body
         for node, after in zip(body, [*body[1:], None], strict=True):
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-            if not isinstance(target, ast.Name) or not target.id.isupper() or target.id == "SCHEMA":
+            if not isinstance(target, ast.Name) or not target.id.isupper() or target.id in CODES:
                 continue
             module = where.replace("/", ".")
             value = getattr(importlib.import_module(f"{torch_bottleneck.__name__}.{module}"), target.id)
@@ -108,15 +137,33 @@ def moved(value: Any, factor: float) -> Any:
     return None
 
 
-def answers() -> dict[str, dict[str, Any]]:
-    """Return what the tool says about every recorded run; one that fails says so."""
+def ends(value: Any) -> tuple[Any, Any]:
+    """Return the two values that neutralise a constant: nothing is below zero, nothing above infinity."""
+    if isinstance(value, dict):
+        return dict.fromkeys(value, 0.0), dict.fromkeys(value, math.inf)
+    if isinstance(value, tuple):
+        return (0.0,) * len(value), (math.inf,) * len(value)
+    return (0, 1 << 40) if isinstance(value, int) else (0.0, math.inf)
+
+
+def answers(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what the tool says about some recorded runs; one that fails says so."""
     out: dict[str, dict[str, Any]] = {}
-    for name in sorted(CASES):
+    for name in names:
         try:
-            out[name] = golden.summary(diagnose_paths([CASES[name].folder]))
+            signal.alarm(LONGEST_S)
+            found = msgspec.structs.replace(diagnose_paths([CASES[name].folder]), created="")
+            out[name] = golden.summary(found)
+            out[name]["whole"] = hashlib.sha256(msgspec.json.encode(found)).hexdigest()
         except Exception as error:  # a threshold moved too far may break what it guards
             out[name] = {"failed": repr(error)}
+        finally:
+            signal.alarm(0)
     return out
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -140,83 +187,239 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if abs(a - b) > max(PRICE * max(a, b), 0.005 * step):
             kinds.append("price")
             break
-    if not kinds and golden.differences(before, after):
+    whole = before["whole"] != after["whole"]
+    if not kinds and golden.differences({**before, "whole": ""}, {**after, "whole": ""}):
         kinds.append("figures")
+    elif not kinds and whole:
+        kinds.append("report")
     return kinds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmoved:
+    """The answers as they are, and how they came about."""
+
+    answers: dict[str, dict[str, Any]]
+    ran: dict[str, set[CodeType]]
+    """Per run, the code that ran."""
+    calls: dict[str, list[tuple[str, Any, Any, bytes]]]
+    """Per function, by module and name: run, arguments and result of each call."""
+
+
+def _key(code: CodeType) -> str:
+    """Return the file and the function or class at the top of a module that code belongs to."""
+    return f"{code.co_filename}:{code.co_qualname.partition('.')[0]}"
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _modules() -> list[ModuleType]:
+    return [module for key, module in sys.modules.items() if key.startswith(torch_bottleneck.__name__)]
+
+
 @functools.cache
-def _unmoved() -> dict[str, dict[str, Any]]:
+def _functions() -> dict[str, Callable[..., Any]]:
+    """Return the functions that name a threshold; those that return nothing must do something else."""
+    named = {threshold.name for threshold in thresholds()}
+    return {
+        _key(function.__code__): function
+        for module in _modules()
+        for function in vars(module).values()
+        if isinstance(function, FunctionType)
+        and function.__module__ == module.__name__
+        and not inspect.isgeneratorfunction(function)
+        and function.__annotations__.get("return") != "None"
+        and named & _names(function.__code__)
+    }
+
+
+@functools.cache
+def _unmoved() -> Unmoved:
     # Traces are read once: what is moved lies behind the reading.
     load = compose.ingest.load
     compose.ingest.load = functools.cache(load)
-    return answers()
+    found = Unmoved(answers={}, ran={}, calls={key: [] for key in _functions()})
+    current = ""
+
+    def watched(key: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            found.calls[key].append((current, args, kwargs, _bytes(result)))
+            return result
+
+        return call
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            found.ran[current].add(frame.f_code)
+
+    with _replaced({id(each): watched(key, each) for key, each in _functions().items()}):
+        for current in sorted(CASES):
+            found.ran[current] = set()
+            sys.setprofile(note)
+            found.answers.update(answers([current]))
+            sys.setprofile(None)
+    return found
 
 
-def effect(threshold: Threshold) -> list[dict[str, list[str]]]:
-    """Move one threshold down and up, and name the runs that change."""
-    before = _unmoved()
+@contextlib.contextmanager
+def _replaced(others: dict[int, Any]) -> Iterator[None]:
+    """Put other values in the place of objects, by their `id`, wherever a module of ours names them."""
+    places = [(m, name, value) for m in _modules() for name, value in vars(m).items() if id(value) in others]
+    for module, name, value in places:
+        setattr(module, name, others[id(value)])
+    yield
+    for module, name, value in places:
+        setattr(module, name, value)
+
+
+def _bytes(result: Any) -> bytes:
+    try:
+        return pickle.dumps(result)
+    except Exception:  # what cannot be compared counts as changed
+        return b""
+
+
+Changes = dict[str, list[str]]
+"""Per kind of change, the runs that change."""
+
+
+def effect(threshold: Threshold) -> list[Changes]:
+    """Move a threshold down and up; where that changes no answer, set it to zero and to infinity too."""
+    signal.signal(signal.SIGALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     module = importlib.import_module(f"{torch_bottleneck.__name__}.{threshold.module}")
-    value = getattr(module, threshold.name)
-    users = [
-        m
-        for key, m in list(sys.modules.items())
-        if key.startswith(torch_bottleneck.__name__) and vars(m).get(threshold.name) is value
-    ]
-    out = []
-    for factor in MOVED:
-        for user in users:
-            setattr(user, threshold.name, moved(value, factor))
-        changes: dict[str, list[str]] = {}
-        for name, after in answers().items():
-            for kind in compared(before[name], after):
-                changes.setdefault(kind, []).append(name)
-        out.append(changes)
-    for user in users:
-        setattr(user, threshold.name, value)
+    value = vars(module)[threshold.name]
+    out = [_with(threshold.name, module, moved(value, factor)) for factor in MOVED]
+    if not any(side.keys() - {"report"} for side in out):
+        out += [_with(threshold.name, module, end) for end in ends(value)]
     return out
 
 
-KINDS = ("fails", "verdict", "grade", "first fix", "ranking", "price", "figures")
+def _with(name: str, module: ModuleType, other: Any) -> Changes:
+    unmoved, value = _unmoved(), vars(module)[name]
+    users = [module]
+    if not name.startswith("_"):
+        users += [each for each in _modules() if each is not module and vars(each).get(name) is value]
+    for user in users:
+        setattr(user, name, other)
+    changes: Changes = {}
+    for run, after in answers(_readers(name, {str(user.__file__) for user in users})).items():
+        for kind in compared(unmoved.answers[run], after):
+            changes.setdefault(kind, []).append(run)
+    for user in users:
+        setattr(user, name, value)
+    return changes
 
 
-def report(rows: list[tuple[Threshold, list[dict[str, list[str]]]]]) -> str:
-    """Write the tables: what decides first, what changes nothing last."""
-    flips = sum(any("verdict" in side for side in sides) for _, sides in rows)
-    still = [threshold for threshold, sides in rows if not any(sides)]
+def _readers(name: str, files: set[str]) -> list[str]:
+    """Return the runs that a threshold, as it is now, may change.
+
+    Those in which a function that names it returns something else for the same arguments; and those in which
+    other code that names it ran.
+    """
+    unmoved, found = _unmoved(), set()
+    for run, ran in unmoved.ran.items():
+        for code in ran:
+            if name in code.co_names and code.co_filename in files and _key(code) not in unmoved.calls:
+                found.add(run)
+    for key, function in _functions().items():
+        if name in _names(function.__code__) and function.__code__.co_filename in files:
+            for run, args, kwargs, result in unmoved.calls[key]:
+                if run not in found and not _same(function, args, kwargs, result):
+                    found.add(run)
+    return sorted(found)
+
+
+def _same(function: Callable[..., Any], args: Any, kwargs: Any, result: bytes) -> bool:
+    try:
+        return bool(result) and _bytes(function(*args, **kwargs)) == result
+    except Exception:
+        return False
+
+
+KINDS = ("fails", "verdict", "grade", "first fix", "ranking", "price", "figures", "report")
+
+METHOD = """
+Made by `python tests/benchmarks/sensitivity.py` over {runs} recorded runs: each numeric constant of the
+analysis is moved by 30 % down and up, and every run that it may change is diagnosed anew. Numbers count runs;
+a price counts when it moves by more than a tenth. A table is moved as a whole.
+
+{all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run: such a verdict
+names the limit that decided it. The other {still} were set to zero and to infinity too, so that their rule
+applies always or never: that changes an answer for {shown}, and none for {silent}.
+"""
+ONE_HOST = """
+- Calibrated from the run: `compiler_reach.ENTRY_NS`, `PER_PARAMETER_NS`, `PER_GRADIENT_NS`, `PER_KERNEL_NS`,
+  `GRAPH_NS`, `PER_STATIC_TENSOR_NS` and `PER_NODE_NS` are scaled by what autograd's own nodes take in the run,
+  over `REFERENCE_NS`.
+- Measured in the run, where it can be: `division._DEFAULT_DISPATCH_NS` and `calibrate.TYPICAL_SCALE` hold only
+  where neither the cost of an operator nor the phases were measured.
+- Bounded: `dispatch._GRAPH_SPACING_NS` is never longer than the run's own spacing. `fusion._SHORTEST_NS`,
+  `_AT_MOST` and `_NEAR` limit what fusing is credited with. `division._LEAST_SCALE` and
+  `program._DEAREST_FAULT_MS` limit what the run measured. `labels.PYTHON_GAP_NS` is named by a verdict that it
+  decides closely.
+- Estimates that a run does not reveal, for `verify` to confirm: `questions._FUSED_WORK_LEFT`,
+  `_FUSED_DISPATCH_LEFT` and `_DOUBLE_OVER_SINGLE`, `dispatch._FUSED_TRAFFIC`, `_COLLECTING_NS` and
+  `_COLLECTING_EACH_NS`, `device._FUSED_PRODUCTS`, `math_rates.FIXED_NS`, `division.PROFILED_FACTOR`, and the
+  passes over memory in `fusion`.
+"""
+"""How the constants that were measured on one host are held."""
+KEPT = """
+Each of them limits the length of a list or the effort of a search, guards against bad data, or belongs to what
+no recorded run has: bare traces without marks (`periods`), ranks without a GPU (`ranks`), a checkpoint every few
+steps (`rare`), a loader that stalls now and then (`supply`), `gate` and `compare` (`stats`).
+"""
+CATALOGUE = """
+Read when its module is imported, hence not moved here: `catalog.host._LOOP_WEIGHT`. By hand, at 0.7 instead of
+0.8 it changes the first fix of cpu-own-adam and the ranking of four other runs.
+"""
+
+
+def _cell(side: Changes) -> str:
+    return ", ".join(f"{kind} {len(side[kind])}" for kind in KINDS if kind in side) or "-"
+
+
+def _table(rows: list[tuple[Threshold, list[Changes]]], columns: tuple[str, ...]) -> list[str]:
     lines = [
-        "# What each threshold decides",
-        "",
-        f"Made by `python tests/benchmarks/sensitivity.py` over {len(CASES)} recorded runs: each numeric",
-        "constant of the analysis is moved by 30 % down and up, and every run is diagnosed anew. Numbers",
-        "count runs; a price counts when it moves by more than a tenth. A table is moved as a whole.",
-        "",
-        f"{len(rows)} thresholds; {flips} flip the verdict of at least one run; {len(still)} change nothing",
-        "at all in these runs: they guard what none of them shows, or limit a list.",
-        "",
+        f"| threshold | value | {' | '.join(columns)} | why it is what it is |",
+        "|---|---" + "|---" * len(columns) + "|---|",
     ]
-    for room in dict.fromkeys(threshold.room for threshold, _ in rows):
-        lines += [
-            f"## {room}",
-            "",
-            "| threshold | value | down 30 % | up 30 % | why it is what it is |",
-            "|---|---|---|---|---|",
-        ]
-        for threshold, sides in rows:
-            if threshold.room == room:
-                cells = [
-                    ", ".join(f"{kind} {len(side[kind])}" for kind in KINDS if kind in side) or "-"
-                    for side in sides
-                ]
-                value = threshold.value if len(threshold.value) < 60 else threshold.value[:57] + "..."
-                name = f"`{threshold.module.rpartition('.')[2]}.{threshold.name}`"
-                reason = threshold.reason.replace("|", "/")
-                lines.append(
-                    f"| {name} | {value.replace('|', '/')} | {cells[0]} | {cells[1]} | {reason[:160]} |"
-                )
-        lines.append("")
-    lines += ["## Verdicts that flip", ""]
     for threshold, sides in rows:
+        value = threshold.value if len(threshold.value) < 60 else threshold.value[:57] + "..."
+        cells = [f"`{threshold.module.rpartition('.')[2]}.{threshold.name}`", value]
+        cells += [_cell(side) for side in sides[-len(columns) :]]
+        cells.append(threshold.reason[:160])
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    return [*lines, ""]
+
+
+def report(rows: list[tuple[Threshold, list[Changes]]]) -> str:
+    """Write the tables: what decides first, what changes nothing last."""
+    deciding = [(threshold, sides) for threshold, sides in rows if len(sides) == len(MOVED)]
+    still = [(threshold, sides) for threshold, sides in rows if len(sides) > len(MOVED)]
+    shown = [(t, sides) for t, sides in still if any(side.keys() - {"report"} for side in sides[2:])]
+    silent = [(t, sides) for t, sides in still if not any(side.keys() - {"report"} for side in sides[2:])]
+    flips = sum(any("verdict" in side for side in sides) for _, sides in deciding)
+    method = METHOD.format(
+        runs=len(CASES),
+        all=len(rows),
+        deciding=len(deciding),
+        flips=flips,
+        still=len(still),
+        shown=len(shown),
+        silent=len(silent),
+    )
+    lines = ["# What each threshold decides", method]
+    for room in dict.fromkeys(threshold.room for threshold, _ in deciding):
+        mine = [(threshold, sides) for threshold, sides in deciding if threshold.room == room]
+        lines += [f"## {room}", "", *_table(mine, ("down 30 %", "up 30 %"))]
+    lines += ["## Verdicts that flip", ""]
+    for threshold, sides in deciding:
         for factor, side in zip(MOVED, sides, strict=True):
             if "verdict" in side:
                 lines.append(
@@ -224,9 +427,15 @@ def report(rows: list[tuple[Threshold, list[dict[str, list[str]]]]]) -> str:
                 )
     lines += [
         "",
-        "## Thresholds that change nothing here",
+        "## Measured on one host",
+        ONE_HOST,
+        "## Nothing at 30 %, something at zero or infinity",
         "",
-        ", ".join(f"`{t.module}.{t.name}`" for t in still),
+        *_table(shown, ("at zero", "at infinity")),
+        "## Nothing at any value",
+        KEPT,
+        *_table(silent, ("at zero", "at infinity")),
+        CATALOGUE.strip(),
         "",
     ]
     return "\n".join(lines)
@@ -242,7 +451,6 @@ def main() -> None:
     args = parser.parse_args()
     state: dict[str, Any] = json.loads(args.state.read_text()) if args.state and args.state.is_file() else {}
     todo = thresholds(args.only)
-    rows: list[tuple[Threshold, list[dict[str, list[str]]]]] = []
     with ProcessPoolExecutor(args.jobs) as pool:
         waiting = [t for t in todo if f"{t.module}.{t.name}={t.value}" not in state]
         for threshold, sides in zip(waiting, pool.map(effect, waiting), strict=True):
@@ -251,7 +459,7 @@ def main() -> None:
                 args.state.write_text(json.dumps(state))
             told = Counter(kind for side in sides for kind in side)
             print(threshold.module, threshold.name, dict(told) or "-", file=sys.stderr, flush=True)
-    rows = [(t, state[f"{t.module}.{t.name}={t.value}"]) for t in todo]
+    rows: list[tuple[Threshold, list[Changes]]] = [(t, state[f"{t.module}.{t.name}={t.value}"]) for t in todo]
     args.out.write_text(report(rows))
 
 

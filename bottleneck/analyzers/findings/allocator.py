@@ -15,10 +15,6 @@ from ..base import Analyzer, Facts
 __all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
 
 
-_CALLS_PER_STEP = 0.2
-"""Segments freed per step from which a memory history alone makes a finding."""
-
-
 class AllocatorInCriticalPath(Analyzer):
     """The device allocator keeps the step waiting.
 
@@ -154,7 +150,7 @@ class AllocatorInCriticalPath(Analyzer):
         for summary in facts.memory:
             churn = summary.churn
             calls = churn.frees + churn.unmaps if churn is not None else 0.0
-            if churn is None or calls < _CALLS_PER_STEP:
+            if churn is None or not calls:
                 continue
             evidence = [
                 Evidence(

@@ -29,7 +29,6 @@ TIGHT = 0.7
 _HISTORY = "memory history"
 _UNUSED = 0.15
 """Share of free pieces in the memory needed from which fragmentation is the problem."""
-_UNUSED_BYTES = 256e6
 
 
 def unused_bytes(summary: MemorySummary) -> int:
@@ -46,7 +45,7 @@ def is_fragmented(summary: MemorySummary) -> bool:
     live = summary.peak_bytes
     if failure is not None and failure.live_bytes is not None:
         live = failure.live_bytes
-    return unused >= max(_UNUSED * (live + unused), _UNUSED_BYTES)
+    return unused > 0 and unused >= _UNUSED * (live + unused)
 
 
 def is_tight(summary: MemorySummary) -> bool:

@@ -7,7 +7,6 @@ of asking: a device that the program never used is not reported.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import platform
 import sys
@@ -17,8 +16,9 @@ from typing import Any
 import torch
 
 from ...model.run import DeviceFacts, HostFacts
+from ...runs.environment import cgroup_files, usable_cores
 
-__all__ = ["read_devices", "read_host", "usable_cores"]
+__all__ = ["read_devices", "read_host"]
 
 REPORTED_PACKAGES = (
     "numpy",
@@ -77,16 +77,6 @@ def read_host() -> HostFacts:
         nccl=_nccl_version(),
         packages=_packages(),
     )
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may keep busy: its affinity, cut by the cgroup's quota."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
-    quota = _cgroup_quota()
-    return max(1, min(cores, math.ceil(quota))) if quota is not None else cores
 
 
 def _cuda_facts(index: int) -> DeviceFacts:
@@ -165,37 +155,8 @@ def _memory_bytes() -> int | None:
     total: int | None = None
     with contextlib.suppress(ValueError, OSError, AttributeError):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _cgroup_files("memory.max", "memory/memory.limit_in_bytes"):
+    for path in cgroup_files("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
             limit = int(path.read_text())
             total = limit if total is None else min(total, limit)
     return total
-
-
-def _cgroup_quota() -> float | None:
-    """Return the CPU quota in cores: cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`; None without."""
-    quotas = []
-    for path in _cgroup_files("cpu.max"):
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = path.read_text().split()
-            quotas.append(int(quota) / int(period))  # "max" is no number: no quota here
-    with contextlib.suppress(OSError, ValueError):
-        old = Path("/sys/fs/cgroup/cpu")
-        quota_us = int((old / "cpu.cfs_quota_us").read_text())
-        if quota_us > 0:
-            quotas.append(quota_us / int((old / "cpu.cfs_period_us").read_text()))
-    return min(quotas, default=None)
-
-
-def _cgroup_files(unified: str, old: str | None = None) -> list[Path]:
-    """Return the files of this process's cgroup and of those above it, since each one limits."""
-    root = Path("/sys/fs/cgroup")
-    files = [root / old] if old is not None else []
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            hierarchy, _, path = line.split(":", 2)
-            if hierarchy == "0":
-                place = root / path.lstrip("/")
-                files += [folder / unified for folder in (place, *place.parents)]
-    files.append(root / unified)
-    return [file for file in dict.fromkeys(files) if file.is_relative_to(root)]

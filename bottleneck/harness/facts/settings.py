@@ -46,8 +46,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...runs.environment import usable_cores
 from .. import torch_private
-from .devices import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

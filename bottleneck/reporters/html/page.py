@@ -12,21 +12,21 @@ from ...model.codes import BottleneckClass
 from ...model.words import clean, milliseconds
 from ..rows import details
 from ..rows.closing import capture_line
+from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
 from .charts import blocks_of
-from .compiler_rows import compile_section, compute_facts, math_rows
 from .head import budget_groups, figures
 from .tables import count_rows, kernel_rows, loader_rows, rank_rows, window_rows
 from .timeline_rows import timeline_section
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
+    from ..rows.compiler import CompileSection
     from ..rows.memory import MemorySection
     from ..rows.pairs import Pairs
-    from .compiler_rows import CompileSection
     from .head import BudgetGroup, Figure
     from .tables import CountCells, KernelCells, LoaderCells, RankCells, WindowCells
     from .timeline_rows import TimelineSection
@@ -109,7 +109,7 @@ def build(diagnosis: Diagnosis) -> Page:
     worth, small = cause_rows(diagnosis)
     fixes = fix_rows(diagnosis)
     shown = [f for f in fixes if not f.minor]
-    absent = diagnosis.capture.artefacts.get("memory", "")
+    memory = diagnosis.capture.artefacts.get("memory")
     return Page(
         title=clean(diagnosis.title) or "Diagnosis",
         verdict=verdict.bottleneck_class.value,
@@ -141,7 +141,7 @@ def build(diagnosis: Diagnosis) -> Page:
         kernels=kernel_rows(diagnosis),
         counts=count_rows(diagnosis),
         memory=memory_sections(diagnosis),
-        memory_absent=clean(absent).removeprefix("absent: ") if absent != "ok" else "",
+        memory_absent=clean(memory.reason or "") if memory is not None else "",
         compile=compile_section(diagnosis),
         compiled=any(
             row.name == "torch.compile" and row.state in ("on", "partly") for row in diagnosis.acceleration

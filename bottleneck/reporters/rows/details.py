@@ -126,7 +126,10 @@ def _settings(diagnosis: Diagnosis) -> list[Row]:
 
 
 def _artefacts(diagnosis: Diagnosis) -> list[Row]:
-    rows = [(0, f"{clean(name)}: {clean(state)}") for name, state in diagnosis.capture.artefacts.items()]
+    rows = [
+        (0, ": ".join(filter(None, [clean(name), item.status, clean(item.reason or "")])))
+        for name, item in diagnosis.capture.artefacts.items()
+    ]
     rows += [(0, f"{clean(name)} = {value:.4g}") for name, value in diagnosis.capture.overhead.items()]
     if diagnosis.capture.dispatch_scale is not None:
         rows.append((0, f"dispatch scale {diagnosis.capture.dispatch_scale:.3f}"))

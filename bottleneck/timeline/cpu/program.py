@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from ...model.run import CompileFacts
 from ..lanes.host_work import HostWork
-from ..lanes.labels import Work
+from ..lanes.labels import Work, near_the_gap
 from ..lanes.program import Program, host_program
 from ..lanes.seams import Seam
 from ..steps.baseline import Baseline
 from ..trace.intervals import before
+from ..trace.operators import OpClass
 from .division import Division, dispatch_of
 from .segments import Segments
 
@@ -182,15 +183,19 @@ def _recorded(division: Division, segments: Segments | None, seams: Sequence[Sea
     """Return what the training thread did at each moment of the traced steps."""
     owners = tuple(dict.fromkeys(seam.owners for seam in seams))
     edges, work = np.asarray([0, 1]), np.asarray([Work.UNKNOWN], dtype=np.int8)
+    pauses = np.zeros(0, dtype=np.int64)
     if segments is not None and division.work is not None:
         start, end = segments.start_ns, segments.start_ns + segments.dur_ns
         edges = np.unique(np.concatenate([start, end]))
         work = np.full(len(edges) - 1, Work.UNKNOWN, dtype=np.int8)
         work[before(edges, start)] = division.work
+        python = segments.op_class == OpClass.PYTHON
+        pauses = segments.dur_ns[python & np.isin(division.work, (Work.DISPATCH, Work.HOST))]
     return HostWork(
         edges=edges,
         work=work,
         group=np.full(len(work), -1, dtype=np.int16),
         seam_owners=owners,
+        pauses_ns=near_the_gap(pauses),
         seam_count=tuple(sum(seam.owners == each for seam in seams) for each in owners),
     )

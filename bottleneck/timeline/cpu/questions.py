@@ -15,9 +15,11 @@ from ...model.codes import WhatIf
 from ...model.words import ms, percent
 from ..lanes.labels import Work
 from ..lanes.program import Program
-from ..lanes.questions import Question, amount_gone
+from ..lanes.questions import EAGER, Question, amount_gone
 from ..lanes.replay import Edit
 from ..steps.facts import Facts
+from ..steps.loop_price import LoopPrice
+from .division import TENSOR_WORK
 
 __all__ = ["Amounts", "cpu_questions"]
 
@@ -50,6 +52,8 @@ class Amounts:
     anomalies: float = 0.0
     """Anomaly detection."""
     seams_per_step: float = 0.0
+    loop: LoopPrice | None = None
+    """The Python loop that takes most of the step."""
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
@@ -75,6 +79,14 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         Edit(gone=amount_gone(program, anomalies, _OPERATORS)),
         "without the stack traces recorded in forward and the checks for NaN in backward",
     )
+    if amounts.loop is not None:
+        yield Question(
+            WhatIf.LOOP_GONE,
+            Edit(gone=amount_gone(program, amounts.loop.spent_ms, (*EAGER, Work.HOST, *TENSOR_WORK))),
+            f"without the loop and its backward ({amounts.loop.samples}); one operator for all iterations "
+            "takes time too",
+            bound=True,
+        )
     if not compiled:
         gone = _training_dispatch(program)
         # What anomaly detection costs is none of the dispatch that compiling takes away.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ...model.codes import Part, WhatIf
+from ...model.codes import Part
 from ...model.doubt import Doubt, DoubtCode
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
@@ -25,7 +25,7 @@ from ..lanes.seam_prices import price_seams
 from ..lanes.seams import find_seams
 from ..result import CompiledWork
 from ..steps.loop_lines import after_share
-from ..steps.loop_price import HostTimes, dearest_loop
+from ..steps.loop_price import HostTimes, LoopPrice, dearest_loop
 from ..trace.operators import OpClass
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
@@ -39,8 +39,7 @@ from .spans import cpu_spans
 from .steady import steady_ns
 
 if TYPE_CHECKING:
-    from ...model.run import JsonValue, LoopTime, Run
-    from ..lanes.ask import Answers
+    from ...model.run import JsonValue, Run
     from ..lanes.questions import Question
     from ..lanes.reader import Priced
     from ..lanes.seams import Seam
@@ -189,7 +188,6 @@ class CpuReader:
     division: Division
     replay: Replay
     amounts: Amounts
-    loop: LoopTime | None = None
     base: Edit = field(default_factory=Edit)
     kind: Literal["cpu"] = "cpu"
 
@@ -200,28 +198,6 @@ class CpuReader:
         compiled = found is not None and found.used and not found.limit_hit
         compiled = compiled or (self.segments is not None and self.segments.regions_per_step > 0)
         return cpu_questions(self.replay.program, self.facts, self.amounts, compiled=compiled)
-
-    def complete(self, answers: Answers) -> None:
-        """Price the Python loop of the step."""
-        run = self.facts.run
-        if self.segments is None or run is None or not run.loops:
-            return
-        # Python may be long enough to count as work of its own.
-        dispatch = (*EAGER, Work.HOST)
-        loop = dearest_loop(
-            run.loops,
-            whole=self._times(*dispatch, *TENSOR_WORK),
-            dispatch=self._times(*dispatch),
-            true_ms=self.facts.true_ms,
-        )
-        if loop is not None:
-            self.loop, answers.results[WhatIf.LOOP_GONE] = loop
-
-    def _times(self, *works: Work) -> HostTimes:
-        def of(phase: str) -> float:
-            return self.division.sum_ms(*works, phase=phase)
-
-        return HostTimes(forward=of("forward"), outside=of(""), backward=of("backward"))
 
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
         """Fill in operators, host time by place, context and the picture."""
@@ -253,7 +229,7 @@ class CpuReader:
             ),
             compiled=_compiled(segments),
             compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
-            loop=self.loop,
+            loop=self.amounts.loop.loop if self.amounts.loop is not None else None,
         )
 
     def _without_seams(self, group: int) -> Edit:
@@ -322,6 +298,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
+            loop=_loop(division, facts),
         )
     program = cpu_program(
         division,
@@ -339,6 +316,25 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         division=division,
         replay=Replay(program),
         amounts=amounts,
+    )
+
+
+def _loop(division: Division, facts: Facts) -> LoopPrice | None:
+    """Return the Python loop that takes most of the step."""
+
+    def times(*works: Work) -> HostTimes:
+        forward, outside, backward = (
+            division.sum_ms(*works, phase=phase) for phase in ("forward", "", "backward")
+        )
+        return HostTimes(forward=forward, outside=outside, backward=backward)
+
+    # Python may be long enough to count as work of its own.
+    dispatch = (*EAGER, Work.HOST)
+    return dearest_loop(
+        facts.run.loops if facts.run is not None else (),
+        whole=times(*dispatch, *TENSOR_WORK),
+        dispatch=times(*dispatch),
+        true_ms=facts.true_ms,
     )
 
 

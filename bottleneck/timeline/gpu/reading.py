@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 import numpy as np
 
 from ...model.codes import Part, WhatIf
@@ -35,8 +34,7 @@ from .questions.circumstances import Circumstances
 from .spans import read_spans
 
 if TYPE_CHECKING:
-    from ...model.run import JsonValue, LoopTime, Run
-    from ..lanes.ask import Answers
+    from ...model.run import JsonValue, Run
     from ..lanes.calibrate import Calibration
     from ..lanes.questions import Question
     from ..lanes.reader import Priced
@@ -53,8 +51,7 @@ __all__ = ["GpuReader", "gpu_reader"]
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
-"""Share of launches without a kernel (or kernels without a launch) from which the capture is doubted.
-Kernels of the last launches may lie behind the end of the window."""
+"""Share of kernels without a launch from which the capture is doubted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +65,6 @@ class GpuReader:
     calibration: Calibration
     work: DeviceWork
     known: Circumstances
-    loop: LoopTime | None = None
     kind: Literal["gpu"] = "gpu"
 
     @property
@@ -85,21 +81,6 @@ class GpuReader:
     def questions(self) -> Iterator[Question]:
         """Graph breaks, copies, launching, and the device's own work."""
         return gpu_questions(self.replay.program, self.calibration, self.work, self.known)
-
-    def complete(self, answers: Answers) -> None:
-        """Price anomaly detection and the Python loop of the step."""
-        facts, results = self.facts, answers.results
-        free = results.get(WhatIf.DISPATCH_FREE)
-        if free is not None and facts.run is not None and facts.run.settings.get("anomaly_mode") is True:
-            question = WhatIf.ANOMALIES_IGNORED
-            basis = f"{free.basis}; an upper bound, since the operators' normal cost stays"
-            results[question] = msgspec.structs.replace(free, question=question, basis=basis)
-        if facts.run is not None and facts.baseline is not None:
-            loop = loop_of_dispatch(
-                facts.run.loops, baseline=facts.baseline, dispatch=free, true_ms=facts.true_ms
-            )
-            if loop is not None:
-                self.loop, results[WhatIf.LOOP_GONE] = loop
 
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
         """Fill in kernels, calls, seams, context and the picture."""
@@ -153,7 +134,7 @@ class GpuReader:
                 counted=self.facts.counted,
             ),
             after=answers.after if usable else {},
-            loop=self.loop,
+            loop=self.known.loop.loop if self.known.loop is not None else None,
             view=step_view(trace, self.steps, program),
         )
 
@@ -221,6 +202,9 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
             ungraded=forward_work(trace, program, phase="evaluation") if facts.evaluates else None,
+            loop=loop_of_dispatch(facts.run.loops, baseline=baseline, true_ms=facts.true_ms)
+            if facts.run is not None and baseline is not None
+            else None,
         ),
     )
 
@@ -284,16 +268,6 @@ def _credit_waits(priced: Priced, replay: Replay, calibration: Calibration) -> d
 def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
     """Return what is doubtful about the capture itself."""
     doubts: list[Doubt] = []
-    launches = max(1, program.launch_calls)
-    if program.missing_activities > _MOST_MISSING * launches + 8:
-        doubts.append(
-            Doubt(
-                code=DoubtCode.ACTIVITIES_DROPPED,
-                text=f"{program.missing_activities} of {launches} launches have no kernel in the trace: the "
-                "profiler lost activities",
-                remedy="Trace fewer steps (--steps 3).",
-            )
-        )
     if program.orphan_activities > _MOST_MISSING * max(1, len(program.event)) + 1024:
         doubts.append(
             Doubt(

@@ -171,6 +171,95 @@ def _shorten_device(
     return fitted, float(fitted[fixed][0]) if fixed.any() else 1.0
 
 
+@dataclass(slots=True, kw_only=True)
+class _Speed:
+    """A replay whose dispatching work is scaled, beside edits that hold at any speed."""
+
+    replay: Replay
+    target_ns: float
+    carried: dict[Work, float]
+    """Relative number of recorded events, from `_carried`."""
+    factors: dict[Work, float]
+    """On what is not dispatched."""
+
+    def edit(self, scale: float, device: NDArray[np.float64] | float = 1.0) -> Edit:
+        # A category of nothing but short operators can lose no more than most of its time.
+        own = {
+            work: max(min(scale, _LEAST_LEFT), 1.0 - (1.0 - scale) * self.carried[work])
+            for work in DISPATCH_WORK
+        }
+        return Edit(work={**self.factors, **own}, duration=device)
+
+    def step(self, scale: float, device: NDArray[np.float64] | float = 1.0) -> float:
+        return self.replay.run(self.edit(scale, device)).step_ns
+
+    def fit_compiling(self) -> None:
+        """Scale compiling alone: it takes as long with the profiler as without."""
+        edit = self.edit(TYPICAL_SCALE)
+        self.factors[Work.COMPILE] = _solve(
+            lambda x: self.replay.run(edit.and_also(Edit(work={Work.COMPILE: x}))).step_ns,
+            self.target_ns,
+            0.2,
+            5.0,
+        )
+
+    def fit(self, prior: float) -> _Fit:
+        """Find the factors on dispatch and on the device that give the true step."""
+        target = self.target_ns
+        if abs(self.step(prior) - target) <= _CLOSE * target:
+            return _Fit(scale=prior)
+        if self.step(_LOW) > target * (1 + _CLOSE):
+            return self._shorter_device(prior)
+        if self.step(_HIGH) < target * (1 - _CLOSE):
+            device = _solve(lambda d: self.step(1.0, d), target, 1.0, 2.0)
+            return _Fit(scale=1.0, device=device, device_scale=device, doubt=_SLOWER)
+        scale = _solve(self.step, target, _LOW, _HIGH)
+        return _Fit(scale=scale, doubt=_disturbed(scale) if scale > 1.25 else None)
+
+    def _shorter_device(self, prior: float) -> _Fit:
+        """Even a free host is too slow: the device was slower while it was traced."""
+        scale, target = prior, self.target_ns
+        device, device_scale = _shorten_device(self.replay.program, lambda d: self.step(prior, d), target)
+        if self.step(scale, device) > target * (1 + _CLOSE):
+            scale = _solve(lambda x: self.step(x, device), target, _LOW, scale)
+        doubt = _shared(device_scale) if device_scale < 0.95 else None
+        return _Fit(scale=scale, device=device, device_scale=device_scale, doubt=doubt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    scale: float
+    device: NDArray[np.float64] | float = 1.0
+    device_scale: float = 1.0
+    doubt: Doubt | None = None
+
+
+_SLOWER = Doubt(
+    code=DoubtCode.BASELINE_SLOWER,
+    text="The true step is slower than the trace can explain; the run may have been disturbed while the "
+    "baseline was timed",
+    remedy="Run again.",
+)
+
+
+def _shared(device_scale: float) -> Doubt:
+    return Doubt(
+        code=DoubtCode.DEVICE_SHARED,
+        text=f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than the true step "
+        "allows; other work may have shared the device",
+        remedy="Run again on an idle device.",
+    )
+
+
+def _disturbed(scale: float) -> Doubt:
+    return Doubt(
+        code=DoubtCode.BASELINE_DISTURBED,
+        text=f"Steps ran faster under the profiler than without (dispatch x{scale:.2f}); the baseline was "
+        "probably disturbed",
+        remedy="Run again on an idle machine.",
+    )
+
+
 def calibrate(
     replay: Replay,
     true_ms: float | None,
@@ -193,99 +282,30 @@ def calibrate(
     program = replay.program
     observed = observed_step_ns(program)
     plain = replay.run().step_ns
-    error = abs(plain - observed) / observed if observed else 1.0
-    doubts: list[Doubt] = []
     varying = _device_work_varies(program)
-
-    if true_ms is None:
-        edit = Edit(work={Work.OVERHEAD: 0.0})
-        return Calibration(
-            base=edit,
-            dispatch_scale=1.0,
-            device_scale=1.0,
-            replay_error=error,
-            observed_ms=observed / 1e6,
-            replayed_true_ms=replay.run(edit).step_ns / 1e6,
-            varying=varying,
-        )
-
-    target = true_ms * 1e6
     factors: dict[Work, float] = {Work.OVERHEAD: 0.0}
-    traced_input = float(program.work[:, Work.INPUT].sum()) / max(program.steps, 1)
-    if input_ms is not None and traced_input > 0:
-        factors[Work.INPUT] = input_ms * 1e6 / traced_input
-
-    carried = _carried(program)
-
-    def edit_for(scale: float, device: NDArray[np.float64] | float = 1.0) -> Edit:
-        # A category of nothing but short operators can lose no more than most of its time.
-        own = {w: max(min(scale, _LEAST_LEFT), 1.0 - (1.0 - scale) * carried[w]) for w in DISPATCH_WORK}
-        return Edit(work={**factors, **own}, duration=device)
-
-    def step(scale: float, device: NDArray[np.float64] | float = 1.0) -> float:
-        return replay.run(edit_for(scale, device)).step_ns
-
-    prior = TYPICAL_SCALE if host_scale is None else float(np.clip(host_scale, 0.3, 1.0))
-    compiling = program.work[:, Work.COMPILE].sum() > 0.5 * program.work.sum()
-    if compiling:
-        # The compiler takes as long with the profiler as without, and what it takes differs from step to
-        # step: the phases' times tell its speed, not that of dispatching.
-        prior = TYPICAL_SCALE
-        if not varying:
-            factors[Work.COMPILE] = _solve(
-                lambda x: replay.run(edit_for(prior).and_also(Edit(work={Work.COMPILE: x}))).step_ns,
-                target,
-                0.2,
-                5.0,
-            )
-    scale = prior
-    device: NDArray[np.float64] | float = 1.0
-    device_scale = 1.0
-    if not (varying or compiling) and abs(step(scale) - target) > _CLOSE * target:
-        if step(_LOW) > target * (1 + _CLOSE):
-            device, device_scale = _shorten_device(program, lambda d: step(prior, d), target)
-            if step(scale, device) > target * (1 + _CLOSE):
-                scale = _solve(lambda x: step(x, device), target, _LOW, scale)
-            if device_scale < 0.95:
-                doubts.append(
-                    Doubt(
-                        code=DoubtCode.DEVICE_SHARED,
-                        text=f"Kernels took {100 * (1 / device_scale - 1):.0f} % longer while traced than "
-                        "the true step allows; other work may have shared the device",
-                        remedy="Run again on an idle device.",
-                    )
-                )
-        elif step(_HIGH) < target * (1 - _CLOSE):
-            scale = 1.0
-            device_scale = _solve(lambda d: step(1.0, d), target, 1.0, 2.0)
-            device = device_scale
-            doubts.append(
-                Doubt(
-                    code=DoubtCode.BASELINE_SLOWER,
-                    text="The true step is slower than the trace can explain; the run may have been "
-                    "disturbed while the baseline was timed",
-                    remedy="Run again.",
-                )
-            )
-        else:
-            scale = _solve(step, target, _LOW, _HIGH)
-            if scale > 1.25:
-                doubts.append(
-                    Doubt(
-                        code=DoubtCode.BASELINE_DISTURBED,
-                        text=f"Steps ran faster under the profiler than without (dispatch x{scale:.2f}); the "
-                        "baseline was probably disturbed",
-                        remedy="Run again on an idle machine.",
-                    )
-                )
-    base = edit_for(scale, device)
+    fit = _Fit(scale=1.0)
+    base = Edit(work=factors)
+    if true_ms is not None:
+        traced_input = float(program.work[:, Work.INPUT].sum()) / max(program.steps, 1)
+        if input_ms is not None and traced_input > 0:
+            factors[Work.INPUT] = input_ms * 1e6 / traced_input
+        speed = _Speed(replay=replay, target_ns=true_ms * 1e6, carried=_carried(program), factors=factors)
+        # The compiler's time differs from step to step, and the phases' times tell its speed, not that
+        # of dispatching.
+        compiling = program.work[:, Work.COMPILE].sum() > 0.5 * program.work.sum()
+        prior = TYPICAL_SCALE if host_scale is None or compiling else float(np.clip(host_scale, 0.3, 1.0))
+        if compiling and not varying:
+            speed.fit_compiling()
+        fit = _Fit(scale=prior) if varying or compiling else speed.fit(prior)
+        base = speed.edit(fit.scale, fit.device)
     return Calibration(
         base=base,
-        dispatch_scale=scale,
-        device_scale=device_scale,
-        replay_error=error,
+        dispatch_scale=fit.scale,
+        device_scale=fit.device_scale,
+        replay_error=abs(plain - observed) / observed if observed else 1.0,
         observed_ms=observed / 1e6,
         replayed_true_ms=replay.run(base).step_ns / 1e6,
         varying=varying,
-        doubts=tuple(doubts),
+        doubts=(fit.doubt,) if fit.doubt is not None else (),
     )

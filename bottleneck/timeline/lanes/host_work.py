@@ -8,14 +8,14 @@ the program (program.py); here is what lies between them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..trace import intervals
 from ..trace.dialect import COPY_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind
-from .labels import PYTHON_GAP_NS, Work, label_of
+from .labels import PYTHON_GAP_NS, Work, label_of, near_the_gap
 from .seams import find_seams
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class HostWork:
     """Sets of graph breaks (positions in compile.json) that seams are owed to."""
     seam_count: tuple[int, ...] = ()
     """Seams of each, over the window."""
+    pauses_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Pauses between operators, as long as the limit between dispatch and Python of its own or nearly so."""
 
     def split(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
         """Split intervals over the categories.
@@ -148,7 +150,9 @@ def read_host_work(
     seams = find_seams(trace, threads & in_window, compile_facts)
     owners = tuple(dict.fromkeys(seam.owners for seam in seams))
     stretches = [pair for seam in seams for pair in seam.stretches]
-    pauses = _pauses(trace, threads & in_window, low_ns, high_ns)
+    idle_start, idle_end = _idle(trace, threads & in_window, low_ns, high_ns)
+    long = idle_end - idle_start > PYTHON_GAP_NS
+    pauses = list(zip(idle_start[long].tolist(), idle_end[long].tolist(), strict=True))
     compiles = np.concatenate([inside[label == Work.COMPILE], others])
     around = _around(trace, threads & in_window, compiles)
     reads = _reads(trace, threads & in_window)
@@ -187,13 +191,15 @@ def read_host_work(
         painter.paint(start, end, Work.COMPILE)
     for start, end in spans(overhead):
         painter.paint(start, end, Work.OVERHEAD)
-    return HostWork(
+    found = HostWork(
         edges=edges,
         work=painter.work,
         group=group,
         seam_owners=owners,
         seam_count=tuple(sum(seam.owners == each for seam in seams) for each in owners),
     )
+    unlabelled = np.isin(found.at((idle_start + idle_end) // 2), (Work.DISPATCH, Work.HOST))
+    return replace(found, pauses_ns=near_the_gap((idle_end - idle_start)[unlabelled]))
 
 
 def _reads(trace: Trace, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -229,12 +235,12 @@ def _aside(
     return [(start, end) for start, end in zip(ends.tolist(), following.tolist(), strict=True) if end > start]
 
 
-def _pauses(trace: Trace, rows: NDArray[np.bool_], low_ns: int, high_ns: int) -> list[tuple[int, int]]:
-    """Return the stretches without operator and device call that are longer than a dispatch."""
+def _idle(
+    trace: Trace, rows: NDArray[np.bool_], low_ns: int, high_ns: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the starts and ends of the stretches without operator and device call."""
     busy = trace.rows(Kind.OP, *HOST_CALL_KINDS, among=rows)
-    start, end = intervals.gaps(trace.ts_ns[busy], trace.end_of(busy), low_ns, high_ns)
-    long = (end - start) > PYTHON_GAP_NS
-    return list(zip(start[long].tolist(), end[long].tolist(), strict=True))
+    return intervals.gaps(trace.ts_ns[busy], trace.end_of(busy), low_ns, high_ns)
 
 
 def _around(trace: Trace, rows: NDArray[np.bool_], compiles: NDArray[np.intp]) -> list[tuple[int, int]]:

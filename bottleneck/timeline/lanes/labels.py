@@ -16,15 +16,33 @@ import re
 from collections.abc import Collection
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...model.codes import Part
+from ...stats import CLOSE
 from ..trace.operators import COMPILING
 from .waits import EventKind
 
-__all__ = ["PART_OF_WORK", "PHASE_OF_WORK", "PYTHON_GAP_NS", "WORK_OF_WAIT", "Work", "label_of", "phase_of"]
+__all__ = [
+    "PART_OF_WORK",
+    "PHASE_OF_WORK",
+    "PYTHON_GAP_NS",
+    "WORK_OF_WAIT",
+    "Work",
+    "label_of",
+    "near_the_gap",
+    "phase_of",
+]
 
 PYTHON_GAP_NS = 400_000
 """Longest pause between operators that still counts as dispatching. An eager operator costs 5 to
 60 us of host time (up to 2x more under the profiler); nn.Module glue adds some tens of us."""
+
+
+def near_the_gap(pauses_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the pauses that another choice of `PYTHON_GAP_NS` would count differently."""
+    return pauses_ns[np.abs(pauses_ns / PYTHON_GAP_NS - 1.0) <= CLOSE]
 
 
 class Work(IntEnum):

@@ -60,8 +60,5 @@ class Reader(Protocol):
     def questions(self) -> Iterable[Question]:
         """Questions in addition to those for every program."""
 
-    def complete(self, answers: Answers) -> None:
-        """Add to the results what no edit alone can say."""
-
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
         """Fill in names, places and everything else that the device or its absence decides."""

@@ -24,7 +24,6 @@ __all__ = [
 
 _FEWEST_SAMPLES = 8
 """Fewest samples, a millisecond apart; a quarter more or less is chance."""
-_MOST_OF_A_PART = 0.5
 _FEWEST_IN_LOOP = 5
 """A loop is seen through many lines at once: five samples are no accident of one of them."""
 MAIN_SHARE = 0.25
@@ -32,21 +31,12 @@ MAIN_SHARE = 0.25
 
 
 def main_site(run: Run | None, *parts: str) -> SourceSite | None:
-    """Return the line that most samples of some parts of the loop fell on; None if they scatter.
-
-    Where they scatter over the lines of one Python loop it is that loop's first line.
-    """
+    """Return the line that most samples of some parts of the loop fell on; None if they scatter."""
     found = [item for item in run.sites if item.phase in parts] if run is not None else []
     most = max(found, key=lambda item: item.count, default=None)
-    if run is None or most is None:
+    if most is None or most.count < MAIN_SHARE * sum(item.count for item in found):
         return None
-    if most.count >= MAIN_SHARE * sum(item.count for item in found):
-        return most.site
-    for loop in run.loops:
-        taken = sum(loop.of.get(part, 0) for part in parts)
-        if sum(loop.seen.get(part, 0) for part in parts) > _MOST_OF_A_PART * taken:
-            return loop.site
-    return None
+    return most.site
 
 
 def noted_site(run: Run | None, *phases: str) -> SourceSite | None:

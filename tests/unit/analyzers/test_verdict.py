@@ -176,7 +176,7 @@ def test_findings_are_priced_in_shares_of_the_true_step():
             assert finding.interval.low_ms <= finding.cost_ms <= finding.interval.high_ms
 
 
-@pytest.mark.parametrize(("share", "expected"), [(12.0, C.COMPUTE), (30.0, C.INPUT)])
+@pytest.mark.parametrize(("share", "expected"), [(12.0, C.COMPUTE), (40.0, C.INPUT)])
 def test_on_one_lane_a_tenth_beside_long_work_does_not_decide(share, expected):
     known = facts("cpu", parts={Part.INPUT: share}, saves={WhatIf.INPUT_READY: share})
     assert verdict_of(known).bottleneck_class is expected
@@ -217,3 +217,66 @@ def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it(part):
     # Averages of the weights behind the update are no dispatch of the training.
     assert causes[0].sites == ((site,) if part == "sampled forward" else ())
     assert any(finding.code == "BN503" and finding.cost_ms == 75.0 for finding in findings)
+
+
+CLOSE_CALLS = [
+    ("gpu", {Part.INPUT: 9.0}, {WhatIf.INPUT_READY: 9.0}, (), {}, C.INPUT, "0.09 against a limit of 0.08"),
+    ("gpu", {Part.INPUT: 7.0}, {WhatIf.INPUT_READY: 7.0}, (), {}, C.COMPUTE, "0.07 against a limit of 0.08"),
+    (
+        "gpu",
+        {Part.DISPATCH: 30.0},
+        {WhatIf.DISPATCH_FREE: 30.0},
+        (WhatIf.DISPATCH_FREE,),
+        {},
+        C.LAUNCH,
+        "0.30 against a limit of 0.25",
+    ),
+    ("cpu", {Part.HOST: 36.0}, {WhatIf.HOST_WORK_GONE: 36.0}, (), {}, C.HOST, "0.36 against a limit of 0.33"),
+    (
+        "cpu",
+        {Part.ALLOCATOR: 30.0},
+        {WhatIf.ALLOCATOR_FREE: 30.0},
+        (),
+        {"memory.faults_per_step": 1e4},
+        C.COMPUTE,
+        "0.30 against a limit of 0.33",
+    ),
+    (
+        "gpu",
+        {Part.DISPATCH: 60.0, Part.INPUT: 40.0},
+        {WhatIf.DISPATCH_FREE: 60.0, WhatIf.INPUT_READY: 40.0},
+        (WhatIf.DISPATCH_FREE,),
+        {},
+        C.LAUNCH,
+        "0.67 against a limit of 0.70",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "parts", "saves", "bounds", "context", "named", "says"), CLOSE_CALLS)
+def test_a_class_that_a_limit_decided_closely_says_so_and_is_not_certain(
+    kind, parts, saves, bounds, context, named, says
+):
+    verdict = verdict_of(facts(kind, parts=parts, saves=saves, bounds=bounds, context=context))
+    assert verdict.bottleneck_class is named
+    assert says in verdict.reason
+    assert verdict.confidence != "high"
+
+
+def test_a_class_far_from_every_limit_names_none():
+    verdict = verdict_of(facts(parts={Part.INPUT: 60.0}, saves={WhatIf.INPUT_READY: 60.0}))
+    assert "limit" not in verdict.reason
+    assert verdict.confidence == "high"
+
+
+@pytest.mark.parametrize(("pause_ms", "close"), [(0.45, True), (0.70, False)])
+def test_python_in_pauses_just_long_enough_could_be_dispatch(pause_ms, close):
+    known = facts(
+        parts={Part.HOST: 50.0, Part.DISPATCH: 30.0},
+        saves={WhatIf.HOST_WORK_GONE: 50.0, WhatIf.DISPATCH_FREE: 30.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+        pauses_ms=(pause_ms,) * int(8 * 45 / pause_ms),
+    )
+    verdict = verdict_of(known)
+    assert verdict.bottleneck_class is C.HOST
+    assert ("pauses between operators = 0.45 against a limit of 0.40" in verdict.reason) == close

@@ -16,13 +16,14 @@ import torch
 
 from torch_bottleneck.harness.facts import probes, settings
 from torch_bottleneck.harness.facts.compiler import CompileWatch
-from torch_bottleneck.harness.facts.devices import read_devices, read_host, usable_cores
+from torch_bottleneck.harness.facts.devices import read_devices, read_host
 from torch_bottleneck.harness.facts.settings import Seen, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
 from torch_bottleneck.harness.process.saves import SaveGuard
 from torch_bottleneck.harness.process.session import begin_in_child, is_out_of_memory
 from torch_bottleneck.model.run import CompileFacts
+from torch_bottleneck.runs.environment import usable_cores
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.runs.store import Store
 

@@ -20,7 +20,7 @@ from torch_bottleneck.model.diagnosis import (
 )
 from torch_bottleneck.model.finding import Evidence, Finding, Interval
 from torch_bottleneck.model.fix import Risk, Source, Suggestion
-from torch_bottleneck.model.run import DeviceFacts, HostFacts, SourceSite
+from torch_bottleneck.model.run import Artefact, DeviceFacts, HostFacts, SourceSite
 from torch_bottleneck.model.verify import Measured, Outcome, Parity
 
 LOADER = SourceSite(file="train.py", line=41, function="main")
@@ -209,7 +209,11 @@ def sample() -> Diagnosis:
             kernels=9632,
             missing_kernels=0,
             overhead={"hook_us_per_step": 8.2, "total_seconds": 6.1, "after_trace_ratio": 1.01},
-            artefacts={"trace": "ok", "memory": "absent: --no-memory", "compile": "ok"},
+            artefacts={
+                "trace": Artefact(status="ok"),
+                "memory": Artefact(status="absent", reason="--no-memory"),
+                "compile": Artefact(status="ok"),
+            },
         ),
         notes=("The second rank waits 1.1 ms for the first.",),
     )

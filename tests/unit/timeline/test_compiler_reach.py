@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.run import CompileFacts
+from torch_bottleneck.model.run import CompileFacts, LoopTime, Run, SourceSite
 from torch_bottleneck.timeline.gpu.compiler_reach import (
     ENTRY_NS,
     GRAPH_NS,
@@ -32,6 +32,7 @@ from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_pr
 from torch_bottleneck.timeline.lanes.questions import Question, shared_questions
 from torch_bottleneck.timeline.lanes.replay import Replay
 from torch_bottleneck.timeline.steps.facts import Facts
+from torch_bottleneck.timeline.steps.loop_price import LoopPrice
 
 from .traces import BACKWARD, TraceWriter
 
@@ -165,13 +166,16 @@ def test_a_node_that_adds_to_a_gradient_tells_nothing_of_the_hosts_speed() -> No
     assert read(writer)[1].slowness == 1.0
 
 
-def asked(writer: TraceWriter, *, compiled: bool = False) -> tuple[Program, dict[WhatIf, Question], Replay]:
+def asked(
+    writer: TraceWriter, *, compiled: bool = False, run: Run | None = None, loop: LoopPrice | None = None
+) -> tuple[Program, dict[WhatIf, Question], Replay]:
     writer.steps(EDGES)
     trace = writer.build()
     program = build_program(trace, np.asarray([round(e * 1000) for e in EDGES]))
     assert program is not None
     replay = Replay(program)
-    known = Circumstances(facts=Facts(true_ms=1.0, compile_facts=CompileFacts(used=compiled)))
+    facts = Facts(true_ms=1.0, compile_facts=CompileFacts(used=compiled), run=run)
+    known = Circumstances(facts=facts, loop=loop)
     work = read_device_work(trace, program)
     questions = dispatch_questions(program, calibrate(replay, None), work, known)
     return program, {q.name: q for q in questions}, replay
@@ -186,6 +190,21 @@ def test_what_lies_outside_the_model_keeps_its_host_time() -> None:
     assert gone[:, Work.OPTIMIZER].sum() == 0
     outside = program.work[~reach].sum()
     assert (program.work - gone)[~reach].sum() == outside
+
+
+def test_a_loop_takes_its_share_of_the_dispatch_with_it_and_anomaly_detection_at_most_all() -> None:
+    place = SourceSite(file="net.py", line=3, function="forward")
+    loop = LoopTime(site=place, last_line=7, seen={"sampled forward": 3}, of={"sampled forward": 10})
+    price = LoopPrice(loop=loop, spent_ms=0.3)
+    _, questions, replay = asked(eager(), run=Run(settings={"anomaly_mode": True}), loop=price)
+    plain = replay.run().step_ns
+    part = plain - replay.run(questions[WhatIf.LOOP_GONE].edit).step_ns
+    all_of_it = plain - replay.run(questions[WhatIf.ANOMALIES_IGNORED].edit).step_ns
+    assert 0 < part < all_of_it
+    assert questions[WhatIf.LOOP_GONE].edit.work[Work.DISPATCH] == pytest.approx(0.7)
+    assert "3 of 10 samples" in questions[WhatIf.LOOP_GONE].basis
+    _, questions, _ = asked(eager())
+    assert not {WhatIf.LOOP_GONE, WhatIf.ANOMALIES_IGNORED} & questions.keys()
 
 
 def test_the_model_keeps_exactly_what_is_left_to_the_host() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.run import LoopTime, SourceSite
 from torch_bottleneck.timeline.steps.baseline import Baseline
 from torch_bottleneck.timeline.steps.loop_price import HostTimes, dearest_loop, loop_of_dispatch
@@ -36,9 +34,7 @@ def _loop(line: int = 3, **seen: int) -> LoopTime:
 def test_a_loop_costs_its_share_of_each_part_and_of_the_backward(seen, saves):
     found = dearest_loop([_loop(**seen)], whole=WHOLE, dispatch=SMALL_OPERATORS, true_ms=100.0)
     assert found is not None
-    assert found[1].saves_ms == pytest.approx(saves)
-    assert found[1].step_ms == pytest.approx(100.0 - saves)
-    assert found[1].bound
+    assert found.spent_ms == pytest.approx(saves)
 
 
 def test_a_loop_of_large_operators_is_none_to_speak_of():
@@ -54,17 +50,14 @@ def test_the_dearest_loop_is_named():
     loops = [_loop(line=3, after=8), _loop(line=9, forward=20)]
     found = dearest_loop(loops, whole=WHOLE, dispatch=SMALL_OPERATORS, true_ms=100.0)
     assert found is not None
-    assert found[0].site.line == 9
+    assert found.loop.site.line == 9
 
 
-def test_on_a_gpu_a_loop_has_its_share_of_what_dispatch_costs():
-    free = WhatIfResult(question=WhatIf.DISPATCH_FREE, step_ms=20.0, saves_ms=80.0, basis="", bound=True)
+def test_on_a_gpu_a_loop_has_its_share_of_the_host_time_ahead_of_the_update():
     baseline = Baseline(step_ms=100.0, phases_ms={"forward": 40.0, "backward": 30.0, "optimizer": 10.0})
-    found = loop_of_dispatch([_loop(forward=40)], baseline=baseline, dispatch=free, true_ms=100.0)
+    found = loop_of_dispatch([_loop(forward=40)], baseline=baseline, true_ms=100.0)
     assert found is not None
-    # All of the forward and 4 fifths of the backward (the rest is the loss's): 64 of 100 ms of the host.
-    assert found[1].saves_ms == pytest.approx(80.0 * 0.64)
-    behind = [_loop(after=10)]
-    assert loop_of_dispatch(behind, baseline=baseline, dispatch=free, true_ms=100.0) is None
-    busy = WhatIfResult(question=WhatIf.DISPATCH_FREE, step_ms=90.0, saves_ms=10.0, basis="", bound=True)
-    assert loop_of_dispatch([_loop(forward=40)], baseline=baseline, dispatch=busy, true_ms=100.0) is None
+    # All of the forward and 4 fifths of the backward; the rest is the loss's.
+    assert found.spent_ms == pytest.approx(64.0)
+    assert loop_of_dispatch([_loop(after=10)], baseline=baseline, true_ms=100.0) is None
+    assert loop_of_dispatch([], baseline=baseline, true_ms=100.0) is None

@@ -23,7 +23,7 @@ from torch_bottleneck.model.verify import (
     Verification,
     Wish,
 )
-from torch_bottleneck.runs.environment import environment_of, usable
+from torch_bottleneck.runs.environment import environment_of, usable_cores
 from torch_bottleneck.runs.target import Target
 from torch_bottleneck.verify.arms import Arms
 from torch_bottleneck.verify.rows import Candidate, candidate_again, empty_row
@@ -319,7 +319,7 @@ def test_a_run_gets_what_the_catalogue_says_of_its_environment(make: Make) -> No
 
     session.arms.run = spy  # type: ignore[method-assign]
     session.run()
-    assert environment_of(asked[:1], {})["OMP_NUM_THREADS"] == str(usable())
+    assert environment_of(asked[:1], {})["OMP_NUM_THREADS"] == str(usable_cores())
     assert session.state.wishes[0].options == {}, "what was asked for stays as it was given"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...facts.devices import usable_cores
+from ....runs.environment import usable_cores
 from .base import NotSwitchable, Patch, plural
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ...facts.devices import usable_cores
+from ....runs.environment import usable_cores
 from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, plural
 from .second_loader import SecondLoader, arguments_of, depth_of, kept_by

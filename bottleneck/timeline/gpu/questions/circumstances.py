@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...steps.facts import Facts
+    from ...steps.loop_price import LoopPrice
 
 __all__ = ["Circumstances"]
 
@@ -32,3 +33,5 @@ class Circumstances:
     """Compute capability, like "9.0"."""
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
+    loop: LoopPrice | None = None
+    """The Python loop that takes most of the host's time."""

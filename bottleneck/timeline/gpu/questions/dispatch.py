@@ -38,6 +38,10 @@ _GRAPH_SPACING_NS = 420.0
 """Pause between two kernels of one CUDA graph: the median in two compiled GPTs on an H200 (torch 2.11).
 Kernels launched one by one and queued lie 1 us apart."""
 
+_COLLECTING_NS = 100_000.0
+"""What stays of a step when the optimizer is fused, profiled, whatever the parameters."""
+_COLLECTING_EACH_NS = 4_500.0
+"""The same per parameter: collecting it, its gradient and its states in Python."""
 _FUSED_TRAFFIC = {
     # Share of device time left when the optimizer is one kernel per group, by what it is now.
     # Adam as a for-loop makes some 20 tensor passes, foreach about 16, the fused kernel 7; measured
@@ -56,8 +60,7 @@ def _fused_optimizer(program: Program, work: DeviceWork, known: Circumstances) -
         return None
     count = sum(o.parameters for o in known.facts.optimizers) or known.optimizer_parameters
     launches = max(1, -(-count // TENSORS_PER_LAUNCH))
-    # Collecting parameters, gradients and states in Python stays: about 4.5 us each, profiled.
-    left = min(1.0, (100_000.0 + 4_500.0 * count) / own)
+    left = min(1.0, (_COLLECTING_NS + _COLLECTING_EACH_NS * count) / own)
     return Question(
         WhatIf.OPTIMIZER_FUSED,
         Edit(
@@ -147,6 +150,24 @@ def dispatch_questions(
 ) -> Iterator[Question]:
     """Changes with which the host launches less, or faster."""
     yield from _compiled(program, calibration, work, known)
+    facts = known.facts
+    if facts.run is not None and facts.run.settings.get("anomaly_mode") is True:
+        yield Question(
+            WhatIf.ANOMALIES_IGNORED,
+            Edit(work=dict.fromkeys(EAGER, 0.0)),
+            "replay without operators' fixed cost and the Python between them; an upper bound, since the "
+            "operators' normal cost stays",
+            bound=True,
+        )
+    if known.loop is not None:
+        share = known.loop.spent_ms / facts.true_ms
+        yield Question(
+            WhatIf.LOOP_GONE,
+            Edit(work=dict.fromkeys(EAGER, 1.0 - share)),
+            f"replay without the loop's share of the dispatch ({known.loop.samples}); one operator for all "
+            "iterations takes time too",
+            bound=True,
+        )
     fused = _fused_optimizer(program, work, known)
     if fused is not None:
         yield fused
@@ -156,7 +177,7 @@ def dispatch_questions(
             Edit(work={Work.ZERO_GRAD: 0.0}, duration=np.where(work.zero_grad, 0.0, 1.0)),
             "replay without the fills and launches of zero_grad",
         )
-    collector_ms = known.facts.baseline.gc_ms if known.facts.baseline is not None else None
+    collector_ms = facts.baseline.gc_ms if facts.baseline is not None else None
     if collector_ms:
         traced = float(program.work[:, list(EAGER)].sum()) / max(program.steps, 1) / 1e6
         dispatch = traced * calibration.dispatch_scale

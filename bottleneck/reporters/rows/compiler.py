@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.words import clean, milliseconds, ms, percent, sentence
-from ..rows.diagnosis import root_of
-from ..rows.pairs import Pairs, cut_text, known, known_pairs, place_or, share
+from .diagnosis import root_of
+from .pairs import Pairs, cut_text, known, known_pairs, place_or, share
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
