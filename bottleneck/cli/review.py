@@ -15,16 +15,18 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
+from ..model.words import visible
 from .console import say
+from .options import PlacePath
 
 __all__ = ["command"]
 
 
 @click.command("review")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PlacePath())
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PlacePath(file_okay=False),
     help="Prepare this folder and keep it. Default: a temporary folder, removed when TensorBoard ends.",
 )
 @click.option(
@@ -46,6 +48,7 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
     bottleneck review --no-serve --out logs traces/
     """
     from ..diagnose import diagnose_paths
+    from ..reporters.output import emit
     from ..review.prepare import expand, prepare_runs
 
     # If we are ended by a signal, neither TensorBoard nor the temporary folder may be left behind.
@@ -58,7 +61,8 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
     try:
         prepare_runs(expand(runs), folder, diagnose=lambda run: diagnose_paths([run]), say=say)
         if no_serve:
-            click.echo(f"Prepared {folder}. Show it with: tensorboard --logdir {folder}")
+            shown = visible(str(folder))
+            emit(f"Prepared {shown}. Show it with: tensorboard --logdir {shown}\n")
         else:
             _serve(folder, port=port)
     finally:
@@ -67,11 +71,11 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
 
 
 def _serve(folder: Path, *, port: int | None) -> None:
+    from ..reporters.output import emit
     from ..review.serve import running
 
     with running(folder, port=port) as tensorboard:
-        click.echo(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)")
-        sys.stdout.flush()
+        emit(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)\n")
         try:
             code = tensorboard.wait()
         except KeyboardInterrupt:

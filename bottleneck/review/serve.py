@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..reporters.stream import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +129,8 @@ class TensorBoard:
                 self._found.set()
             elif self._ending or not self._found.is_set() or _SAYS_NOTHING.search(line):
                 continue
-            elif sys.stderr is not None:
-                sys.stderr.write(line)
+            else:
+                tell(line.rstrip("\r\n"))
 
     def wait(self) -> int:
         """Wait until it ends by itself and return its exit code."""

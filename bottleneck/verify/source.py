@@ -102,7 +102,7 @@ def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[s
         UsageError: nothing is named.
         InputError: what is named is neither a run nor a script.
     """
-    if module is None and not words:
+    if module is None and not (words and words[0]):
         raise UsageError("Nothing to verify.", remedy="bottleneck verify RUN, or verify --fix FIX train.py")
     if module is None and Path(words[0]).is_dir():
         if len(words) > 1:
