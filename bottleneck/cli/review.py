@@ -35,7 +35,16 @@ __all__ = ["command"]
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Default: 6006 or the next free port; 0: any free port."
 )
-def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: int | None) -> None:
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer to this host name too, for a proxy. May be given several times. Default: only localhost.",
+)
+def command(
+    runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: int | None, hosts: tuple[str, ...]
+) -> None:
     """Show RUN... in TensorBoard: run folders, traces, or a folder of runs.
 
     The traces are copied with the names that TensorBoard's profiler tab understands, because its
@@ -64,17 +73,17 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
             shown = visible(str(folder))
             emit(f"Prepared {shown}. Show it with: tensorboard --logdir {shown}\n")
         else:
-            _serve(folder, port=port)
+            _serve(folder, port=port, hosts=hosts)
     finally:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(folder: Path, *, port: int | None) -> None:
+def _serve(folder: Path, *, port: int | None, hosts: tuple[str, ...]) -> None:
     from ..reporters.output import emit
     from ..review.serve import running
 
-    with running(folder, port=port) as tensorboard:
+    with running(folder, port=port, names=hosts) as tensorboard:
         emit(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)\n")
         try:
             code = tensorboard.wait()

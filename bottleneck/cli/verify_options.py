@@ -91,6 +91,9 @@ verify_options = together(
     click.option(
         "--format", "format_", type=click.Choice(["text", "md", "json"]), default="text", show_default=True
     ),
+    click.option(
+        "--yes", is_flag=True, help="Run what RUN names, also if it was copied here or is another user's."
+    ),
     quiet_option,
 )
 """In the order of the help page."""
