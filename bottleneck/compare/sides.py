@@ -65,7 +65,10 @@ def _runs(path: Path) -> list[Path]:
         raise InputError(
             f"{path} does not exist.", remedy="Give a run folder, a diagnosis.json or a baseline."
         )
-    if path.is_file() or _holds_a_run(path):
+    if not path.is_dir():
+        open_file(path).close()
+        return [path]
+    if _holds_a_run(path):
         return [path]
     inside = [item for item in sorted(path.iterdir()) if item.is_dir() and _holds_a_run(item)]
     if inside:
