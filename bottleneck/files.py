@@ -42,7 +42,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 )
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"{}[]")))
-_LONG_KEY = re.compile(rf"(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_DEPTH}}}")
+_LONG_KEY = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_DEPTH}}}")
 """A key of many parts is a table within a table within a table, and costs the square of their number."""
 
 
