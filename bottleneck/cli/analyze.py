@@ -13,16 +13,16 @@ import click
 
 from ..errors import InputError, UsageError
 from ..model.codes import BottleneckClass
-from .options import FiniteRange, format_option, verbose_option
+from .options import FiniteRange, PlacePath, format_option, verbose_option
 
 __all__ = ["command"]
 
 
 @click.command("analyze")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=PlacePath())
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PlacePath(file_okay=False),
     help="Write diagnosis.json, report.md and report.html into this folder.",
 )
 @click.option(

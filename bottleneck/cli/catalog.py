@@ -12,6 +12,7 @@ import click
 from ..catalog.registry import FIXES, by_id, search
 from ..reporters.manual import fix_list, fix_page
 from ..reporters.output import emit, traits
+from ..reporters.stream import tell
 
 __all__ = ["command"]
 
@@ -45,7 +46,7 @@ def _search(ctx: click.Context, words: tuple[str, ...]) -> None:
     """List the fixes that mention every WORD. The exit code is 1 when there is none, as with grep."""
     found = search(" ".join(words))
     if not found:
-        click.echo(f"No fix mentions {' and '.join(words)}.", err=True)
+        tell(f"No fix mentions {' and '.join(words)}.")
         ctx.exit(1)
     emit(fix_list(sorted(found, key=lambda fix: fix.family), width=traits(sys.stdout).width))
 

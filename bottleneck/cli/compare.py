@@ -12,6 +12,7 @@ import click
 
 from ..errors import UsageError
 from .gate_options import counters_table, shared_options
+from .options import PlacePath
 
 if TYPE_CHECKING:
     from ..model.compare import Comparison
@@ -23,18 +24,18 @@ EXIT_CODES = {"ok": 0, "regression": 1, "undecided": 3, "incomparable": 3}
 
 
 @click.command("compare", epilog=counters_table())
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="BASE HEAD [BASE HEAD]...")
+@click.argument("paths", nargs=-1, type=PlacePath(), metavar="BASE HEAD [BASE HEAD]...")
 @click.option(
     "--base",
     "bases",
-    type=click.Path(path_type=Path),
+    type=PlacePath(),
     multiple=True,
     help="A run of the base side, if the sides were not run in turns. May be given several times.",
 )
 @click.option(
     "--head",
     "heads",
-    type=click.Path(path_type=Path),
+    type=PlacePath(),
     multiple=True,
     help="A run of the head side. May be given several times.",
 )

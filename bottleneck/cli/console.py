@@ -5,14 +5,14 @@ In: a sentence. Out: a line on stderr.
 
 from __future__ import annotations
 
-import click
+from ..reporters.stream import tell
 
 __all__ = ["say", "silent"]
 
 
 def say(text: str) -> None:
     """Write a line marked as ours: the script writes to stderr too."""
-    click.echo(f"bottleneck: {text}", err=True)
+    tell(f"bottleneck: {text}")
 
 
 def silent(_text: str) -> None:

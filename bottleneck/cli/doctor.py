@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError
+from .options import PlacePath
 
 if TYPE_CHECKING:
     from ..doctor.check import Check
@@ -22,7 +23,7 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "warning", "problem": "
 
 
 @click.command("doctor")
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=PlacePath())
 @click.option("--quick", is_flag=True, help="Skip the slow checks: a test profile, loading plugins.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context

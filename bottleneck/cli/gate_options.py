@@ -5,13 +5,11 @@ In: nothing. Out: decorators that add options, and the table of counters for the
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from ..model.counters import COUNTERS
 from ..reporters.compare_output import COMPARE_FORMATS
-from .options import FiniteRange, module_option, together
+from .options import FiniteRange, PlacePath, module_option, together
 
 __all__ = ["counters_table", "gate_options", "shared_options"]
 
@@ -33,7 +31,7 @@ def counters_table() -> str:
 shared_options = together(
     click.option(
         "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=PlacePath(dir_okay=False),
         help="TOML file with [tool.bottleneck.gate]. Default: the nearest pyproject.toml, upwards from here.",
     ),
     click.option(
@@ -82,7 +80,7 @@ gate_options = together(
     module_option,
     click.option(
         "--baseline",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=PlacePath(dir_okay=False),
         help="Baseline to compare the script with.",
     ),
     click.option(
@@ -91,7 +89,7 @@ gate_options = together(
     click.option(
         "--base",
         "base_folder",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=PlacePath(file_okay=False),
         help="Another checkout of the project: SCRIPT is run there and here, in turns.",
     ),
     click.option("--repeat", type=click.IntRange(min=1), help="Runs per side. Default: 3."),
@@ -100,12 +98,12 @@ gate_options = together(
     click.option("--steps", type=click.IntRange(min=1), help="Steps to trace. Default: 4."),
     click.option(
         "--history",
-        type=click.Path(file_okay=False),
+        type=PlacePath(file_okay=False, path_type=None),
         help="Folder that keeps past runs, to fail on a slow drift. Use it on the main branch only.",
     ),
     click.option(
         "--out",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=PlacePath(file_okay=False),
         help="Keep the run folders here. Default: they are removed.",
     ),
     shared_options,

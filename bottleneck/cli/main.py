@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ..errors import BottleneckError
+from ..reporters.stream import tell, tell_lines
 from .group import cli
 
 if TYPE_CHECKING:
@@ -47,19 +48,23 @@ def run(argv: Sequence[str] | None = None) -> int:
             args=None if argv is None else list(argv), prog_name="bottleneck", standalone_mode=False
         )
     except click.ClickException as error:
-        error.show()
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            tell_lines(error.ctx.get_usage())
+            tell(f"Try '{error.ctx.command_path} --help' for help.")
+        # click lists the choices of an argument on lines of their own.
+        tell(f"Error: {error.format_message().replace(chr(10) + chr(9), ' ')}")
         return 2
     except BottleneckError as error:
-        _complain(f"Error: {error}")
+        tell(f"Error: {error}")
         return error.exit_code
     except OSError as error:
         if error.errno not in OUTSIDE_ERRORS:
             return _bug()
         where = f"{error.filename}: " if error.filename else ""
-        _complain(f"Error: {where}{error.strerror}. {OUTSIDE_ERRORS[error.errno]}")
+        tell(f"Error: {where}{error.strerror}. {OUTSIDE_ERRORS[error.errno]}")
         return 2
     except (click.Abort, KeyboardInterrupt):
-        _complain("Interrupted.")
+        tell("Interrupted.")
         return 130
     except Exception:  # noqa: BLE001 - the last line of defence: a bug of ours, shown whole
         return _bug()
@@ -72,12 +77,6 @@ def main() -> NoReturn:
 
 
 def _bug() -> int:
-    _complain(traceback.format_exc().rstrip())
-    _complain(ISSUES_HINT)
+    tell_lines(traceback.format_exc().rstrip())
+    tell_lines(ISSUES_HINT)
     return 1
-
-
-def _complain(text: str) -> None:
-    if sys.stderr is not None:
-        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

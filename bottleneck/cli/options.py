@@ -6,7 +6,9 @@ In: words of the command line. Out: option decorators; a finite float.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ from ..reporters.base import FORMATS
 
 __all__ = [
     "FiniteRange",
+    "PlacePath",
     "format_option",
     "module_option",
     "quiet_option",
@@ -34,6 +37,19 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+class PlacePath(click.Path):
+    """A path; an empty one is a mistake (an unset variable), not the current folder."""
+
+    def __init__(self, *, path_type: type | None = Path, **wanted: bool) -> None:
+        super().__init__(path_type=path_type, **wanted)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or raise click's own error."""
+        if not os.fspath(value):
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def together(*options: Option) -> Option:

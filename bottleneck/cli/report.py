@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
-from .options import format_option, verbose_option
+from .options import PlacePath, format_option, verbose_option
 
 __all__ = ["command"]
 
 
 @click.command("report")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlacePath())
 @format_option
 @click.option("--out", default="-", metavar="FILE", help="Write to FILE; - is standard output.")
 @verbose_option

@@ -15,16 +15,18 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
+from ..model.words import visible
 from .console import say
+from .options import PlacePath
 
 __all__ = ["command"]
 
 
 @click.command("review")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PlacePath())
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PlacePath(file_okay=False),
     help="Prepare this folder and keep it. Default: a temporary folder, removed when TensorBoard ends.",
 )
 @click.option(
@@ -33,7 +35,16 @@ __all__ = ["command"]
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Default: 6006 or the next free port; 0: any free port."
 )
-def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: int | None) -> None:
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer to this host name too, for a proxy. May be given several times. Default: only localhost.",
+)
+def command(
+    runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: int | None, hosts: tuple[str, ...]
+) -> None:
     """Show RUN... in TensorBoard: run folders, traces, or a folder of runs.
 
     The traces are copied with the names that TensorBoard's profiler tab understands, because its
@@ -46,6 +57,7 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
     bottleneck review --no-serve --out logs traces/
     """
     from ..diagnose import diagnose_paths
+    from ..reporters.output import emit
     from ..review.prepare import expand, prepare_runs
 
     # If we are ended by a signal, neither TensorBoard nor the temporary folder may be left behind.
@@ -58,20 +70,21 @@ def command(runs: tuple[Path, ...], *, out: Path | None, no_serve: bool, port: i
     try:
         prepare_runs(expand(runs), folder, diagnose=lambda run: diagnose_paths([run]), say=say)
         if no_serve:
-            click.echo(f"Prepared {folder}. Show it with: tensorboard --logdir {folder}")
+            shown = visible(str(folder))
+            emit(f"Prepared {shown}. Show it with: tensorboard --logdir {shown}\n")
         else:
-            _serve(folder, port=port)
+            _serve(folder, port=port, hosts=hosts)
     finally:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(folder: Path, *, port: int | None) -> None:
+def _serve(folder: Path, *, port: int | None, hosts: tuple[str, ...]) -> None:
+    from ..reporters.output import emit
     from ..review.serve import running
 
-    with running(folder, port=port) as tensorboard:
-        click.echo(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)")
-        sys.stdout.flush()
+    with running(folder, port=port, names=hosts) as tensorboard:
+        emit(f"Review: {tensorboard.address}#bottleneck   (Ctrl-C ends it)\n")
         try:
             code = tensorboard.wait()
         except KeyboardInterrupt:

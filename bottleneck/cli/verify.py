@@ -7,16 +7,22 @@ every run's own folder on disk. This process stays light: each run is a separate
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import UsageError
 from ..model.words import shown
+from ..reporters.stream import tell
 from .console import say, silent
 from .script_command import VerifyCommand
 from .verify_options import check_together, is_given, verify_options
+
+if TYPE_CHECKING:
+    from ..verify.source import Source
 
 __all__ = ["command"]
 
@@ -41,6 +47,7 @@ def command(
     write: bool,
     format_: str,
     quiet: bool,
+    yes: bool,
     **options: Any,
 ) -> None:
     """Measure fixes by running the script with and without them, in turns.
@@ -54,6 +61,9 @@ def command(
     bottleneck verify reports/train-20260101-120000
     bottleneck verify reports/train-20260101-120000 --all
     bottleneck verify train.py --fix FX101:num_workers=8 --fix FX311 --lr 3e-4
+
+    A run folder that was copied from elsewhere, or belongs to another user, says itself what is run:
+    you are asked first, or give --yes.
 
     Exit codes: 0 measured, 2 bad usage or input, 4 the script itself failed, 130 interrupted.
     """
@@ -73,6 +83,8 @@ def command(
         )
     check_together(ctx)
     source = find_source(module, words, launcher=launcher_words(launcher))
+    if source.foreign and not yes:
+        _ask(source)
     file = script_file(source.target.cwd or Path.cwd(), source.target.script, source.target.module)
     # Before minutes of running, not after.
     if write and file is not None:
@@ -94,3 +106,22 @@ def command(
     if patch is not None or write:
         apply_edits(state, patch=patch, write=write, say=say)
     ctx.exit(130 if interrupted else 0)
+
+
+def _ask(source: Source) -> None:
+    """Let the user decide whether to run what a folder names that may come from somebody else.
+
+    Raises:
+        UsageError: nobody is there to ask, or the answer is no.
+    """
+    target = source.target
+    what = shlex.join([*target.launcher, target.name, *target.args])
+    about = (
+        f"{source.run_folder or source.verification} may not be yours: {source.foreign}."
+        f" What it says to run, in {target.cwd}: {what}"
+    )
+    if not (sys.stdin is not None and sys.stdin.isatty()):
+        raise UsageError(f"{about}.", remedy="Look at that script, then add --yes.")
+    tell(about)
+    if not click.confirm("Run it?", err=True):
+        raise UsageError("Nothing was run.")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..model.verify import Protocol
-from .options import FiniteRange, module_option, quiet_option, together
+from .options import FiniteRange, PlacePath, module_option, quiet_option, together
 
 __all__ = ["check_together", "is_given", "verify_options"]
 
@@ -78,12 +76,12 @@ verify_options = together(
     click.option("--resume", is_flag=True, help="Continue a verification that was stopped."),
     click.option(
         "--out",
-        type=click.Path(path_type=Path),
+        type=PlacePath(),
         help="Folder to write. Default: RUN/verify, or reports/verify-<script>-<time>.",
     ),
     click.option(
         "--patch",
-        type=click.Path(path_type=Path),
+        type=PlacePath(),
         metavar="FILE",
         help="Write the source edits for the best fixes to FILE, as a unified diff.",
     ),
@@ -92,6 +90,9 @@ verify_options = together(
     ),
     click.option(
         "--format", "format_", type=click.Choice(["text", "md", "json"]), default="text", show_default=True
+    ),
+    click.option(
+        "--yes", is_flag=True, help="Run what RUN names, also if it was copied here or is another user's."
     ),
     quiet_option,
 )

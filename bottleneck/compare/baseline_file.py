@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InputError
+from ..files import decode_json, read_file
 from ..model.baseline import BASELINE_FORMAT, Baseline
 from ..model.documents import write_text
 
@@ -60,8 +61,8 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
 def is_baseline(data: bytes) -> bool:
     """Return whether this JSON is a baseline, of any format."""
     try:
-        msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        decode_json(data, _Head)
+    except msgspec.DecodeError:
         return False
     return True
 
@@ -73,14 +74,14 @@ def read_baseline(path: Path) -> Baseline:
         InputError: there is none, it is no baseline, or a newer version wrote it.
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_file(path)
+    except InputError as error:
         raise InputError(
-            f"Cannot read the baseline {path}: {error.strerror or error}.",
+            f"The baseline cannot be used: {error.message}",
             remedy="Write one with `bottleneck gate ... --update-baseline`.",
         ) from None
     try:
-        raw = msgspec.json.decode(data)
+        raw: Any = decode_json(data, object)
         number = raw.get("format") if isinstance(raw, dict) else None
         if not isinstance(number, int) or "runs" not in raw:
             raise InputError(
@@ -101,7 +102,7 @@ def read_baseline(path: Path) -> Baseline:
             raw = {**MIGRATIONS[number](raw), "format": number + 1}
             number += 1
         return msgspec.convert(raw, type=Baseline)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(
             f"{path} is not a complete baseline: {error}.",
             remedy="Restore it from version control, or write a new one with --update-baseline.",

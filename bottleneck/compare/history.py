@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import InputError
+from ..files import read_json
 from ..model.baseline import Baseline
 from ..model.compare import Drift
 from ..model.counters import COUNTERS
@@ -93,10 +94,8 @@ def read_history(folder: Path, series: str) -> list[Entry]:
         raise InputError(f"{folder} is a file, not a folder.", remedy="Give a folder with --history.")
     for file in sorted(folder.glob("*.json")):
         try:
-            entry = msgspec.json.decode(file.read_bytes(), type=Entry)
-        except OSError as error:
-            raise InputError(f"Cannot read {file}: {error.strerror or error}.") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            entry = read_json(file, Entry)
+        except msgspec.DecodeError as error:
             raise InputError(
                 f"{file} is not a history entry: {error}.", remedy="Remove it from the folder."
             ) from None

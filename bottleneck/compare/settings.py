@@ -7,21 +7,16 @@ error with the nearest one that does: a misspelt limit would otherwise gate noth
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import UsageError
+from ..errors import InputError, UsageError
+from ..files import read_toml
 from ..model.counters import COUNTERS
 from ..model.gate import CounterLimit, GateSettings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["find_settings", "read_settings", "settings_for", "with_options"]
 
@@ -58,11 +53,9 @@ def read_settings(file: Path) -> GateSettings:
 
 def _table(file: Path) -> dict[str, Any] | None:
     try:
-        data: Any = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"Cannot read {file}: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not valid TOML: {error}.") from None
+        data: Any = read_toml(file)
+    except InputError as error:
+        raise UsageError(error.message, remedy=error.remedy) from None
     for key in ("tool", "bottleneck", "gate"):
         data = data.get(key) if isinstance(data, dict) else None
     if data is not None and not isinstance(data, dict):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..diagnose import diagnose_paths
 from ..errors import InputError
+from ..files import is_file, open_file, read_file
 from ..model.baseline import Baseline
 from ..model.diagnosis import Diagnosis
 from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, run_files
@@ -44,17 +45,10 @@ def read_side(paths: Sequence[Path], *, root: Path | None = None) -> Side:
     label = ", ".join(str(path) for path in paths[:_LABELS])
     if len(paths) > _LABELS:
         label += f" and {len(paths) - _LABELS} more"
-    if len(paths) == 1 and paths[0].is_file() and is_baseline(_bytes(paths[0])):
+    if len(paths) == 1 and is_file(paths[0]) and not _is_trace(paths[0]) and is_baseline(read_file(paths[0])):
         return Side(label=label, baseline=read_baseline(paths[0]))
     runs = [run for path in paths for run in _runs(path)]
     return Side(label=label, baseline=join_runs([_diagnosis(run) for run in runs], root=root))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
 
 
 def _holds_a_run(folder: Path) -> bool:
@@ -71,7 +65,10 @@ def _runs(path: Path) -> list[Path]:
         raise InputError(
             f"{path} does not exist.", remedy="Give a run folder, a diagnosis.json or a baseline."
         )
-    if path.is_file() or _holds_a_run(path):
+    if not path.is_dir():
+        open_file(path).close()
+        return [path]
+    if _holds_a_run(path):
         return [path]
     inside = [item for item in sorted(path.iterdir()) if item.is_dir() and _holds_a_run(item)]
     if inside:
@@ -111,6 +108,6 @@ def _diagnosis(path: Path) -> Diagnosis:
 
 def _is_trace(path: Path) -> bool:
     """Return whether a .json file is a Kineto trace; such a file may be huge, so look at its head."""
-    with path.open("rb") as file:
-        head = file.read(65536)
+    with open_file(path) as file:
+        head = file.read(65536) or b""
     return b'"traceEvents"' in head or b'"deviceProperties"' in head or head.lstrip()[:1] == b"["

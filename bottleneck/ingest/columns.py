@@ -41,6 +41,14 @@ _ELEMENT_BYTES = {
 
 _CHUNKS_AT_A_TIME = 32
 
+_HEAD, _TAIL = 6144, 2048
+_LONGEST_TEXT = _HEAD + _TAIL
+"""Names are matched against a hundred patterns, and shown. The longest kernel names have 4000 characters;
+of longer ones the ends are kept, which is where kernel names differ."""
+
+_LONGEST_US = 2.0**61 / 1000
+"""73 years; the sum of two such times is still a 64-bit number of nanoseconds."""
+
 _FLOAT_IS_COARSE_US = 2.0**50
 """From here on neighbouring float64 values lie a quarter microsecond apart."""
 
@@ -64,6 +72,8 @@ class _Codes:
             return np.fromiter([codes[v] for v in values], dtype, len(values))
 
     def _code_of_text(self, text: str) -> int:
+        if len(text) > _LONGEST_TEXT:
+            text = f"{text[:_HEAD]}…{text[-_TAIL:]}"
         code = self._codes.setdefault(text, len(self.texts))
         if code == len(self.texts):
             self.texts.append(text)
@@ -127,6 +137,8 @@ class Columns:
         self.thread_names: dict[tuple[str, str], str] = {}
         self.process_names: dict[str, str] = {}
         self.rows = 0
+        self.timeless = 0
+        """Complete events that were left out: no clock has their time or their duration."""
         self._whole_us_only = True
 
     def add(self, events: Sequence[Event], *, exact: bool) -> bool:
@@ -141,10 +153,15 @@ class Columns:
             again with exact time stamps.
         """
         rows: list[XEvent] = [e for e in events if type(e) in _COMPLETE]  # type: ignore[misc]
+        ts_us = np.fromiter([e.ts for e in rows], np.float64, len(rows))
+        dur_us = np.fromiter([e.dur for e in rows], np.float64, len(rows))
+        told = (np.abs(ts_us) <= _LONGEST_US) & (np.abs(dur_us) <= _LONGEST_US)
+        if not told.all():
+            rows = [rows[i] for i in np.flatnonzero(told).tolist()]
+            ts_us, dur_us = ts_us[told], dur_us[told]
         if exact:
             ts_ns = np.fromiter((_exact_ns(e.ts) for e in rows), np.int64, len(rows))
         else:
-            ts_us = np.fromiter([e.ts for e in rows], np.float64, len(rows))
             fractional = bool((np.floor(ts_us) != ts_us).any())
             if fractional and float(ts_us.max()) > _FLOAT_IS_COARSE_US:
                 return False
@@ -153,19 +170,20 @@ class Columns:
         if len(rows) < len(events):
             for event in [e for e in events if type(e) is Metadata]:
                 self._add_metadata(event)
+        self.timeless += len(told) - len(rows)
         if rows:
-            self._add_rows(rows, ts_ns)
+            self._add_rows(rows, ts_ns, dur_us)
         return True
 
-    def _add_rows(self, rows: list[XEvent], ts_ns: NDArray[np.int64]) -> None:
+    def _add_rows(self, rows: list[XEvent], ts_ns: NDArray[np.int64], dur_us: NDArray[np.float64]) -> None:
         n = len(rows)
         args = [e.args for e in rows]
         chunk: dict[str, NDArray[Any]] = {
             "ts_ns": ts_ns,
-            "dur_ns": np.maximum(_to_ns(np.fromiter([e.dur for e in rows], np.float64, n)), 0),
+            "dur_ns": np.maximum(_to_ns(dur_us), 0),
             "name": self._names.of([e.name for e in rows], np.int32),
-            "cat": self._cats.of([e.cat for e in rows], np.int16),
-            "pid": self._pids.of([e.pid for e in rows], np.int16),
+            "cat": self._cats.of([e.cat for e in rows], np.int32),
+            "pid": self._pids.of([e.pid for e in rows], np.int32),
             "tid": self._tids.of([e.tid for e in rows], np.int32),
             "correlation": _ints([a.correlation for a in args]),
             "stream": _ints([a.stream for a in args]),

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 __all__ = ["Header", "read_header"]
 
-_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*"?(-?\d+)')
+_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})(?!\d)')
 _VERSION = re.compile(r'"(?:torch_version|pytorch_version|PyTorch version)"\s*:\s*"([^"]+)"', re.IGNORECASE)
-
-
+_MOST_TRIES = 16
+"""Each reads on to where its value ends or breaks, which may be the end of the text."""
 _SHAPES = re.compile(r'"record_shapes"\s*:\s*"?(1|true)', re.IGNORECASE)
 
 
@@ -33,13 +33,14 @@ class Header(NamedTuple):
 
 def _value(text: str, key: str) -> object:
     """Return the last well-formed value of `key`, or None."""
-    found: object = None
-    for match in re.finditer(rf'"{key}"\s*:\s*(?=[\[{{])', text):
+    places = [match.end() for match in re.finditer(rf'"{key}"\s*:\s*(?=[\[{{])', text)]
+    for place in reversed(places[-_MOST_TRIES:]):
         try:
-            found, _ = json.JSONDecoder().raw_decode(text, match.end())
-        except ValueError:
+            found: object = json.JSONDecoder().raw_decode(text, place)[0]
+        except (ValueError, RecursionError):
             continue
-    return found
+        return found
+    return None
 
 
 def read_header(before: bytes, after: bytes) -> Header:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError, SnapshotError
+from ..files import read_json
 from ..model.snapshot import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
 from ..timeline.memory.summary import join_failure, summarise_memory
 from .snapshot import read_snapshot
@@ -94,11 +95,11 @@ def read_records(rank: Rank) -> tuple[tuple[MemoryRecord, ...], tuple[str, ...]]
 def _notes(snapshot: Path, problems: list[str]) -> MemoryNotes | None:
     stem = snapshot.name.removesuffix(".gz").removesuffix(SNAPSHOT_SUFFIX)
     file = snapshot.with_name(stem + NOTES_SUFFIX)
-    if not file.is_file():
+    if not file.exists():
         return None
     try:
-        notes = msgspec.json.decode(file.read_bytes(), type=MemoryNotes)
-    except (OSError, ValueError) as error:
+        notes = read_json(file, MemoryNotes)
+    except (InputError, msgspec.DecodeError) as error:
         problems.append(f"{file.name} cannot be read ({error}); what the memory holds is inferred.")
         return None
     if notes.format > NOTES_FORMAT:

@@ -93,14 +93,14 @@ class _Reader:
         with self._array.piece(comma) as piece:
             try:
                 events = self._many.decode(piece)
-            except ValueError:
+            except (ValueError, RecursionError):
                 data = bytes(piece)
                 mended = mend(data)
                 if mended == data:
                     return False
                 try:
                     events = self._many.decode(mended)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return False
                 self.mended += 1
             if not self._sink.add(events, exact=self._exact):
@@ -228,13 +228,13 @@ def _meta(path: str, array: EventArray, reader: _Reader, columns: Columns, *, da
         thread_names=columns.thread_names,
         process_names=columns.process_names,
         truncated=reader.truncated,
-        warnings=_warnings(reader, columns.rows, damaged),
+        warnings=_warnings(reader, columns.rows, columns.timeless, damaged),
         layout="kineto" if array.kineto else "json",
         clock_resolution_ns=columns.clock_resolution_ns,
     )
 
 
-def _warnings(reader: _Reader, rows: int, damaged: str) -> tuple[str, ...]:
+def _warnings(reader: _Reader, rows: int, timeless: int, damaged: str) -> tuple[str, ...]:
     """Say what was wrong with the file, for the report's capture section."""
     out: list[str] = []
     if reader.truncated:
@@ -245,6 +245,8 @@ def _warnings(reader: _Reader, rows: int, damaged: str) -> tuple[str, ...]:
         )
     if reader.lost:
         out.append(f"{reader.lost} events of the file could not be read and are left out.")
+    if timeless:
+        out.append(f"{timeless} events are left out: no clock has such a time or duration.")
     if reader.mended:
         out.append("The file is not valid JSON (unescaped quotes, NaN or broken text); it was repaired.")
     if not rows:

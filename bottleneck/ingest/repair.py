@@ -34,9 +34,12 @@ _NOT_A_NUMBER = re.compile(
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)
+_AFTER_VALUE = re.compile(rb"[,\]]")
 _NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)"\s*:)')
 _FORGIVING = json.JSONDecoder(strict=False)
 _LONGEST_EVENT_BYTES = 64 * 1024 * 1024
+_SEARCHES = 2
+"""How many times over the data the ends of broken events are looked for."""
 
 
 def mend(data: bytes) -> bytes:
@@ -77,6 +80,7 @@ def scan(data: bytes, decode: Callable[[bytes], Event], *, patience_bytes: int) 
     events: list[Event] = []
     lost = 0
     position = 0
+    search_bytes = _SEARCHES * len(data)
     while True:
         start = position
         while start < len(data) and data[start] in b" \t\r\n,":
@@ -85,15 +89,23 @@ def scan(data: bytes, decode: Callable[[bytes], Event], *, patience_bytes: int) 
             return Scan(events, lost, start, False)
         if data[start] == 0x5D:
             return Scan(events, lost, start + 1, True)
-        end = _event_end(data, start)
-        if end is None:
+        resync = None
+        stop = len(data)
+        if search_bytes <= 0:
+            # Many events have no end. That is now looked for no further than the next one's beginning,
+            # or the time would grow with the square of the bytes.
             resync = _NEXT_EVENT.search(data, start)
+            stop = resync.start() + 1 if resync is not None else stop
+        end = _event_end(data, start, stop)
+        if end is None:
+            search_bytes -= stop - start
+            resync = resync or _NEXT_EVENT.search(data, start)
             if resync is None or len(data) - start < patience_bytes:
                 return Scan(events, lost, start, False)
             lost += 1
             position = resync.end()
             continue
-        event = _decode_one(data[start:end], decode)
+        event = _decode_one(data[start:end], decode) if data[start] == 0x7B else None
         if event is None:
             lost += 1
         else:
@@ -101,15 +113,13 @@ def scan(data: bytes, decode: Callable[[bytes], Event], *, patience_bytes: int) 
         position = end
 
 
-def _event_end(data: bytes, start: int) -> int | None:
-    """Return where the object or value that begins at `start` ends; None when it does not."""
+def _event_end(data: bytes, start: int, stop: int) -> int | None:
+    """Return where the object or value that begins at `start` ends; None when it does not before `stop`."""
     if data[start] not in b"{[":
-        comma = data.find(b",", start)
-        bracket = data.find(b"]", start)
-        ends = [i for i in (comma, bracket) if i >= 0]
-        return min(ends) if ends else None
+        after = _AFTER_VALUE.search(data, start, stop)
+        return after.start() if after is not None else None
     depth = 0
-    for token in _TOKEN.finditer(data, start, start + _LONGEST_EVENT_BYTES):
+    for token in _TOKEN.finditer(data, start, min(stop, start + _LONGEST_EVENT_BYTES)):
         first = data[token.start()]
         if token[0] == b'"':
             return None  # the data ends inside this string
@@ -125,9 +135,9 @@ def _event_end(data: bytes, start: int) -> int | None:
 def _decode_one(data: bytes, decode: Callable[[bytes], Event]) -> Event | None:
     try:
         return decode(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return coerce_event(_FORGIVING.decode(data.decode()))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

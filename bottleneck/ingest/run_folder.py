@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ..errors import InputError
+from ..files import is_file, read_json
 from ..model.documents import RUN_FILE, read_run
 from ..model.run import CompileFacts, LoaderFacts, Run
 from ..model.snapshot import FAILURE_SUFFIX
@@ -33,27 +35,39 @@ def is_partial(folder: Path) -> bool:
 
 
 def _side_file(file: Path, kind: type[_T], problems: list[str]) -> _T | None:
-    if not file.is_file():
+    if not file.exists():
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (OSError, ValueError) as error:
+        return read_json(file, kind)
+    except (InputError, msgspec.DecodeError) as error:
         problems.append(f"{file.name} cannot be read ({error}).")
         return None
 
 
 def _artefact(folder: Path, run: Run, kind: str, pattern: str, problems: list[str]) -> Path | None:
-    """Return the file of an artefact: the one that run.json names, else the newest that is there."""
+    """Return the file of an artefact: the one that run.json names, else the newest that is there.
+
+    Only files of the folder itself: run.json may come from anywhere, and what it names is copied into
+    reports and log folders.
+    """
     stated = run.artefacts.get(kind)
     if stated is not None and (stated.status == "failed" or (stated.status, kind) == ("absent", "trace")):
         # A memory snapshot is absent by choice or for want of a device: no doubt about the rest.
         state = "is absent" if stated.status == "absent" else "failed"
         problems.append(f"The {kind} artefact {state}: {stated.reason or 'no reason given'}.")
-    if stated is not None and stated.path is not None and (folder / stated.path).is_file():
-        return folder / stated.path
-    there = sorted((folder / kind).glob(pattern), key=lambda p: (p.stat().st_mtime_ns, p.name))
+    if stated is not None and stated.path is not None:
+        file = folder / stated.path
+        if not _is_inside(file, folder):
+            problems.append(
+                f"run.json names {stated.path} as its {kind} artefact, which leads out of the run folder:"
+                " it is not read."
+            )
+            return None
+        if is_file(file):
+            return file
+    there = _files_in(folder, kind, pattern)
     if there:
-        return there[-1]
+        return max(there, key=lambda p: (p.stat().st_mtime_ns, p.name))
     if stated is not None and stated.status == "ok":
         problems.append(f"run.json lists the {kind} artefact {stated.path}, but the file is missing.")
     return None
@@ -61,8 +75,19 @@ def _artefact(folder: Path, run: Run, kind: str, pattern: str, problems: list[st
 
 def _failure_snapshot(folder: Path) -> Path | None:
     """Return the snapshot of the last allocation that failed; there is one name per process."""
-    there = sorted((folder / "memory").glob(f"*{FAILURE_SUFFIX}*"))
-    return there[-1] if there else None
+    return max(_files_in(folder, "memory", f"*{FAILURE_SUFFIX}*"), default=None)
+
+
+def _files_in(folder: Path, kind: str, pattern: str) -> list[Path]:
+    return [file for file in (folder / kind).glob(pattern) if is_file(file) and _is_inside(file, folder)]
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    """Return whether a path stays in the folder, links followed."""
+    try:
+        return file.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have, a link to itself
+        return False
 
 
 def read_rank(folder: Path) -> Rank:

@@ -37,7 +37,7 @@ def _list_after(event: bytes, key: bytes) -> list[object] | None:
         return None
     try:
         value, _ = _DECODER.raw_decode(event[found.end() :].decode("utf-8", errors="replace"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, list) else None
 
@@ -64,7 +64,7 @@ def _value(text: object) -> object:
         return None if isinstance(text, str) else text
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # what literal_eval raises on deep text
         return None
 
 

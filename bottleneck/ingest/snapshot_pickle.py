@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
+import os
 import pickle
 import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ..errors import InputError, SnapshotError
+from ..files import open_file
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
 __all__ = ["load_plain", "looks_like_pickle"]
@@ -58,7 +60,7 @@ class _Plain(pickle.Unpickler):
 
 def looks_like_pickle(path: Path) -> bool:
     """Return whether a file begins as a pickle of protocol 2 or later, gzipped or not."""
-    with contextlib.suppress(OSError, EOFError, zlib.error), _opened(path) as file:
+    with contextlib.suppress(InputError, OSError, EOFError, zlib.error), _opened(path) as file:
         head = file.read(2)
         return head[:1] == _PROTO and len(head) == 2 and head[1] <= pickle.HIGHEST_PROTOCOL
     return False
@@ -72,15 +74,14 @@ def load_plain(path: str | os.PathLike[str]) -> Any:
         SnapshotError: it is no pickle, is cut off, or wants to build anything else.
     """
     place = Path(path)
+    with open_file(place) as file:
+        size = os.fstat(file.fileno()).st_size
     try:
-        size = place.stat().st_size
         packed = _is_packed(place)
         with _opened(place) as file, _memory_limit(size * (_PACKED if packed else 1)):
             return _Plain(file, encoding="utf-8", errors="replace").load()
     except InputError as error:
         raise type(error)(f"{place}: {error.message}", remedy=error.remedy) from None
-    except FileNotFoundError:
-        raise InputError(f"{place} does not exist.", remedy="Check the path.") from None
     except MemoryError:
         raise SnapshotError(
             f"{place} needs more memory than its {size} bytes can explain, or than the machine has.",
@@ -98,14 +99,14 @@ def load_plain(path: str | os.PathLike[str]) -> Any:
 
 
 def _is_packed(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return file.read(2) == _GZIP
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     packed = _is_packed(path)
-    with path.open("rb") as file:
+    with io.BufferedReader(open_file(path)) as file:
         if packed:
             with gzip.GzipFile(fileobj=file) as inner:
                 yield inner  # type: ignore[misc]

@@ -11,6 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import InputError
+from ..files import read_file
+
 if TYPE_CHECKING:
     from ..model.run import Run, SourceSite
 
@@ -33,10 +36,9 @@ def line_text(site: SourceSite, run: Run) -> str:
 @lru_cache(maxsize=256)
 def _lines(path: str, began: float) -> tuple[str, ...]:
     try:
-        state = Path(path).stat()
         # `created` is told in whole seconds.
-        if state.st_mtime > began + 1.0 or state.st_size > _MOST_BYTES:
+        if Path(path).stat().st_mtime > began + 1.0:
             return ()
-        return tuple(Path(path).read_text(encoding="utf-8", errors="replace").splitlines())
-    except (OSError, ValueError):
+        return tuple(read_file(path, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines())
+    except (InputError, OSError, ValueError):
         return ()

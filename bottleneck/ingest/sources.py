@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import InputError, NotATraceError
+from ..errors import NotATraceError
+from ..files import is_file, open_file
 
 if TYPE_CHECKING:
+    from io import FileIO
     from types import ModuleType
 
 __all__ = ["Source", "open_source"]
@@ -84,7 +85,11 @@ class Source:
     def readinto(self, target: memoryview) -> int:
         """Fill as much of `target` as one read gives; 0 at the end of the stream."""
         if self._inflater is None:
-            return self._file.readinto(target) or 0
+            try:
+                return self._file.readinto(target) or 0
+            except OSError as error:
+                self.damaged = f"reading it failed ({error.strerror or error})"
+                return 0
         data = self._inflate(len(target))
         target[: len(data)] = data
         return len(data)
@@ -92,14 +97,14 @@ class Source:
     def _inflate(self, size: int) -> bytes:
         while self._inflater is not None and not self.damaged:
             if self._inflater.eof:
-                rest = self._inflater.unused_data.lstrip(b"\0") or self._file.read(1) or b""
+                rest = self._inflater.unused_data.lstrip(b"\0") or self._packed(1)
                 if not rest:
                     return b""
                 self._inflater = self._new_inflater()
                 self._pending = rest
-            data = self._pending or self._file.read(_COMPRESSED_READ) or b""
+            data = self._pending or self._packed(_COMPRESSED_READ)
             if not data:
-                self.damaged = "the compressed stream ends early"
+                self._end("the compressed stream ends early")
                 return b""
             try:
                 out = self._inflater.decompress(data, size)
@@ -110,6 +115,17 @@ class Source:
             if out:
                 return out
         return b""
+
+    def _packed(self, size: int) -> bytes:
+        try:
+            return self._file.read(size) or b""
+        except OSError as error:
+            self._end(f"reading it failed ({error.strerror or error})")
+            return b""
+
+    def _end(self, why: str) -> None:
+        """Keep the first reason."""
+        self.damaged = self.damaged or why
 
     def close(self) -> None:
         """Close the file."""
@@ -126,16 +142,10 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     name = os.fspath(path)
     if Path(name).is_dir():
         raise NotATraceError(f"{name} is a folder.", remedy="Give a trace file or a run folder.")
-    try:
-        file = FileIO(name)
-    except FileNotFoundError:
-        raise InputError(f"{name} does not exist.", remedy="Check the path.") from None
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror}.") from None
-    magic = file.read(16) or b""
-    if not magic:
-        file.close()
+    if is_file(name) and not Path(name).stat().st_size:
         raise NotATraceError(f"{name} is empty.", remedy="The profiler was probably killed while writing it.")
+    file = open_file(name)
+    magic = file.read(16) or b""
     for prefix, what, remedy in _FOREIGN:
         if magic.startswith(prefix):
             file.close()

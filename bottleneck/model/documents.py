@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import InputError, RunFolderError
+from ..files import decode_json, is_file, read_file
 from .diagnosis import SCHEMA, Diagnosis
 from .run import RUN_FORMAT, Run
 from .verify import VERIFY_SCHEMA, Verification
@@ -76,7 +77,7 @@ def _encodable(value: Any) -> Any:
 def run_files(folder: Path) -> list[Path]:
     """Return the run.json of a run folder, or those of its ranks, the first one first."""
     files = (folder / RUN_FILE, *sorted(folder.glob(f"rank*/{RUN_FILE}")))
-    return [file for file in files if file.is_file()]
+    return [file for file in files if is_file(file)]
 
 
 def read_run(file: Path) -> Run:
@@ -86,19 +87,19 @@ def read_run(file: Path) -> Run:
         RunFolderError: unreadable, cut off, not ours, or of a newer format.
     """
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise RunFolderError(f"{file} cannot be read: {error.strerror}.") from None
+        data = read_file(file)
+    except InputError as error:
+        raise RunFolderError(error.message, remedy=error.remedy) from None
     try:
-        stamp = msgspec.json.decode(data, type=_Stamp)
+        stamp = decode_json(data, _Stamp)
     except msgspec.ValidationError:
         raise RunFolderError(
             f"{file} has no format number: it was not written by bottleneck.",
             remedy="Give a run folder, a trace file or a folder of traces.",
         ) from None
-    except ValueError:
+    except msgspec.DecodeError as error:
         raise RunFolderError(
-            f"{file} is empty, cut off or not JSON ({len(data)} bytes).",
+            f"{file} is cut off or not JSON ({len(data)} bytes): {error}.",
             remedy="Run diagnose again; a trace in this folder can still be analysed by itself.",
         ) from None
     if stamp.format > RUN_FORMAT:
@@ -110,7 +111,7 @@ def read_run(file: Path) -> Run:
             remedy=f"Use bottleneck {wanted} or later to read it.",
         )
     try:
-        return msgspec.json.decode(data, type=Run)
+        return decode_json(data, Run)
     except msgspec.DecodeError as error:
         raise RunFolderError(f"{file} does not hold what format {stamp.format} says: {error}.") from None
 
@@ -159,15 +160,12 @@ def _read(path: Path, kind: type[_Document], *, newest: int, name: str, again: s
     Raises:
         InputError: it cannot be read, is not one, or a newer version of the tool wrote it.
     """
+    data = read_file(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
-    try:
-        schema = msgspec.json.decode(data, type=_Head).schema
+        schema = decode_json(data, _Head).schema
         if schema <= newest:
-            return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return decode_json(data, kind)
+    except msgspec.DecodeError as error:
         raise InputError(f"{path} is not a {name}: {error}.", remedy=again) from None
     raise InputError(
         f"{path} has schema {schema}; this version reads up to {newest}.",

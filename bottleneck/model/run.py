@@ -251,6 +251,8 @@ class Run(_Record, frozen=True, kw_only=True):
     command: list[str] = []
     """sys.argv of the script as run, first the script path as typed (or -m module)."""
     cwd: str = ""
+    place: int = 0
+    """Inode of the folder in which the process made its own: a copy from elsewhere has another."""
     rank: int = 0
     world_size: int = 1
     launched: bool | None = None

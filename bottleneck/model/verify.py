@@ -214,6 +214,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     module: str | None = None
     args: tuple[str, ...] = ()
     cwd: str = ""
+    place: int = 0
+    """Inode of the folder of this file: a copy from elsewhere has another."""
     launcher: tuple[str, ...] = ()
     host: HostFacts = HostFacts()
     device: DeviceFacts | None = None

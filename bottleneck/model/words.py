@@ -29,6 +29,8 @@ __all__ = [
     "step_after",
     "step_change",
     "times",
+    "visible",
+    "visible_lines",
 ]
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
@@ -36,6 +38,12 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
+
+_ACTIVE = re.compile(
+    r"(?P<color>\x1b\[[0-9;]*m)|"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+"""What a terminal acts on, but for line breaks and tabs."""
 
 _SENTENCE = 240
 
@@ -47,6 +55,21 @@ def clean(text: str) -> str:
     characters and line breaks in them must not reach the reader's terminal or break a table.
     """
     return " ".join(_UNPRINTABLE.sub(" ", _ESCAPES.sub("", text)).split())
+
+
+def visible(text: str) -> str:
+    r"""Write out what a terminal would act on, as \x1b and \n: one line that still names what it names."""
+    return visible_lines(text.replace("\n", "\\n").replace("\t", "\\t"))
+
+
+def visible_lines(text: str, *, color: bool = False) -> str:
+    """Do the same with a block of lines; `color`: its colour codes are ours and stay."""
+    return _ACTIVE.sub(
+        lambda found: (
+            found[0] if color and found["color"] else found[0].encode("unicode_escape").decode("ascii")
+        ),
+        text,
+    )
 
 
 def clean_code(text: str) -> str:

@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..model.compare import Comparison
 from ..model.documents import write_text
 from .output import emit, traits
+from .stream import tell
 
 __all__ = [
     "COMPARE_FORMATS",
@@ -134,8 +135,7 @@ def write_reports(comparison: Comparison, wishes: Mapping[Path, str], *, verbose
     """
     for path, name in wishes.items():
         write_text(path, render_comparison(comparison, name, verbose=verbose))
-        if sys.stderr is not None:
-            sys.stderr.write(f"Wrote {path}\n")
+        tell(f"Wrote {path}")
 
 
 def write_job_summary(comparison: Comparison, *, environ: Mapping[str, str] | None = None) -> None:
@@ -150,5 +150,4 @@ def write_job_summary(comparison: Comparison, *, environ: Mapping[str, str] | No
         with Path(place).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(_markdown(comparison) + "\n")
     except OSError as error:
-        if sys.stderr is not None:
-            sys.stderr.write(f"The job summary {place} could not be written: {error.strerror or error}.\n")
+        tell(f"The job summary {place} could not be written: {error.strerror or error}.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from ..errors import InputError
 from ..model.documents import DIAGNOSIS_FILE, document_text, write_text
 from .base import reporter
+from .stream import show, tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,18 +110,13 @@ def emit(text: str, *, out: str | Path | None = None) -> None:
     """
     if out is not None and str(out) != "-":
         write_text(Path(out), text)
-        if sys.stderr is not None:
-            sys.stderr.write(f"Wrote {out}\n")
+        tell(f"Wrote {out}")
         return
     stream = sys.stdout
     if stream is None:
         return
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    # A path or kernel name that the stream's encoding lacks must not cost the whole report.
-    printable = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
-        stream.write(printable)
-        stream.flush()
+        show(text, stream, color=traits(stream).color)
     except BrokenPipeError:
         _forget_stdout()
     except OSError as error:

@@ -122,7 +122,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         page = _read_page(path) if path is not None else None
         wanted = request.args.get("file", "")
         files = {str(trace.get("file")) for trace in (page or {}).get("traces", ())}
-        if path is None or wanted not in files or os.sep in wanted:
+        if path is None or wanted not in files or os.sep in wanted or not (path.parent / wanted).is_file():
             return _missing(request, "No such trace.")
         content = (path.parent / wanted).read_bytes()
         return _respond(request, content, "application/json", content_encoding="gzip")
@@ -146,10 +146,11 @@ def _find_pages(logdir: str) -> dict[str, Path]:
 
 def _read_page(path: Path) -> dict[str, Any] | None:
     try:
-        if path.stat().st_size > _LONGEST_PAGE_BYTES:
+        # A pipe in its place would be waited for.
+        if not path.is_file() or path.stat().st_size > _LONGEST_PAGE_BYTES:
             return None
         page = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return page if isinstance(page, dict) and page.get("format") == _FORMAT else None
 

@@ -21,9 +21,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..reporters.stream import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["TensorBoard", "running"]
@@ -37,14 +38,14 @@ _SAYS_NOTHING = re.compile(
     r"|^I\d+ .*(plugin|loader)\.py:|security_validator|Illegal Content-Security-Policy|Requires default-src"
 )
 _START = """
-import ctypes, signal, sys
+import ctypes, importlib, signal, sys
 try:
     # 1: PR_SET_PDEATHSIG. Whoever started this may be killed outright; it must not outlive them.
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 except (OSError, AttributeError):
     pass
-from tensorboard.main import run_main
-sys.exit(run_main())
+names = sys.argv.pop(1).split(",")
+importlib.import_module(sys.argv.pop(1)).start(names)
 """
 _START_SECONDS = 90.0
 _STOP_SECONDS = 5.0
@@ -57,12 +58,13 @@ class TensorBoard:
         address: where it answers, "http://127.0.0.1:6006/".
     """
 
-    def __init__(self, logdir: Path, *, port: int | None = None) -> None:
+    def __init__(self, logdir: Path, *, port: int | None = None, names: Sequence[str] = ()) -> None:
         """Start it and wait until it answers.
 
         Args:
             logdir: the log folder.
             port: 0 for any free one; None for 6006 or the next free one.
+            names: host names that it answers to, besides localhost.
 
         Raises:
             InputError: it is not installed, or does not start.
@@ -74,7 +76,8 @@ class TensorBoard:
             )
         if port and _taken(port):
             raise InputError(f"Port {port} is taken.", remedy="Choose another with --port, or 0 for any.")
-        command = [sys.executable, "-c", _START, "--logdir", str(logdir), "--host", _HOST]
+        command = [sys.executable, "-c", _START, ",".join((_HOST, *names)), f"{__package__}.hosts"]
+        command += ["--logdir", str(logdir), "--host", _HOST]
         if port is not None:
             command += ["--port", str(port)]
         self._last: collections.deque[str] = collections.deque(maxlen=15)
@@ -128,8 +131,8 @@ class TensorBoard:
                 self._found.set()
             elif self._ending or not self._found.is_set() or _SAYS_NOTHING.search(line):
                 continue
-            elif sys.stderr is not None:
-                sys.stderr.write(line)
+            else:
+                tell(line.rstrip("\r\n"))
 
     def wait(self) -> int:
         """Wait until it ends by itself and return its exit code."""
@@ -162,9 +165,9 @@ def _taken(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(logdir: Path, *, port: int | None = None) -> Iterator[TensorBoard]:
+def running(logdir: Path, *, port: int | None = None, names: Sequence[str] = ()) -> Iterator[TensorBoard]:
     """Start TensorBoard as `TensorBoard` does, and stop it at the end."""
-    tensorboard = TensorBoard(logdir, port=port)
+    tensorboard = TensorBoard(logdir, port=port, names=names)
     try:
         yield tensorboard
     finally:

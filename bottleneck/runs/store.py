@@ -78,6 +78,7 @@ class Store:
         self.lost = ""
         """Why the last write failed; empty while all of them succeed."""
         self.working.mkdir(parents=True, exist_ok=True)
+        self._run = msgspec.structs.replace(self._run, place=self.working.parent.stat().st_ino)
         self._write_run()
 
     @property

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ..errors import InputError
+from ..files import read_json
 from ..model.run import LoaderFacts, Run, Window
 from ..model.verify import EndedBy, RunRecord, Trial, TrialFacts, Wish
 from ..runs.environment import environment_of
@@ -207,8 +209,8 @@ def _first(folder: Path, name: str, kind: type[_T]) -> _T | None:
     """Return what the first process of a run that wrote such a file wrote, as far as it can be read."""
     for place in processes(folder):
         try:
-            return msgspec.json.decode((place / name).read_bytes(), type=kind)
-        except (OSError, msgspec.DecodeError):
+            return read_json(place / name, kind)
+        except (InputError, msgspec.DecodeError):
             continue
     return None
 

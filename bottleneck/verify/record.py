@@ -40,6 +40,11 @@ def write_state(state: Verification, folder: Path) -> None:
     Raises:
         InputError: the folder cannot be written to.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = msgspec.structs.replace(state, place=folder.stat().st_ino)
+    except OSError as error:
+        raise InputError(f"Cannot write {folder}: {error.strerror or error}.") from None
     write_text(folder / VERIFY_FILE, document_text(state))
 
 

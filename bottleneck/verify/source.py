@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import os
 import shlex
 import shutil
 import time
@@ -57,6 +58,8 @@ class Source:
     """The run that it comes from."""
     verification: Path | None = None
     """The verification that it comes from."""
+    foreign: str = ""
+    """Why the folder may be somebody else's; nothing is then run unasked. Empty: it is the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ def find_source(module: str | None, words: tuple[str, ...], *, launcher: tuple[s
         UsageError: nothing is named.
         InputError: what is named is neither a run nor a script.
     """
-    if module is None and not words:
+    if module is None and not (words and words[0]):
         raise UsageError("Nothing to verify.", remedy="bottleneck verify RUN, or verify --fix FIX train.py")
     if module is None and Path(words[0]).is_dir():
         if len(words) > 1:
@@ -122,7 +125,9 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
             launcher=launcher or state.launcher,
             cwd=_existing(Path(state.cwd), folder),
         )
-        return Source(target=target, verification=folder)
+        return Source(
+            target=target, verification=folder, foreign=_foreign(folder, folder / VERIFY_FILE, state.place)
+        )
     file = next(iter(run_files(folder)), None)
     if file is None:
         raise InputError(
@@ -135,7 +140,24 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
             f"{folder} was run on {run.world_size} ranks.",
             remedy=f'Say how to start them: --launcher "torchrun --nproc-per-node {run.world_size}".',
         )
-    return Source(target=_target_of(run, folder, launcher), run_folder=folder)
+    target = _target_of(run, folder, launcher)
+    return Source(target=target, run_folder=folder, foreign=_foreign(folder, file, run.place))
+
+
+def _foreign(folder: Path, file: Path, place: int) -> str:
+    """Return why a folder may have been made by somebody else, or elsewhere.
+
+    Args:
+        folder: what the user names.
+        file: the file in it that says what to run.
+        place: what that file says of the folder it was made in: this one, or the one above.
+    """
+    here = folder.absolute()
+    if any(part.stat().st_uid != os.getuid() for part in (here, file)):
+        return "it belongs to another user"
+    if place not in (here.stat().st_ino, here.parent.stat().st_ino):
+        return "it was copied here, or made by an earlier version"
+    return ""
 
 
 def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:

@@ -99,7 +99,7 @@ def test_version(bottleneck: Run) -> None:
         (["diagnoze"], "Did you mean `diagnose`?"),
         (["train.py"], "Did you mean `bottleneck diagnose train.py`?"),
         (["report"], "Missing argument"),
-        (["report", "nowhere"], "Cannot read"),
+        (["report", "nowhere"], "nowhere does not exist"),
         (["report", ".", "--format", "yaml"], "yaml"),
         (["analyze"], "Missing argument"),
         (["analyze", "x", "--true-step-ms", "0"], "0"),

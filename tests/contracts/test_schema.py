@@ -127,5 +127,5 @@ def test_what_is_no_diagnosis_is_refused(content: bytes, tmp_path: Any) -> None:
 def test_a_folder_without_a_diagnosis_says_how_to_make_one(tmp_path: Any) -> None:
     with pytest.raises(InputError, match="bottleneck analyze"):
         load_diagnosis(tmp_path)
-    with pytest.raises(InputError, match="Cannot read"):
+    with pytest.raises(InputError, match="does not exist"):
         load_diagnosis(tmp_path / "missing.json")

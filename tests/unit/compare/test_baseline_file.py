@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path):
     assert "3.1" in broken(tmp_path, json.dumps(newer))
     assert "no version of this tool" in broken(tmp_path, json.dumps({**newer, "format": 0}))
     assert "not a complete baseline" in broken(tmp_path, whole[:400])
-    assert "not a complete baseline" in broken(tmp_path, "")
+    assert "is empty" in broken(tmp_path, "")
     assert "not a baseline" in broken(tmp_path, '{"schema": 1}')
     assert "not a baseline" in broken(tmp_path, "[]")
     assert "Expected" in broken(tmp_path, json.dumps({**json.loads(whole), "step_ms": "ten"}))

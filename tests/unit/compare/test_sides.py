@@ -64,7 +64,7 @@ def test_a_diagnosis_from_before_there_were_counters_is_made_anew_or_refused(tmp
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not a diagnosis"),
+        ("", "is empty"),
         ('{"schema": 1, "verdict": {"cl', "not a diagnosis"),
         ('{"schema": 99}', "schema 99"),
     ],

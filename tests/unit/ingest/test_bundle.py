@@ -141,7 +141,7 @@ def test_a_newer_format_names_the_version_that_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "empty, cut off"),
+        (b"", "is empty"),
         (b'{"format": 1, "comm', "cut off"),
         (b'{"a": 1}', "no format number"),
         (b"[]", "no format number"),

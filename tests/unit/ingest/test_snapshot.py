@@ -234,7 +234,6 @@ def test_a_gzip_of_a_long_history_may_grow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "cut off"),
         (b"hello", "not a pickle"),
         (pickle.dumps({"segments": [1] * 100})[:-40], "cut off|not a pickle"),
         (gzip.compress(pickle.dumps({"segments": []}), mtime=0)[:20], "cut off"),
@@ -262,8 +261,11 @@ def test_what_is_no_snapshot_is_refused_with_the_reason(tmp_path: Path, content:
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_snapshot(tmp_path / "none.pickle")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder, not a file"):
         read_snapshot(tmp_path)
+    (tmp_path / "empty.pickle").touch()
+    with pytest.raises(InputError, match="is empty"):
+        read_snapshot(tmp_path / "empty.pickle")
 
 
 # ------------------------------------------------------------------------------- as part of a bundle

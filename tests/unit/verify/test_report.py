@@ -186,7 +186,7 @@ def test_what_is_no_verification_is_refused(content: str, said: str, tmp_path: P
 
 
 def test_a_folder_without_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Cannot read"):
+    with pytest.raises(InputError, match="does not exist"):
         load_verification(tmp_path)
 
 
