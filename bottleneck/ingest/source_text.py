@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..model.file_names import named, path_of
+
 if TYPE_CHECKING:
     from ..model.run import Run, SourceSite
 
@@ -26,7 +28,7 @@ def line_text(site: SourceSite, run: Run) -> str:
         began = dt.datetime.fromisoformat(run.created.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return ""
-    lines = _lines(str(Path(run.cwd) / site.file), began)
+    lines = _lines(str(path_of(run.cwd) / named(site.file)), began)
     return lines[site.line - 1].strip()[:_WIDTH] if 0 < site.line <= len(lines) else ""
 
 

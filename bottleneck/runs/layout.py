@@ -17,6 +17,7 @@ import msgspec
 from .. import __version__
 from ..errors import RunFolderError
 from ..model.documents import RUN_FILE, read_run
+from ..model.file_names import json_of
 from ..model.run import Run, ScriptOutcome
 from .launch import name_signal
 from .store import RAW_RECORDS, Store, publish, write_atomically
@@ -99,7 +100,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     if run.outcome.how != "running":
         return run.outcome
     outcome = _end_of(returncode)
-    write_atomically(path / RUN_FILE, msgspec.json.encode(msgspec.structs.replace(run, outcome=outcome)))
+    write_atomically(path / RUN_FILE, json_of(msgspec.structs.replace(run, outcome=outcome)))
     return outcome
 
 
