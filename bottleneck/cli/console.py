@@ -5,14 +5,17 @@ In: a sentence. Out: a line on stderr.
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 __all__ = ["say", "silent"]
 
 
 def say(text: str) -> None:
-    """Write a line marked as ours: the script writes to stderr too."""
-    click.echo(f"bottleneck: {text}", err=True)
+    """Write a line marked as ours: the script writes to stderr too. It may be full or closed."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"bottleneck: {text}", err=True)
 
 
 def silent(_text: str) -> None:
