@@ -23,7 +23,10 @@ from .errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MOST_DEPTH", "decode_json", "is_file", "open_file", "read_file", "read_json", "read_toml"]
+__all__ = [
+    "MOST_DEPTH", "decode_json", "is_file", "json_of", "named", "open_file", "path_of", "read_file",
+    "read_json", "read_toml",
+]  # fmt: skip
 
 MOST_BYTES = 256 * 2**20
 """Of our own documents: the largest are megabytes."""
@@ -40,6 +43,8 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_WRITTEN_OUT = re.compile(r"\\ud(c[89a-f][0-9a-f])")
+"""A byte of a file's name that is not UTF-8: Python has a lone surrogate for it, which JSON cannot hold."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"{}[]")))
 _LONG_KEY = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_DEPTH}}}")
@@ -180,3 +185,34 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}.") from None
     return tables
+
+
+# -- names that are not UTF-8, in documents that must be ------------------------------------------------
+
+
+def json_of(record: object) -> bytes:
+    """Return a record or plain data as JSON."""
+    try:
+        return msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(record)))
+
+
+def named(text: str) -> str:
+    """Return the name that a document holds, as Python and the system know it."""
+    return _WRITTEN_OUT.sub(lambda found: chr(int("d" + found[1], 16)), text)
+
+
+def path_of(text: str) -> Path:
+    """Return the path that a document holds."""
+    return Path(named(text))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ScriptError
 from ..model.codes import BottleneckClass
 from ..model.words import shown
 from ..runs.plan import Plan
@@ -59,7 +58,9 @@ def command(
     bottleneck diagnose --steps 4 -m package.train config.yaml
     torchrun --nproc-per-node 4 -m torch_bottleneck diagnose train.py
 
-    Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined, 4 the script itself failed.
+    Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined, 4 the script itself failed, 130
+    interrupted. A script that exits by itself with another code than 0 hands it on; with --run-to-end
+    also after an exception (1) or a signal (128 + its number).
     """
     from ..runs.launch import launch
     from ..runs.place import choose_place
@@ -72,7 +73,7 @@ def command(
     place = choose_place(out, plan)
     attend = partial(_answer, place.working, plan.trial_seconds) if plan.trial_seconds else None
     run = run_script(plan, place=place, start=partial(launch, attend=attend), say=say)
-    ctx.exit(_conclude(run, format_=format_, verbose=plan.verbose))
+    ctx.exit(_conclude(run, plan, format_=format_))
 
 
 def _answer(working: Path, seconds: float) -> None:
@@ -85,13 +86,16 @@ def _answer(working: Path, seconds: float) -> None:
         answer_with_trials(folder, seconds)
 
 
-def _conclude(run: RunFolder, *, format_: str, verbose: bool) -> int:
-    """Analyse the run folder, report, and return the exit code."""
+def _conclude(run: RunFolder, plan: Plan, *, format_: str) -> int:
+    """Analyse the run folder, report, and return the exit code.
+
+    Everything is on disk before anything is printed: the streams may be closed or full.
+    """
     from ..runs.layout import holds_steps
 
-    failed = run.failed
+    failed = run.exit_code(run_to_end=plan.run_to_end)
     if run.folder is None:
-        return ScriptError.exit_code if failed else 0
+        return failed
     if run.ended_by_ctrl_c:
         raise KeyboardInterrupt
     if run.missing:
@@ -100,19 +104,20 @@ def _conclude(run: RunFolder, *, format_: str, verbose: bool) -> int:
         say(run.failure)
         if not holds_steps(run.folder):
             say(f"nothing was measured before that. The files of the run are in {shown(run.folder)}")
-            return ScriptError.exit_code
+            return failed
     from ..diagnose import diagnose_paths
     from ..reporters.output import print_diagnosis, save
     from ..review.logdir import prepare_beside
 
     diagnosis = diagnose_paths([run.folder])
     save(diagnosis, run.folder)
-    print_diagnosis(diagnosis, format_, verbose=verbose)
-    for problem in prepare_beside(diagnosis, run.folder):
+    problems = prepare_beside(diagnosis, run.folder)
+    print_diagnosis(diagnosis, format_, verbose=plan.verbose)
+    for problem in problems:
         say(problem)
     say(f"run folder: {shown(run.folder)} (report.html opens in a browser)")
     if failed:
-        return ScriptError.exit_code
+        return failed
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     # A launcher treats any exit code except 0 as a failed job and kills the other ranks.
     return 3 if undetermined and run.world_size == 1 else 0

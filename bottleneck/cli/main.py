@@ -8,6 +8,7 @@ In: command-line arguments. Out: an exit code.
     4  the user's script itself failed
     1  a regression (`gate`, `compare`), no match (`catalog search`), or a bug of ours with its traceback
     130  interrupted
+    any other: that of a script that `diagnose` ran (`RunFolder.exit_code`)
 """
 
 from __future__ import annotations

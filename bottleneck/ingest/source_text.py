@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..files import read_file
+from ..files import named, path_of, read_file
 
 if TYPE_CHECKING:
     from ..model.run import Run, SourceSite
@@ -29,7 +29,7 @@ def line_text(site: SourceSite, run: Run) -> str:
         began = dt.datetime.fromisoformat(run.created.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return ""
-    lines = _lines(str(Path(run.cwd) / site.file), began)
+    lines = _lines(str(path_of(run.cwd) / named(site.file)), began)
     return lines[site.line - 1].strip()[:_WIDTH] if 0 < site.line <= len(lines) else ""
 
 

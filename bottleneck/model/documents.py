@@ -10,12 +10,12 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ..errors import InputError, RunFolderError
-from ..files import decode_json, is_file, read_file
+from ..files import decode_json, is_file, json_of, read_file
 from .diagnosis import SCHEMA, Diagnosis
 from .run import RUN_FORMAT, Run
 from .verify import VERIFY_SCHEMA, Verification
@@ -55,23 +55,7 @@ class _Stamp(msgspec.Struct):
 
 def document_text(document: msgspec.Struct) -> str:
     """Return the record as indented JSON."""
-    try:
-        data = msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        # A path or argument that is not UTF-8 has lone surrogates in Python, which JSON cannot hold.
-        data = msgspec.json.encode(_encodable(msgspec.to_builtins(document)))
-    return msgspec.json.format(data, indent=2).decode() + "\n"
-
-
-def _encodable(value: Any) -> Any:
-    r"""Return the same document with every lone surrogate written out as \udcXX."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
-    return value
+    return msgspec.json.format(json_of(document), indent=2).decode() + "\n"
 
 
 def run_files(folder: Path) -> list[Path]:

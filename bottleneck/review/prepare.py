@@ -116,6 +116,7 @@ def _free_name(path: Path, taken: set[str]) -> str:
     # Not resolved: a link is named by whoever made it.
     whole = os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119
     stem = whole.partition(".")[0] or whole.strip(".") or "run"
+    stem = os.fsencode(stem).decode("utf-8", "replace")  # TensorBoard's files have names of UTF-8
     name, number = stem, 2
     while name in taken:
         name, number = f"{stem}-{number}", number + 1

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["answer", "ask", "find_question"]
+__all__ = ["TRIALS", "answer", "ask", "find_question"]
 
+TRIALS = "trials"
+"""Artefact that a process states once it has captured everything and tries fixes."""
 _QUESTION = ".to-try"
 _ANSWER = ".trials"
 _POLL_SECONDS = 0.02

@@ -16,8 +16,10 @@ import msgspec
 
 from .. import __version__
 from ..errors import RunFolderError
+from ..files import json_of
 from ..model.documents import RUN_FILE, read_run
 from ..model.run import Run, ScriptOutcome
+from .asking import TRIALS
 from .launch import name_signal
 from .store import RAW_RECORDS, Store, publish, write_atomically
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 __all__ = [
-    "TRIALS",
     "collect",
     "first_run",
     "has_steps",
@@ -43,8 +44,6 @@ __all__ = [
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
-TRIALS = "trials"
-"""Artefact that a process states once it has captured everything and tries fixes."""
 _NO_RECORD = "the run left no record: its folder was removed meanwhile, or could not be written"
 POLL_SECONDS = 0.1
 
@@ -106,7 +105,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
         # All was captured, and the script was to be stopped after the trials.
         how = outcome.exception or "the process ended"
         outcome = ScriptOutcome(how="stopped", notes=[f"{how} while fixes were tried in it"])
-    write_atomically(path / RUN_FILE, msgspec.json.encode(msgspec.structs.replace(run, outcome=outcome)))
+    write_atomically(path / RUN_FILE, json_of(msgspec.structs.replace(run, outcome=outcome)))
     return outcome
 
 

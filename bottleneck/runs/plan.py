@@ -6,6 +6,8 @@ or by pickling (to the processes that the script itself starts).
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from ..model.verify import Trial
@@ -61,11 +63,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_plan(plan: Plan) -> str:
-    """Return the plan as one line of JSON, without `args`, which travel as real arguments.
+    """Return the plan as one line of ASCII, without `args`, which travel as real arguments.
 
-    Arguments of a process may contain bytes that are not valid UTF-8; JSON cannot.
+    Names of files may contain bytes that are not UTF-8, which Python's own JSON keeps.
     """
-    return msgspec.json.encode(msgspec.structs.replace(plan, args=())).decode()
+    return json.dumps(msgspec.to_builtins(msgspec.structs.replace(plan, args=()), str_keys=True))
 
 
 def decode_plan(text: str, *, args: tuple[str, ...] = ()) -> Plan:
@@ -74,4 +76,4 @@ def decode_plan(text: str, *, args: tuple[str, ...] = ()) -> Plan:
     Raises:
         msgspec.ValidationError: the text is not a plan.
     """
-    return msgspec.structs.replace(msgspec.json.decode(text, type=Plan), args=args)
+    return msgspec.structs.replace(msgspec.convert(json.loads(text), Plan, str_keys=True), args=args)

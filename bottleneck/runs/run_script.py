@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..errors import ScriptError
 from ..model.words import shown
 from .launch import launch, name_signal
 from .layout import collect, record_end, report_done, wait_for_ranks
@@ -50,10 +51,21 @@ class RunFolder:
         """The signal ended the process, which did not handle it."""
         return self.ended.returncode == -signal.SIGINT
 
-    @property
-    def failed(self) -> bool:
-        """The script failed; whatever ends it while fixes are tried in it is no failure of its own."""
-        return bool(self.ended.returncode) and self.outcome.how != "stopped"
+    def exit_code(self, *, run_to_end: bool) -> int:
+        """Return what the script's end makes of the command's exit code; 0 leaves it to the diagnosis.
+
+        Args:
+            run_to_end: the command stands in for `python train.py`, so any end of the script is its own.
+                Otherwise the script was to be stopped, and one that fails before is a failed measurement.
+        """
+        returncode = self.ended.returncode
+        if self.outcome.how == "stopped":
+            # Whatever ends it while fixes are tried in it is no failure of its own.
+            return 0
+        if returncode and not run_to_end and self.outcome.how != "exited":
+            return ScriptError.exit_code
+        # A signal as shells report it.
+        return returncode if returncode >= 0 else 128 - returncode
 
     @property
     def absence(self) -> str:

@@ -10,12 +10,13 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ..clocks import epoch_ns
+from ..files import json_of
 from ..model.run import Artefact, Run
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Store:
     """Writes one run folder; every method is safe to call from any thread.
 
     Only the process that made the store writes: a forked child that inherits it is ignored, so
-    that it cannot finish its parent's folder.
+    that it cannot finish its parent's folder, or wait for a lock that one of its parent's threads held.
     """
 
     def __init__(self, folder: Path | str, *, run: Run | None = None) -> None:
@@ -99,7 +100,7 @@ class Store:
             target = base / kind
             target.mkdir(parents=True, exist_ok=True)
             return target
-        stem = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
+        stem = f"{socket.gethostname()}_{os.getpid()}.{epoch_ns()}"
         if kind == "trace":
             # Not `.pt.trace.json`: TensorBoard's profiler tab would show it beside the adapted copy
             # (review/dialect.py), with the wrong figures that the copy is there to put right.
@@ -140,6 +141,8 @@ class Store:
                 if file.is_relative_to(self.working)
                 else file.as_posix()
             )
+        if not self._is_mine():
+            return
         with self._lock:
             entry = Artefact(status=status, path=relative, reason=reason, bytes=size)
             self.update(artefacts={**self._run.artefacts, name: entry})
@@ -150,12 +153,16 @@ class Store:
         Raises:
             TypeError: not a field of `Run`.
         """
+        if not self._is_mine():
+            return
         with self._lock:
             self._run = msgspec.structs.replace(self._run, **fields)
             self._write()
 
     def warn(self, text: str) -> None:
         """Add a warning for the report, once."""
+        if not self._is_mine():
+            return
         with self._lock:
             if text not in self._run.warnings:
                 self.update(warnings=[*self._run.warnings, text])
@@ -164,7 +171,7 @@ class Store:
         """Write `<name>.json` (a msgspec struct or plain data) and mark the artefact ok."""
         target = self.path(name)
         if self._is_mine():
-            write_atomically(target, msgspec.json.format(msgspec.json.encode(obj)))
+            write_atomically(target, msgspec.json.format(json_of(obj)))
             self.artefact(name, "ok", path=target)
         return target
 
@@ -174,9 +181,9 @@ class Store:
         Returns:
             The run folder: the wished name, or that name with a number when it was taken.
         """
+        if not self._is_mine():
+            return self.folder
         with self._lock:
-            if not self._is_mine():
-                return self.folder
             self.update(outcome=outcome)
             if not self._finished:
                 self.folder = publish(self.working, self.folder)
@@ -188,8 +195,6 @@ class Store:
 
     def _write(self) -> None:
         """Write run.json. It is called in the script's own loop, which a full disk must not end."""
-        if not self._is_mine():
-            return
         try:
             self._write_run()
         except OSError as error:
@@ -199,7 +204,7 @@ class Store:
 
     def _write_run(self) -> None:
         base = self.folder if self._finished else self.working
-        data = msgspec.json.encode(self._run)
+        data = json_of(self._run)
         try:
             write_atomically(base / "run.json", data)
         except FileNotFoundError:

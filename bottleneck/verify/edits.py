@@ -17,6 +17,7 @@ import msgspec
 
 from ..catalog.registry import by_id
 from ..errors import InputError
+from ..files import named, path_of
 from ..model.fix import CodeEdit, KeywordEdit, RemovalEdit, StatementEdit
 from ..model.run import JsonValue, SourceSite
 from ..model.verify import Applied, Edit, Verification
@@ -43,7 +44,7 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     applied = _last_applied(fix, verification)
     base = Edit(fix=fix, what=entry.what_to_change, code=entry.code)
     if _statement_of(fix) is not None:
-        script = script_file(Path(verification.cwd), verification.script, verification.module)
+        script = script_file(path_of(verification.cwd), verification.script, verification.module)
         if script is None:
             return [msgspec.structs.replace(base, reason="the script's own file is not known")]
         return [
@@ -81,7 +82,7 @@ def _without_call(edits: Sequence[CodeEdit], sites: Sequence[SourceSite]) -> str
 
 def _line_at(site: SourceSite) -> str:
     try:
-        return Path(site.file).read_text("utf-8").splitlines()[site.line - 1]
+        return path_of(site.file).read_text("utf-8").splitlines()[site.line - 1]
     except (OSError, UnicodeDecodeError, IndexError):
         return ""
 
@@ -98,14 +99,14 @@ def _last_applied(fix: str, verification: Verification) -> Applied | None:
 def script_file(cwd: Path, script: str | None, module: str | None) -> Path | None:
     """Return the file that is run; for a module, its file as found from the working folder."""
     if script is not None:
-        return cwd / script
+        return cwd / named(script)
     path = cwd.joinpath(*str(module).split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
 
 
 def _with_diff(edit: Edit, verification: Verification) -> Edit:
     assert edit.where is not None
-    file = Path(edit.where.file)
+    file = path_of(edit.where.file)
     try:
         old = _read(file)
         new = _edited(edit, old)
@@ -113,7 +114,7 @@ def _with_diff(edit: Edit, verification: Verification) -> Edit:
         return msgspec.structs.replace(edit, reason=str(error))
     if new == old:
         return msgspec.structs.replace(edit, already=True, reason="the source already has it")
-    return msgspec.structs.replace(edit, diff=_diff(file, old, new, root=Path(verification.cwd)))
+    return msgspec.structs.replace(edit, diff=_diff(file, old, new, root=path_of(verification.cwd)))
 
 
 def _read(file: Path) -> str:
@@ -168,7 +169,7 @@ def changed_sources(edits: Iterable[Edit]) -> dict[Path, tuple[str, str]]:
     able = [edit for edit in edits if edit.diff and edit.where is not None]
     for edit in sorted(able, key=_from_below):
         assert edit.where is not None
-        file = Path(edit.where.file)
+        file = path_of(edit.where.file)
         old, now = changed.get(file) or (_read(file),) * 2
         changed[file] = (old, _edited(edit, now))
     return changed

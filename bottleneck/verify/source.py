@@ -20,6 +20,7 @@ import msgspec
 
 from .. import __version__
 from ..errors import InputError, ScriptError, UsageError
+from ..files import named, path_of
 from ..model.documents import (
     DIAGNOSIS_FILE,
     VERIFY_FILE,
@@ -119,11 +120,11 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
     if (folder / VERIFY_FILE).is_file():
         state = load_verification(folder)
         target = Target(
-            script=state.script,
+            script=named(state.script) if state.script is not None else None,
             module=state.module,
-            args=state.args,
+            args=tuple(map(named, state.args)),
             launcher=launcher or state.launcher,
-            cwd=_existing(Path(state.cwd), folder),
+            cwd=_existing(path_of(state.cwd), folder),
         )
         return Source(
             target=target, verification=folder, foreign=_foreign(folder, folder / VERIFY_FILE, state.place)
@@ -166,16 +167,16 @@ def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:
             f"{folder} does not record which script it ran.",
             remedy="Name the script: bottleneck verify train.py",
         )
-    first, arguments = run.command[0], tuple(run.command[1:])
-    cwd = _existing(Path(run.cwd), folder)
+    first, *arguments = map(named, run.command)
+    cwd = _existing(path_of(run.cwd), folder)
     if first.startswith("-m "):
-        return Target(module=first.removeprefix("-m "), args=arguments, launcher=launcher, cwd=cwd)
+        return Target(module=first.removeprefix("-m "), args=tuple(arguments), launcher=launcher, cwd=cwd)
     if not (cwd / first).is_file():
         raise InputError(
             f"The script of {folder} no longer exists: {cwd / first}.",
             remedy="Name it: bottleneck verify --fix FIX train.py",
         )
-    return Target(script=first, args=arguments, launcher=launcher, cwd=cwd)
+    return Target(script=first, args=tuple(arguments), launcher=launcher, cwd=cwd)
 
 
 def _existing(cwd: Path, folder: Path) -> Path:

@@ -84,7 +84,7 @@ def runs() -> list[dict[str, Any]]:
 def snapshots() -> list[Any]:
     """Return the contents of memory snapshots."""
     files = [file for name in SNAPSHOTS for file in (RECORDED / name).glob("memory/*.oom.snapshot.pickle.gz")]
-    found = [pickle.loads(gzip.decompress(file.read_bytes())) for file in files]  # noqa: S301 - our own
+    found = [pickle.loads(gzip.decompress(file.read_bytes())) for file in files]
     return [json.loads(json.dumps(content)) for content in found]  # nothing in it twice
 
 

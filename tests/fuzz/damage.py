@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["damaged", "damaged_bytes", "as_json", "as_pickle", "as_toml"]
+__all__ = ["as_json", "as_pickle", "as_toml", "damaged", "damaged_bytes"]
 
 _DEEP = "\ue000deep:%d\ue000"
 """Stands for so many lists within each other, which no encoder would write."""
@@ -49,7 +49,9 @@ def _blown(value: Any, draw: Any) -> Any:
         factor = draw(st.sampled_from([0, -1, 2, 1000, 1e-9, 1e9, 1e30]))
         return draw(st.sampled_from([*_NUMBERS, value * factor]))
     if isinstance(value, str):
-        return draw(st.sampled_from([value * 1000, value + "x" * 100_000, "a::" * 5_000, "<" * 3_000, value * 2]))
+        return draw(
+            st.sampled_from([value * 1000, value + "x" * 100_000, "a::" * 5_000, "<" * 3_000, value * 2])
+        )
     if isinstance(value, list):
         return value * draw(st.sampled_from([2, 10, 100])) if len(value) < 200 else value * 2
     if isinstance(value, dict):
@@ -78,7 +80,9 @@ def _change(root: Any, draw: Any) -> None:
     elif kind == "blow up":
         holder[key] = _blown(value, draw)
     elif kind == "rename" and isinstance(holder, dict):
-        holder[draw(st.sampled_from(["", "ph", "format", "x" * 1000, "\x1b[2J", f"{key}2"]))] = holder.pop(key)
+        holder[draw(st.sampled_from(["", "ph", "format", "x" * 1000, "\x1b[2J", f"{key}2"]))] = holder.pop(
+            key
+        )
     else:  # swap, copy, and whatever does not fit the place
         other = _places(root, draw)
         if other is None:
@@ -142,7 +146,11 @@ def as_toml(value: Any) -> bytes:
 
     def written(item: Any) -> str:
         if isinstance(item, dict):
-            return "{" + ", ".join(f"{json.dumps(str(key))} = {written(inner)}" for key, inner in item.items()) + "}"
+            return (
+                "{"
+                + ", ".join(f"{json.dumps(str(key))} = {written(inner)}" for key, inner in item.items())
+                + "}"
+            )
         if isinstance(item, list):
             return "[" + ", ".join(map(written, item)) + "]"
         return "''" if item is None else json.dumps(item)

@@ -14,13 +14,13 @@ import resource
 import shutil
 import signal
 import sys
-import tomllib
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -96,7 +96,9 @@ def check(*words: str | Path) -> None:
         kept = Path(os.environ["FUZZ_KEEP"]) / "-".join((*lines[0], str(words[0]))).replace("/", ".")
         if not kept.exists():
             shutil.copytree(Path.cwd(), kept)
-            (kept / "command.txt").write_text(" ".join(os.path.relpath(w) if isinstance(w, Path) else w for w in words))
+            (kept / "command.txt").write_text(
+                " ".join(os.path.relpath(w) if isinstance(w, Path) else w for w in words)
+            )
             (kept / "told.txt").write_text(told)
 
 

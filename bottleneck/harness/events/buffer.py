@@ -10,11 +10,11 @@ exception out of an optimizer) ends the holding.
 from __future__ import annotations
 
 from threading import get_ident
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from ...clocks import perf_counter_ns
 from ..torch_private import is_traced_module
 from .table import BACKWARD, COLLECTED, EVALUATION, FETCH, FORWARD, LABEL, OPTIMIZER, UPDATE_ELSEWHERE
 
@@ -35,7 +35,7 @@ PARTS_HELD = 16_000
 
 if TYPE_CHECKING:
     Entry = tuple[Event, bool, int, Any]
-    """An event, whether it begins, time.perf_counter_ns() of it, and what the table says it says."""
+    """An event, whether it begins, perf_counter_ns() of it, and what the table says it says."""
 else:
     Entry = tuple
 
@@ -49,7 +49,7 @@ class Observer(Protocol):
         Args:
             event: which.
             subject: the module, optimizer, name, ... that it is about.
-            now: time.perf_counter_ns().
+            now: perf_counter_ns().
             paused: work of ours lies between `now` and this call.
         """
 

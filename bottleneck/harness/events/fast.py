@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import weakref
 from threading import get_ident
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...clocks import perf_counter_ns
 from .. import torch_private
 from .buffer import BEGINS, ENDS
 from .table import BACKWARD, FETCH, FORWARD, OPTIMIZER, ZERO_GRAD

@@ -165,40 +165,44 @@ class Hooks:
     # -- the wrappers --------------------------------------------------------------------------
 
     def _watch(
-        self, event: Event, about: Callable[[Args, Kwargs], Any] | None = None
+        self, event: Event, about: Callable[[Any, Args, Kwargs], Any] | None = None
     ) -> Callable[[Function], Function]:
         """Return what wraps a function whose calls are events.
 
         Args:
             event: which one.
-            about: returns from the arguments what it is about, or None where the call is no such event;
-                without it, it is about the first argument.
+            about: returns from the first argument and the others what it is about, or None where the call
+                is no such event; without it, it is about the first argument.
         """
         buffer, range_of = self._buffer, torch_private.record_function
         calls_module = event is FORWARD
 
         def make(original: Function) -> Function:
-            def call(*args: Any, **kwargs: Any) -> Any:
+            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
                 # is_compiling() must come first: dynamo would guard on the rest.
                 if _is_compiling() or (calls_module and buffer.busy):
-                    return original(*args, **kwargs)
-                subject = args[0] if about is None else about(args, kwargs)
+                    return original(self, *args, **kwargs)
+                subject = self if about is None else about(self, args, kwargs)
                 begun = None if subject is None else buffer.begin(event, subject)
                 if begun is None:
-                    return original(*args, **kwargs)
+                    return original(self, *args, **kwargs)
                 result, guard = None, buffer.guard
                 try:
                     if guard is not None:
-                        result = guard(begun, original, args, kwargs)
+                        result = guard(begun, original, (self, *args), kwargs)
                     elif autograd_profiler._is_profiler_enabled:
                         with range_of(begun.phase):
-                            result = original(*args, **kwargs)
+                            result = original(self, *args, **kwargs)
                     else:
-                        result = original(*args, **kwargs)
+                        result = original(self, *args, **kwargs)
                 finally:
                     buffer.end(begun, subject, result)
                 return result
 
+            if calls_module:
+                # With stacks, torch's profiler takes every frame of the code behind `nn.Module.__call__`
+                # for a module's and reads its local `self`: no other wrapper may share that code.
+                call.__code__ = call.__code__.replace()
             return call
 
         return make
@@ -257,20 +261,20 @@ def _call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 # -- what an event is about ------------------------------------------------------------------------
 
 
-def _accumulates(args: Args, kwargs: Kwargs) -> bool | None:
-    return bool(kwargs.get("accumulate_grad", False)) if torch_private.is_real_loss(args[0]) else None
+def _accumulates(outputs: Any, _args: Args, kwargs: Kwargs) -> bool | None:
+    return bool(kwargs.get("accumulate_grad", False)) if torch_private.is_real_loss(outputs) else None
 
 
-def _set_to_none(args: Args, kwargs: Kwargs) -> bool:
-    return bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else True))
+def _set_to_none(_optimizer: Any, args: Args, kwargs: Kwargs) -> bool:
+    return bool(kwargs.get("set_to_none", args[0] if args else True))
 
 
-def _scaler_and_optimizer(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
-    return args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
+def _scaler_and_optimizer(scaler: Any, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
+    return scaler, args[0] if args else kwargs.get("optimizer")
 
 
-def _moves(args: Args, kwargs: Kwargs) -> bool | None:
-    return True if args[0].device.type == "cpu" and goes_to_device(args[1:], kwargs) else None
+def _moves(tensor: Any, args: Args, kwargs: Kwargs) -> bool | None:
+    return True if tensor.device.type == "cpu" and goes_to_device(args, kwargs) else None
 
 
 def goes_to_device(args: Args, kwargs: Kwargs) -> bool:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
+from ...clocks import epoch_ns, perf_counter_ns
 from ...model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
 from ..events.replacing import Replacements
 from ..imports import ImportWatch
@@ -372,7 +372,7 @@ def _on_our_clock(epoch_seconds: float | None) -> int | None:
     """Return a time since the epoch on the clock of the step times (perf_counter_ns)."""
     if epoch_seconds is None:
         return None
-    return int(epoch_seconds * 1e9) - time.time_ns() + time.perf_counter_ns()
+    return int(epoch_seconds * 1e9) - epoch_ns() + perf_counter_ns()
 
 
 def _seconds(metric: Any) -> float | None:

@@ -19,6 +19,7 @@ from torch import profiler
 from ...model.flops import COUNTED, count_flops
 from ...model.run import FlopCount
 from ...runs.store import reason_of
+from .. import profile_forks
 from ..torch_private import operator_calls
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class FlopStep:
             activities=[profiler.ProfilerActivity.CPU], record_shapes=True, acc_events=False
         )
         self.busy = True
+        profile_forks.profile_begins()
         try:
             self._profile.start()
         finally:
@@ -106,6 +108,16 @@ class FlopStep:
             by_operator=by_operator,
             operators=sorted(COUNTED),
         )
+
+    def forked(self) -> None:
+        """This process is a fork, and the recording is its parent's."""
+        if self._profile is not None:
+            profile_forks.record_nothing()
+
+    def end_inherited(self) -> None:
+        """This process is a fork that is to be captured itself: nothing of its parent's may be on."""
+        if self._profile is not None:
+            profile_forks.end_inherited(self._profile)
 
     def abandon(self, store: Store | None = None, *, reason: str = "") -> None:
         """Stop without a count, so that nothing goes on recording; the reason goes to `store`."""

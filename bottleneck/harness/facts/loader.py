@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 import traceback
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
+from ...clocks import perf_counter_ns
 from ...model.run import LoaderFacts, SourceSite
 from ...runs.store import RAW_RECORDS
 from ..events.replacing import Replacements
@@ -181,7 +181,7 @@ class LoaderWatch:
 
     def _make_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:  # noqa: N807 - stands in for it
-            begun = time.perf_counter_ns()
+            begun = perf_counter_ns()
             known: LoaderRecord | None = None
             with contextlib.suppress(Exception):
                 known = self._loader_of(loader)
@@ -234,7 +234,7 @@ class LoaderWatch:
             known = LoaderRecord(len(self._loaders), told_by_iterator(iterator, len(self._loaders)))
             self._loaders.append(known)
             known.iterators = 1
-            found = self._iterations[iterator] = _Iteration(iterator, known, time.perf_counter_ns())
+            found = self._iterations[iterator] = _Iteration(iterator, known, perf_counter_ns())
             found.begun_ns = None
         return found
 

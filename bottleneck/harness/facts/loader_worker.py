@@ -12,10 +12,10 @@ import contextlib
 import json
 import os
 import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...clocks import perf_counter_ns
 from ..lines.line_sampler import LineSampler
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def time_fetcher(
         sampler: told when producing begins and ends; its lines tell what is slow in it.
     """
     fetch, collate = fetcher.fetch, fetcher.collate_fn
-    clock = time.perf_counter_ns
+    clock = perf_counter_ns
     collating = 0
 
     def timed_collate(data: Any) -> Any:

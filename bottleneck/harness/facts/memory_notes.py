@@ -8,13 +8,12 @@ done only while the memory window is open, or when an allocation has failed.
 from __future__ import annotations
 
 import contextlib
-import time
 import weakref
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...clocks import epoch_ns, perf_counter_ns
 from ...model.snapshot import NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes, NotedOwners
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class NoteBook:
         """The memory window closes; return what was noted."""
         self._look_at_all()
         log, self._clock.log = self._clock.log or [], None
-        offset = time.time_ns() - perf_counter_ns()
+        offset = epoch_ns() - perf_counter_ns()
         log.sort(key=lambda entry: (entry[1], -entry[2]))
         rows, self.rows = self.rows, []
         return MemoryNotes(
@@ -157,7 +156,7 @@ class NoteBook:
         return [root for root in (reference() for reference in self._roots) if root is not None]
 
     def _note(self, owner: Owner, tensors: Iterable[Any]) -> None:
-        at_us = time.time_ns() // 1000
+        at_us = epoch_ns() // 1000
         device: list[int] = []
         address: list[int] = []
         size: list[int] = []

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
+from ...clocks import epoch_ns
+from ...files import json_of
 from ...model.run import SourceSite
 from ...model.snapshot import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
 from ...runs.store import write_atomically
@@ -106,7 +107,7 @@ class FailureWatch:
             self._target = plain.with_name(stem + FAILURE_SUFFIX)
         notes = self._book.failed(failure)
         torch.cuda.memory._dump_snapshot(str(self._target))
-        write_atomically(notes_path(self._target), msgspec.json.encode(notes))
+        write_atomically(notes_path(self._target), json_of(notes))
         self._store.artefact(ARTEFACT, "ok", path=self._target)
 
 
@@ -119,7 +120,7 @@ def _failure(
 ) -> NotedFailure:
     phase, step, window, thread = where
     return NotedFailure(
-        at_us=time.time_ns() // 1000,
+        at_us=epoch_ns() // 1000,
         device=device,
         requested_bytes=requested,
         limit_bytes=limit,

@@ -10,10 +10,11 @@ submodule and step.
 from __future__ import annotations
 
 from statistics import median
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from ...clocks import perf_counter_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ precision and current stream are as before.
 from __future__ import annotations
 
 from statistics import median
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import torch
 
+from ...clocks import perf_counter_ns
 from .. import torch_private
 
 if TYPE_CHECKING:

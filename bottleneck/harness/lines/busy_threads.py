@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...clocks import monotonic
 from ...model.run import BUSY_THREAD, SiteTime, SourceSite
 from .sites import user_frame_of
 
@@ -46,7 +46,7 @@ class BusyThreads:
             but: threads that do not count: the training thread and the one that looks.
         """
         if self._began is None:
-            self._began = (time.monotonic(), _processor_seconds())
+            self._began = (monotonic(), _processor_seconds())
         if len(frames) > MOST_THREADS:
             return
         for thread, frame in frames.items():
@@ -60,7 +60,7 @@ class BusyThreads:
         if self._began is None:
             return []
         since, before = self._began
-        passed, used = time.monotonic() - since, _processor_seconds()
+        passed, used = monotonic() - since, _processor_seconds()
         if passed < SHORTEST_SECONDS:
             return []
         out = []

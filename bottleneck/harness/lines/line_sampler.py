@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
+from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
 from .sites import is_library
 from .switching import short_switches
@@ -61,16 +61,16 @@ class LineSampler:
         self.wants = False
 
     def _sample(self) -> None:
-        idle_since = time.monotonic()
+        idle_since = monotonic()
         try:
             with short_switches():
-                while self.wants and time.monotonic() - idle_since < IDLE_SECONDS:
-                    time.sleep(INTERVAL_SECONDS)
+                while self.wants and monotonic() - idle_since < IDLE_SECONDS:
+                    sleep(INTERVAL_SECONDS)
                     producer = self._producer
                     frame = sys._current_frames().get(producer) if producer is not None else None
                     if frame is None:
                         continue
-                    idle_since = time.monotonic()
+                    idle_since = monotonic()
                     line = _user_line(frame)
                     self.taken += 1
                     if self.taken >= self._enough:

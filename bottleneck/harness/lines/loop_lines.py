@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...clocks import monotonic, sleep
 from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
 from .busy_threads import BusyThreads
 from .sites import is_library
@@ -113,10 +113,10 @@ class LoopLines:
     # -- the other thread ------------------------------------------------------------------------
 
     def _sample(self, thread: int) -> None:
-        until, own = time.monotonic() + PATIENCE_SECONDS, threading.get_ident()
+        until, own = monotonic() + PATIENCE_SECONDS, threading.get_ident()
         with short_switches():
-            while self._wanted and self._taken < ENOUGH and time.monotonic() < until:
-                time.sleep(INTERVAL_SECONDS)
+            while self._wanted and self._taken < ENOUGH and monotonic() < until:
+                sleep(INTERVAL_SECONDS)
                 phase = self._clock.innermost
                 if phase not in (None, "forward"):
                     continue

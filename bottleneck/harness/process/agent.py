@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from threading import get_ident
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...clocks import perf_counter_ns
 from .. import torch_private
 from ..events.buffer import EventBuffer
 from ..events.hooks import Hooks
@@ -146,10 +146,17 @@ class Agent:
         self._hooks.uninstall()
         presence.unregister(self)
 
-    def ignore_events(self) -> None:
-        """This process is a fork of the one that is watched: take no event any more."""
+    def forked(self) -> None:
+        """This process is a fork of the one that is watched: take no event, and record nothing.
+
+        The hooks stay, closed: compiled code guards on torch's table of them.
+        """
         self.buffer.close()
         self.released()
+        self.capture.forked()
+        self._failures.detach()
+        self._meter.garbage.uninstall()
+        self._loader_watch.uninstall()
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""

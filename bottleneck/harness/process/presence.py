@@ -5,6 +5,7 @@ In: agents whose hooks go in or come out. Out: the one that watches now, if any.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ def register(agent: Agent) -> None:
     """The hooks of this agent are about to go in."""
     _watching.append(weakref.ref(agent))
     # A forked data-loader worker has its parent's thread identity; it must not cut steps.
-    os.register_at_fork(after_in_child=_silence(weakref.ref(agent)))
+    os.register_at_fork(after_in_child=_in_child(weakref.ref(agent)))
 
 
 def unregister(agent: Agent) -> None:
@@ -36,12 +37,14 @@ def unregister(agent: Agent) -> None:
     _watching[:] = [watching for watching in _watching if watching() not in (None, agent)]
 
 
-def _silence(agent: weakref.ref[Agent]) -> Callable[[], None]:
+def _in_child(agent: weakref.ref[Agent]) -> Callable[[], None]:
     """Return what a forked child does with its parent's agent; a weak one, as it cannot be removed."""
 
-    def silence() -> None:
+    def forked() -> None:
         watching = agent()
-        if watching is not None:
-            watching.ignore_events()
+        # An error here would be printed to the child's stderr.
+        with contextlib.suppress(Exception):
+            if watching is not None:
+                watching.forked()
 
-    return silence
+    return forked

@@ -7,8 +7,9 @@ On a terminal one line is rewritten in place; elsewhere a plain line now and the
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
+
+from ...clocks import monotonic
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -48,7 +49,7 @@ class Progress:
     def window(self, name: str, planned: int | None) -> None:
         """Begin a window of `planned` steps (None or 0: not known)."""
         self._window, self._planned = name, planned or 0
-        self._last = time.monotonic()
+        self._last = monotonic()
         if self._quiet:
             return
         text = f"{name} window" + (f", {planned} steps" if planned else "")
@@ -61,7 +62,7 @@ class Progress:
         """Say that step `number` of the current window is done and took `ms`."""
         if self._quiet:
             return
-        now = time.monotonic()
+        now = monotonic()
         if now - self._last < (REWRITE_SECONDS if self._terminal else PLAIN_SECONDS):
             return
         self._last = now

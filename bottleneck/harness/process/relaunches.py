@@ -21,12 +21,12 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...clocks import monotonic, sleep
 from ...runs.launch import command_of
 from ..events.replacing import Replacements
 
@@ -133,8 +133,10 @@ def install(plan: Plan) -> None:
 
 
 def uninstall() -> None:
-    """Take the wrapper off again."""
+    """Take the wrapper off again, in a forked child: what was started is the parent's."""
     _replaced.undo()
+    _started.clear()
+    _unseen.clear()
 
 
 def unseen() -> tuple[str, ...]:
@@ -144,9 +146,9 @@ def unseen() -> tuple[str, ...]:
 
 def wait(seconds: float = SECONDS) -> None:
     """Let the other ranks finish their folders: they get SIGTERM when this process ends."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(rank.poll() is None for rank in _started):
-        time.sleep(0.05)
+    deadline = monotonic() + seconds
+    while monotonic() < deadline and any(rank.poll() is None for rank in _started):
+        sleep(0.05)
 
 
 def _may_train(command: object) -> str | None:

@@ -110,14 +110,19 @@ def prepare_module(name: str) -> tuple[types.ModuleType, types.CodeType]:
 
 
 def strip_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Return the traceback without frames of this package."""
-    if trace is None:
-        return None
-    rest = strip_frames(trace.tb_next)
+    """Return the traceback without frames of this package. It may be as deep as a recursion error's."""
     # `__file__` of an imported module may pass through a link; compare what python compiled.
-    if trace.tb_frame.f_code.co_filename.startswith((OURS, _ours_as_imported())):
-        return rest
-    return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+    ours = (OURS, _ours_as_imported())
+    kept: list[types.TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(ours):
+            kept.append(trace)
+        trace = trace.tb_next
+    rest = None
+    while kept:
+        entry = kept.pop()
+        rest = types.TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return rest
 
 
 def describe(error: BaseException) -> str:
@@ -198,18 +203,26 @@ def _show_without_our_frames() -> None:
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
     ) -> None:
-        seen: set[int] = set()
-        pending: list[BaseException | None] = [error.__cause__, error.__context__]
-        while pending:
-            inner = pending.pop()
-            if inner is not None and id(inner) not in seen:
-                seen.add(id(inner))
-                inner.__traceback__ = strip_frames(inner.__traceback__)
-                pending += [inner.__cause__, inner.__context__]
-        stripped = strip_frames(trace)
-        previous(kind, error.with_traceback(stripped), stripped)
+        # An error in a hook is shown before the error that it was called for: ours are not worth that.
+        with contextlib.suppress(Exception):
+            _strip_causes(error)
+            trace = strip_frames(trace)
+            error = error.with_traceback(trace)
+        previous(kind, error, trace)
 
     sys.excepthook = excepthook
+
+
+def _strip_causes(error: BaseException) -> None:
+    """Take our frames out of what led to an exception."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error.__cause__, error.__context__]
+    while pending:
+        inner = pending.pop()
+        if inner is not None and id(inner) not in seen:
+            seen.add(id(inner))
+            inner.__traceback__ = strip_frames(inner.__traceback__)
+            pending += [inner.__cause__, inner.__context__]
 
 
 def _ours_as_imported() -> str:

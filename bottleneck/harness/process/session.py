@@ -140,6 +140,7 @@ class Session:
         if self.agent is not None:
             with contextlib.suppress(Exception):
                 self.agent.uninstall()
+                self.agent.capture.end_inherited()
         if self._trial is not None:
             self._trial.uninstall()
             self._trial.finish()
@@ -247,11 +248,17 @@ class Session:
     def _after_fork(self) -> None:
         """In a forked child: what is not in place yet stays out, and signals act as without us.
 
-        A child that imports torch itself would be captured into its parent's folder, which may be
-        gone by then; and a worker that is terminated must die as it would without us.
+        A child that imports torch itself, or starts the script again, would be captured into its
+        parent's folder, which may be gone by then; and a worker that is terminated must die as it would
+        without us. A child that is to be observed gets a session of its own (`begin_in_child`).
         """
+        from . import children, relaunches
+
         self._watch.uninstall()
-        self.stopper.uninstall_signals()
+        self._dropped.uninstall()
+        children.uninstall()
+        relaunches.uninstall()
+        self.stopper.forked()
         if self._sigterm is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._sigterm)
 
@@ -326,7 +333,7 @@ def exit_code(error: SystemExit) -> int:
     """Return the exit code that python makes of a SystemExit."""
     if error.code is None:
         return 0
-    return error.code if isinstance(error.code, int) else 1
+    return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
 def is_out_of_memory(error: BaseException) -> bool:

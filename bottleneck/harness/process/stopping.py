@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, NoReturn
+
+from ...clocks import monotonic, sleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,9 +138,9 @@ class Stopper:
 
     def wait_for_thread(self) -> None:
         """Let a training thread that is being stopped run its `finally` blocks first."""
-        deadline = time.monotonic() + THREAD_SECONDS
-        while self._is_unwinding() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        deadline = monotonic() + THREAD_SECONDS
+        while self._is_unwinding() and monotonic() < deadline:
+            sleep(0.005)
 
     def _is_unwinding(self) -> bool:
         """Look at the thread itself: one whose join() was interrupted passes for ended (3.11)."""
@@ -157,6 +158,13 @@ class Stopper:
         """The process is not going to end because of us: call the watchdog off too."""
         self._released = True
         self._gone.set()
+
+    def forked(self) -> None:
+        """This process is a fork of the one that is to stop: signals act as without us, and it goes on."""
+        self.uninstall_signals()
+        # The watchdog is not here, and a lock of its may be.
+        self._released, self._gone = True, threading.Event()
+        self.reason, self.raises = None, 0
 
     # -- Ctrl-C ------------------------------------------------------------------------------
 
@@ -188,7 +196,7 @@ class Stopper:
         """
         if os.getpid() != self._pid or self._released or (self.reason is None and self.safe_points == 0):
             raise KeyboardInterrupt
-        now = time.monotonic()
+        now = monotonic()
         again, self._pressed = now - self._pressed < SAME_PRESS_SECONDS, now
         if again:
             return
@@ -222,13 +230,13 @@ class Stopper:
 
         One that trains as well is left alone: its own capture decides.
         """
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < CHILDREN_SECONDS:
-            time.sleep(0.1)
+        quiet_since = monotonic()
+        while monotonic() - quiet_since < CHILDREN_SECONDS:
+            sleep(0.1)
             if self.reason is not None or self._released or self.safe_points:
                 return
             if alive():
-                quiet_since = time.monotonic()
+                quiet_since = monotonic()
         self.reason = "done"
         main = threading.main_thread().ident
         if self._wake is not None and main is not None:
@@ -263,7 +271,7 @@ class Stopper:
             signal.pthread_kill(main, self._wake)
 
     def _lose_patience(self) -> None:
-        time.sleep(self._patience_seconds)
+        sleep(self._patience_seconds)
         main = threading.main_thread().ident
         if not self.under_way and self._wake is not None and main is not None and not self._released:
             signal.pthread_kill(main, self._wake)

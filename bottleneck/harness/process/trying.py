@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ...runs.asking import ask
-from ...runs.layout import TRIALS
+from ...runs.asking import TRIALS, ask
 from ...runs.store import reason_of
 from .. import torch_private
 

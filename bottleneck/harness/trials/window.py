@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from ...model.verify import TriedFix, TriedFixes
-from ...runs.layout import TRIALS
+from ...runs.asking import TRIALS
 from ...runs.store import reason_of
 from ...stats.ratio_paired import decide_ratio, ratio_in_turns
 from .. import torch_private

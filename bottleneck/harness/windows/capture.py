@@ -7,9 +7,9 @@ script: each artefact has one broad `except` that turns into its status and reas
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal
 
+from ...clocks import perf_counter_ns
 from .. import torch_private
 from ..facts.flops import FlopStep
 from .book import WindowBook
@@ -105,6 +105,16 @@ class Capture:
     def step_ms(self) -> float:
         """A typical step; zero before the warm-up is over."""
         return self._times.step_ms
+
+    def forked(self) -> None:
+        """This process is a fork of the one that is captured: record nothing in it."""
+        self._trace.forked()
+        self._flops.forked()
+
+    def end_inherited(self) -> None:
+        """This process is a fork that is to be captured itself: nothing of its parent's may be on."""
+        self._trace.end_inherited()
+        self._flops.end_inherited()
 
     def note_hook_cost(self, us_per_step: float | None) -> None:
         """Record what the hooks themselves cost."""

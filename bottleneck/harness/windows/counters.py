@@ -11,11 +11,11 @@ import gc
 import os
 import resource
 from pathlib import Path
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...clocks import perf_counter_ns
 from ...model.run import Counters
 from .. import torch_private
 

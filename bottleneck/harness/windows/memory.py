@@ -10,11 +10,11 @@ is why it has a window of its own and the ring is bounded.
 from __future__ import annotations
 
 import warnings
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...clocks import perf_counter_ns
 from .. import torch_private
 
 if TYPE_CHECKING:

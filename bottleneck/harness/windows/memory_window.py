@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from ...files import json_of
 from ...runs.store import reason_of, write_atomically
 from ..facts.memory_notes import notes_path
 from .memory import RING_ENTRIES, MemoryHistory, SyncSites
@@ -79,9 +78,7 @@ class MemoryWindow:
                 raise
             self._history.stop(target)
             self._notes.rows = self._book.rows
-            write_atomically(
-                notes_path(target), msgspec.json.encode(self._notes.stop(ring_entries=RING_ENTRIES))
-            )
+            write_atomically(notes_path(target), json_of(self._notes.stop(ring_entries=RING_ENTRIES)))
             self._store.artefact("memory", "ok", path=target)
         except Exception as error:
             self._notes.abandon()

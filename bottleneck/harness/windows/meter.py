@@ -53,7 +53,7 @@ class StepMeter:
         """Return the step that ends at `now_ns`.
 
         Args:
-            now_ns: time.perf_counter_ns().
+            now_ns: perf_counter_ns().
             index: its number since the start of the program.
             compiled: something was compiled in it.
         """

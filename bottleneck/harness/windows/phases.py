@@ -7,8 +7,9 @@ while a profiler runs, which the caller opens: an idle range would cost 6 us, th
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import Any
+
+from ...clocks import perf_counter_ns
 
 __all__ = ["PHASES", "PhaseClock"]
 

@@ -8,11 +8,11 @@ answers for the capture, which moves from window to window by them. The rules ar
 from __future__ import annotations
 
 from statistics import median
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from ...clocks import perf_counter_ns
 from .. import torch_private
 from . import ranks
 from .lengths import (

@@ -17,12 +17,12 @@ import os
 import shutil
 import warnings
 from contextlib import contextmanager
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from torch import profiler
 
-from .. import torch_private
+from ...clocks import perf_counter_ns
+from .. import profile_forks, torch_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +92,7 @@ class TraceSession:
             with_stack=self._with_stack,
             experimental_config=config,
         )
+        profile_forks.profile_begins()
         with _quiet():
             self._profile.start()
         self.start_ms = (perf_counter_ns() - began) / 1e6
@@ -119,6 +120,16 @@ class TraceSession:
         with contextlib.suppress(Exception):
             self.stop(at_cut=False)
         self._profile = None
+
+    def forked(self) -> None:
+        """This process is a fork, and the recording is its parent's."""
+        if self.running:
+            profile_forks.record_nothing(with_stack=self._with_stack)
+
+    def end_inherited(self) -> None:
+        """This process is a fork that is to be captured itself: nothing of its parent's may be on."""
+        if self.running and not self._gpu:
+            profile_forks.end_inherited(self._profile)
 
     def export(self, raw: Path) -> int:
         """Write the plain JSON trace and return its size in bytes; frees the profiler's memory.

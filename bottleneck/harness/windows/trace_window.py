@@ -52,6 +52,16 @@ class TraceWindow:
         """A session of ours is on."""
         return self._session is not None and self._session.running
 
+    def forked(self) -> None:
+        """This process is a fork, and the recording is its parent's."""
+        if self._session is not None:
+            self._session.forked()
+
+    def end_inherited(self) -> None:
+        """This process is a fork that is to be captured itself: nothing of its parent's may be on."""
+        if self._session is not None:
+            self._session.end_inherited()
+
     def lack(self, status: Literal["absent", "failed"], reason: str) -> None:
         """There is no trace, and this is why."""
         self._store.artefact("trace", status, reason=reason)

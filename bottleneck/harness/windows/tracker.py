@@ -8,9 +8,9 @@ of it is the same, but that windows do not change for a step taken in later.
 from __future__ import annotations
 
 import weakref
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...clocks import perf_counter_ns
 from ..events.table import (
     BACKWARD,
     COLLECTED,
@@ -173,7 +173,7 @@ class Tracker:
         """A step ends here; return whether a window changed.
 
         Args:
-            now: time.perf_counter_ns().
+            now: perf_counter_ns().
             paused: work of ours lies between `now` and this call: the next step begins after it.
         """
         if self.capture.done:

@@ -6,7 +6,6 @@ import queue
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -31,8 +30,7 @@ def _look(busy: BusyThreads) -> None:
 
 def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that stands still while other programs have the processors.
-    clock = SimpleNamespace(monotonic=time.process_time)
-    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.time", clock)
+    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.monotonic", time.process_time)
     stop, inbox = threading.Event(), queue.Queue[None]()
     threads = [
         threading.Thread(target=_work, args=(stop,), daemon=True),
@@ -56,8 +54,7 @@ def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pyt
 
 def test_a_short_time_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.time", clock)
+    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.monotonic", lambda: now[0])
     stop = threading.Event()
     thread = threading.Thread(target=_work, args=(stop,), daemon=True)
     thread.start()

@@ -462,7 +462,7 @@ def test_a_forked_child_notes_nothing(tmp_path: Path) -> None:
             optimizer.step()
             if i == 40:
                 assert agent.buffer.holding
-                agent.ignore_events()  # what os.register_at_fork calls in the child
+                agent.forked()  # what os.register_at_fork calls in the child
                 steps = agent.steps
                 for _ in range(3):
                     model(x).sum().backward()

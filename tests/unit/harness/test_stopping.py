@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -141,8 +140,7 @@ def test_a_handler_of_the_script_s_own_is_left_alone(stopper: Stopper) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the progress line sees; it passes when a test says so."""
     now = [0.0]
-    stands_in = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("torch_bottleneck.harness.process.progress.time", stands_in)
+    monkeypatch.setattr("torch_bottleneck.harness.process.progress.monotonic", lambda: now[0])
     return now
 
 

@@ -1,0 +1,70 @@
+"""What a fork inherits of a torch profile that its parent has taken, and how it is kept from harm.
+
+In: a profile of ours starts, or a forked child inherits one that records. Out: nothing; the child
+records nothing and can end.
+
+From its first profile on, Kineto has a thread, which a fork does not take along. In the child the
+destructor of `libkineto::ConfigLoader` waits at exit for that thread to leave a condition variable, for
+ever, or joins what is no longer a thread and aborts. The same happens without us as soon as a program has
+profiled itself (torch 2.13). The thread cannot be stopped from Python. So a child ends before destructors
+of C++ run, as children of `multiprocessing` do: Python has shut down and flushed its streams by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from typing import Any
+
+from torch import autograd
+from torch.autograd import profiler as autograd_profiler
+
+__all__ = ["end_inherited", "profile_begins", "record_nothing"]
+
+_registered = False
+
+
+def profile_begins() -> None:
+    """A profile is about to start: from now on this process has Kineto's thread."""
+    global _registered  # noqa: PLW0603 - what is registered for forks cannot be taken back
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_end_before_destructors)
+
+
+def record_nothing(*, with_stack: bool = False) -> None:
+    """In a forked child: the profile that was on at the fork is the parent's; leave it alone.
+
+    Stopping it would first turn all that it holds into results, in each DataLoader worker, and on a GPU
+    would call CUPTI, which does not survive a fork.
+
+    Args:
+        with_stack: it follows Python's calls too.
+    """
+    with contextlib.suppress(AttributeError):
+        autograd._enable_record_function(False)
+    # Otherwise torch goes on naming its optimizer steps for it.
+    autograd_profiler._is_profiler_enabled = False
+    if with_stack:
+        sys.setprofile(None)
+
+
+def end_inherited(profile: Any) -> None:
+    """In a forked child that is to take a profile of its own: end the one that `record_nothing` has silenced.
+
+    For profiles without a GPU.
+    """
+    with contextlib.suppress(Exception):
+        autograd._enable_record_function(True)
+        profile.stop()
+
+
+def _end_before_destructors() -> None:
+    """Have this process flush C's streams and leave when its exit handlers come to this point."""
+    with contextlib.suppress(OSError, AttributeError):
+        # Handlers run in reverse order: those of the child's own before these, the parent's not at all.
+        libc = ctypes.CDLL(None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+        libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
