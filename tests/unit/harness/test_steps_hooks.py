@@ -244,7 +244,7 @@ def test_a_failing_profiler_costs_only_the_trace(
 
     capture, store = make_capture(tmp_path)
     monkeypatch.setattr(TraceSession, broken, fail)
-    drive(capture, 60)
+    drive(capture, 300)
     assert capture.done
     assert store.run.artefacts["trace"].status == "failed"
     assert "not in the mood" in (store.run.artefacts["trace"].reason or "")
@@ -264,7 +264,7 @@ def test_a_trace_that_has_no_place_costs_only_the_trace(
 
     capture, store = make_capture(tmp_path)
     monkeypatch.setattr(Store, "write_trace_path", full)
-    drive(capture, 60)
+    drive(capture, 300)
     assert capture.done
     assert "No space left" in (store.run.artefacts["trace"].reason or "")
     assert not torch_private.profiler_running()
@@ -293,7 +293,7 @@ def test_a_memory_window_that_fails_leaves_no_recording_on(
     assert "No space left" in (store.run.artefacts["memory"].reason or "")
 
 
-@pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26])
+@pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26, 210, 240])
 def test_a_script_that_ends_in_any_window_leaves_no_profiler_running(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +312,8 @@ def test_a_script_that_ends_in_any_window_leaves_no_profiler_running(
 def test_flops_are_counted_by_a_profiler_that_is_known_as_ours(agent: Agent) -> None:
     model, optimizer, loader = parts()
     with contextlib.suppress(StopRun):
-        train(90, model, optimizer, iter(loader))
+        while True:
+            train(90, model, optimizer, iter(loader))
     assert agent.capture.done
     assert agent.capture._store.run.artefacts["flops"].status == "ok"
     flops = agent.capture._store.run.flops
