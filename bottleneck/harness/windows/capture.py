@@ -1,4 +1,4 @@
-"""Takes a program through the windows: warm-up, baseline, trace, between, memory, after, one step to count.
+"""Takes a program through the windows: warm-up, baseline, trace, between, memory, one step to count, after.
 
 In: `cut(row)` at the end of every step, at a safe point of the training thread. Out: windows,
 artefacts and overheads in the store; `done` once all is captured. Nothing in here may harm the
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Capture"]
 
 Stage = Literal[
-    "warm-up", "baseline", "waiting", "trace", "settling", "between", "memory", "after", "flops", "done"
+    "warm-up", "baseline", "waiting", "trace", "settling", "between", "memory", "flops", "after", "done"
 ]
 
 PROFILER_PATIENCE_STEPS = 200
@@ -247,7 +247,7 @@ class Capture:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
         elif active and self.stage == "flops":
             self._flops.abandon(self._store, reason="the script profiles itself")
-            self._complete()
+            self._timed(self._open_after)
 
     def _profiles_itself(self, when: str) -> None:
         self._store.update(profiles_itself=True)
@@ -298,28 +298,15 @@ class Capture:
             why_not = "time limit"
         if why_not is not None:
             self._memory.lack(why_not)
-            self._open_after()
+            self._open_flops()
             return
         self._open("memory")
         if not self._memory.begin():
-            self._open_after()
+            self._open_flops()
 
     def _end_memory(self, reason: str | None = None) -> None:
         self._memory.end()
         self._book.close("memory", planned=self._times.schedule.memory, reason=reason)
-        self._open_after()
-
-    # -- after ---------------------------------------------------------------------------------
-
-    def _open_after(self) -> None:
-        if self._ended or self._times.late():
-            self._open_flops()
-        else:
-            self._open_settled("after")
-
-    def _end_after(self, reason: str | None = None) -> None:
-        planned = max(len(self._book.rows), self._times.schedule.after)
-        self._book.close("after", planned=planned, reason=reason)
         self._open_flops()
 
     # -- one step to count FLOPs in ------------------------------------------------------------
@@ -334,10 +321,23 @@ class Capture:
             self.stage = "flops"
             self._book.drop()
         else:
-            self._complete()
+            self._open_after()
 
     def _end_flops(self, step: int) -> None:
         self._flops.end(self._store, step=step)
+        self._open_after()
+
+    # -- after ---------------------------------------------------------------------------------
+
+    def _open_after(self) -> None:
+        if self._ended or self._times.late():
+            self._complete()
+        else:
+            self._open_settled("after")
+
+    def _end_after(self, reason: str | None = None) -> None:
+        planned = max(len(self._book.rows), self._times.schedule.after)
+        self._book.close("after", planned=planned, reason=reason)
         self._complete()
 
     def _complete(self) -> None:
@@ -357,7 +357,8 @@ class Capture:
         if self.stage == "done":
             return
         self._ended = reason
-        if last is not None:
+        if last is not None and self.stage != "after":
+            # What came after its update nobody saw: the last stretch has steps enough without it.
             self.cut(last, learned=learned)
         stage = self.stage
         if stage == "warm-up":
