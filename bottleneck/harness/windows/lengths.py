@@ -39,8 +39,8 @@ FIRST_STRETCH = 5
 """Baseline steps before the trace where the script may end at any moment..."""
 FIRST_STRETCH_WORKERS = 10
 """...and where they come in bursts of as many as the loader has workers."""
-BASELINE_MS = 20_000.0
-"""The baseline lasts no longer than this in all, and no longer than a third of the time limit."""
+BASELINE_SHARE = 1 / 3
+"""The baseline takes no more of the time limit than this."""
 LEAST_STEPS = 200
 LEAST_MS = 1000.0
 """The baseline has at least so many steps and lasts so long..."""
@@ -205,7 +205,7 @@ def make_schedule(
     """
     step_ms = max(step_ms, 1e-3)
     limit_ms = plan.max_seconds * 1000
-    share = min(BASELINE_MS, limit_ms / 3)
+    share = limit_ms * BASELINE_SHARE
     affordable = max(1 if step_ms > share / 2 else 2, int(share / step_ms))
     # While it records, a step may take twice its time.
     traced = min(plan.steps, max(1, int(limit_ms / 3 / (2 * step_ms))))
