@@ -172,7 +172,8 @@ def diagnose(subject: Subject, folder: Path, *, timeout_s: float, environment: d
         RuntimeError: it failed, or timed no step.
     """
     began = monotonic()
-    call = [sys.executable, "-m", "torch_bottleneck", "diagnose", "--quiet", "--out", str(folder)]
+    call = [sys.executable, "-m", "torch_bottleneck", "diagnose", "--quiet", "--trial-seconds", "0"]
+    call += ["--out", str(folder)]
     status, said = run_process([*call, *subject.command], timeout_s=timeout_s, environment=environment)
     seconds = monotonic() - began
     if status or not (folder / "diagnosis.json").exists():
