@@ -5,7 +5,7 @@ In: what ingest found of a rank. Out: `Reading`; a missing piece is reported as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..analyzers.sections.view_rows import window_steps
 from ..ingest import bundle as ingest
@@ -56,6 +56,7 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     timeline = _read_timeline(rank, readable, basis, flops)
     if rare is not None:
         timeline = with_rare(timeline, rare)
+    timeline = replace(timeline, doubts=(*timeline.doubts, *basis.doubts))
     memory, memory_problems = read_memory(rank)
     doubts = [doubt.sentences for doubt in timeline.doubts]
     problems = [*rank.problems, *basis.problems, *doubts, *memory_problems]

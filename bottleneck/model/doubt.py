@@ -42,6 +42,8 @@ class DoubtCode(str, Enum):
     FEW_TIMED_STEPS = "few-timed-steps"
     FEW_WHOLE_STEPS = "few-whole-steps"
     STEPS_SCATTER = "steps-scatter"
+    STEPS_DRIFT = "steps-drift"
+    LATER_STEPS_SLOWER = "later-steps-slower"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

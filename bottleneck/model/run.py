@@ -37,6 +37,7 @@ __all__ = [
     "SiteTime",
     "SourceSite",
     "StepTable",
+    "Stretch",
     "Window",
 ]
 
@@ -115,13 +116,24 @@ class Counters(_Record, frozen=True, kw_only=True):
     rss_bytes: int | None = None
 
 
-class Window(_Record, frozen=True, kw_only=True):
-    """One stretch of steps with one set of things attached."""
+class Stretch(_Record, frozen=True, kw_only=True):
+    """One piece of the baseline, which is timed before, between and after the other windows."""
 
-    name: Literal["warm-up", "baseline", "trace", "memory", "after"]
-    """after: unprofiled steps again, to see how the captures still disturb. If the end of the
-    script was unknown, the trace was taken early, and these steps complete the baseline if they
-    agree with it. Then `steps.index` has a gap, and counters are the sums over both stretches."""
+    window: Literal["baseline", "between", "after"]
+    """In which it was timed; `baseline`: before all others."""
+    steps: int
+    counted: bool = True
+    """False: these steps were slower than those before the captures, which may still have disturbed them, so
+    that the baseline goes without them."""
+
+
+class Window(_Record, frozen=True, kw_only=True):
+    """Steps with one set of things attached."""
+
+    name: Literal["warm-up", "baseline", "trace", "between", "memory", "after"]
+    """between, after: unprofiled steps between trace and memory window, and after all captures. They are
+    stretches of the baseline, which holds them as well if they count: then its `steps.index` has gaps, and
+    its counters are the sums over its stretches."""
     status: Literal["ok", "short", "absent", "failed"]
     """short: fewer steps than planned (the script ended, Ctrl-C, time limit)."""
     reason: str | None = None
@@ -129,6 +141,8 @@ class Window(_Record, frozen=True, kw_only=True):
     steps: StepTable = StepTable()
     before: Counters | None = None
     after: Counters | None = None
+    stretches: list[Stretch] = []
+    """Baseline only, in the order of time; empty where it is one piece."""
     settled: bool | None = None
     """Warm-up only: step times were stable when it ended (False: it ended at its limit)."""
 
@@ -364,7 +378,7 @@ class LoaderFacts(_Record, frozen=True, kw_only=True):
     startup_ms: list[float] = []
     """Per iterator: creation to the first batch handed over."""
     wait_ms: list[float] = []
-    """Baseline window, per fetch: host time blocked in __next__."""
+    """Baseline and its later stretches, per fetch: host time blocked in __next__."""
     wait_step: list[int] = []
     """Step index of each entry of `wait_ms`."""
     production: Production | None = None

@@ -86,7 +86,7 @@ class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Step times of one window of the run; columns of equal length."""
 
     name: str
-    """warm-up, baseline, trace, memory, after; "trace" alone for a bare trace."""
+    """warm-up, baseline, trace, between, memory, after; "trace" alone for a bare trace."""
     status: str = "ok"
     reason: str = ""
     clock: Literal["device", "host", "trace"] = "host"

@@ -31,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int | None = None
     """Steps to skip first; None: until the step times are stable."""
     baseline_steps: int | None = None
-    """Steps to time without the profiler; None: enough for a narrow interval of the median."""
+    """Steps to time without the profiler; None: 200 or 3 s, until the mean is known."""
     run_to_end: bool = False
     """Leave the script running after the capture instead of stopping it."""
     memory: bool = True

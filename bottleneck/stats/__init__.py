@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .decide import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, Effect, weigh_effect, worth
-from .interval import mean_interval, median_interval, ratio_interval
+from .interval import mean_interval, median_interval
 from .spread import mad_spread, quantile_spread, trimmed_mean
 from .typical import TypicalStep, typical_step
 
@@ -17,7 +17,6 @@ __all__ = [
     "mean_interval",
     "median_interval",
     "quantile_spread",
-    "ratio_interval",
     "trimmed_mean",
     "typical_step",
     "weigh_effect",

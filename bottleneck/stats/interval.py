@@ -1,4 +1,4 @@
-"""Confidence intervals for a median, a mean and a ratio of two sets of step times.
+"""Confidence intervals for a median and a mean of step times.
 
 In: sequences of times. Out: (low, high), or None where the sample cannot carry an interval.
 """
@@ -6,16 +6,18 @@ In: sequences of times. Out: (low, high), or None where the sample cannot carry 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .spread import as_times
 
-__all__ = ["mean_interval", "median_interval", "ratio_interval"]
+__all__ = ["mean_interval", "median_interval"]
 
-_RESAMPLES = 2000
-_SEED = 20261120  # the same run must give the same report
+_COSINES = 6
+"""Of a short series so many, as long as a rhythm of eight steps (a loader with eight workers) stays faster
+than all of them. With fewer the interval would cover as often, and be wider."""
 
 
 def _binomial_cdf(n: int) -> NDArray[np.float64]:
@@ -47,44 +49,40 @@ def median_interval(values: ArrayLike, *, confidence: float = 0.95) -> tuple[flo
     return float(x[below - 1]), float(x[n - below])
 
 
-def _block_resamples(x: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> NDArray[np.float64]:
-    # Neighbouring steps share a queue, a clock rate and a noisy neighbour, so whole blocks are
-    # drawn (circular block bootstrap, length about n^(1/3): Politis & Romano, 1992).
-    n = len(x)
-    length = max(1, round(n ** (1.0 / 3.0)))
-    blocks = -(-n // length)
-    starts = rng.integers(0, n, size=(resamples, blocks))
-    index = (starts[:, :, None] + np.arange(length)[None, None, :]) % n
-    means: NDArray[np.float64] = x[index.reshape(resamples, -1)[:, :n]].mean(axis=1)
-    return means
+def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
+    """95 % interval of the mean of values in the order of time; None with fewer than four of them.
 
-
-def mean_interval(
-    values: ArrayLike, *, confidence: float = 0.95, resamples: int = _RESAMPLES
-) -> tuple[float, float] | None:
-    """Interval of the mean by circular block bootstrap; None with fewer than four values."""
-    x = as_times(values)
-    if len(x) < 4:
-        return None
-    means = _block_resamples(x, np.random.default_rng(_SEED), resamples)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(means, [tail, 1.0 - tail])
-    return float(low), float(high)
-
-
-def ratio_interval(
-    before: ArrayLike, after: ArrayLike, *, confidence: float = 0.95, resamples: int = _RESAMPLES
-) -> tuple[float, float, float] | None:
-    """Ratio mean(before) / mean(after) with its bootstrap interval: above 1, `after` is faster.
-
-    Returns:
-        (ratio, low, high), or None when either side has fewer than four values or is not positive.
+    Neighbouring steps share a queue, a clock rate and a noisy neighbour, so that their mean is less certain
+    than that of independent steps; and where a slow step follows each seventh fast one, more certain. What
+    the mean is uncertain by is the slow part of the variation: the first cosines over the series, each an
+    independent estimate of it, which gives Student's t as many degrees of freedom (Lazarus, Lewis, Stock and
+    Watson, "HAR Inference: Recommendations for Practice", 2018, where 0.4 n^(2/3) cosines are advised).
+    Drift is slow as well, and widens the interval.
     """
-    a, b = as_times(before), as_times(after)
-    if len(a) < 4 or len(b) < 4 or a.mean() <= 0 or b.mean() <= 0:
+    x = as_times(values)
+    n = len(x)
+    if n < 4:
         return None
-    rng = np.random.default_rng(_SEED)
-    ratios = _block_resamples(a, rng, resamples) / _block_resamples(b, rng, resamples)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(ratios, [tail, 1.0 - tail])
-    return float(a.mean() / b.mean()), float(low), float(high)
+    cosines = max(2, min(n // 4, _COSINES), round(0.4 * n ** (2 / 3)))
+    mean = float(x.mean())
+    phase = np.pi * (np.arange(n) + 0.5) / n
+    weights = np.cos(np.arange(1, cosines + 1)[:, None] * phase) @ (x - mean)
+    # A cosine has half the energy of a constant.
+    variance = float((weights**2).mean()) * 2 / n
+    half = _student(cosines) * math.sqrt(variance / n)
+    return mean - half, mean + half
+
+
+def _student(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, for two and more degrees of freedom.
+
+    Abramowitz and Stegun 26.7.5: too small by 0.8 % at two degrees, 0.1 % at three, less beyond.
+    """
+    x = NormalDist().inv_cdf(0.975)
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return x + math.fsum(term / freedom**power for power, term in enumerate(terms, start=1))

@@ -25,11 +25,11 @@ def category_share(summary: MemorySummary, *categories: MemoryCategory) -> float
 def growth_window(run: Run | None) -> Window | None:
     """Return the longest stretch of unprofiled steps with resident memory known at both ends.
 
-    A baseline that was completed after the captures has a gap, in which the captures also grew the
-    process. The steps after the gap are then a separate stretch.
+    Between the stretches of a baseline the captures also grew the process. Its later stretches are windows of
+    their own.
     """
     found = []
-    for name in ("baseline", "after"):
+    for name in ("baseline", "between", "after"):
         window = run.window(name) if run is not None else None
         if window is None or window.before is None or window.after is None:
             continue

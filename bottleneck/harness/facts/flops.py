@@ -1,6 +1,6 @@
 """The flop-counter step: the FLOPs of one step, from the shapes that its operators were called with.
 
-In: one step at the very end of the capture, after all that is timed. Out: `FlopCount` for run.json.
+In: one step behind the other captures, in which nothing is timed. Out: `FlopCount` for run.json.
 
 A profiler session of its own, CPU activities only: recording shapes costs a fifth of the step more
 than plain tracing, so the trace window goes without, and CUPTI stays off here. Unlike a dispatch

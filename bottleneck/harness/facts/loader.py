@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["LoaderWatch"]
 
 WAITS_KEPT = 4096
+UNTRACED = ("baseline", "between", "after")
+"""Windows in which nothing is attached, so that a fetch waits as long as it does without us."""
 
 
 class _Iteration:
@@ -245,6 +247,6 @@ class LoaderWatch:
         if iteration.last_step is not None and step > iteration.last_step:
             loader.advances += 1
         iteration.last_step = step
-        if window == "baseline" and len(loader.wait_ms) < WAITS_KEPT:
+        if window in UNTRACED and len(loader.wait_ms) < WAITS_KEPT:
             loader.wait_ms.append(wait_ms)
             loader.wait_step.append(step)

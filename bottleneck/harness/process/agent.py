@@ -111,6 +111,8 @@ class Agent:
         self._to_hold = False
         """A window is timed: from the end of the next update on, events are held."""
         self._held_before = self._hooks_are_fast = False
+        self._timing_last = False
+        """All is captured but the last stretch of steps, which the script's end may cut short."""
         self._look: dict[Event, Callable[[Any], object]] = {
             FETCH: lambda _: self._learned.look("data"),
             WORKERS: lambda _: self._learned.look("data"),
@@ -169,6 +171,8 @@ class Agent:
         if not self._facts.has_settings or not self.capture.done:
             guarded("capture", self._finish_capture)
             guarded("facts", self._facts.write_settings)
+            if self._timing_last and error is None and not self._stopper.interrupted:
+                self._probe()
         self._write_ending()
 
     def _write_ending(self) -> None:
@@ -393,19 +397,23 @@ class Agent:
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()
+        self._timing_last = stage == "after"
         if stage == "done":
             self._all_captured()
 
+    def _probe(self) -> None:
+        """Measure the machine and the hooks, once the last step is timed."""
+        self._facts.probe(
+            self._tracker,
+            self.capture,
+            as_when_timed=self._as_when_timed,
+            plain_call=self._hooks.plain_call,
+            over=not self._plan.run_to_end,
+        )
+
     def _all_captured(self) -> None:
         if self._plan.trial is None:
-            over = not self._plan.run_to_end
-            self._facts.probe(
-                self._tracker,
-                self.capture,
-                as_when_timed=self._as_when_timed,
-                plain_call=self._hooks.plain_call,
-                over=over,
-            )
+            self._probe()
         self._facts.write_summary(self._tracker, self.capture)
         if self._plan.run_to_end:
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would

@@ -7,29 +7,31 @@ each time one closes, so that a killed process leaves what it had.
 from __future__ import annotations
 
 import math
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ...model.run import Overhead, Window
+from ...model.run import Overhead, Stretch, Window
+from ...stats import mean_interval
+from ...timeline.steps.clock import step_times
 from .. import torch_private
 from .counters import join_counters, read_counters
 from .device_clock import DeviceClock
-from .table import Row, as_table, join_tables, plain_ms
+from .table import Row, as_table, join_tables
 
 if TYPE_CHECKING:
-    from ...model.run import Counters
+    from ...model.run import Counters, StepTable
     from ...runs.store import Store
     from ..process.progress import Progress
 
 __all__ = ["WindowBook"]
 
-WindowName = Literal["warm-up", "baseline", "trace", "memory", "after"]
+StretchName = Literal["baseline", "between", "after"]
+WindowName = Literal["warm-up", "baseline", "trace", "between", "memory", "after"]
 
-AGREEMENT = 0.05
-"""Steps after the captures join the baseline unless their median is longer than this allows, or than
-the scatter of the steps can tell."""
+NEGLIGIBLE = 0.02
+"""Later steps that are slower by less than this agree with those before."""
 
 
 class WindowBook:
@@ -38,13 +40,16 @@ class WindowBook:
     def __init__(self, store: Store, progress: Progress) -> None:
         self.rows: list[Row] = []
         """Steps of the open window."""
-        self.baseline_rows: list[Row] = []
+        self.joins = True
+        """Later stretches may become part of the baseline."""
         self.evaluations: list[Row] = []
         """Steps with an evaluation, of all windows."""
         self.overhead = Overhead()
         self._store = store
         self._progress = progress
         self._windows: dict[str, Window] = {}
+        self._stretches: dict[StretchName, Window] = {}
+        """Of the baseline, the first one before the captures."""
         self._before: Counters | None = None
         self._clock = DeviceClock()
 
@@ -65,7 +70,7 @@ class WindowBook:
         self.rows = []
         self._clock.stop()
 
-    def open(self, name: WindowName, planned: int) -> None:
+    def open(self, name: WindowName, planned: int | None) -> None:
         """Begin a window; the last thing done is to mark the device's time."""
         self.rows = []
         self._progress.window(name, planned)
@@ -99,9 +104,7 @@ class WindowBook:
         """
         device_ms = self._clock.stop()[skip:] if rows is None else []
         kept = self.rows[skip:] if rows is None else rows
-        if name == "baseline":
-            self.baseline_rows = kept
-        self._windows[name] = Window(
+        window = Window(
             name=name,
             status="short" if reason else "ok",
             reason=reason,
@@ -112,6 +115,10 @@ class WindowBook:
             after=read_counters(),
             settled=settled,
         )
+        self._windows[name] = window
+        if name == "baseline" or name == "between" or name == "after":  # noqa: PLR1714 (narrows the type)
+            self._stretches[name] = window
+            self._windows["baseline"] = self._baseline()
         self._before = None
         self.write()
 
@@ -119,31 +126,25 @@ class WindowBook:
         """State that a window never came to be, and why."""
         self._windows[name] = Window(name=name, status=status, reason=reason)
 
-    def compare_after(self, *, resume: bool) -> None:
-        """Compare the steps after the captures with the baseline, and join them if wanted.
+    def _baseline(self) -> Window:
+        """Return the stretches so far as one window; what is slower for our being there does not count."""
+        first, *later = self._stretches.items()
+        baseline, stretches = first[1], [Stretch(window="baseline", steps=len(first[1].steps.wall_ms))]
+        before = _plain_ms(first[1].steps)
+        for name, window in later:
+            after = _plain_ms(window.steps)
+            counted = self.joins and (torch_private.device_kind() == "cpu" or not _slower(before, after))
+            if counted:
+                baseline = _joined(baseline, window)
+            stretches.append(Stretch(window=name, steps=len(window.steps.wall_ms), counted=counted))
+            if before and after:
+                self.note_overhead(after_trace_ratio=median(after) / median(before))
+        return msgspec.structs.replace(baseline, stretches=stretches if later and self.joins else [])
 
-        Without a device nothing of a capture stays attached, so what differs there is the
-        machine's own noise, and both stretches are the truth.
-
-        Args:
-            resume: the baseline was cut short for an early trace and is to be completed.
-        """
-        first, second = self._windows.get("baseline"), self._windows.get("after")
-        if first is None or second is None:
-            return
-        before, after = plain_ms(first.steps), plain_ms(second.steps)
-        if not before or not after:
-            return
-        middle = median(after)
-        ratio = middle / median(before)
-        self.note_overhead(after_trace_ratio=ratio)
-        spread = 1.4826 * median(abs(ms - middle) for ms in after) / middle
-        allowed = max(AGREEMENT, 2.5 * spread / math.sqrt(len(before)))
-        # What stays attached can only slow steps down: faster ones are the program's as well.
-        undisturbed = ratio <= 1 + allowed or torch_private.device_kind() == "cpu"
-        if resume and undisturbed:
-            self._windows["baseline"] = _joined(first, second)
-        self.write()
+    @property
+    def has_baseline(self) -> bool:
+        """Steps were timed before the trace."""
+        return bool(self._stretches)
 
     def note_overhead(self, **values: float) -> None:
         """Record what a capture cost."""
@@ -154,8 +155,26 @@ class WindowBook:
         self._store.update(windows=list(self._windows.values()), overhead=self.overhead)
 
 
+def _plain_ms(table: StepTable) -> list[float]:
+    """Return the times of the steps without an evaluation or a compilation, by the step's clock."""
+    columns = zip(step_times(table)[0], table.validation, table.compiled, strict=True)
+    return [ms for ms, validation, compiled in columns if ms is not None and not (validation or compiled)]
+
+
+def _slower(before: list[float], after: list[float]) -> bool:
+    """Return whether steps after a capture take longer than those before all captures, beyond their noise.
+
+    What stays attached can only slow steps down: faster ones are the program's own.
+    """
+    first, second = mean_interval(before), mean_interval(after)
+    if first is None or second is None:
+        return False
+    noise = math.hypot(first[1] - first[0], second[1] - second[0]) / 2
+    return fmean(after) - fmean(before) > max(noise, NEGLIGIBLE * fmean(before))
+
+
 def _joined(first: Window, second: Window) -> Window:
-    """Return a baseline in two stretches: before the captures, and after them."""
+    """Return both as one window: its counters are what both have counted."""
     end = first.after
     if end is not None and second.before is not None and second.after is not None:
         end = join_counters(end, second.before, second.after)

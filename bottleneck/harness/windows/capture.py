@@ -1,4 +1,4 @@
-"""Takes a program through the windows: warm-up, baseline, trace, memory, after, and one step to count.
+"""Takes a program through the windows: warm-up, baseline, trace, between, memory, one step to count, after.
 
 In: `cut(row)` at the end of every step, at a safe point of the training thread. Out: windows,
 artefacts and overheads in the store; `done` once all is captured. Nothing in here may harm the
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from ..process.progress import Progress
     from .horizon import Horizon
     from .table import Row
+    from .timetable import Stretch
 
 __all__ = ["Capture"]
 
-Stage = Literal["warm-up", "baseline", "waiting", "trace", "memory", "after", "flops", "done"]
+Stage = Literal[
+    "warm-up", "baseline", "waiting", "trace", "settling", "between", "memory", "flops", "after", "done"
+]
 
 PROFILER_PATIENCE_STEPS = 200
 """The script's own profiler may be on for so many steps before the trace is given up."""
@@ -69,6 +72,8 @@ class Capture:
         self._book = WindowBook(store, progress)
         self._times = Timetable(plan, horizon)
         self._waited = 0
+        self._settles_for: Stretch = "after"
+        """Which stretch follows once the loader's stock is used up."""
         self._trace = TraceWindow(plan, store, self._book)
         self._foreign_profiler = False
         self._held_up = False
@@ -89,7 +94,7 @@ class Capture:
     @property
     def measuring(self) -> bool:
         """A window with nothing attached is open: every microsecond of ours counts."""
-        return self.stage in ("baseline", "after")
+        return self.stage in ("baseline", "between", "after")
 
     @property
     def window_name(self) -> str:
@@ -149,20 +154,19 @@ class Capture:
         elif stage == "warm-up":
             if learned:
                 self._warmup_cut()
-        elif stage == "baseline":
-            if self._times.baseline_is_enough(self._book.rows):
-                self._timed(self._end_baseline)
         elif stage == "waiting":
             self._timed(self._try_to_trace)
+        elif stage == "settling":
+            if len(self._book.rows) >= self._times.schedule.settle:
+                self._timed(lambda: self._open(self._settles_for))
         elif stage == "memory":
-            if len(self._book.rows) >= self._times.planned("memory"):
+            if len(self._book.rows) >= self._times.schedule.memory:
                 self._timed(self._end_memory)
         elif stage == "flops":
             self._timed(lambda: self._end_flops(row.index))
-        elif self._times.after_is_enough(
-            self._book.rows, baseline=self._book.baseline_rows, evaluations=self._book.evaluations
-        ):
-            self._timed(self._end_after)
+        elif self._times.stretch_is_enough(self._book.rows, evaluations=self._book.evaluations):
+            ends = {"baseline": self._end_baseline, "between": self._end_between, "after": self._end_after}
+            self._timed(ends[stage])
         changed, self._changed = self._changed, False
         if not changed:
             self._progress.step(len(self._book.rows), row.wall_ms)
@@ -179,9 +183,7 @@ class Capture:
 
     def steps_to_hold(self) -> int:
         """Return for how many steps from now on events may be held, and handed over together."""
-        if not self.measuring:
-            return 1
-        return self._times.steps_to_hold(len(self._book.rows), after=self.stage == "after")
+        return self._times.steps_to_hold() if self.measuring else 1
 
     def restart(self) -> None:
         """The step rule has learned another cycle: steps so far do not compare with later ones."""
@@ -195,9 +197,19 @@ class Capture:
         self._spent_ns += perf_counter_ns() - began
         self._changed = True
 
-    def _open(self, stage: Literal["baseline", "memory", "after"]) -> None:
+    def _open(self, stage: Literal["baseline", "between", "memory", "after"]) -> None:
         self.stage = stage
+        if stage != "memory":
+            self._times.begin_stretch(stage)
         self._book.open(stage, self._times.planned(stage))
+
+    def _open_settled(self, stretch: Stretch) -> None:
+        """Open a stretch of the baseline once the batches are used up that were made while we paused."""
+        if self._times.schedule.settle == 0:
+            self._open(stretch)
+            return
+        self.stage, self._settles_for = "settling", stretch
+        self._book.drop()
 
     # -- warm-up -------------------------------------------------------------------------------
 
@@ -212,6 +224,7 @@ class Capture:
 
     def _end_warmup(self, settled: bool | None) -> None:
         self._times.draw_up(self._book.rows)
+        self._book.joins = self._times.schedule.joins
         self._book.close("warm-up", planned=self._plan.warmup or 0, settled=settled)
         self._open("baseline")
 
@@ -219,9 +232,9 @@ class Capture:
 
     def _end_baseline(self, reason: str | None = None) -> None:
         self._times.timed(self._book.rows)
-        taken, least = len(self._book.rows), self._times.schedule.baseline_min
-        enough = taken >= least
-        if reason is None and not enough:
+        taken, before = len(self._book.rows), self._times.schedule.before
+        least = min(before.least, before.soft_least or before.least)
+        if reason is None and taken < least:
             reason = "time limit"
         self._book.close("baseline", planned=max(taken, least), reason=reason)
         if self._plan.trial is not None:
@@ -244,7 +257,7 @@ class Capture:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
         elif active and self.stage == "flops":
             self._flops.abandon(self._store, reason="the script profiles itself")
-            self._complete()
+            self._timed(self._open_after)
 
     def _profiles_itself(self, when: str) -> None:
         self._store.update(profiles_itself=True)
@@ -269,10 +282,23 @@ class Capture:
         if self._trace.end(at_cut=at_cut, late=self._times.late, reason=reason):
             self._after_trace()
 
-    # -- memory --------------------------------------------------------------------------------
-
     def _after_trace(self) -> None:
         self._at_trace_end()
+        schedule = self._times.schedule
+        if schedule.between is None or schedule.memory == 0 or self._ended or self._times.late():
+            self._try_memory()
+        else:
+            self._open_settled("between")
+
+    # -- between -------------------------------------------------------------------------------
+
+    def _end_between(self, reason: str | None = None) -> None:
+        self._book.close("between", planned=len(self._book.rows), reason=reason)
+        self._try_memory()
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def _try_memory(self) -> None:
         why_not = None if self._plan.memory else "not asked for"
         if why_not is None:
             why_not = self._memory.why_not()
@@ -282,29 +308,15 @@ class Capture:
             why_not = "time limit"
         if why_not is not None:
             self._memory.lack(why_not)
-            self._open_after()
+            self._open_flops()
             return
         self._open("memory")
         if not self._memory.begin():
-            self._open_after()
+            self._open_flops()
 
     def _end_memory(self, reason: str | None = None) -> None:
         self._memory.end()
-        self._book.close("memory", planned=self._times.planned("memory"), reason=reason)
-        self._open_after()
-
-    # -- after ---------------------------------------------------------------------------------
-
-    def _open_after(self) -> None:
-        if self._times.planned("after") == 0 or self._times.late():
-            self._open_flops()
-        else:
-            self._open("after")
-
-    def _end_after(self, reason: str | None = None) -> None:
-        planned = self._times.planned("after") if reason else len(self._book.rows)
-        self._book.close("after", planned=planned, reason=reason)
-        self._book.compare_after(resume=self._times.schedule.resume)
+        self._book.close("memory", planned=self._times.schedule.memory, reason=reason)
         self._open_flops()
 
     # -- one step to count FLOPs in ------------------------------------------------------------
@@ -319,10 +331,23 @@ class Capture:
             self.stage = "flops"
             self._book.drop()
         else:
-            self._complete()
+            self._open_after()
 
     def _end_flops(self, step: int) -> None:
         self._flops.end(self._store, step=step)
+        self._open_after()
+
+    # -- after ---------------------------------------------------------------------------------
+
+    def _open_after(self) -> None:
+        if self._ended or self._times.late():
+            self._complete()
+        else:
+            self._open_settled("after")
+
+    def _end_after(self, reason: str | None = None) -> None:
+        planned = max(len(self._book.rows), self._times.schedule.after)
+        self._book.close("after", planned=planned, reason=reason)
         self._complete()
 
     def _complete(self) -> None:
@@ -342,7 +367,8 @@ class Capture:
         if self.stage == "done":
             return
         self._ended = reason
-        if last is not None:
+        if last is not None and self.stage != "after":
+            # What came after its update nobody saw: the last stretch has steps enough without it.
             self.cut(last, learned=learned)
         stage = self.stage
         if stage == "warm-up":
@@ -350,18 +376,23 @@ class Capture:
             self._came_too_late(reason)
         elif stage == "baseline":
             if self._book.rows:
-                self._book.close("baseline", planned=self._times.planned("baseline"), reason=reason)
+                self._book.close("baseline", planned=self._times.schedule.before.least, reason=reason)
             self._came_too_late(reason)
         elif stage == "waiting":
             self._profiles_itself("until the end")
             self._trace.lack("absent", "the script profiles itself until its end")
         elif stage == "trace" and self._trace.running:
-            self._times.cancel("memory", "after")
+            self._times.cancel_memory()
             # Forks and worker shut-downs may be under way, so the open step is not counted.
             self._end_trace(at_cut=False, reason=reason)
         elif stage == "memory":
-            self._times.cancel("after")
             self._end_memory(reason)
+        elif stage == "between" or (stage == "settling" and self._settles_for == "between"):
+            self._times.cancel_memory()
+            if stage == "between" and self._book.rows:
+                self._end_between(reason)
+            else:
+                self._try_memory()
         elif stage == "after" and self._book.rows:
             self._end_after(reason)
         elif stage == "flops":
@@ -371,7 +402,7 @@ class Capture:
 
     def _came_too_late(self, reason: str) -> None:
         """The script has ended before the trace: by itself, or since its own profiler kept us waiting."""
-        if self._held_up and not self._book.baseline_rows:
+        if self._held_up and not self._book.has_baseline:
             self._profiles_itself("all steps, whose times it inflates")
             reason = "the script profiles itself, and ended"
         self._trace.lack("absent", f"{reason} before the trace window")

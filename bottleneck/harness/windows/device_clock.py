@@ -15,8 +15,8 @@ from .. import torch_private
 
 __all__ = ["DeviceClock"]
 
-AHEAD = 64
-"""Events made before a window begins; windows are rarely longer."""
+AHEAD = 256
+"""Events made before a window begins; few windows have more steps."""
 
 
 class DeviceClock:

@@ -1,18 +1,18 @@
 """How long each window lasts: decided from the step times and from how many steps are left.
 
 In: rows of finished steps, the plan, perhaps the number of steps that are left. Out: whether the
-warm-up has settled, a `Schedule` of the windows after it, whether the baseline is long enough.
-Pure functions of numbers; nothing here touches torch or a clock.
+warm-up has settled, a `Schedule` of the windows after it. Pure functions of numbers; nothing here
+touches torch or a clock.
 
-All limits serve one rule: a trace is worth more than a longer baseline. Scripts of 15 to 50 steps
-are common, and where a script ends cannot be known: so the trace comes early, and the baseline
-goes on after it.
+The baseline is timed in stretches before, between and after the other windows. A trace is worth more
+than a longer baseline. Scripts of 15 to 50 steps are common, and where a script ends cannot be known: so
+the trace comes early then, and the baseline is completed after it.
 """
 
 from __future__ import annotations
 
 import math
-from statistics import fmean, median
+from statistics import median
 
 import msgspec
 
@@ -20,8 +20,8 @@ from ...runs.plan import Plan
 from .table import Row, counted_ms
 
 __all__ = [
-    "Schedule", "awaits_evaluation", "baseline_is_enough", "has_settled", "make_schedule", "steps_to_hold",
-    "warmup_is_over",
+    "AFTER_STEPS", "FOREVER_MS", "LEAST_STEPS", "TARGET", "Enough", "Schedule", "awaits_evaluation",
+    "has_settled", "make_schedule", "steps_on_stock", "steps_to_hold", "warmup_is_over",
 ]  # fmt: skip
 
 SLOW_MS = 2000.0
@@ -36,20 +36,34 @@ COMPILING_CAP = 15
 PLENTY = 150
 """Steps left in the epoch alone; a test script that breaks off after 50 is still possible."""
 FIRST_STRETCH = 5
-"""Baseline steps before the trace where the script may end at any moment."""
-BASELINE_MIN = 10
-BASELINE_UNKNOWN = 20
-BASELINE_PLENTY = 40
-BASELINE_MS = 20_000.0
+"""Baseline steps before the trace where the script may end at any moment..."""
+FIRST_STRETCH_WORKERS = 10
+"""...and where they come in bursts of as many as the loader has workers."""
+BASELINE_SHARE = 1 / 3
+"""The baseline takes no more of the time limit than this."""
+LEAST_STEPS = 200
+LEAST_MS = 1000.0
+"""The baseline has at least so many steps and lasts so long..."""
+SOFT_MS = 3000.0
+"""...but once it has lasted this long, fewer steps will do."""
+FEW_STEPS = 10
+BURSTS_STEPS = 40
+"""Of a loader with workers: three bursts, as long as they are no more steps than these."""
+MOST_STEPS = 2000
+"""Of very short steps: more tell nothing new, and each is a row of run.json."""
 TARGET = 0.02
-"""Half-width of the 95 % interval of the mean, relative."""
+"""Half-width of the 95 % interval of the mean, relative: of the whole baseline..."""
+TARGET_OF_HALF = 0.03
+"""...and of its half before the captures."""
+BETWEEN_SHARE = 8
+"""One part in so many of the baseline lies between trace and memory window."""
+EARLY_SHARE = 3
+"""Before the trace, at most one part in so many of the steps that are left."""
 QUEUE_CAP = 150
 TRIAL_STEPS = 300
+TRIAL_LEAST = 40
 TRIAL_MS = 2000.0
 """An experiment looks for differences of 2 %: it takes this long, or so many steps, where it can."""
-TRIAL_SOFT_MS = 3000.0
-"""How long steps are is known late where the host runs ahead of its device: their times in the warm-up
-are then those of the host. From here on, fewer steps will do."""
 TRIAL_FEW = 20
 AFTER_STEPS = 5
 AWAITED_STEPS = 200
@@ -58,38 +72,56 @@ AWAITED_MS = 15_000.0
 """...or so long."""
 AWAITED_SHARE = 0.02
 """An evaluation that takes less than this of all the steps until then is not waited for."""
-LOOK_EVERY = 5
-"""Steps between two looks at whether the window is long enough."""
 MOST_TOGETHER = 64
-"""And which has no more steps left than these: more would be kept for long before they are looked at."""
+"""A stretch that has no more steps left than these may be held as a whole: more would be kept for long
+before they are looked at."""
 STEPS_HELD = 10
 """Steps whose events are held and handed over together, while steps are timed."""
 HELD_STEP_MS = 50.0
 """Steps longer than this are looked at one by one: what the hooks cost does not matter in them."""
 WHOLE_MS = 500.0
-"""A window that is over so soon is looked at only when it is."""
+"""A stretch that is over so soon is looked at only when it is."""
 MEMORY_STEPS = 5
 """So many that what two steps later is still alive can be told from what the next step replaces."""
+FOREVER_MS = 1e12
+"""No limit, in a number that JSON knows: schedules are sent from rank to rank."""
+
+
+class Enough(msgspec.Struct, frozen=True, kw_only=True):
+    """When steps that are timed are enough: between `least` and `most`, once their mean is known."""
+
+    least: int
+    most: int
+    most_ms: float
+    """Time limit; none where ranks must count alike."""
+    soft_ms: float = FOREVER_MS
+    """Once they have lasted so long, `soft_least` are their least and `soft_most` their most."""
+    soft_least: int = 0
+    soft_most: int = MOST_STEPS
+    within: float = TARGET
+    """Relative half-width of the interval of the mean at which it counts as known."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of steps for the windows after the warm-up."""
 
-    baseline_min: int
-    baseline_max: int
-    baseline_ms: float
-    """Time limit of the baseline; infinite where ranks must count alike."""
+    before: Enough
+    """The stretch of the baseline before the trace."""
+    between: Enough | None = None
+    """The one between trace and memory window; None without a memory window, or where the script may end
+    before it."""
+    whole: Enough
+    """All stretches together, whose last one lies behind the captures."""
+    after: int
+    """The least of the last stretch."""
+    settle: int = 0
+    """Steps before each stretch that follows a pause: their batches were made while we paused."""
+    joins: bool = True
+    """Later stretches become part of the baseline; not where the number of its steps was asked for."""
     traced: int
     trace_warmup: int
     """Steps that the profiler runs without recording first."""
     memory: int
-    after: int
-    resume: bool = False
-    """The end of the script is not known, so the trace comes early: the baseline is cut in two,
-    and the steps after the captures complete it if they agree with those before."""
-    soft_ms: float = math.inf
-    """Once the baseline has lasted this long, `soft_min` steps are its least and twice that its most."""
-    soft_min: int = 0
 
 
 def has_settled(times_ms: list[float]) -> bool:
@@ -118,24 +150,36 @@ def warmup_is_over(rows: list[Row], *, plan: Plan, left: int | None, queued: int
         plan: a fixed `warmup` counts every step.
         left: steps left if known.
         queued: batches that the loader's workers hold ready when they keep up. What they made
-            while the script set up hides what they cost: an experiment first uses it up, unless
-            the epoch is too short for that.
+            while the script set up hides what they cost: it is used up first, by an experiment or where
+            steps are plenty.
     """
-    if plan.trial is not None and plan.warmup is None and queued:
-        whole = (left or 0) + len(rows)
-        if len(rows) < min(2 * queued, QUEUE_CAP, whole // 3):
-            return False, False
+    plenty = left is not None and left >= PLENTY
+    waits = plan.warmup is None and (plan.trial is not None or plenty)
+    if waits and len(rows) < steps_on_stock(queued, steps=(left or 0) + len(rows)):
+        return False, False
     times = counted_ms(rows[1:])
     settled = has_settled(times) and not any(row.compiled for row in rows[-2:])
     if plan.warmup is not None:
         return len(rows) >= plan.warmup, settled
     if settled:
         return True, True
-    plenty = left is not None and left >= PLENTY
     cap = WARMUP_CAP_PLENTY if plenty else WARMUP_CAP_UNKNOWN
     compiling = sum(row.compiled for row in rows)
     over = len(times) >= cap or compiling >= COMPILING_CAP or (sum(times) > WARMUP_CAP_MS and len(times) >= 2)
     return over, False
+
+
+def steps_on_stock(queued: int, *, steps: int | None) -> int:
+    """Return for how many steps a loader's stock of batches hides what they cost.
+
+    The workers fill it while the training pauses, and go on while it is used up.
+
+    Args:
+        queued: batches that the workers hold ready.
+        steps: steps of the script, as far as known: no more than a third of them is given to this.
+    """
+    wanted = min(2 * queued, QUEUE_CAP)
+    return wanted if steps is None else min(wanted, steps // 3)
 
 
 def make_schedule(
@@ -157,97 +201,97 @@ def make_schedule(
         gpu: a device is traced: the profiler needs a warm-up step, memory has a window.
         workers: batches come in bursts of as many; the baseline must see several bursts.
         queued: batches that the workers hold ready; an experiment times more than these.
-        ranks: with several, the baseline has one fixed length, the same everywhere.
+        ranks: several end a window at the same step, which they do by counting alone.
     """
     step_ms = max(step_ms, 1e-3)
     limit_ms = plan.max_seconds * 1000
-    share = min(BASELINE_MS, limit_ms / 3)
+    share = limit_ms * BASELINE_SHARE
     affordable = max(1 if step_ms > share / 2 else 2, int(share / step_ms))
-    plenty = left is not None and left >= PLENTY
     # While it records, a step may take twice its time.
     traced = min(plan.steps, max(1, int(limit_ms / 3 / (2 * step_ms))))
+    memory = max(2, min(MEMORY_STEPS, int(limit_ms / 12 / step_ms))) if gpu and plan.memory else 0
     after = max(1, min(AFTER_STEPS, int(limit_ms / 12 / step_ms)))
-    resume, soft_ms, soft_min = False, math.inf, 0
+    between = None
     if plan.baseline_steps is not None:
-        shortest = longest = max(1, plan.baseline_steps)
+        before = whole = _exactly(max(1, plan.baseline_steps), share if ranks == 1 else FOREVER_MS)
     elif plan.trial is not None:
         # Nothing follows the baseline, so it need not be cut short for a trace.
-        wanted = min(TRIAL_STEPS, max(BASELINE_PLENTY, int(TRIAL_MS / step_ms), 4 * queued))
-        shortest = max(1, min(wanted // 2, affordable))
-        longest = max(shortest, min(wanted, affordable))
-        soft_ms, soft_min = TRIAL_SOFT_MS, min(shortest, max(TRIAL_FEW, 4 * queued))
-    elif ranks > 1:
-        shortest = longest = min(BASELINE_UNKNOWN, affordable)
-    elif plenty:
-        shortest = min(max(BASELINE_MIN, min(3 * workers, BASELINE_PLENTY)), affordable)
-        longest = min(BASELINE_PLENTY, affordable)
+        wanted = min(TRIAL_STEPS, max(TRIAL_LEAST, int(TRIAL_MS / step_ms), 4 * queued))
+        least = max(1, min(wanted // 2, affordable))
+        most = max(least, min(wanted, affordable))
+        # How long steps are is known late where the host runs ahead of its device: their times in the
+        # warm-up are then those of the host. In that case fewer steps will do.
+        few = min(least, max(TRIAL_FEW, 4 * queued))
+        before = whole = Enough(
+            least=least, most=most, most_ms=share, soft_ms=SOFT_MS, soft_least=few, soft_most=2 * few
+        )
+        if ranks > 1:
+            before = whole = _exactly(least, FOREVER_MS)
     else:
-        resume = True
-        total = min(max(BASELINE_UNKNOWN, min(3 * workers, BASELINE_PLENTY)), affordable)
-        shortest = longest = min(max(FIRST_STRETCH, min(2 * workers, BASELINE_MIN)), total)
-        after = max(after, total - longest)
+        bursts = min(3 * workers, BURSTS_STEPS)
+        if ranks > 1:
+            most = max(FEW_STEPS, bursts, min(LEAST_STEPS, int(SOFT_MS / step_ms)))
+            whole = _exactly(min(most, affordable), FOREVER_MS)
+        else:
+            whole = Enough(
+                least=min(MOST_STEPS, max(LEAST_STEPS, int(LEAST_MS / step_ms))),
+                most=MOST_STEPS,
+                most_ms=share,
+                soft_ms=min(SOFT_MS, share),
+                soft_least=min(max(FEW_STEPS, bursts), affordable),
+            )
+        if left is not None and left >= PLENTY:
+            before = _part(whole, 2, most=left // EARLY_SHARE, within=TARGET_OF_HALF)
+            if memory:
+                between = _part(whole, BETWEEN_SHARE, most=left // EARLY_SHARE, within=1.0)
+        else:
+            first = max(FIRST_STRETCH, min(2 * workers, FIRST_STRETCH_WORKERS))
+            before = _exactly(min(first, affordable), whole.most_ms)
+    if ranks > 1:
+        after = max(after, whole.most - before.most - (between.most if between is not None else 0))
     return Schedule(
-        baseline_min=shortest,
-        baseline_max=longest,
-        baseline_ms=1e12 if ranks > 1 else share,
+        before=before,
+        between=between,
+        whole=whole,
+        after=after,
+        settle=steps_on_stock(queued, steps=left),
+        joins=plan.baseline_steps is None,
         traced=traced,
         trace_warmup=1 if gpu or step_ms < SLOW_MS else 0,
-        memory=max(2, min(MEMORY_STEPS, int(limit_ms / 12 / step_ms))) if gpu and plan.memory else 0,
-        after=after,
-        resume=resume,
-        # Several ranks must end it at the same step, which they do by counting alone.
-        soft_ms=soft_ms if ranks == 1 else math.inf,
-        soft_min=soft_min,
+        memory=memory,
     )
 
 
-def steps_to_hold(count: int, *, shortest: int, longest: int, step_ms: float) -> int:
-    """Return for how many steps of a timed window events may be held: until the next look at it.
+def _exactly(steps: int, most_ms: float) -> Enough:
+    return Enough(least=steps, most=steps, most_ms=most_ms)
+
+
+def _part(whole: Enough, parts: int, *, most: int, within: float) -> Enough:
+    """Return one stretch of `whole`: of its least one part in so many, and never more than `most` steps."""
+    least = min(most, -(-whole.least // parts))
+    forever = whole.most_ms == FOREVER_MS
+    return Enough(
+        least=least,
+        most=least if forever else max(least, min(most, whole.most // parts)),
+        most_ms=whole.most_ms if forever else whole.most_ms / 2,
+        soft_ms=whole.soft_ms if forever else whole.soft_ms / parts,
+        soft_least=min(least, max(FIRST_STRETCH, -(-whole.soft_least // parts))),
+        within=within,
+    )
+
+
+def steps_to_hold(rest: int, *, step_ms: float) -> int:
+    """Return for how many steps of a timed window events may be held.
 
     Args:
-        count: steps it has.
-        shortest: steps it must have.
-        longest: steps that end it.
+        rest: steps until the next look at it.
         step_ms: a typical step.
     """
     if step_ms > HELD_STEP_MS:
         return 1
-    rest = longest - count
-    if 0 < rest <= MOST_TOGETHER and rest * step_ms <= WHOLE_MS:
-        return rest
-    look = max(shortest, count + 1 + LOOK_EVERY)
-    look += -look % LOOK_EVERY
-    if count < longest:
-        look = min(look, longest)
-    return min(STEPS_HELD, look - count)
-
-
-def baseline_is_enough(rows: list[Row], schedule: Schedule) -> bool:
-    """Return whether the mean of these steps is known to `TARGET`, or a limit is reached.
-
-    The mean, since waits that recur every few steps (bursts of a data loader) hide from a median.
-    """
-    taken = len(rows)
-    spent_ms = (rows[-1].start_ns - rows[0].start_ns) / 1e6 + rows[-1].wall_ms
-    least, most = schedule.baseline_min, schedule.baseline_max
-    if spent_ms >= schedule.soft_ms:
-        least, most = min(least, schedule.soft_min), min(most, 2 * schedule.soft_min)
-    last_chance = taken >= most or spent_ms >= schedule.baseline_ms
-    # Between two looks a cut costs nothing: this runs inside the window.
-    if taken < max(2, least) or not (last_chance or taken % LOOK_EVERY == 0):
-        return spent_ms >= schedule.baseline_ms
-    times = counted_ms(rows)
-    count = len(times)
-    if count >= most or spent_ms >= schedule.baseline_ms:
-        return True
-    if taken >= most + 10:
-        return True
-    if count < max(2, least):
-        return False
-    mean = fmean(times)
-    # statistics.stdev computes in fractions and takes a hundred times as long.
-    variance = sum([(ms - mean) ** 2 for ms in times]) / (count - 1)
-    return 1.96 * math.sqrt(variance / count) <= TARGET * mean
+    if rest <= MOST_TOGETHER and rest * step_ms <= WHOLE_MS:
+        return max(1, rest)
+    return min(STEPS_HELD, rest)
 
 
 def awaits_evaluation(evaluations: list[Row], *, steps: int, waited_ms: float, step_ms: float) -> bool:

@@ -13,7 +13,7 @@ import datetime as dt
 import msgspec
 
 from .. import torch_private
-from .lengths import Schedule
+from .lengths import FOREVER_MS, Enough, Schedule
 
 __all__ = ["WARMUP_STEPS", "agree"]
 
@@ -21,13 +21,12 @@ WARMUP_STEPS = 8
 KEY = "torch_bottleneck/schedule"
 PATIENCE_SECONDS = 60
 FIXED = Schedule(
-    baseline_min=20,
-    baseline_max=20,
-    baseline_ms=1e12,
+    before=Enough(least=20, most=20, most_ms=FOREVER_MS),
+    whole=Enough(least=25, most=25, most_ms=FOREVER_MS),
+    after=5,
     traced=4,
     trace_warmup=1,
     memory=0,
-    after=3,
 )
 """Where ranks cannot talk: numbers that need no clock."""
 

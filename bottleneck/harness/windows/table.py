@@ -11,7 +11,7 @@ import msgspec
 
 from ...model.run import StepTable
 
-__all__ = ["Row", "as_table", "counted_ms", "join_tables", "plain_ms"]
+__all__ = ["Row", "as_table", "counted_ms", "join_tables"]
 
 
 class Row(msgspec.Struct, kw_only=True, gc=False):
@@ -58,12 +58,6 @@ def as_table(rows: list[Row], *, device_ms: list[float | None] | None = None) ->
         system_cpu_ms=[row.system_cpu_ms for row in rows] if read else [],
         gc_ms=[row.gc_ms for row in rows],
     )
-
-
-def plain_ms(table: StepTable) -> list[float]:
-    """Return what `counted_ms` gives for rows, for columns."""
-    columns = zip(table.wall_ms, table.validation, table.compiled, strict=True)
-    return [ms for ms, validation, compiled in columns if not (validation or compiled)]
 
 
 def join_tables(first: StepTable, second: StepTable) -> StepTable:

@@ -2,7 +2,7 @@
 
 In: the steps of the open window, what the data loader tells of the steps left, the wishes. Out:
 answers for the capture, which moves from window to window by them. The rules are functions in
-`windows`; here they meet the clock, the ranks and the device.
+`lengths`; here they meet the clock, the ranks and the device.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from .. import torch_private
 from . import ranks
 from .lengths import (
     AFTER_STEPS,
+    Enough,
     Schedule,
     awaits_evaluation,
-    baseline_is_enough,
     make_schedule,
     steps_to_hold,
     warmup_is_over,
 )
 from .table import counted_ms
+from .watch import Watch
 
 if TYPE_CHECKING:
     from ...runs.plan import Plan
     from .horizon import Horizon
     from .table import Row
 
-__all__ = ["Timetable"]
+__all__ = ["Stretch", "Timetable"]
+
+Stretch = Literal["baseline", "between", "after"]
+"""Stretches of the baseline, by the names of the windows in which they are timed."""
 
 
 class Timetable:
@@ -50,6 +54,11 @@ class Timetable:
         self._horizon = horizon
         self._drawn_up: Schedule | None = None
         self._began_ns = 0
+        self._whole = Watch()
+        """Of all stretches of the baseline."""
+        self._stretch = Watch()
+        """Of the one that is open, which is:"""
+        self._open: Stretch = "baseline"
 
     # -- warm-up -------------------------------------------------------------------------------
 
@@ -79,6 +88,7 @@ class Timetable:
         )
         self._drawn_up = ranks.agree(schedule, rank=rank) if count > 1 else schedule
         self._began_ns = perf_counter_ns()
+        self._whole = Watch()
 
     # -- what is planned -----------------------------------------------------------------------
 
@@ -88,41 +98,53 @@ class Timetable:
         assert self._drawn_up is not None
         return self._drawn_up
 
-    def planned(self, window: str) -> int:
-        """Return the most steps that a window is to have; zero before the warm-up is over."""
-        if self._drawn_up is None:
-            return 0
-        return {
-            "baseline": self._drawn_up.baseline_max,
-            "trace": self._drawn_up.traced,
-            "memory": self._drawn_up.memory,
-            "after": self._drawn_up.after,
-        }[window]
+    def planned(self, window: str) -> int | None:
+        """Return the most steps that a window is to have; None where time decides, or it is not known yet."""
+        schedule = self._drawn_up
+        if schedule is None:
+            return None
+        if window in ("trace", "memory"):
+            return schedule.traced if window == "trace" else schedule.memory
+        enough = schedule.before if window == "baseline" else schedule.between
+        return enough.most if enough is not None and enough.least == enough.most else None
 
-    def cancel(self, *windows: Literal["memory", "after"]) -> None:
-        """No steps follow, so these windows get none."""
-        self._drawn_up = msgspec.structs.replace(self.schedule, **dict.fromkeys(windows, 0))
+    def cancel_memory(self) -> None:
+        """No steps follow, so its window gets none."""
+        self._drawn_up = msgspec.structs.replace(self.schedule, memory=0)
 
     # -- the windows that are timed ------------------------------------------------------------
 
+    def begin_stretch(self, name: Stretch) -> None:
+        """A stretch of the baseline begins."""
+        self._stretch, self._open = Watch(), name
+
     def timed(self, rows: list[Row]) -> None:
-        """The baseline is over: it tells best how long a step is."""
+        """The first stretch of the baseline is over: it tells best how long a step is."""
         times = counted_ms(rows)
         if times:
             self.step_ms = median(times)
 
-    def baseline_is_enough(self, rows: list[Row]) -> bool:
-        """Return whether the baseline may end with these steps."""
-        return baseline_is_enough(rows, self.schedule)
-
-    def after_is_enough(self, rows: list[Row], *, baseline: list[Row], evaluations: list[Row]) -> bool:
-        """Return whether the steps behind the captures may end; they may have to complete the baseline.
+    def stretch_is_enough(self, rows: list[Row], *, evaluations: list[Row]) -> bool:
+        """Return whether the open stretch of the baseline may end; the last one completes the whole.
 
         Args:
-            rows: the steps.
-            baseline: those of the baseline before the captures.
+            rows: its steps.
             evaluations: steps since the beginning that held an evaluation.
         """
+        new = rows[self._stretch.taken :]
+        self._stretch.take(new)
+        self._whole.take(new)
+        if self._open == "after":
+            return self._after_is_enough(rows, evaluations)
+        return self._stretch.is_enough(self._enough)
+
+    @property
+    def _enough(self) -> Enough:
+        """What ends the open stretch, which is not the last."""
+        between = self.schedule.between
+        return between if self._open == "between" and between is not None else self.schedule.before
+
+    def _after_is_enough(self, rows: list[Row], evaluations: list[Row]) -> bool:
         schedule, count = self.schedule, len(rows)
         if self.late():
             return True
@@ -131,22 +153,18 @@ class Timetable:
             waited_ms = (rows[-1].start_ns - rows[0].start_ns) / 1e6
             if awaits_evaluation(evaluations, steps=count, waited_ms=waited_ms, step_ms=self.step_ms):
                 return False
-        if count >= schedule.after:
-            return True
-        if not schedule.resume or count < AFTER_STEPS:
-            return False
-        total = msgspec.structs.replace(schedule, baseline_max=schedule.baseline_max + schedule.after)
-        return baseline_is_enough([*baseline, *rows], total)
+        return count >= schedule.after and self._whole.is_enough(schedule.whole)
 
-    def steps_to_hold(self, count: int, *, after: bool) -> int:
-        """Return how many steps' events may be held, in a timed window that has `count` by now."""
-        schedule = self._drawn_up
-        if schedule is None or self._plan.trial is not None:
+    def steps_to_hold(self) -> int:
+        """Return how many steps' events may be held in the open stretch."""
+        if self._drawn_up is None or self._plan.trial is not None:
             return 1
-        shortest, longest = schedule.baseline_min, schedule.baseline_max
-        if after:
-            shortest, longest = min(AFTER_STEPS, schedule.after), schedule.after
-        return steps_to_hold(count, shortest=shortest, longest=longest, step_ms=self.step_ms)
+        if self._open == "after":
+            rest = self._whole.rest(self.schedule.whole, step_ms=self.step_ms)
+            rest = max(rest, self.schedule.after - self._stretch.taken)
+        else:
+            rest = self._stretch.rest(self._enough, step_ms=self.step_ms)
+        return steps_to_hold(rest, step_ms=self.step_ms)
 
     # -- the clock -----------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ def chart_data(diagnosis: Diagnosis) -> dict[str, Any]:
                 "name": _name(window.name),
                 "index": window.index,
                 "ms": window.ms,
+                "of_steps": window.of_steps,
                 "left_out": window.left_out,
                 "compiled": window.compiled,
             }

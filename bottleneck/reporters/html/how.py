@@ -9,8 +9,9 @@ __all__ = ["HOW"]
 
 HOW: dict[str, str] = {
     "step": (
-        "Mean of the baseline window, in which no profiler is attached. Steps are timed between device "
-        "events on a GPU, otherwise with the host's clock. The interval is the 95 % interval of that mean."
+        "Mean of the baseline window, in which no profiler is attached: stretches of steps before, between "
+        "and after the other windows. Steps are timed between device events on a GPU, otherwise with the "
+        "host's clock. The interval is the 95 % interval of that mean, for steps that depend on each other."
     ),
     "step_profiled": (
         "Taken from the profiler's trace, because no step was timed without it. A profiler slows the host, "

@@ -38,7 +38,8 @@ _ATTACHED = {
     "baseline": "step timing only",
     "trace": "torch.profiler",
     "memory": "memory history",
-    "after": "nothing, once more",
+    "between": "step timing only",
+    "after": "step timing only",
 }
 
 

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.diagnosis import StepSummary
-from ...model.run import Run, StepTable, Window
+from ...model.doubt import Doubt
+from ...model.run import Run, StepTable, Stretch, Window
 from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
 from .clock import step_times
+from .drift import find_drift
 from .rare import RareWork, find_rare
 from .traced import Steps
 
@@ -43,6 +45,8 @@ class StepBasis:
     """Additional work of some steps; its price is part of the step time."""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    """Stretches of the baseline that do not agree."""
 
     @property
     def ordinary_ms(self) -> float | None:
@@ -99,6 +103,23 @@ def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTa
     return tuple(notes)
 
 
+def _typical(table: StepTable, count: int) -> TypicalStep | None:
+    """Summarise the first `count` steps of a table."""
+    times, _ = step_times(table)
+    return typical_step(times[:count], validation=table.validation[:count], compiled=table.compiled[:count])
+
+
+def _stretches(run: Run, baseline: Window) -> list[tuple[Stretch, TypicalStep]]:
+    """Summarise each stretch of the baseline; its first one comes first in it, each other has a window."""
+    found = []
+    for stretch in baseline.stretches:
+        window = baseline if stretch.window == "baseline" else run.window(stretch.window)
+        typical = _typical(window.steps, stretch.steps) if window is not None else None
+        if typical is not None:
+            found.append((stretch, typical))
+    return found
+
+
 def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
     times, _ = step_times(table)
     flags = np.zeros(len(times), dtype=np.bool_)
@@ -122,6 +143,7 @@ def _with_rare(
     signal: str,
     profiled_ms: float | None,
     problems: Sequence[str],
+    doubts: tuple[Doubt, ...],
 ) -> StepBasis:
     """The mean step is an ordinary one plus the rare work's share."""
     times, _ = step_times(table)
@@ -152,6 +174,7 @@ def _with_rare(
         rare=rare,
         problems=tuple(problems),
         notes=(note,),
+        doubts=doubts,
     )
 
 
@@ -189,12 +212,14 @@ def find_basis(
     typical = None
     if window is not None and window.steps.wall_ms:
         times, _ = step_times(window.steps)
-        typical = typical_step(times, validation=window.steps.validation, compiled=window.steps.compiled)
+        typical = _typical(window.steps, len(times))
     if typical is not None:
         assert run is not None
         assert window is not None
         rare = None
+        doubts: tuple[Doubt, ...] = ()
         if given_ms is None:
+            doubts = find_drift(_stretches(run, window))
             rare = _rare(run, window.steps, typical)
         if rare is not None:
             # The mean of the traced steps may hold it, or lack it; their median lacks it.
@@ -207,6 +232,7 @@ def find_basis(
                 signal=signal,
                 profiled_ms=None if usual_ms is None else usual_ms + rare.ms,
                 problems=problems,
+                doubts=doubts,
             )
         true_ms = typical.mean_ms if given_ms is None else given_ms
         return StepBasis(
@@ -224,6 +250,7 @@ def find_basis(
             varies=typical.varies,
             problems=tuple(problems),
             notes=_left_out(typical, times, window.steps),
+            doubts=doubts,
         )
     if given_ms is not None or profiled_ms is not None:
         return StepBasis(

@@ -133,7 +133,9 @@ def find_rare(
         processor = _processor_ms(table, n)
         if processor is None:
             chosen &= excess > _UNSEEN_TIMES * usual
-        if not _is_the_programs(chosen, excess, processor, ordinary):
+        # A baseline in stretches lacks the steps between them.
+        number = np.asarray(table.index) if len(table.index) == n else np.arange(n)
+        if not _is_the_programs(chosen, excess, processor, ordinary, number):
             return None
     at = np.flatnonzero(chosen)
     if not 1 <= len(at) <= _MOST_SHARE * n:
@@ -207,6 +209,7 @@ def _is_the_programs(
     excess: NDArray[np.float64],
     processor: NDArray[np.float64] | None,
     ordinary: NDArray[np.bool_],
+    number: NDArray[np.intp],
 ) -> bool:
     """Whether the long steps are the program's own doing and not another process's on a busy machine."""
     at = np.flatnonzero(chosen)
@@ -215,7 +218,7 @@ def _is_the_programs(
     middle = float(np.median(excess[at]))
     if excess[at].max() > _ALIKE * middle or excess[at].min() < middle / _ALIKE:
         return False
-    if _regular(at):
+    if _regular(number[at]):
         return True
     if processor is None:
         return True

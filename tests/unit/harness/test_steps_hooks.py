@@ -244,7 +244,7 @@ def test_a_failing_profiler_costs_only_the_trace(
 
     capture, store = make_capture(tmp_path)
     monkeypatch.setattr(TraceSession, broken, fail)
-    drive(capture, 60)
+    drive(capture, 300)
     assert capture.done
     assert store.run.artefacts["trace"].status == "failed"
     assert "not in the mood" in (store.run.artefacts["trace"].reason or "")
@@ -264,7 +264,7 @@ def test_a_trace_that_has_no_place_costs_only_the_trace(
 
     capture, store = make_capture(tmp_path)
     monkeypatch.setattr(Store, "write_trace_path", full)
-    drive(capture, 60)
+    drive(capture, 300)
     assert capture.done
     assert "No space left" in (store.run.artefacts["trace"].reason or "")
     assert not torch_private.profiler_running()
@@ -293,7 +293,7 @@ def test_a_memory_window_that_fails_leaves_no_recording_on(
     assert "No space left" in (store.run.artefacts["memory"].reason or "")
 
 
-@pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26])
+@pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26, 210, 240])
 def test_a_script_that_ends_in_any_window_leaves_no_profiler_running(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +312,8 @@ def test_a_script_that_ends_in_any_window_leaves_no_profiler_running(
 def test_flops_are_counted_by_a_profiler_that_is_known_as_ours(agent: Agent) -> None:
     model, optimizer, loader = parts()
     with contextlib.suppress(StopRun):
-        train(90, model, optimizer, iter(loader))
+        while True:
+            train(90, model, optimizer, iter(loader))
     assert agent.capture.done
     assert agent.capture._store.run.artefacts["flops"].status == "ok"
     flops = agent.capture._store.run.flops
@@ -400,3 +401,54 @@ def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> N
 def test_the_api_wants_at_least_one_step() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Harness("anywhere", steps=0)
+
+
+@pytest.mark.parametrize(
+    ("device", "later_ms", "counted"),
+    [("cpu", 6.0, True), ("cuda", 6.0, False), ("cuda", 4.0, True), ("cuda", 5.02, True)],
+    ids=["no device", "slower on a device", "faster on a device", "alike on a device"],
+)
+def test_steps_that_the_profiler_may_have_slowed_do_not_count(
+    device: str, later_ms: float, counted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "run")
+    book = WindowBook(store, Progress(quiet=True))
+    for name, ms, first in (("baseline", 5.0, 10), ("after", later_ms, 80)):
+        book.open(name, None)  # type: ignore[arg-type]
+        for i in range(40):
+            book.add(Row(index=first + i, start_ns=i, wall_ms=ms + 0.01 * (i % 3)), timed=False)
+        monkeypatch.setattr(torch_private, "device_kind", lambda: device)
+        book.close(name, planned=40)  # type: ignore[arg-type]
+        monkeypatch.undo()
+    baseline = store.run.window("baseline")
+    assert baseline is not None
+    assert [(s.window, s.steps, s.counted) for s in baseline.stretches] == [
+        ("baseline", 40, True),
+        ("after", 40, counted),
+    ]
+    assert len(baseline.steps.wall_ms) == (80 if counted else 40)
+    assert store.run.overhead.after_trace_ratio == pytest.approx(later_ms / 5.0, rel=0.01)
+
+
+def test_the_baseline_goes_on_after_the_captures_in_steps_of_their_own(tmp_path: Path) -> None:
+    capture, store = make_capture(tmp_path)
+    drive(capture, 300)
+    baseline, after = store.run.window("baseline"), store.run.window("after")
+    assert baseline is not None
+    assert after is not None
+    assert len(baseline.steps.wall_ms) == 200
+    # The end of the script is not known, so the trace comes after five steps.
+    assert [(s.window, s.steps) for s in baseline.stretches] == [("baseline", 5), ("after", 195)]
+    assert baseline.steps.index[5:] == after.steps.index
+    flops = store.run.flops
+    assert flops is None or flops.step < after.steps.index[0]
+
+
+def test_where_the_number_of_steps_was_asked_for_no_others_count(tmp_path: Path) -> None:
+    capture, store = make_capture(tmp_path, baseline_steps=12)
+    drive(capture, 60)
+    assert capture.done
+    baseline, after = store.run.window("baseline"), store.run.window("after")
+    assert baseline is not None
+    assert after is not None
+    assert (len(baseline.steps.wall_ms), len(after.steps.wall_ms), baseline.stretches) == (12, 5, [])

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
+from torch_bottleneck.harness.windows import ranks
 from torch_bottleneck.harness.windows.lengths import (
     AWAITED_MS,
     AWAITED_STEPS,
+    FOREVER_MS,
+    LEAST_STEPS,
+    MOST_STEPS,
+    Enough,
+    Schedule,
     awaits_evaluation,
-    baseline_is_enough,
     has_settled,
     make_schedule,
     warmup_is_over,
 )
 from torch_bottleneck.harness.windows.phases import PhaseClock
-from torch_bottleneck.harness.windows.table import Row, as_table, counted_ms, join_tables, plain_ms
+from torch_bottleneck.harness.windows.table import Row, as_table, counted_ms, join_tables
+from torch_bottleneck.harness.windows.watch import Watch
 from torch_bottleneck.model.verify import Trial
 from torch_bottleneck.runs.plan import Plan
 
@@ -78,10 +85,11 @@ def test_a_fixed_warmup_is_kept_to() -> None:
 def test_every_schedule_measures_and_traces_within_the_limit(step_ms: float, gpu: bool) -> None:
     plan = Plan(script="train.py", max_seconds=60)
     schedule = make_schedule(step_ms, plan=plan, left=None, gpu=gpu)
-    assert schedule.baseline_min >= 1
+    assert schedule.before.least >= 1
     assert 1 <= schedule.traced <= plan.steps
     assert schedule.after >= 1
-    steps = schedule.baseline_max + 2 * (schedule.traced + schedule.trace_warmup) + schedule.after
+    timed = max(schedule.before.most, min(schedule.whole.soft_least, int(schedule.whole.most_ms / step_ms)))
+    steps = timed + 2 * (schedule.traced + schedule.trace_warmup) + schedule.after
     # The least that can be done is a step or two of each window; beyond it the limit holds.
     least = 2 + 2 * (1 + schedule.trace_warmup) + 1
     assert steps * step_ms <= max(plan.max_seconds * 1000, least * step_ms)
@@ -90,46 +98,123 @@ def test_every_schedule_measures_and_traces_within_the_limit(step_ms: float, gpu
 def test_a_script_of_twenty_steps_has_room_for_a_whole_trace() -> None:
     schedule = make_schedule(50.0, plan=PLAN, left=None, gpu=False)
     warmup = 4
-    assert warmup + schedule.baseline_max + schedule.trace_warmup + schedule.traced <= 20
-    assert schedule.resume
+    assert warmup + schedule.before.most + schedule.trace_warmup + schedule.traced <= 20
+    assert schedule.between is None, "the memory window would come too late"
+    assert schedule.joins
 
 
-def test_plenty_of_steps_gives_a_longer_baseline_in_one_stretch() -> None:
-    schedule = make_schedule(50.0, plan=PLAN, left=500, gpu=False)
-    assert schedule.baseline_max == 40
-    assert not schedule.resume
+def test_plenty_of_steps_gives_half_of_the_baseline_before_the_captures() -> None:
+    schedule = make_schedule(5.0, plan=PLAN, left=5000, gpu=True)
+    assert schedule.whole.least == LEAST_STEPS
+    assert (schedule.before.least, schedule.before.soft_ms) == (100, 1500.0)
+    assert schedule.between is not None
+    assert (schedule.between.least, schedule.between.soft_ms) == (25, 375.0)
+    short = make_schedule(5.0, plan=PLAN, left=160, gpu=True)
+    assert short.before.most <= 160 // 3, "the rest is for the trace"
+
+
+def test_short_steps_are_timed_for_a_second_and_no_more_of_them_are_kept_than_help() -> None:
+    assert make_schedule(1.0, plan=PLAN, left=None, gpu=False).whole.least == 1000
+    assert make_schedule(0.01, plan=PLAN, left=None, gpu=False).whole.least == MOST_STEPS
 
 
 def test_workers_deliver_in_bursts_and_the_baseline_sees_several() -> None:
-    schedule = make_schedule(50.0, plan=PLAN, left=500, gpu=False, workers=8)
-    assert schedule.baseline_min == 24
+    schedule = make_schedule(400.0, plan=PLAN, left=500, gpu=False, workers=8)
+    assert schedule.whole.soft_least == 24
+    assert schedule.before.soft_least == 12
 
 
-def test_ranks_count_and_never_look_at_a_clock() -> None:
-    schedule = make_schedule(50.0, plan=PLAN, left=500, gpu=False, ranks=2)
-    assert schedule.baseline_min == schedule.baseline_max
-    assert schedule.baseline_ms > 1e9
+def test_batches_made_while_we_paused_are_used_up_before_steps_are_timed() -> None:
+    assert make_schedule(5.0, plan=PLAN, left=5000, gpu=False, workers=4, queued=8).settle == 16
+    assert make_schedule(5.0, plan=PLAN, left=30, gpu=False, workers=4, queued=8).settle == 10
+    assert make_schedule(5.0, plan=PLAN, left=5000, gpu=False).settle == 0
+    settled = rows([10.0] * 12)
+    assert warmup_is_over(settled, plan=PLAN, left=5000, queued=4)[0]
+    assert not warmup_is_over(settled, plan=PLAN, left=5000, queued=8)[0]
+    assert warmup_is_over(settled, plan=PLAN, left=None, queued=8)[0], "the script may end at any moment"
+
+
+@pytest.mark.parametrize("left", [None, 5000])
+@pytest.mark.parametrize("step_ms", [0.5, 50.0, 3000.0])
+def test_ranks_count_and_never_look_at_a_clock(left: int | None, step_ms: float) -> None:
+    schedule = make_schedule(step_ms, plan=PLAN, left=left, gpu=True, ranks=2)
+    for enough in (schedule.before, schedule.between, schedule.whole):
+        if enough is None:
+            continue
+        assert enough.least == enough.most
+        # Whatever the steps hold and how long they take, it ends after so many.
+        for times in ([1.0] * enough.most, [1e6] * enough.most):
+            watch = Watch()
+            watch.take(rows(times[:-1], compiled=True))
+            assert not watch.is_enough(enough)
+            watch.take(rows(times[-1:]))
+            assert watch.is_enough(enough)
+    assert schedule.whole.most <= schedule.before.most + schedule.after + (
+        schedule.between.most if schedule.between is not None else 0
+    )
+
+
+@pytest.mark.parametrize("trial", [None, Trial()])
+def test_a_schedule_arrives_at_the_other_ranks_as_it_was_sent(trial: Trial | None) -> None:
+    plan = Plan(script="train.py", trial=trial)
+    schedule = make_schedule(50.0, plan=plan, left=500, gpu=True, ranks=2)
+    for sent in (schedule, ranks.FIXED):
+        assert msgspec.json.decode(msgspec.json.encode(sent), type=Schedule) == sent
 
 
 def test_wishes_are_kept_to() -> None:
     plan = Plan(script="train.py", steps=1, baseline_steps=33)
     schedule = make_schedule(5.0, plan=plan, left=None, gpu=False)
-    assert (schedule.baseline_min, schedule.baseline_max, schedule.traced) == (33, 33, 1)
+    assert (schedule.before.least, schedule.before.most, schedule.traced) == (33, 33, 1)
+    assert not schedule.joins
 
 
-def test_baseline_ends_once_the_mean_is_known() -> None:
-    schedule = make_schedule(50.0, plan=PLAN, left=500, gpu=False)
-    steady = rows([50.0 + 0.1 * (i % 3) for i in range(10)])
-    bursts = rows([10.0, 10.0, 10.0, 170.0] * 5)
-    assert not baseline_is_enough(steady[:9], schedule)
-    assert baseline_is_enough(steady, schedule)
-    assert not baseline_is_enough(bursts, schedule)
-    assert baseline_is_enough(bursts * 2, schedule)
+def needed(times_ms: list[float], enough: Enough) -> int:
+    """Return after how many steps the watch has enough."""
+    watch = Watch()
+    for count, row in enumerate(rows(times_ms), start=1):
+        watch.take([row])
+        if watch.is_enough(enough):
+            return count
+    raise AssertionError("never")
+
+
+def test_the_baseline_lasts_until_the_mean_is_known() -> None:
+    whole = make_schedule(50.0, plan=PLAN, left=500, gpu=False).whole
+    generator = random.Random(1)
+    steady = [50.0 + 0.1 * (i % 3) for i in range(500)]
+    sizes = [generator.choice([10.0, 30.0, 60.0, 100.0]) for _ in range(500)]
+    assert 3000 <= 50 * needed(steady, whole) <= 3100, "three seconds"
+    assert 3 * needed(steady, whole) < needed(sizes, whole) < 500
+    # A rhythm is known after some rounds of it: were these steps independent, it would take 18 000.
+    assert needed([10.0, 10.0, 10.0, 170.0] * 200, whole) <= 300
+    # What nothing helps against ends with the time.
+    wild = [generator.choice([5.0, 5.0, 5.0, 900.0]) for _ in range(2000)]
+    assert 20_000 <= sum(wild[: needed(wild, whole)]) <= 21_000
+
+
+def test_very_short_steps_are_not_counted_without_end() -> None:
+    generator = random.Random(1)
+    whole = make_schedule(0.1, plan=PLAN, left=None, gpu=False).whole
+    assert needed([generator.choice([0.01, 0.01, 1.0]) for _ in range(3000)], whole) == MOST_STEPS
+
+
+def test_the_next_look_is_never_later_than_what_it_may_find() -> None:
+    whole = make_schedule(50.0, plan=PLAN, left=500, gpu=False).whole
+    watch, count = Watch(), 0
+    while not watch.is_enough(whole):
+        rest = watch.rest(whole, step_ms=50.0)
+        assert rest >= 1
+        watch.take(rows([50.0] * rest))
+        count += rest
+    assert count == needed([50.0] * 500, whole)
+    unlimited = Enough(least=7, most=7, most_ms=FOREVER_MS)
+    assert Watch().rest(unlimited, step_ms=50.0) == 7
 
 
 def test_validation_and_compilation_do_not_count() -> None:
     steps = [*rows([1.0, 2.0]), *rows([9.0], validation=True), *rows([8.0], compiled=True)]
-    assert counted_ms(steps) == plain_ms(as_table(steps)) == [1.0, 2.0]
+    assert counted_ms(steps) == [1.0, 2.0]
 
 
 def test_phases_are_exclusive_and_split_at_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,18 +261,8 @@ def test_the_memory_window_has_steps_enough_to_tell_a_leak_unless_they_are_slow(
     assert make_schedule(step_ms, plan=Plan(script="t.py"), left=None, gpu=False).memory == 0
 
 
-def running(times_ms: list[float]) -> list[Row]:
-    """Rows whose clock is that of their times."""
-    found, clock = [], 0.0
-    for i, ms in enumerate(times_ms):
-        found.append(Row(index=i, start_ns=int(clock * 1e6), wall_ms=ms))
-        clock += ms
-    return found
-
-
 def steps_timed(times_ms: list[float], guess_ms: float, plan: Plan) -> int:
-    schedule = make_schedule(guess_ms, plan=plan, left=None, gpu=True)
-    return next(n for n in range(1, 1000) if baseline_is_enough(running(times_ms[:n]), schedule))
+    return needed(times_ms, make_schedule(guess_ms, plan=plan, left=None, gpu=True).before)
 
 
 def test_an_experiment_on_a_device_that_lags_behind_is_not_timed_by_the_host_of_its_warm_up() -> None:

@@ -12,7 +12,6 @@ from torch_bottleneck.stats import (
     mean_interval,
     median_interval,
     quantile_spread,
-    ratio_interval,
     trimmed_mean,
     typical_step,
     weigh_effect,
@@ -29,32 +28,66 @@ def test_the_median_interval_covers_the_median_as_often_as_it_says():
     assert hits / 400 >= 0.93
 
 
-def test_the_mean_interval_covers_the_mean_of_correlated_steps():
-    rng = np.random.default_rng(2)
-    hits = 0
-    for _ in range(200):
-        noise = rng.normal(size=62)
-        times = 10 + noise[2:] + 0.6 * noise[1:-1] + 0.3 * noise[:-2]
-        low, high = mean_interval(times, resamples=400) or (np.nan, np.nan)
-        hits += low <= 10.0 <= high
-    assert hits / 200 >= 0.85
+def independent(rng, n):
+    return 10 + rng.normal(size=n)
+
+
+def skewed(rng, n):
+    return 10 + rng.exponential(size=n) - 1
+
+
+def correlated(rng, n, *, phi=0.5):
+    """AR(1): a neighbour on the machine comes and goes."""
+    noise = rng.normal(size=n + 100)
+    x = np.zeros(n + 100)
+    for i in range(1, n + 100):
+        x[i] = phi * x[i - 1] + noise[i]
+    return 10 + x[100:]
+
+
+def in_bursts(rng, n):
+    """Eight workers: a wait of its own length each time, then seven steps without."""
+    phase = rng.integers(8)
+    waits = np.where(np.arange(n + 8) % 8 == 0, rng.gamma(9.0, 40 / 9, size=n + 8), 0.0)
+    return (10 - 40 / 8 + waits + rng.normal(size=n + 8))[phase : phase + n]
+
+
+def of_two_sizes(rng, n):
+    return 10 + np.where((np.arange(n) + rng.integers(2)) % 2, 4.0, -4.0) + rng.normal(size=n)
+
+
+@pytest.mark.parametrize("n", [40, 75, 200])
+@pytest.mark.parametrize("kind", [independent, skewed, correlated, in_bursts, of_two_sizes])
+def test_the_mean_interval_covers_the_mean_of_steps_that_depend_on_each_other(kind, n):
+    rng = np.random.default_rng([7, n])
+    found = [mean_interval(kind(rng, n)) for _ in range(1000)]
+    share = sum(low <= 10.0 <= high for low, high in found) / len(found)
+    # Of few steps the cut of a rhythm's last round is the larger part of what there is to be uncertain of.
+    assert 0.92 <= share <= (0.98 if n == 200 else 1.0)
+
+
+def test_the_mean_interval_of_bursts_is_narrower_than_that_of_independent_steps():
+    rng = np.random.default_rng(8)
+    times = of_two_sizes(rng, 200)
+    low, high = mean_interval(times)
+    assert high - low < 0.5 * 2 * 1.96 * times.std() / np.sqrt(200)
+
+
+def test_a_step_time_that_drifts_is_known_less_well():
+    rng = np.random.default_rng(9)
+    times = independent(rng, 200)
+    low, high = mean_interval(times)
+    drifting = mean_interval(times + np.linspace(-2, 2, 200))
+    assert drifting[1] - drifting[0] > 2 * (high - low)
 
 
 def test_too_few_values_carry_no_interval():
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 6.0)
     assert mean_interval([1.0, 2.0, 3.0]) is None
-    assert ratio_interval([1.0] * 3, [1.0] * 9) is None
     assert mad_spread([1.0]) is None
     assert quantile_spread([1.0]) is None
     assert trimmed_mean([]) is None
-
-
-def test_a_ratio_says_how_much_faster_the_second_is():
-    rng = np.random.default_rng(3)
-    ratio, low, high = ratio_interval(rng.normal(20, 1, 40), rng.normal(10, 0.5, 40)) or (0, 0, 0)
-    assert low < 2.0 < high
-    assert ratio == pytest.approx(2.0, rel=0.05)
 
 
 def test_spreads_ignore_an_outlier():

@@ -39,15 +39,14 @@ function onColour(hex) {
   return light > 0.179 ? "#000000" : "#ffffff";
 }
 
-const WINDOW_PARTS = { "warm-up": "--muted", baseline: "--accent", trace: "--part-11", memory: "--part-3", after: "--part-2" };
+const WINDOW_PARTS = { "warm-up": "--muted", baseline: "--accent", trace: "--part-11", memory: "--part-3", between: "--part-2", after: "--part-2" };
 
-// Neighbouring steps of a window. A baseline completed after the captures has two such stretches; where
-// a window is thinned, its steps stand a constant distance apart.
-function stretches(index) {
-  const stride = Math.min(...index.slice(1).map((step, i) => step - index[i]), Infinity);
+// Neighbouring steps of a window. A baseline is timed in stretches, with the captures between them; where a
+// window is thinned, each of its steps stands for as many neighbours (the slowest of them).
+function stretches(index, each) {
   const runs = [];
   index.forEach((step, i) => {
-    if (i > 0 && step - index[i - 1] <= 1.5 * stride) runs[runs.length - 1].push(i);
+    if (i > 0 && step - index[i - 1] < 2 * each) runs[runs.length - 1].push(i);
     else runs.push([i]);
   });
   return runs;
@@ -61,13 +60,17 @@ function stepsOptions() {
   const indices = data.windows.flatMap((w) => w.index);
   const [first, last] = [Math.min(...indices) - 0.5, Math.max(...indices) + 0.5];
   const room = $("steps-chart").clientWidth - 110;
-  const counted = new Set(data.windows.filter((w) => w.name === "baseline").flatMap((w) => w.index));
+  const each = (w) => Math.ceil(w.of_steps / Math.max(w.index.length, 1));
+  const counted = data.windows.filter((w) => w.name === "baseline").flatMap((w) =>
+    stretches(w.index, each(w)).map((run) => [w.index[run[0]] - each(w), w.index[run[run.length - 1]] + each(w)]));
   const series = data.windows.map((w) => {
     const colour = css(WINDOW_PARTS[w.name] || "--muted");
     const [out, compiled] = [new Set(w.left_out), new Set(w.compiled)];
-    // Steps of "after" that complete the baseline are shown as what they count for.
-    const kept = w.index.map((_, i) => i).filter((i) => w.name === "baseline" || !counted.has(w.index[i]));
-    const runs = stretches(kept.map((i) => w.index[i])).map((run) => run.map((i) => kept[i]));
+    // Steps of later stretches that count are shown as the baseline's.
+    const later = w.name === "between" || w.name === "after";
+    const kept = w.index.map((_, i) => i).filter((i) =>
+      !(later && counted.some(([from, to]) => from < w.index[i] && w.index[i] < to)));
+    const runs = stretches(kept.map((i) => w.index[i]), each(w)).map((run) => run.map((i) => kept[i]));
     const dot = (i) => {
       const step = w.index[i];
       return {

@@ -1,0 +1,65 @@
+"""Whether steps took as long after the captures as before them.
+
+In: the stretches in which the baseline was timed, each with its typical step. Out: doubts, where two of them
+differ by more than their noise. All steps count alike then, and the step time lies in between; unless the
+harness has set a stretch aside, because the profiler may have slowed it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...model.doubt import Doubt, DoubtCode
+from ...model.words import ms, percent
+
+if TYPE_CHECKING:
+    from ...model.run import Stretch
+    from ...stats import TypicalStep
+
+__all__ = ["find_drift"]
+
+_NEGLIGIBLE = 0.02
+"""A difference below this share of the step changes no figure that is shown."""
+_WHERE = {"between": "after the trace", "after": "after the captures"}
+
+
+def find_drift(stretches: Sequence[tuple[Stretch, TypicalStep]]) -> tuple[Doubt, ...]:
+    """Compare the later stretches with the first; of those that differ, the one that differs most is told."""
+    if len(stretches) < 2:
+        return ()
+    (_, before), *later = stretches
+    changed = [pair for pair in later if pair[0].counted and _differ(before, pair[1])]
+    aside = [pair for pair in later if not pair[0].counted]
+    out = []
+    if aside:
+        stretch, after = aside[-1]
+        out.append(
+            Doubt(
+                code=DoubtCode.LATER_STEPS_SLOWER,
+                text=f"The {after.count} steps timed {_WHERE[stretch.window]} took {ms(after.mean_ms)} each, "
+                f"those before {ms(before.mean_ms)}: the profiler may still have slowed them, so that only "
+                f"the {before.count} before it count",
+            )
+        )
+    if changed:
+        stretch, after = max(changed, key=lambda pair: abs(pair[1].mean_ms - before.mean_ms))
+        more = after.mean_ms / before.mean_ms - 1
+        out.append(
+            Doubt(
+                code=DoubtCode.STEPS_DRIFT,
+                text=f"Steps {_WHERE[stretch.window]} took {percent(abs(more))} "
+                f"{'longer' if more > 0 else 'less'} than before ({ms(after.mean_ms)} and "
+                f"{ms(before.mean_ms)}): the step time is the mean of all",
+                remedy="Run again on a quiet machine. If it is the same there, the script's steps change.",
+            )
+        )
+    return tuple(out)
+
+
+def _differ(before: TypicalStep, after: TypicalStep) -> bool:
+    if before.interval_ms is None or after.interval_ms is None:
+        return False
+    noise = math.hypot(*((high - low) / 2 for low, high in (before.interval_ms, after.interval_ms)))
+    return abs(after.mean_ms - before.mean_ms) > max(noise, _NEGLIGIBLE * before.mean_ms)

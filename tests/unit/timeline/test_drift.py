@@ -1,0 +1,75 @@
+"""Stretches of the baseline: which of them make the step time, and what is said where they differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.model.doubt import DoubtCode
+from torch_bottleneck.model.run import Run, StepTable, Stretch, Window
+from torch_bottleneck.timeline.steps.basis import find_basis
+
+Place = tuple[str, float, bool]
+
+
+def table(first: int, times_ms: np.ndarray) -> StepTable:
+    return StepTable(index=list(range(first, first + len(times_ms))), wall_ms=times_ms.tolist())
+
+
+def run_of(*places: Place, steps: int = 60) -> Run:
+    """A run with a stretch per place: (window, mean step in ms, whether it counts)."""
+    rng = np.random.default_rng(5)
+    baseline = StepTable()
+    windows, stretches = [], []
+    for i, (name, mean_ms, counted) in enumerate(places):
+        steps_of = table(100 * i, rng.normal(mean_ms, 0.5, steps))
+        stretches.append(Stretch(window=name, steps=steps, counted=counted))  # type: ignore[arg-type]
+        windows.append(Window(name=name, status="ok", steps=steps_of))  # type: ignore[arg-type]
+        if counted:
+            baseline = StepTable(
+                index=[*baseline.index, *steps_of.index], wall_ms=[*baseline.wall_ms, *steps_of.wall_ms]
+            )
+    windows[0] = Window(name="baseline", status="ok", steps=baseline, stretches=stretches)
+    return Run(windows=windows)
+
+
+def test_stretches_that_agree_are_one() -> None:
+    basis = find_basis(run_of(("baseline", 10.0, True), ("after", 10.05, True)), None, given_ms=None)
+    assert basis.doubts == ()
+    assert basis.summary.count == 120
+    assert basis.summary.true_ms == pytest.approx(10.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("later_ms", "says"), [(11.0, "longer"), (9.0, "less")])
+def test_drift_is_told_and_all_steps_count(later_ms: float, says: str) -> None:
+    places: tuple[Place, ...] = (("baseline", 10.0, True), ("between", 10.0, True), ("after", later_ms, True))
+    basis = find_basis(run_of(*places), None, given_ms=None)
+    (doubt,) = basis.doubts
+    assert doubt.code is DoubtCode.STEPS_DRIFT
+    assert says in doubt.text
+    assert "after the captures" in doubt.text
+    assert basis.summary.true_ms == pytest.approx((20 + later_ms) / 3, rel=0.01)
+    low, high = basis.summary.true_ci_ms or (0.0, 0.0)
+    assert high - low > 0.5, "a mean of steps that drift is known less well"
+
+
+def test_what_the_noise_of_the_steps_explains_is_no_drift() -> None:
+    places: tuple[Place, ...] = (("baseline", 10.0, True), ("after", 10.5, True))
+    assert find_basis(run_of(*places, steps=5), None, given_ms=None).doubts == ()
+    assert find_basis(run_of(*places, steps=60), None, given_ms=None).doubts != ()
+
+
+def test_a_stretch_that_was_set_aside_is_told_and_does_not_count() -> None:
+    basis = find_basis(run_of(("baseline", 10.0, True), ("after", 12.0, False)), None, given_ms=None)
+    (doubt,) = basis.doubts
+    assert doubt.code is DoubtCode.LATER_STEPS_SLOWER
+    assert basis.summary.count == 60
+    assert basis.summary.true_ms == pytest.approx(10.0, rel=0.02)
+
+
+def test_a_run_that_knows_no_stretches_has_no_drift() -> None:
+    run = Run(windows=[Window(name="baseline", status="ok", steps=table(0, np.full(20, 10.0)))])
+    assert find_basis(run, None, given_ms=None).doubts == ()
+    assert (
+        find_basis(run_of(("baseline", 10.0, True), ("after", 20.0, True)), None, given_ms=9.0).doubts == ()
+    )
