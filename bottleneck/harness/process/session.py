@@ -100,6 +100,8 @@ class Session:
         self._sigterm: signal.Handlers | None = None
         self._dropped = Dropped(self._again)
         self._closed = False
+        self._ended_by_us = False
+        """Its end is our doing, though nothing of it was unwound."""
 
     def arm(self) -> None:
         """Take over signals and wait for the script to import torch."""
@@ -129,6 +131,7 @@ class Session:
         if trying is None or not trying.active or isinstance(error, KeyboardInterrupt):
             return False
         trying.raised(error)
+        self._ended_by_us = True
         return True
 
     def abandon(self) -> None:
@@ -268,6 +271,7 @@ class Session:
         timer.daemon = True
         timer.start()
         self.note(f"{reason}; the process was ended")
+        self._ended_by_us = True
         self.close(None)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -289,7 +293,7 @@ class Session:
     def _outcome(self, error: BaseException | None) -> ScriptOutcome:
         notes = [*self._notes, *self.saves.notes, *self._elsewhere()]
         diverted = self.saves.diverted
-        if self.stopper.under_way or isinstance(error, StopRun):
+        if self.stopper.under_way or self._ended_by_us or isinstance(error, StopRun):
             how = "interrupted" if self.stopper.interrupted else "stopped"
             return ScriptOutcome(how=how, exit_code=0, diverted_saves=diverted, notes=notes)  # type: ignore[arg-type]
         if error is None:

@@ -117,7 +117,7 @@ class Trying:
     def _give_up(self) -> None:
         """A trial hangs or compiles on: what was measured is kept, and the process ended."""
         self.end(_LATE)
-        self._stopper.end_now(_LATE)
+        self._stopper.end_now("a trial of a fix did not end in time")
 
     def cut(self, *, odd: bool) -> bool:
         """A step has ended; return whether the window is over now. Never raises."""
