@@ -608,6 +608,34 @@ def test_what_dynamo_captures_is_known_before_anything_is_compiled(
     assert not torch._dynamo.config.suppress_errors
 
 
+class Mixed(nn.Module):
+    """A part that is captured, and one that ends the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rnn = nn.Linear(4, 4), nn.LSTM(4, 64, num_layers=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        out: torch.Tensor
+        out, _ = self.rnn(x)
+        return out
+
+
+def test_what_stays_outside_the_graphs_is_named_with_its_share() -> None:
+    model = Mixed()
+    patch: Any = patch_of("FX414")
+    attributes = [vars(owner).get(name) for owner, name in (*REPLACED, (Mixed, "__call__"))]
+    patch.foresee(Program(roots=(model,), optimizers=()))
+    for _step in range(2):
+        model(torch.ones(50, 4, 4)).sum().backward()
+    assert patch.foreseen() is None
+    assert list(patch.outside.names) == ["LSTM"]
+    assert 0.3 < patch.outside.share < 1
+    assert patch.captured.calls == 2
+    assert [vars(owner).get(name) for owner, name in (*REPLACED, (Mixed, "__call__"))] == attributes
+
+
 def test_a_model_that_the_script_compiles_is_not_compiled_in_turns() -> None:
     model = torch.compile(nn.Linear(2, 2), backend="eager")
     patch = patch_of("FX414")
