@@ -486,6 +486,25 @@ def test_the_signal_handler_for_workers_goes_with_those_of_the_second_loader(
         signal.signal(signal.SIGCHLD, before)
 
 
+def test_batches_that_were_recorded_are_not_replaced() -> None:
+    from torch_bottleneck.harness.trials.batches import BatchTape
+
+    loader, tape = DataLoader(numbers(12), 2), BatchTape()
+    program = Program(roots=(), optimizers=(), loader=loader, replays=lambda: tape.replaying)
+    patch, iterator = patch_of("FX101", num_workers=1), iter(loader)
+    tape.record()
+    recorded = read(iterator, 2)
+    tape.replay()
+    patch.switch_on(program)
+    assert read(iterator, 2) == recorded
+    tape.stop()
+    assert read(iterator, 3) == [[0, 1], [2, 3], [4, 5]]
+    patch.switch_off()
+    patch.close()
+    tape.close()
+    assert read(iterator, 1) == [[4, 5]]
+
+
 class Breaking(TensorDataset):
     """Samples that cannot be made in a worker, from some number on."""
 

@@ -300,7 +300,7 @@ class CudaGraphs(_Compiling):
         if kept := self._gradients.evidence():
             told.append(kept)
         if self._gradients.count:
-            self.beside.append(Beside.GRADIENTS_DROPPED)
+            self.beside = [Beside.GRADIENTS_DROPPED]
         return _with_graphs(self, "; ".join(told), self._before)
 
 
