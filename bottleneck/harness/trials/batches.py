@@ -41,6 +41,11 @@ class BatchTape:
         """Hand out the batches that were kept, from the first one on; after the last, the loaders' own."""
         self._recording, self._next = False, 0
 
+    @property
+    def replaying(self) -> bool:
+        """Batches that were kept are handed out."""
+        return self._next is not None and self._next < len(self._batches)
+
     def stop(self) -> None:
         """Neither keep nor hand out."""
         self._recording, self._next = False, None

@@ -419,6 +419,7 @@ class TrialWindow:
             optimizers=tuple(self._optimizers()),
             loader=self._loader_of(iterator) if iterator is not None else None,
             scaler=self._scaler,
+            replays=lambda: self._tape.replaying,
         )
 
     # -- what is seen --------------------------------------------------------------------------

@@ -486,6 +486,25 @@ def test_the_signal_handler_for_workers_goes_with_those_of_the_second_loader(
         signal.signal(signal.SIGCHLD, before)
 
 
+def test_batches_that_were_recorded_are_not_replaced() -> None:
+    from torch_bottleneck.harness.trials.batches import BatchTape
+
+    loader, tape = DataLoader(numbers(12), 2), BatchTape()
+    program = Program(roots=(), optimizers=(), loader=loader, replays=lambda: tape.replaying)
+    patch, iterator = patch_of("FX101", num_workers=1), iter(loader)
+    tape.record()
+    recorded = read(iterator, 2)
+    tape.replay()
+    patch.switch_on(program)
+    assert read(iterator, 2) == recorded
+    tape.stop()
+    assert read(iterator, 3) == [[0, 1], [2, 3], [4, 5]]
+    patch.switch_off()
+    patch.close()
+    tape.close()
+    assert read(iterator, 1) == [[4, 5]]
+
+
 class Breaking(TensorDataset):
     """Samples that cannot be made in a worker, from some number on."""
 
@@ -606,6 +625,34 @@ def test_what_dynamo_captures_is_known_before_anything_is_compiled(
         assert reason == (None if kind is nn.Linear else f"dynamo captures nothing of {kind.__name__}")
     assert [sorted(vars(part)) for part in model.modules()] == before
     assert not torch._dynamo.config.suppress_errors
+
+
+class Mixed(nn.Module):
+    """A part that is captured, and one that ends the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rnn = nn.Linear(4, 4), nn.LSTM(4, 64, num_layers=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        out: torch.Tensor
+        out, _ = self.rnn(x)
+        return out
+
+
+def test_what_stays_outside_the_graphs_is_named_with_its_share() -> None:
+    model = Mixed()
+    patch: Any = patch_of("FX414")
+    attributes = [vars(owner).get(name) for owner, name in (*REPLACED, (Mixed, "__call__"))]
+    patch.foresee(Program(roots=(model,), optimizers=()))
+    for _step in range(2):
+        model(torch.ones(50, 4, 4)).sum().backward()
+    assert patch.foreseen() is None
+    assert list(patch.outside.names) == ["LSTM"]
+    assert 0.3 < patch.outside.share < 1
+    assert patch.captured.calls == 2
+    assert [vars(owner).get(name) for owner, name in (*REPLACED, (Mixed, "__call__"))] == attributes
 
 
 def test_a_model_that_the_script_compiles_is_not_compiled_in_turns() -> None:

@@ -9,7 +9,7 @@ and again, `found` for what `check` said while it was on, and `close` at the end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,6 +44,8 @@ class Program:
     loader: DataLoader[Any] | None = None
     """The one that feeds the training."""
     scaler: GradScaler | None = None
+    replays: Callable[[], bool] = bool
+    """Whether the script gets batches that were recorded: then no others take their place."""
 
 
 class NotSwitchable(Exception):  # noqa: N818 - it says what is so, and ends one trial only

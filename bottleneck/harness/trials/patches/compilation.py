@@ -22,6 +22,7 @@ from ...lines.sites import user_site
 from .base import Patch, plural
 from .graph_gradients import GraphGradients
 from .optimizer_state import OptimizerState
+from .outside import Outside
 from .roots import RootPatch
 
 if TYPE_CHECKING:
@@ -50,9 +51,13 @@ class _Compiling(RootPatch):
         self._looks = False
         """Nothing is made of what dynamo captures."""
         self._turns = 0
-        self._before = _Counted()
+        self._before = Counted()
         """What dynamo had counted when the first turn began."""
         self._eager = contextlib.ExitStack()
+        self.captured: Counted | None = None
+        """What dynamo took in while `foresee` looked."""
+        self.outside = Outside()
+        """What it did not."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords for `Module.compile`."""
@@ -88,7 +93,7 @@ class _Compiling(RootPatch):
     def put_in(self, program: Program) -> None:
         """Compile the roots; what was compiled at an earlier turn is used again."""
         if not self._turns:
-            self._before = _Counted.now()
+            self._before = Counted.now()
         super().put_in(program)
         self._take_now(program)
         self._turns += 1
@@ -107,7 +112,7 @@ class _Compiling(RootPatch):
     def close(self) -> None:
         """Give back the memory of what was compiled."""
         if self._compiled:
-            torch_private.forget_compiled(list(self._compiled), everything=not self._before.frames)
+            _forget(list(self._compiled), self._before)
         self._compiled.clear()
         self._turns = 0
         self._end_looking()
@@ -121,17 +126,20 @@ class _Compiling(RootPatch):
         except BaseException:
             self._end_looking()
             raise
+        self.outside = Outside()
+        self.outside.begin(program.roots)
 
     def foreseen(self) -> str | None:
         """See `Patch`."""
+        self.outside.end()
         try:
             self.switch_off()
-            calls = _Counted.now().calls - self._before.calls
+            self.captured = Counted.now().since(self._before)
             names = ", ".join(dict.fromkeys(type(module).__name__ for module in self._compiled))
             self.close()
         finally:
             self._end_looking()
-        return None if calls else f"dynamo captures nothing of {names}"
+        return None if self.captured.calls else f"dynamo captures nothing of {names}"
 
     def _end_looking(self) -> None:
         self._eager.close()
@@ -292,7 +300,7 @@ class CudaGraphs(_Compiling):
         if kept := self._gradients.evidence():
             told.append(kept)
         if self._gradients.count:
-            self.beside.append(Beside.GRADIENTS_DROPPED)
+            self.beside = [Beside.GRADIENTS_DROPPED]
         return _with_graphs(self, "; ".join(told), self._before)
 
 
@@ -397,7 +405,7 @@ class CompiledStep(Patch):
         """Id of an optimizer -> its compiled step, kept from turn to turn."""
         self._steps = Replacements()
         self._were: list[OptimizerState] = []
-        self._before = _Counted()
+        self._before = Counted()
         self._turns = 0
 
     def install(self) -> None:
@@ -408,7 +416,7 @@ class CompiledStep(Patch):
     def put_in(self, program: Program) -> None:
         """See `Patch`; dynamo moves the counts of steps to the device."""
         if not self._turns:
-            self._before = _Counted.now()
+            self._before = Counted.now()
         self._turns += 1
         self._were = [OptimizerState(optimizer) for optimizer in program.optimizers]
         self.install()
@@ -429,7 +437,7 @@ class CompiledStep(Patch):
     def close(self) -> None:
         """See `Patch`."""
         if self._compiled:
-            torch_private.forget_compiled([], everything=not self._before.frames)
+            _forget([], self._before)
         self._compiled.clear()
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -484,16 +492,17 @@ def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
     return best
 
 
-class _Counted(NamedTuple):
+class Counted(NamedTuple):
     """What dynamo has counted so far; nothing while it is not in use."""
 
     frames: int = 0
     graphs: int = 0
     calls: int = 0
+    """Calls of operators and the like that graphs hold."""
     breaks: int = 0
 
     @classmethod
-    def now(cls) -> _Counted:
+    def now(cls) -> Counted:
         """Return what it says now."""
         counter = torch_private.dynamo_counter
         return cls(
@@ -503,19 +512,35 @@ class _Counted(NamedTuple):
             breaks=counter("graph_break", None) or 0,
         )
 
+    def since(self, before: Counted) -> Counted:
+        """Return what was counted since then."""
+        return Counted(*(now - then for now, then in zip(self, before, strict=True)))
 
-_NOTHING = _Counted()
+
+_NOTHING = Counted()
 
 
-def _with_graphs(patch: Patch, evidence: str, before: _Counted = _NOTHING) -> Applied:
+class _Ours:
+    """What patches have had compiled in turns so far, in this process."""
+
+    frames: ClassVar[int] = 0
+
+
+def _forget(modules: list[torch.nn.Module], before: Counted) -> None:
+    """Drop what a patch has had compiled since its first turn; all of it, where nobody else compiles."""
+    alone = before.frames <= _Ours.frames
+    _Ours.frames += Counted.now().since(before).frames
+    torch_private.forget_compiled(modules, everything=alone)
+
+
+def _with_graphs(patch: Patch, evidence: str, before: Counted = _NOTHING) -> Applied:
     """Return "applied" if dynamo has made graphs since, with what else it says."""
     if torch_private.dynamo_counter("stats", "unique_graphs") is None:
         return patch.applied(evidence)
-    now = _Counted.now()
-    graphs, breaks = now.graphs - before.graphs, now.breaks - before.breaks
-    if not graphs:
+    made = Counted.now().since(before)
+    if not made.graphs:
         return patch.not_applied("torch.compile was called, but no graph was compiled")
-    told = [evidence, plural(graphs, "graph")]
-    if breaks > 0:
-        told.append(plural(breaks, "graph break"))
+    told = [evidence, plural(made.graphs, "graph")]
+    if made.breaks > 0:
+        told.append(plural(made.breaks, "graph break"))
     return patch.applied("; ".join(told))

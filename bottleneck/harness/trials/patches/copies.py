@@ -177,7 +177,7 @@ class PinnedCopies(AsyncCopies):
             self.values.update(self._loaders.values)
             self._sites.update(self._loaders._sites)
         if self._pins:
-            self.beside.append(Beside.PINNED)
+            self.beside = [Beside.PINNED]
         return super().check()
 
     def evidence(self) -> str:

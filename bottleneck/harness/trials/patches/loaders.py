@@ -62,7 +62,7 @@ class LoaderPatch(Patch):
             if not self.count:
                 self.acted(None, **changes)
 
-        self._second.hand_out(handed)
+        self._second.hand_out(handed, unless=program.replays)
 
     def take_out(self) -> None:
         """The second loader and its workers stay for the next turn."""

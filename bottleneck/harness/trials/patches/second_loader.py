@@ -58,6 +58,7 @@ class SecondLoader:
         self._loader = loader
         self._replaced = Replacements()
         self._handed: Callable[[], None] = lambda: None
+        self._unless: Callable[[], bool] = bool
         self._iterator: Any = None
         arguments = _with_changes(arguments_of(loader), changes)
         self._refuse(loader.dataset, arguments)
@@ -82,9 +83,14 @@ class SecondLoader:
         """Batches that it has ready when it keeps up."""
         return depth_of(self._second)
 
-    def hand_out(self, handed: Callable[[], None]) -> None:
-        """Begin to hand batches to the script; `handed` is called with each."""
-        self._handed = handed
+    def hand_out(self, handed: Callable[[], None], *, unless: Callable[[], bool] = bool) -> None:
+        """Begin to hand batches to the script.
+
+        Args:
+            handed: called with each.
+            unless: while it says so, the script's own batches pass.
+        """
+        self._handed, self._unless = handed, unless
         for kind in torch_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
         if not self._replaced.entries:
@@ -114,7 +120,8 @@ class SecondLoader:
 
     def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_data(iterator: Any) -> Any:
-            if self.failure or not torch_private.reads_for(iterator, self._loader):
+            is_ours = not self.failure and torch_private.reads_for(iterator, self._loader)
+            if not is_ours or self._unless():
                 return original(iterator)
             try:
                 batch = self._next()
