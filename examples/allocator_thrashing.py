@@ -31,7 +31,7 @@ from torch import nn  # noqa: E402
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 150
+STEPS = 1000
 WARMUP = 20
 POINTS = (30_000, 120_000) if GPU else (530_000, 560_000)  # per step, drawn from this range
 WIDTH, LAYERS = (256, 16) if GPU else (16, 1)

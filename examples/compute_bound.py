@@ -17,7 +17,7 @@ from torch import nn
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 150
+STEPS = 1000
 WARMUP = 20
 WIDTH, LAYERS, HEADS = (1024, 6, 16) if GPU else (128, 2, 4)
 BATCH, LENGTH = (8, 1024) if GPU else (8, 64)

@@ -19,7 +19,7 @@ from torch import nn
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 200
+STEPS = 1000
 WARMUP = 40  # covers the compilation
 BLOCKS = 24
 WIDTH, ROWS = (512, 1024) if GPU else (32, 16)

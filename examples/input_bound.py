@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 150
+STEPS = 1000
 WARMUP = 20
 BATCH = 32
 IMAGE = 96  # pixels, after a random crop out of IMAGE + 16

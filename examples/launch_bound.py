@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 200
+STEPS = 1000
 WARMUP = 40  # covers the compilation
 LAYERS, WIDTH, HEADS = (10, 256, 4) if GPU else (6, 16, 2)
 BATCH, LENGTH = (4, 128) if GPU else (1, 8)

@@ -18,7 +18,7 @@ from torch import nn
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 150
+STEPS = 1000
 WARMUP = 20
 READ_EVERY = 50
 WIDTH, LAYERS, HEADS = (768, 12, 12) if GPU else (32, 2, 2)

@@ -19,7 +19,7 @@ from torch import nn
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-STEPS = 150
+STEPS = 1000
 WARMUP = 20
 BATCH, IMAGE = (192, 256) if GPU else (4, 32)  # 151 MB per batch on a GPU
 BATCHES = 4

@@ -3,7 +3,7 @@
     python tests/benchmarks/tried_here.py run LIST --out RUNS [--devices 4] [--seconds 540] [--verify 1]
     python tests/benchmarks/tried_here.py table RUNS > reports/tried-here.md
 
-LIST has a line per script: `name|folder|words after bottleneck diagnose`. Scripts of other people are not part
+LIST has a line per script: `name|folder|words after bottleneck diagnose`. Scripts of others are not part
 of this repository; the report says where each is from. With several devices the scripts are shared out among
 them, one at a time on each. The table is made from the run folders alone.
 """
@@ -170,8 +170,8 @@ def table(runs: Path) -> str:
         )
     if errors:
         lines.append(
-            f"Predicted (bounds left out) against measured in the run: {len(errors)} fixes, median error of the step "
-            f"{median(map(abs, errors)):.1%}."
+            f"Predicted (bounds left out) against measured in the run: {len(errors)} fixes, median error of the "
+            f"step {median(map(abs, errors)):.1%}."
         )
     return "\n".join(lines) + "\n"
 

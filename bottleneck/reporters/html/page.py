@@ -72,6 +72,7 @@ class Page:
     notes_fixes: tuple[FixRow, ...]
     useless: tuple[tuple[str, str], ...]
     """Fixes that were tried in the run and do not help, and why."""
+    tried_here: bool
     combination: str
     tried: tuple[tuple[str, ...], ...]
     """Cells under `COLUMNS` of the verification's own report."""
@@ -130,6 +131,7 @@ def build(diagnosis: Diagnosis) -> Page:
         more_fixes=tuple(shown[_FEW_FIXES:]),
         notes_fixes=tuple(f for f in fixes if f.minor),
         useless=tuple(useless_rows(diagnosis)),
+        tried_here=any(s.measured is not None for s in diagnosis.suggestions),
         combination=combination_line(diagnosis),
         tried=tuple(row.cells for row in rows_of(diagnosis.tried)),
         budget=budget_groups(diagnosis, gpu=gpu),

@@ -19,7 +19,7 @@ from torch_bottleneck.model.diagnosis import (
     WhatIfResult,
 )
 from torch_bottleneck.model.finding import Evidence, Finding, Interval
-from torch_bottleneck.model.fix import Risk, Source, Suggestion
+from torch_bottleneck.model.fix import MeasuredHere, Risk, Source, Suggestion
 from torch_bottleneck.model.run import Artefact, DeviceFacts, HostFacts, SourceSite
 from torch_bottleneck.model.verify import Measured, Outcome, Parity
 
@@ -167,6 +167,17 @@ def sample() -> Diagnosis:
             ),
             Suggestion(fix="FX601", title="Log less often", finding="BN601", predicted_ms=87.1, saves_ms=0.3),
             Suggestion(fix="FX318", title="A better schedule", finding="BN301", note=True),
+            Suggestion(
+                fix="FX412",
+                title="Record CUDA graphs",
+                finding="BN501",
+                predicted_ms=40.0,
+                saves_ms=47.4,
+                bound=True,
+                measured=MeasuredHere(
+                    verdict="slower", speedup=0.86, low=0.8, high=0.92, step_ms=101.6, pairs=4, loss="same"
+                ),
+            ),
         ),
         what_ifs=(
             WhatIfResult(question=WhatIf.INPUT_READY, step_ms=32.8, saves_ms=54.6, basis="replay"),

@@ -243,3 +243,24 @@ def test_page_and_terminal_say_the_same_of_memory(name: str) -> None:
     assert texts[len(section.head)].startswith(f"{largest.category} {largest.size} ({largest.share})")
     assert f">{largest.size}</td>" in page
     assert (diagnosis.memory[0].out_of_memory is not None) == (section.at == "when memory ran out")
+
+
+def test_what_was_tried_in_the_run_says_what_it_did_and_what_does_not_help_stands_apart() -> None:
+    from torch_bottleneck.model.fix import MeasuredHere
+    from torch_bottleneck.reporters.rows.fixes import fix_rows, measured_here, useless_rows
+
+    shown = sample()
+    assert "FX412" not in [row.fix for row in fix_rows(shown)]
+    assert useless_rows(shown) == [
+        ("FX412 Record CUDA graphs.", "0.86× (0.80 to 0.92) in this run, slower, loss same")
+    ]
+
+    def worded(**fields: object) -> str:
+        measured = MeasuredHere(**{"verdict": "faster", "speedup": 1.5, **fields})  # type: ignore[arg-type]
+        return measured_here(msgspec.structs.replace(shown.suggestions[0], measured=measured))
+
+    assert worded(low=1.4, high=1.6, loss="close") == "1.50× (1.40 to 1.60) in this run, loss close"
+    assert worded(loss="changed", loss_change=0.5) == "1.50× in this run, changes the loss by 50 %"
+    assert worded(verdict="failed", speedup=None, note="RuntimeError: no") == "fails here: RuntimeError: no"
+    assert worded(verdict="undecided") == "1.50× in this run, too noisy to decide"
+    assert worded(verdict="not-tried", speedup=None, note="time") == ""
