@@ -349,9 +349,12 @@ Made by `python tests/benchmarks/sensitivity.py` over {runs} recorded runs: each
 analysis is moved by 30 % down and up, and every run that it may change is diagnosed anew. Numbers count
 runs; a price counts when it moves by more than a tenth. A table is moved as a whole.
 
-{all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run: such a
-verdict names the limit that decided it. The other {still} were set to zero and to infinity too, so that
-their rule applies always or never: that changes an answer for {shown}, and none for {silent}.
+{all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run. Such a
+verdict names the limit that decided it, except where an evaluation was seen too rarely to be priced
+(`rare._FEWEST`). The other {still} were set to zero and to infinity too, so that their rule applies always
+or never: that changes an answer for {shown}, and none for {silent}.
+
+Each rule is neutralised alone: of two that guard the same, each may look unneeded while the other stands.
 """
 ONE_HOST = """
 - Calibrated from the run: `compiler_reach.ENTRY_NS`, `PER_PARAMETER_NS`, `PER_GRADIENT_NS`,
