@@ -28,6 +28,7 @@ __all__ = [
     "REGISTRY",
     "Analyzer",
     "Facts",
+    "call_evidence",
     "explain",
     "kernel_evidence",
     "predicted_evidence",
@@ -140,6 +141,21 @@ def kernel_evidence(facts: Facts, *parts: Part, most: int = 3) -> list[Evidence]
             source="trace",
         )
         for row in rows[:most]
+    ]
+
+
+def call_evidence(spans: Sequence[HostSpan], *, most: int = 4) -> list[Evidence]:
+    """Name the calls that the step waits in, the most expensive first."""
+    return [
+        Evidence(
+            text=f"{span.count:.1f} {span.what} per step, {ms(span.called_ms)} in them, "
+            f"{ms(span.exposed_ms)} of device idle time",
+            value=span.called_ms,
+            unit="ms/step",
+            source="trace",
+            site=span.site,
+        )
+        for span in spans[:most]
     ]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .decide import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, Effect, weigh_effect, worth
-from .interval import mean_interval, median_interval
-from .spread import mad_spread, quantile_spread, trimmed_mean
+from .interval import mean_interval
+from .spread import mad_spread
 from .typical import TypicalStep, typical_step
 
 __all__ = [
@@ -15,9 +15,6 @@ __all__ = [
     "TypicalStep",
     "mad_spread",
     "mean_interval",
-    "median_interval",
-    "quantile_spread",
-    "trimmed_mean",
     "typical_step",
     "weigh_effect",
     "worth",

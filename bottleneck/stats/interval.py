@@ -1,6 +1,6 @@
-"""Confidence intervals for a median and a mean of step times.
+"""The confidence interval of a mean step time.
 
-In: sequences of times. Out: (low, high), or None where the sample cannot carry an interval.
+In: times. Out: (low, high), or None where the sample cannot carry an interval.
 """
 
 from __future__ import annotations
@@ -9,44 +9,15 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .spread import as_times
 
-__all__ = ["mean_interval", "median_interval"]
+__all__ = ["mean_interval"]
 
 _COSINES = 6
 """Of a short series so many, as long as a rhythm of eight steps (a loader with eight workers) stays faster
 than all of them. With fewer the interval would cover as often, and be wider."""
-
-
-def _binomial_cdf(n: int) -> NDArray[np.float64]:
-    # log-gamma keeps the coefficients finite for windows of thousands of steps
-    logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(n + 1)]
-    terms: NDArray[np.float64] = np.exp(np.asarray(logs) - n * math.log(2))
-    return np.cumsum(terms)
-
-
-def median_interval(values: ArrayLike, *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Distribution-free interval of the median from order statistics.
-
-    The number of values below the median is Binomial(n, 1/2), so the interval between two order
-    statistics covers the median with a probability that needs no model of the noise (Conover,
-    "Practical Nonparametric Statistics", section 3.2).
-
-    Returns:
-        (low, high), or None when even (min, max) does not reach the confidence (n < 6 at 95 %).
-    """
-    x = np.sort(as_times(values))
-    n = len(x)
-    if n < 2:
-        return None
-    cdf = _binomial_cdf(n)
-    tail = (1.0 - confidence) / 2.0
-    below = int(np.searchsorted(cdf, tail, side="right"))  # largest k with P(B < k) <= tail
-    if below == 0:
-        return None
-    return float(x[below - 1]), float(x[n - below])
 
 
 def mean_interval(values: ArrayLike) -> tuple[float, float] | None:

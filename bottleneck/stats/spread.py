@@ -1,6 +1,6 @@
 """How much a set of times scatters, told robustly.
 
-In: a sequence of times, any unit. Out: a spread or a mean in the same unit.
+In: a sequence of times, any unit. Out: their spread in the same unit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MAD_TO_SIGMA", "as_times", "mad_spread", "quantile_spread", "trimmed_mean"]
+__all__ = ["MAD_TO_SIGMA", "as_times", "mad_spread"]
 
 MAD_TO_SIGMA = 1.4826
 """Makes the median absolute deviation an estimate of sigma for a normal distribution
@@ -33,27 +33,3 @@ def mad_spread(values: ArrayLike) -> float | None:
     if len(x) < 2:
         return None
     return float(MAD_TO_SIGMA * np.median(np.abs(x - np.median(x))))
-
-
-def quantile_spread(values: ArrayLike, *, low: float = 0.05, high: float = 0.95) -> float | None:
-    """Distance between two quantiles (default 5 % and 95 %), in the unit of the values."""
-    x = as_times(values)
-    if len(x) < 2:
-        return None
-    bottom, top = np.quantile(x, [low, high])
-    return float(top - bottom)
-
-
-def trimmed_mean(values: ArrayLike, *, cut: float = 0.1) -> float | None:
-    """Mean without the lowest and highest `cut` share of the values (rounded down).
-
-    Raises:
-        ValueError: `cut` is not within [0, 0.5).
-    """
-    if not 0.0 <= cut < 0.5:
-        raise ValueError(f"cut must be in [0, 0.5), not {cut}")
-    x = np.sort(as_times(values))
-    if len(x) == 0:
-        return None
-    drop = int(len(x) * cut)
-    return float(np.mean(x[drop : len(x) - drop]))

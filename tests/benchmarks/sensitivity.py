@@ -64,7 +64,7 @@ CODES = (
     "_RESAMPLES",
     "_LOOP_WEIGHT",
 )
-"""Numbers that stand for something, a seed, the size of a pass, what the driver's queue holds; and two that are
+"""Numbers that stand for something, a seed, the size of a pass, what the driver's queue holds; two that are
 read when their module is imported."""
 LONGEST_S, MOST_BYTES = 60, 12 << 30
 """Per run: what an infinite limit may take before it counts as a failure."""
@@ -346,37 +346,40 @@ KINDS = ("fails", "verdict", "grade", "first fix", "ranking", "price", "figures"
 
 METHOD = """
 Made by `python tests/benchmarks/sensitivity.py` over {runs} recorded runs: each numeric constant of the
-analysis is moved by 30 % down and up, and every run that it may change is diagnosed anew. Numbers count runs;
-a price counts when it moves by more than a tenth. A table is moved as a whole.
+analysis is moved by 30 % down and up, and every run that it may change is diagnosed anew. Numbers count
+runs; a price counts when it moves by more than a tenth. A table is moved as a whole.
 
-{all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run: such a verdict
-names the limit that decided it. The other {still} were set to zero and to infinity too, so that their rule
-applies always or never: that changes an answer for {shown}, and none for {silent}.
+{all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run. Such a
+verdict names the limit that decided it, except where an evaluation was seen too rarely to be priced
+(`rare._FEWEST`). The other {still} were set to zero and to infinity too, so that their rule applies always
+or never: that changes an answer for {shown}, and none for {silent}.
+
+Each rule is neutralised alone: of two that guard the same, each may look unneeded while the other stands.
 """
 ONE_HOST = """
-- Calibrated from the run: `compiler_reach.ENTRY_NS`, `PER_PARAMETER_NS`, `PER_GRADIENT_NS`, `PER_KERNEL_NS`,
-  `GRAPH_NS`, `PER_STATIC_TENSOR_NS` and `PER_NODE_NS` are scaled by what autograd's own nodes take in the run,
-  over `REFERENCE_NS`.
-- Measured in the run, where it can be: `division._DEFAULT_DISPATCH_NS` and `calibrate.TYPICAL_SCALE` hold only
-  where neither the cost of an operator nor the phases were measured.
+- Calibrated from the run: `compiler_reach.ENTRY_NS`, `PER_PARAMETER_NS`, `PER_GRADIENT_NS`,
+  `PER_KERNEL_NS`, `GRAPH_NS`, `PER_STATIC_TENSOR_NS` and `PER_NODE_NS` are scaled by what autograd's own
+  nodes take in the run, over `REFERENCE_NS`.
+- Measured in the run, where it can be: `division._DEFAULT_DISPATCH_NS` and `calibrate.TYPICAL_SCALE` hold
+  only where neither the cost of an operator nor the phases were measured.
 - Bounded: `dispatch._GRAPH_SPACING_NS` is never longer than the run's own spacing. `fusion._SHORTEST_NS`,
   `_AT_MOST` and `_NEAR` limit what fusing is credited with. `division._LEAST_SCALE` and
-  `program._DEAREST_FAULT_MS` limit what the run measured. `labels.PYTHON_GAP_NS` is named by a verdict that it
-  decides closely.
+  `program._DEAREST_FAULT_MS` limit what the run measured. `labels.PYTHON_GAP_NS` is named by a verdict that
+  it decides closely.
 - Estimates that a run does not reveal, for `verify` to confirm: `questions._FUSED_WORK_LEFT`,
   `_FUSED_DISPATCH_LEFT` and `_DOUBLE_OVER_SINGLE`, `dispatch._FUSED_TRAFFIC`, `_COLLECTING_NS` and
-  `_COLLECTING_EACH_NS`, `device._FUSED_PRODUCTS`, `math_rates.FIXED_NS`, `division.PROFILED_FACTOR`, and the
-  passes over memory in `fusion`.
+  `_COLLECTING_EACH_NS`, `device._FUSED_PRODUCTS`, `math_rates.FIXED_NS`, `division.PROFILED_FACTOR`, and
+  the passes over memory in `fusion`.
 """
 """How the constants that were measured on one host are held."""
 KEPT = """
-Each of them limits the length of a list or the effort of a search, guards against bad data, or belongs to what
-no recorded run has: bare traces without marks (`periods`), ranks without a GPU (`ranks`), a checkpoint every few
-steps (`rare`), a loader that stalls now and then (`supply`), `gate` and `compare` (`stats`).
+Each of them limits the length of a list or the effort of a search, guards against bad data, or belongs to
+what no recorded run has: bare traces without marks (`periods`), ranks without a GPU (`ranks`), a checkpoint
+every few steps (`rare`), a loader that stalls now and then (`supply`), `gate` and `compare` (`stats`).
 """
 CATALOGUE = """
-Read when its module is imported, hence not moved here: `catalog.host._LOOP_WEIGHT`. By hand, at 0.7 instead of
-0.8 it changes the first fix of cpu-own-adam and the ranking of four other runs.
+Read when its module is imported, hence not moved here: `catalog.host._LOOP_WEIGHT`. By hand, at 0.7 instead
+of 0.8 it changes the first fix of cpu-own-adam and the ranking of four other runs.
 """
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.words import byte_size, ms, percent
-from ..base import Analyzer, Facts
+from ..base import Analyzer, Facts, call_evidence
 
 __all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
 
@@ -60,17 +60,7 @@ class AllocatorInCriticalPath(Analyzer):
         if (answer is None or answer.saves_ms <= 0) and not calls and not retries:
             return ()
         spent = sum(span.called_ms for span in spans)
-        evidence = [
-            Evidence(
-                text=f"{span.count:.1f} {span.what} per step, {ms(span.called_ms)} in them, "
-                f"{ms(span.exposed_ms)} of it with the device idle",
-                value=span.called_ms,
-                unit="ms/step",
-                source="trace",
-                site=span.site,
-            )
-            for span in spans[:4]
-        ]
+        evidence = call_evidence(spans)
         for key, text in (
             ("allocator.retries_per_step", "retries after freeing everything unused"),
             ("allocator.device_allocs_per_step", "allocations by the driver"),

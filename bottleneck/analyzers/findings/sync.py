@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
-from ...model.finding import Evidence, Finding
+from ...model.finding import Finding
 from ...model.words import ms
-from ..base import Analyzer, Facts
+from ..base import Analyzer, Facts, call_evidence
 
 __all__ = ["SynchronisationStalls"]
 
@@ -56,17 +56,7 @@ class SynchronisationStalls(Analyzer):
         if (answer is None or answer.saves_ms <= 0) and per_step < 0.5:
             return ()
         spent = sum(span.called_ms for span in spans)
-        evidence = [
-            Evidence(
-                text=f"{span.count:.1f} {span.what} per step, {ms(span.called_ms)} waiting in them, "
-                f"{ms(span.exposed_ms)} of device idle time",
-                value=span.exposed_ms,
-                unit="ms/step",
-                source="trace",
-                site=span.site,
-            )
-            for span in spans[:5]
-        ]
+        evidence = call_evidence(spans, most=5)
         cost = answer.saves_ms if answer is not None else None
         if cost is not None:
             many, keep = ("", "s") if round(per_step) == 1 else ("s", "")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.words import ms
-from ..base import Analyzer, Facts
+from ..base import Analyzer, Facts, call_evidence
 
 __all__ = ["BlockingCopy", "ExposedCopies"]
 
@@ -31,16 +31,7 @@ def _bandwidths(facts: Facts) -> list[Evidence]:
 
 
 def _copy_evidence(facts: Facts) -> list[Evidence]:
-    out = [
-        Evidence(
-            text=f"{span.count:.1f} {span.what} per step, {ms(span.called_ms)} in them",
-            value=span.called_ms,
-            unit="ms/step",
-            source="trace",
-            site=span.site,
-        )
-        for span in facts.spans(Part.COPIES)[:4]
-    ]
+    out = call_evidence(facts.spans(Part.COPIES))
     copied = facts.number("copies.h2d_ms")
     if copied:
         out.append(

@@ -70,48 +70,29 @@ def _causes(division: Division, priced: Priced, facts: Facts, *, seams_per_step:
     prepared = division.sum_ms(Work.INPUT) - fetched
     faults, seams = priced.parts[Part.ALLOCATOR], priced.parts[Part.GRAPH_BREAK]
     collector = float(priced.by_work[Work.COLLECTOR])
-    yield HostSpan(
-        part=Part.INPUT,
-        what="data loader",
-        exposed_ms=fetched,
-        called_ms=fetched,
+    yield _span(
+        Part.INPUT,
+        "data loader",
+        fetched,
         count=1.0 if fetched > 0 else 0.0,
         site=noted_site(run, "fetch"),
         label="data",
     )
-    yield HostSpan(
-        part=Part.INPUT,
+    yield _span(
+        Part.INPUT,
+        "preparing the batch",
+        prepared,
         kind=SpanKind.PREPARATION,
-        what="preparing the batch",
-        exposed_ms=prepared,
-        called_ms=prepared,
         count=1.0 if prepared > 0 else 0.0,
         site=main_site(run, "sampled before") or noted_site(run, "forward"),
         label="forward",
     )
-    yield HostSpan(
-        part=Part.ALLOCATOR,
-        what="page faults",
-        exposed_ms=faults,
-        called_ms=faults,
-        count=(baseline.faults or 0.0) if baseline is not None else 0.0,
-    )
-    yield HostSpan(
-        part=Part.HOST,
-        kind=SpanKind.COLLECTOR,
-        what="garbage collector",
-        exposed_ms=collector,
-        called_ms=collector,
-        count=0.0,
-    )
-    yield HostSpan(
-        part=Part.GRAPH_BREAK,
-        what="graph-break seams",
-        exposed_ms=seams,
-        called_ms=seams,
-        count=seams_per_step,
-        site=noted_site(run, "forward"),
-        label="forward",
+    count = baseline.faults or 0.0 if baseline is not None else 0.0
+    yield _span(Part.ALLOCATOR, "page faults", faults, count=count)
+    yield _span(Part.HOST, "garbage collector", collector, kind=SpanKind.COLLECTOR)
+    site = noted_site(run, "forward")
+    yield _span(
+        Part.GRAPH_BREAK, "graph-break seams", seams, count=seams_per_step, site=site, label="forward"
     )
 
 
@@ -128,13 +109,22 @@ def _operators(segments: Segments, work: NDArray[np.int8], priced: Priced) -> It
     )
     ops = segments.first_of_row & np.isin(work, (*TENSOR_WORK, *EAGER))
     ops &= ~np.isin(segments.op_class, (OpClass.PYTHON, OpClass.PY_BACKWARD))
-    dispatch = priced.parts[Part.DISPATCH]
-    yield HostSpan(
-        part=Part.DISPATCH,
-        what="operators",
-        exposed_ms=dispatch,
-        called_ms=dispatch,
-        count=float(ops.sum()) / steps,
+    yield _span(Part.DISPATCH, "operators", priced.parts[Part.DISPATCH], count=float(ops.sum()) / steps)
+
+
+def _span(
+    part: Part,
+    what: str,
+    ms: float,
+    *,
+    kind: SpanKind = SpanKind.CALL,
+    count: float = 0.0,
+    site: SourceSite | None = None,
+    label: str = "",
+) -> HostSpan:
+    """Host time that nothing overlaps with."""
+    return HostSpan(
+        part=part, kind=kind, what=what, exposed_ms=ms, called_ms=ms, count=count, site=site, label=label
     )
 
 
@@ -142,7 +132,7 @@ def _python(
     what: str, ms: float, kind: SpanKind = SpanKind.ASIDE, site: SourceSite | None = None
 ) -> HostSpan:
     """Python that no stretch of the trace shows."""
-    return HostSpan(part=Part.HOST, kind=kind, what=what, exposed_ms=ms, called_ms=ms, count=0.0, site=site)
+    return _span(Part.HOST, what, ms, kind=kind, site=site)
 
 
 def _pauses(

@@ -114,10 +114,6 @@ def _numbered(trace: Trace) -> NDArray[np.intp]:
 def read_reach(trace: Trace, program: Program) -> Reach:
     """Tell what of a program a compiled model would run.
 
-    Args:
-        trace: the trace.
-        program: the program of its steps.
-
     Returns:
         The reach. Without label and without backward (inference, not marked) all dispatch counts.
     """

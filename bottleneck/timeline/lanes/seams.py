@@ -39,8 +39,6 @@ __all__ = ["Seam", "find_seams", "region_owners"]
 
 REACH_NS = 800_000
 """Regions further apart than this are one run only where a break is known to lie between them."""
-_NEAR_LINES = 25
-"""A statement may span lines: how far the line of a resumed function may lie from the break's."""
 
 _REGION = re.compile(r"^Torch-Compiled Region(?:: *!?(?P<frame>\d+)/\d+)?")
 _BACKWARD = re.compile(r"evaluate_function: CompiledFunctionBackward$")
@@ -101,7 +99,7 @@ def _owners(
                 for s in lines
                 if s.file == site.file and s.function in ("", resumed["function"])
             ]
-            if away and min(away) <= _NEAR_LINES:
+            if away:
                 near[i] = min(away)
         return tuple(i for i, away in near.items() if away == min(near.values()))
     inner = tuple(

@@ -46,8 +46,6 @@ _OWNER = {
     "gradients": _CODE[MemoryCategory.GRADIENTS],
     "optimizer state": _CODE[MemoryCategory.OPTIMIZER],
 }
-_ROUNDING = 512
-"""The allocator rounds up to this; storages may be noted with it."""
 _STATES_PER_PARAMETER = 2
 """Adam and its kin keep two; more than that of one size stays unknown."""
 
@@ -116,7 +114,6 @@ def _by_address(
         if not here.any() or not len(known):
             continue
         address = np.array(noted.address, np.uint64)[here]
-        size = np.array(noted.bytes, np.int64)[here]
         # After which event it was noted; without times only the end of the history is known.
         event = lives.events
         if lives.events and clock.unit == "ms":
@@ -125,7 +122,7 @@ def _by_address(
         row = order[np.maximum(latest(key[order], place * span + event + 1), 0)]
         alive = lives.end[row] > event if event < lives.events else lives.end[row] >= lives.events
         fits = (lives.address[row] == address) & (lives.begin[row] <= event) & alive
-        owned[row[fits & (size <= lives.size[row] + _ROUNDING)]] = _OWNER[noted.owner]
+        owned[row[fits]] = _OWNER[noted.owner]
     return owned
 
 

@@ -36,8 +36,6 @@ from .stacks import read_stacks
 __all__ = ["join_failure", "summarise_memory"]
 
 _NO_LIMIT = 1 << 50
-_PRIVATE = 0.02
-"""Share of reserved memory from which private pools are reported."""
 
 
 def summarise_memory(
@@ -155,7 +153,7 @@ def _problems(
     reading: Reading, pieces: Fragmentation | None, *, python: bool, failed: bool
 ) -> tuple[str, ...]:
     found = []
-    if pieces is not None and pieces.private_free_bytes > _PRIVATE * pieces.reserved_bytes:
+    if pieces is not None and pieces.private_free_bytes:
         found.append(
             f"{byte_size(pieces.private_bytes)} are reserved in private pools, as used by CUDA graphs. "
             "Replayed graphs use these without events in the history, so they are not part of the peak."

@@ -19,7 +19,6 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine, WhatIfResult
 from ...model.run import Run, SourceSite, StepTable
 from ...model.words import ms
-from ...stats.spread import MAD_TO_SIGMA
 from ..result import HostSpan, SpanKind, Timeline
 from .traced import Steps
 
@@ -32,12 +31,8 @@ _FEWEST = 2
 """A single one is an outlier or the end of an epoch, so its cost per step is unknown."""
 _MOST_SHARE = 1 / 3
 """Beyond this share the traced steps hold enough of it to be described by them."""
-_FAR = 6.0
-"""Sigmas beyond the median, as for stragglers (`stats.typical`)."""
 _LEAST_TIMES = 1.0
-"""...and at least one ordinary step longer: rarer and shorter work is below what matters."""
-_UNSEEN_TIMES = 3.0
-"""...and so many where processor time was not measured (GPU runs): no time slice takes that long twice."""
+"""At least one ordinary step longer: rarer and shorter work is below what matters."""
 _OUTSIDE_SHARE = 0.5
 """So much of the excess stands outside the phases; a slow fetch or a long batch is another matter."""
 _ALIKE = 2.0
@@ -125,14 +120,11 @@ def find_rare(
         return later
     else:
         what = OTHER
-        sigma = MAD_TO_SIGMA * float(np.median(np.abs(excess[ordinary])))
         outside = _outside_ms(table, times_ms)
         outside = outside - float(np.median(outside[ordinary]))
-        chosen = ordinary & (excess > max(_FAR * sigma, _LEAST_TIMES * usual))
+        chosen = ordinary & (excess > _LEAST_TIMES * usual)
         chosen &= outside >= _OUTSIDE_SHARE * excess
         processor = _processor_ms(table, n)
-        if processor is None:
-            chosen &= excess > _UNSEEN_TIMES * usual
         # A baseline in stretches lacks the steps between them.
         number = np.asarray(table.index) if len(table.index) == n else np.arange(n)
         if not _is_the_programs(chosen, excess, processor, ordinary, number):

@@ -52,10 +52,6 @@ def recorded_ms(trace: Trace, steps: Steps) -> NDArray[np.float64]:
     Between the host's marks, or, where the device lags behind them by more than 5 % of a step, from end
     to end with host and device both done. The first step has no such begin, and is left out then.
 
-    Args:
-        trace: the trace.
-        steps: its whole steps.
-
     Returns:
         float64 ms of shape (steps,) or (steps - 1,).
     """

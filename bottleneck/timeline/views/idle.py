@@ -80,12 +80,7 @@ def _recorded_times(trace: Trace, program: Program) -> tuple[NDArray[np.float64]
 
 
 def idle_pieces(trace: Trace, program: Program) -> IdlePieces:
-    """Divide the device's idle time of the traced window by what the host did meanwhile.
-
-    Args:
-        trace: the trace.
-        program: the program of its steps.
-    """
+    """Divide the device's idle time of the traced window by what the host did meanwhile."""
     low, high = int(program.mark_ns[0]), int(max(observed_step_ends(program)))
     device = trace.activities
     gap_start, gap_end = intervals.gaps(trace.ts_ns[device], trace.end_of(device), low, high)

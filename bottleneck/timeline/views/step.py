@@ -35,13 +35,7 @@ _OTHER_THREADS = 4
 
 
 def step_view(trace: Trace, steps: Steps, program: Program) -> StepTimeline:
-    """Draw the median step.
-
-    Args:
-        trace: the trace.
-        steps: its whole steps, at least one.
-        program: their program.
-    """
+    """Draw the median step."""
     main_tid = steps.thread[1]
     begin, end, skip = steps.start_ns, steps.end_ns, 0
     if program.lanes:
