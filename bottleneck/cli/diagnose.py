@@ -62,7 +62,6 @@ def command(
     interrupted. A script that exits by itself with another code than 0 hands it on; with --run-to-end
     also after an exception (1) or a signal (128 + its number).
     """
-    from ..runs.launch import launch
     from ..runs.place import choose_place
     from ..runs.run_script import run_script
     from ..runs.target import find_target
@@ -71,8 +70,7 @@ def command(
     arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
     plan = Plan(script=target.script, module=module, args=arguments, memory=not no_memory, **options)
     place = choose_place(out, plan)
-    attend = partial(_answer, place.working, plan.trial_seconds) if plan.trial_seconds else None
-    run = run_script(plan, place=place, start=partial(launch, attend=attend), say=say)
+    run = run_script(plan, place=place, say=say, attend=partial(_answer, place.working, plan.trial_seconds))
     ctx.exit(_conclude(run, plan, format_=format_))
 
 
@@ -116,8 +114,6 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str) -> int:
     for problem in problems:
         say(problem)
     say(f"run folder: {shown(run.folder)} (report.html opens in a browser)")
-    if failed:
-        return failed
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     # A launcher treats any exit code except 0 as a failed job and kills the other ranks.
-    return 3 if undetermined and run.world_size == 1 else 0
+    return failed or (3 if undetermined and run.world_size == 1 else 0)

@@ -7,22 +7,17 @@ every run's own folder on disk. This process stays light: each run is a separate
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..errors import UsageError
 from ..model.words import shown
-from ..reporters.stream import tell
+from .consent import ask_to_run
 from .console import say, silent
 from .script_command import VerifyCommand
 from .verify_options import check_together, is_given, verify_options
-
-if TYPE_CHECKING:
-    from ..verify.source import Source
 
 __all__ = ["command"]
 
@@ -84,7 +79,7 @@ def command(
     check_together(ctx)
     source = find_source(module, words, launcher=launcher_words(launcher))
     if source.foreign and not yes:
-        _ask(source)
+        ask_to_run(source)
     file = script_file(source.target.cwd or Path.cwd(), source.target.script, source.target.module)
     # Before minutes of running, not after.
     if write and file is not None:
@@ -106,22 +101,3 @@ def command(
     if patch is not None or write:
         apply_edits(state, patch=patch, write=write, say=say)
     ctx.exit(130 if interrupted else 0)
-
-
-def _ask(source: Source) -> None:
-    """Let the user decide whether to run what a folder names that may come from somebody else.
-
-    Raises:
-        UsageError: nobody is there to ask, or the answer is no.
-    """
-    target = source.target
-    what = shlex.join([*target.launcher, target.name, *target.args])
-    about = (
-        f"{source.run_folder or source.verification} may not be yours: {source.foreign}."
-        f" What it says to run, in {target.cwd}: {what}"
-    )
-    if not (sys.stdin is not None and sys.stdin.isatty()):
-        raise UsageError(f"{about}.", remedy="Look at that script, then add --yes.")
-    tell(about)
-    if not click.confirm("Run it?", err=True):
-        raise UsageError("Nothing was run.")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..errors import InputError
+from ..files import read_json
 from ..model.verify import TrialRequest
 from .store import write_atomically
 
@@ -45,9 +47,9 @@ def ask(folder: Path, *, seconds: float, unless: Callable[[], bool]) -> TrialReq
         question.touch()
         while not unless() and time.monotonic() < deadline:
             if reply.exists():
-                return msgspec.json.decode(reply.read_bytes(), type=TrialRequest)
+                return read_json(reply, TrialRequest)
             time.sleep(_POLL_SECONDS)
-    except (OSError, ValueError):
+    except (InputError, OSError, ValueError):
         return None
     finally:
         for file in (question, reply):

@@ -99,6 +99,7 @@ def run_script(
     place: Place,
     start: Callable[[Plan], Ended] = launch,
     say: Callable[[str], None] | None = None,
+    attend: Callable[[], None] | None = None,
 ) -> RunFolder:
     """Run a script and complete its run folder, however the script ends.
 
@@ -107,6 +108,7 @@ def run_script(
         place: where the run goes.
         start: starts the process and waits for its end.
         say: takes the message about an earlier run that was moved away.
+        attend: called again and again while the script runs, where `launch` starts it.
 
     Raises:
         InputError: the place is taken, or cannot be written, or another run writes there.
@@ -116,7 +118,7 @@ def run_script(
         say(f"moved an earlier run that was killed to {shown(left)}")
     place.prepare()
     plan = msgspec.structs.replace(plan, out=str(place.working))
-    ended = start(plan)
+    ended = launch(plan, attend=attend) if start is launch else start(plan)
     outcome = record_end(place.working, place.process, plan, ended.returncode)
     place = place.final()
     several = place.world_size > 1

@@ -252,7 +252,7 @@ def test_what_was_tried_in_the_run_says_what_it_did_and_what_does_not_help_stand
     shown = sample()
     assert "FX412" not in [row.fix for row in fix_rows(shown)]
     assert useless_rows(shown) == [
-        ("FX412 Record CUDA graphs.", "0.86× (0.80 to 0.92) in this run, slower, loss same")
+        ("FX412 Record CUDA graphs", "0.86× (0.80 to 0.92) in this run, slower, loss same")
     ]
 
     def worded(**fields: object) -> str:
