@@ -181,11 +181,8 @@ class Agent:
         )
 
     def _finish_capture(self) -> None:
-        last = None
-        if self.rule.pending and self._meter.start_ns is not None:
-            # The last step is whole, though nothing came after it to cut at.
-            last = self._tracker.row(max(self._tracker.last_update_ns, self._meter.start_ns + 1))
-        self._meter.share_usage()
+        last = self._tracker.last_row()
+        self._meter.share_usage(at_end=True)
         reason = "interrupted" if self._stopper.interrupted else "the script ended"
         self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
 
