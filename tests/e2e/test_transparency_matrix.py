@@ -410,8 +410,10 @@ def test_a_script_does_the_same_under_the_tool(tmp_path: Path, name: str) -> Non
     assert files(tmp_path / "whole") == files(tmp_path / "plain")
     assert whole.code in handed_on(row.code), whole.err
     shown = [line.replace("/plain", "/cut") for line in lines(expected)]
-    assert lines(cut) == shown[: len(lines(cut))]
-    assert len(lines(cut)) > 3
+    # What it does while it is stopped (exit functions, `finally`) comes behind the gap.
+    rest = iter(shown)
+    assert all(line in rest for line in lines(cut)), lines(cut)[-3:]
+    assert lines(cut)[:4] == shown[:4]
     assert cut.code in ((0, 3) if row.stopped is None else (row.stopped,)), cut.err
     for got in (whole, cut):
         assert "harness" not in got.err
