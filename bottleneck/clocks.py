@@ -13,8 +13,9 @@ from __future__ import annotations
 import time
 from functools import partial
 
-__all__ = ["epoch_ns", "monotonic", "perf_counter_ns", "sleep"]
+__all__ = ["epoch_ns", "monotonic", "perf_counter", "perf_counter_ns", "sleep"]
 
+perf_counter = partial(time.perf_counter)
 perf_counter_ns = partial(time.perf_counter_ns)
 monotonic = partial(time.monotonic)
 sleep = partial(time.sleep)

@@ -2,7 +2,7 @@
 
 In: command-line arguments. Out: an exit code.
 
-    0  diagnosed, or done what was asked
+    0  done, or a script that was stopped once enough was measured
     2  bad usage or input
     3  undetermined: the evidence does not allow a verdict
     4  the user's script itself failed

@@ -24,7 +24,7 @@ from ...model.run import SourceSite
 from ...model.snapshot import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
 from ...runs.store import write_atomically
 from .. import torch_private
-from ..lines.sites import is_library
+from ..lines.sites import is_library, line_of
 from .memory_notes import notes_path
 
 if TYPE_CHECKING:
@@ -155,4 +155,4 @@ def _site(thread: int | None) -> SourceSite | None:
     if frame is None:
         return None
     code = frame.f_code
-    return SourceSite(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+    return SourceSite(file=code.co_filename, line=line_of(frame), function=code.co_name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic
 from ...model.run import BUSY_THREAD, SiteTime, SourceSite
-from .sites import user_frame_of
+from .sites import line_of, user_frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ class BusyThreads:
         for thread, frame in frames.items():
             found = user_frame_of(frame) if thread not in but else None
             if found is not None:
-                line = (found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+                line = (found.f_code.co_filename, line_of(found), found.f_code.co_name)
                 self._lines.setdefault(thread, Counter())[line] += 1
 
     def entries(self) -> list[SiteTime]:

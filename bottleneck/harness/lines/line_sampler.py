@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
-from .sites import is_library
+from .sites import is_library, line_of
 from .switching import short_switches
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _user_line(frame: FrameType) -> Line | None:
     while current is not None:
         code = current.f_code
         if not is_library(code.co_filename):
-            return (code.co_filename, current.f_lineno, code.co_name)
+            return (code.co_filename, line_of(current), code.co_name)
         if code.co_name == "timed_fetch" and code.co_filename.endswith("loader_worker.py"):
             return None
         current = current.f_back

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ...clocks import monotonic, sleep
 from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
 from .busy_threads import BusyThreads
-from .sites import is_library
+from .sites import is_library, line_of
 from .step_loops import Chain, find_loops
 from .switching import short_switches
 
@@ -151,7 +151,7 @@ def _places(frame: FrameType | None) -> list[Place]:
     """Return code and line of each frame, the outermost first."""
     out: list[Place] = []
     while frame is not None:
-        out.append((frame.f_code, frame.f_lineno))
+        out.append((frame.f_code, line_of(frame)))
         frame = frame.f_back
     out.reverse()
     return out
@@ -178,7 +178,7 @@ def _user_lines(frame: FrameType | None) -> Chain:
     while frame is not None:
         code = frame.f_code
         if not is_library(code.co_filename):
-            out.append((code.co_filename, frame.f_lineno, code.co_name))
+            out.append((code.co_filename, line_of(frame), code.co_name))
         frame = frame.f_back
     out.reverse()
     return (*out[:DEEPEST], out[-1]) if len(out) > DEEPEST else tuple(out)

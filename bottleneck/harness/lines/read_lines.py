@@ -17,7 +17,7 @@ import torch
 
 from .. import torch_private
 from ..events.replacing import Replacements
-from .sites import is_library, user_frame, user_frame_of
+from .sites import is_library, line_of, user_frame, user_frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def _labelled(original: Callable[..., Any]) -> Callable[..., Any]:
         if frame is None:
             return original(*args, **kwargs)
         code = frame.f_code
-        with range_of(f"{READ_LABEL}{code.co_filename}({frame.f_lineno}): {code.co_name}"):
+        with range_of(f"{READ_LABEL}{code.co_filename}({line_of(frame)}): {code.co_name}"):
             return original(*args, **kwargs)
 
     return read

@@ -17,7 +17,15 @@ from ...model.run import SiteTime, SourceSite
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["SiteBook", "is_library", "site_of_error", "user_frame", "user_frame_of", "user_site"]
+__all__ = [
+    "SiteBook",
+    "is_library",
+    "line_of",
+    "site_of_error",
+    "user_frame",
+    "user_frame_of",
+    "user_site",
+]
 
 _LIBRARY = tuple(
     {
@@ -57,13 +65,18 @@ def user_frame_of(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def line_of(frame: FrameType) -> int:
+    """Return the line that a frame is at; its first one where it is between lines, as another thread sees."""
+    return frame.f_lineno or frame.f_code.co_firstlineno
+
+
 def user_site(skip: int = 2) -> SourceSite | None:
     """Return the user's line that is running, or None; about 1 us."""
     frame = user_frame(skip)
     if frame is None:
         return None
     code = frame.f_code
-    return SourceSite(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+    return SourceSite(file=code.co_filename, line=line_of(frame), function=code.co_name)
 
 
 def site_of_error(error: BaseException) -> SourceSite | None:
@@ -88,7 +101,7 @@ class SiteBook:
         frame = user_frame(skip)
         if frame is not None:
             code = frame.f_code
-            key = (phase, code.co_filename, frame.f_lineno, code.co_name)
+            key = (phase, code.co_filename, line_of(frame), code.co_name)
             self._counts[key] = self._counts.get(key, 0) + 1
 
     def entries(self) -> list[SiteTime]:

@@ -10,7 +10,9 @@ Between two cuts an event costs a few microseconds and allocates next to nothing
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import traceback
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,19 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 
+def _harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """Keep a fault of ours out of the user's program; StopRun is none, and passes."""
+
+    @functools.wraps(method)
+    def call(self: Agent, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            self._give_up(traceback.format_exc(limit=-3))
+
+    return call
+
+
 class Agent:
     """Observer of the buffer; see `buffer.Observer` for when its methods are called."""
 
@@ -77,6 +92,7 @@ class Agent:
     ) -> None:
         self.rule = rule if rule is not None else StepRule()
         self._plan = plan
+        self._store = store
         self._stopper = stopper
         self.buffer = EventBuffer(self, stopper)
         self._hooks = Hooks(self.buffer)
@@ -181,11 +197,8 @@ class Agent:
         )
 
     def _finish_capture(self) -> None:
-        last = None
-        if self.rule.pending and self._meter.start_ns is not None:
-            # The last step is whole, though nothing came after it to cut at.
-            last = self._tracker.row(max(self._tracker.last_update_ns, self._meter.start_ns + 1))
-        self._meter.share_usage()
+        last = self._tracker.last_row()
+        self._meter.share_usage(at_end=True)
         reason = "interrupted" if self._stopper.interrupted else "the script ended"
         self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
 
@@ -205,6 +218,7 @@ class Agent:
 
     # -- events, taken at once -----------------------------------------------------------------
 
+    @_harmless
     def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
         """See `Observer`."""
         tracker = self._tracker
@@ -220,6 +234,7 @@ class Agent:
             look(subject)
         tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
+    @_harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:
         """See `Observer`."""
         if event is FETCH and result is not None:
@@ -230,10 +245,12 @@ class Agent:
             if self._to_hold:
                 self._hold()
 
+    @_harmless
     def take(self, entries: Iterable[Entry], *, held: bool) -> None:
         """See `Observer`."""
         self._tracker.take(entries, held=held)
 
+    @_harmless
     def happened(self, event: Event, subject: Any) -> None:
         """See `Observer`."""
         if event is OPTIMIZER_BUILT:
@@ -241,6 +258,13 @@ class Agent:
             self._learned.optimizers.built(subject)
         elif event is SCRIPT_PROFILER and not self.capture.own_profiler_busy:
             self.capture.foreign_profiler(active=subject)
+
+    def _give_up(self, reason: str) -> None:
+        """Something of ours has failed in the middle of an event: the script goes on unobserved."""
+        with contextlib.suppress(Exception):
+            self.buffer.close()
+            self.released()
+            self._store.artefact("harness", "failed", reason=reason)
 
     def _look_at_batch(self, iterator: object, batch: object) -> None:
         if self.capture.done:
@@ -375,6 +399,7 @@ class Agent:
             # The step rule has learned something new meanwhile: these steps are warm-up again.
             self.buffer.release()
 
+    @_harmless
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
         self.buffer.flush()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
+from ...clocks import monotonic, perf_counter
 from ...model.verify import TriedFix, TriedFixes
 from ...runs.asking import TRIALS
 from ...runs.store import reason_of
@@ -96,7 +96,7 @@ class TrialWindow:
         self._queued = queued
         self._say = say
         self._tape = BatchTape()
-        self._began = time.monotonic()
+        self._began = monotonic()
         self._rows: list[TriedFix] = []
         self._losses: list[Any] | None = None
         """Collects them while it is a list."""
@@ -260,7 +260,7 @@ class TrialWindow:
             _row(fix, "under way", reason="the process ended while it was being tried", beside=beside)
         )
         self._write()
-        began = time.monotonic()
+        began = monotonic()
         try:
             self._patches = [PATCHES[w.wish.fix](dict(w.wish.options), w.wish.environment) for w in wishes]
             row = yield from self._measure(wishes, until=began + seconds)
@@ -276,7 +276,7 @@ class TrialWindow:
         self._losses = None
         if self._kept is not None:
             self._kept.put_back()
-        self._rows[-1] = _with_seconds(row, time.monotonic() - began)
+        self._rows[-1] = _with_seconds(row, monotonic() - began)
         self._write()
 
     def _measure(self, wishes: tuple[TryWish, ...], *, until: float) -> Steps:
@@ -321,7 +321,7 @@ class TrialWindow:
             with_it.append(times[True])
             if len(without) >= MOST_PAIRS or self._is_decided(without, with_it):
                 break
-            if time.monotonic() > until:
+            if monotonic() > until:
                 break
         return TriedFix(
             fix=wishes[0].wish.fix,
@@ -358,15 +358,15 @@ class TrialWindow:
         """Time so many steps, fewer where they take far longer; waits for the device at its edges."""
         odd = False
         _synchronise()
-        began = time.perf_counter()
+        began = perf_counter()
         count = 0
         while count < steps:
             odd |= yield
             count += 1
-            if count >= BLOCK_STEPS[0] and time.perf_counter() - began > LONGEST_BLOCK_SECONDS:
+            if count >= BLOCK_STEPS[0] and perf_counter() - began > LONGEST_BLOCK_SECONDS:
                 break
         _synchronise()
-        return (time.perf_counter() - began) / count, odd
+        return (perf_counter() - began) / count, odd
 
     def _settle(self, steps: int) -> Steps:
         for _ in range(steps):
@@ -442,7 +442,7 @@ class TrialWindow:
     # -- time and files ------------------------------------------------------------------------
 
     def _left_seconds(self) -> float:
-        return self._request.seconds - (time.monotonic() - self._began)
+        return self._request.seconds - (monotonic() - self._began)
 
     def _write(self) -> None:
         first, again, otherwise = self._reference
@@ -452,7 +452,7 @@ class TrialWindow:
             losses_again=again,
             losses_otherwise=otherwise,
             no_losses=self._no_losses,
-            seconds=time.monotonic() - self._began,
+            seconds=monotonic() - self._began,
         )
         try:
             self._store.write_json(TRIALS, facts)

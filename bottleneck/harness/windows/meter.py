@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 from typing import Any
 
+from ...clocks import perf_counter_ns
 from .counters import GarbageClock
 from .phases import PhaseClock
 from .table import Row
@@ -39,13 +40,14 @@ class StepMeter:
         self._usage: Any = resource.getrusage(resource.RUSAGE_SELF)
         self._unread: list[Row] = []
         self._history: list[int] = []
+        self._collected_by_update_ns = 0
 
     def begin(self, now_ns: int, *, fresh: bool = True) -> None:
         """A step begins; `fresh` reads the counters anew, as work of ours lies before it."""
         self.start_ns = now_ns
         if fresh:
             self._usage = resource.getrusage(resource.RUSAGE_SELF)
-        self.garbage.total_ns = 0
+        self.garbage.total_ns = self._collected_by_update_ns = 0
         self.backwards = self.accumulations = self.evaluations = 0
         self.batch_bytes = self.batch_elements = 0
 
@@ -77,18 +79,44 @@ class StepMeter:
                 self.share_usage()
         return row
 
-    def share_usage(self) -> None:
-        """Read the counters for the steps since they were read last, in equal shares."""
+    def updated(self) -> None:
+        """An update has ended: if the program ends here, no cut follows, and the step ended now."""
+        self._collected_by_update_ns = self.garbage.total_ns
+
+    def last_row(self, now_ns: int, *, index: int, compiled: bool) -> Row:
+        """Return the step that ended at `now_ns`, with its update, and that nothing came after to cut at.
+
+        What the collector did since then is not the step's: the program may have gone on for long. So it
+        is with the other counters, which wait for `share_usage`.
+        """
+        self.garbage.total_ns = self._collected_by_update_ns
+        self.late = True
+        row = self.row(now_ns, index=index, compiled=compiled)
+        self.late = False
+        return row
+
+    def share_usage(self, *, at_end: bool = False) -> None:
+        """Read the counters for the steps since they were read last, in equal shares.
+
+        Args:
+            at_end: the program has gone on since the last of these steps. They get the share of what the
+                counters show that they have of the time.
+        """
         rows, self._unread = self._unread, []
         if not rows:
             return
+        now_ns = perf_counter_ns()
         usage, before = resource.getrusage(resource.RUSAGE_SELF), self._usage
         self._usage = usage
-        share, rest = divmod(usage.ru_minflt - before.ru_minflt, len(rows))
+        part = 1.0
+        if at_end:
+            began_ns, ended_ns = rows[0].start_ns, rows[-1].start_ns + rows[-1].wall_ms * 1e6
+            part = min(1.0, (ended_ns - began_ns) / max(1, now_ns - began_ns))
+        share, rest = divmod(round((usage.ru_minflt - before.ru_minflt) * part), len(rows))
         for i, row in enumerate(rows):
             row.minor_faults = share + (i < rest)
-            row.user_cpu_ms = (usage.ru_utime - before.ru_utime) * 1e3 / len(rows)
-            row.system_cpu_ms = (usage.ru_stime - before.ru_stime) * 1e3 / len(rows)
+            row.user_cpu_ms = (usage.ru_utime - before.ru_utime) * 1e3 * part / len(rows)
+            row.system_cpu_ms = (usage.ru_stime - before.ru_stime) * 1e3 * part / len(rows)
 
     def _is_validation(self) -> bool:
         """More evaluation forwards than steps usually have.

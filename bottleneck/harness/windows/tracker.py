@@ -169,6 +169,13 @@ class Tracker:
         """Return the step that ends at `now`."""
         return self.meter.row(now, index=self.steps, compiled=self._compiles.at_cut(self.steps))
 
+    def last_row(self) -> Row | None:
+        """Return the step that its update has ended and no cut, now that the program ends; None if none."""
+        if not self.rule.pending or self.meter.start_ns is None:
+            return None
+        ended_ns = max(self.last_update_ns, self.meter.start_ns + 1)
+        return self.meter.last_row(ended_ns, index=self.steps, compiled=self._compiles.at_cut(self.steps))
+
     def cut(self, now: int, *, paused: bool = False) -> bool:
         """A step ends here; return whether a window changed.
 
@@ -243,15 +250,19 @@ class Tracker:
             self.meter.backwards += 1
             self._trained = True
             if self.rule.pending:
-                self.last_update_ns = now
+                self._updated(now)
 
     def _optimizer_ended(self, now: int, key: int, _took_ns: int) -> None:
         self.rule.optimizer_end(key)
-        self.last_update_ns = now
+        self._updated(now)
 
     def _scaler_ended(self, now: int, key: int, _took_ns: int) -> None:
         self.rule.scaler_end(key)
+        self._updated(now)
+
+    def _updated(self, now: int) -> None:
         self.last_update_ns = now
+        self.meter.updated()
 
     def _collected(self, took_ns: int) -> None:
         self.meter.garbage.total_ns += took_ns

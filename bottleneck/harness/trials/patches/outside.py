@@ -7,11 +7,11 @@ dynamo has captured a module of torch's, nothing calls it any more.
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....clocks import perf_counter_ns
 from ...events.replacing import Replacements
 
 if TYPE_CHECKING:
