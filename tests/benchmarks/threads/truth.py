@@ -211,8 +211,8 @@ THREADS = (
         shorter={"STEPS": "100"},
         at=(
             "scale_free_mlp.py: optimizer.step()",
-            'averaged_adamw.py: state["square"].mul_',
-            'averaged_adamw.py: for p in group["params"]:',
+            "paper_adamw.py: square = state[",
+            'paper_adamw.py: for p in group["params"]:',
         ),
     ),
     Thread(

@@ -11,7 +11,7 @@ from torch import nn
 
 VARIANT = os.environ.get("VARIANT", "a")
 STEPS = int(os.environ.get("STEPS", 250))
-WIDTH, BLOCKS = 128, 15
+WIDTH, BLOCKS = 96, 15
 
 
 class Block(nn.Module):
@@ -47,7 +47,7 @@ def main():
         for step in range(STEPS):
             if step == 10:
                 start = time.perf_counter()
-            picked = torch.randint(0, len(x), (256,))
+            picked = torch.randint(0, len(x), (128,))
             loss = nn.functional.cross_entropy(model(x[picked]), y[picked])
             optimizer.zero_grad()
             loss.backward()

@@ -4,7 +4,7 @@ import json
 
 
 class Tracker:
-    def __init__(self, path, every=10, bins=64):
+    def __init__(self, path, every=5, bins=64):
         self.path, self.every, self.bins = path, every, bins
         self.step, self.entries = 0, []
 

@@ -9,11 +9,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 VARIANT = os.environ.get("VARIANT", "a")
-STEPS = int(os.environ.get("STEPS", 48))
+STEPS = int(os.environ.get("STEPS", 240))
 
 
 class Disparity(nn.Module):
-    def __init__(self, width=24, levels=8):
+    def __init__(self, width=12, levels=8):
         super().__init__()
         self.levels = levels
         self.features = nn.Sequential(
@@ -31,8 +31,8 @@ class Disparity(nn.Module):
 
 def pairs(count, seed):
     g = torch.Generator().manual_seed(seed)
-    left, right = torch.rand(count, 3, 64, 96, generator=g), torch.rand(count, 3, 64, 96, generator=g)
-    return TensorDataset(left, right, 7 * torch.rand(count, 64, 96, generator=g))
+    left, right = torch.rand(count, 3, 48, 72, generator=g), torch.rand(count, 3, 48, 72, generator=g)
+    return TensorDataset(left, right, 7 * torch.rand(count, 48, 72, generator=g))
 
 
 def train(model, optimizer, left, right, disparity):

@@ -12,7 +12,7 @@ STEPS = int(os.environ.get("STEPS", 60))
 torch.backends.cudnn.benchmark = VARIANT == "a"
 
 
-class Bottleneck(nn.Module):
+class Residual(nn.Module):
     def __init__(self, before, inner, stride=1):
         super().__init__()
         after = 4 * inner
@@ -35,7 +35,7 @@ def body():
     before = 64
     for inner, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for i in range(count):
-            stages.append(Bottleneck(before, inner, stride if i == 0 else 1))
+            stages.append(Residual(before, inner, stride if i == 0 else 1))
             before = 4 * inner
     return nn.Sequential(*stages)
 

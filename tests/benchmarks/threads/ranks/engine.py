@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class WithAverage(nn.Module):
-    """Keeps a slow average of the weights beside the model."""
+    """Keeps a running average of the weights beside the model."""
 
     def __init__(self, model, decay=0.999):
         super().__init__()
@@ -18,8 +18,8 @@ class WithAverage(nn.Module):
         return self.model(*args)
 
     def follow(self):
-        for slow, p in zip(self.average, self.model.parameters(), strict=True):
-            slow.lerp_(p.detach(), 1 - self.decay)
+        for mean, p in zip(self.average, self.model.parameters(), strict=True):
+            mean.lerp_(p.detach(), 1 - self.decay)
 
 
 def quiet_gradients(model):
