@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import queue
+import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ def run_thread(thread: Thread, folder: Path, *, pairs: int, cores: tuple[int, ..
     if not nothing.shown:
         return nothing
     folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         return judge(thread, times, diagnose(thread, folder, cores=cores))
     except RunFailedError as failure:

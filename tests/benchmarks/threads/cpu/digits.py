@@ -68,7 +68,7 @@ def main():
     if VARIANT == "b":
         kwargs["persistent_workers"] = True
     train_loader = DataLoader(Digits(20 * 64, 0), batch_size=64, shuffle=True, **kwargs)
-    test_loader = DataLoader(Digits(500, 1), batch_size=500, **kwargs)
+    test_loader = DataLoader(Digits(200, 1), batch_size=100, **kwargs)
     model = Net()
     optimizer = optim.Adadelta(model.parameters(), lr=1.0)
     train(model, train_loader, optimizer)

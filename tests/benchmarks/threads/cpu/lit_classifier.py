@@ -25,7 +25,7 @@ class Classifier(L.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+            nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
         )
 
     def training_step(self, batch, batch_idx):
@@ -59,14 +59,14 @@ class Clock(L.Callback):
 
 def main():
     L.seed_everything(0, verbose=False)
-    data = TensorDataset(torch.randn(128 * STEPS, 64), torch.randint(0, 10, (128 * STEPS,)))
+    data = TensorDataset(torch.randn(64 * STEPS, 64), torch.randint(0, 10, (64 * STEPS,)))
     with tempfile.TemporaryDirectory() as folder:
         trainer = L.Trainer(
             accelerator="cpu", max_steps=STEPS, log_every_n_steps=EVERY, logger=CSVLogger(folder),
             callbacks=[TQDMProgressBar(refresh_rate=REFRESH), Clock()], enable_checkpointing=False,
             enable_model_summary=False,
         )  # fmt: skip
-        trainer.fit(Classifier(), DataLoader(data, batch_size=128, shuffle=True))
+        trainer.fit(Classifier(), DataLoader(data, batch_size=64, shuffle=True))
 
 
 if __name__ == "__main__":

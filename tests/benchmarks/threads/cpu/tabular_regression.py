@@ -34,7 +34,7 @@ def forever(loader):
 def main():
     torch.manual_seed(0)
     loader = make_loader(make_table())
-    model = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 384), nn.ReLU(), nn.Linear(384, 1))
+    model = nn.Sequential(nn.Linear(32, 320), nn.ReLU(), nn.Linear(320, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     criterion = nn.MSELoss()
     stream = forever(loader)
