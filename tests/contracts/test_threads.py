@@ -69,7 +69,7 @@ def diagnosis(**changes: Any) -> dict[str, Any]:
     return {
         "verdict": {"class": changes.pop("said", "host-bound"), "confidence": "high", "headline": "h"},
         "step": {"true_ms": 100.0},
-        "causes": [{"sites": [site], "predicted_ms": 50.0}],
+        "causes": [{"class": "host-bound", "sites": [site], "predicted_ms": 50.0}],
         "suggestions": [suggestion],
     }
 

@@ -74,6 +74,7 @@ class ExposedCommunication(Analyzer):
                 answer=answer,
                 time_ms=exposed,
                 evidence=evidence,
+                sites=facts.sites("backward")[:2],
                 not_this="Includes waiting for slower ranks, which BN802 reports separately.",
             ),
         )

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from measure import Times
-from truth import Thread
+from truth import COMPUTE, Thread
 
 LEAST_GAIN = 1.10
 """A cause whose cure gains less does not show on this machine; a trap whose cure gains more is none here."""
@@ -100,8 +100,12 @@ def _lines(diagnosis: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _predicted(right: list[dict[str, Any]], causes: list[dict[str, Any]]) -> float | None:
-    """The step with the thread's fix, or, where no suggestion has a figure, without the first cause."""
-    figures = [s["predicted_ms"] for s in right] + [cause["predicted_ms"] for cause in causes[:1]]
+    """The step with the thread's fix, or, where no suggestion has a figure, without the first cause.
+
+    The step without its own work is no price: of a compute-bound step there is only that of a fix.
+    """
+    figures = [s["predicted_ms"] for s in right]
+    figures += [cause["predicted_ms"] for cause in causes[:1] if cause["class"] != COMPUTE]
     return next((figure for figure in figures if figure is not None), None)
 
 

@@ -49,7 +49,7 @@ class Reader(nn.Module):
 def main():
     torch.manual_seed(0)
     loader = DataLoader(
-        Staves(), batch_size=16, shuffle=True, num_workers=4,
+        Staves(), batch_size=6, shuffle=True, num_workers=4,
         worker_init_fn=widen_threads if VARIANT == "a" else limit_threads,
     )  # fmt: skip
     model = Reader()
