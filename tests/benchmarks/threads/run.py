@@ -82,7 +82,10 @@ def main() -> None:
         cores.put(tuple(available[2 * job : 2 * job + 2]) if args.device == "cpu" else ())
     until = time.monotonic() + 60 * args.minutes
     device = torch.cuda.get_device_name(0) if args.device == "gpu" else "CPU, 2 cores"
-    machine = f"{device}, torch {torch.__version__}"
+    machine = (
+        f"{device}, {torch.get_num_threads()} intra-op threads, torch {torch.__version__}; "
+        f"load average {os.getloadavg()[0]:.1f} at the start, {args.pairs} runs of each variant"
+    )
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:
         keep = (args.keep or Path(scratch)).resolve()
 
