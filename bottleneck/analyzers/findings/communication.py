@@ -74,7 +74,6 @@ class ExposedCommunication(Analyzer):
                 answer=answer,
                 time_ms=exposed,
                 evidence=evidence,
-                sites=facts.sites("backward")[:2],
                 not_this="Includes waiting for slower ranks, which BN802 reports separately.",
             ),
         )
