@@ -59,8 +59,8 @@ class BatchBook:
                 device=str(tensors[0].device) if tensors else "cpu",
                 pinned=_is_pinned(tensors),
             )
-        if self._count <= MASKS_READ and isinstance(batch, Mapping):
-            self._read_mask(batch.get("attention_mask"))
+        if self._count <= MASKS_READ:
+            self._read_padding(batch, tensors)
         if several_workers and self._hashed < HASHED_BATCHES:
             self._hash_samples(tensors)
 
@@ -85,10 +85,20 @@ class BatchBook:
             return None
         return round(1 - len(self._hashes) / total, 4)
 
-    def _read_mask(self, mask: object) -> None:
-        if isinstance(mask, torch.Tensor) and mask.device.type == "cpu" and mask.numel():
-            self._masked += int((mask != 0).sum())
-            self._mask_total += mask.numel()
+    def _read_padding(self, batch: object, tensors: list[Any]) -> None:
+        """Count real and padded positions, by the mask under its usual name, or by a mask's shape."""
+        named = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        if isinstance(named, torch.Tensor) and named.device.type == "cpu" and named.numel():
+            self._masked += int((named != 0).sum())
+            self._mask_total += named.numel()
+            return
+        for mask in tensors:
+            beside = any(t is not mask and t.shape[:2] == mask.shape for t in tensors)  # no causal mask
+            real = _real_positions(mask) if beside else None
+            if real is not None:
+                self._masked += real
+                self._mask_total += mask.numel()
+                return
 
     def _hash_samples(self, tensors: list[Any]) -> None:
         self._hashed += 1
@@ -113,6 +123,27 @@ def tensors_of(batch: object) -> list[Any]:
 def size_of(tensors: list[Any]) -> tuple[int, int]:
     """Return (bytes, elements) of these tensors."""
     return sum([tensor.nbytes for tensor in tensors]), sum([tensor.numel() for tensor in tensors])
+
+
+def _real_positions(mask: Any) -> int | None:
+    """How many positions a boolean mask marks as real; None if it marks no padding.
+
+    A padding mask is one run per row, then the other value to the row's end (or the other way round), and
+    the longest row has no padding. Whether True means real or padded differs between programs, so the value
+    of that row is taken for real.
+    """
+    if mask.dtype != torch.bool or mask.dim() != 2 or mask.device.type != "cpu" or mask.shape[1] < 2:
+        return None
+    changes = mask[:, 1:] != mask[:, :-1]
+    whole = ~changes.any(1)
+    if bool((changes.sum(1) > 1).any()) or not bool(whole.any()) or bool(whole.all()):
+        return None
+    real = mask[whole, 0]
+    value = real[0]
+    begins, ends = mask[:, 0] == value, mask[:, -1] == value
+    if bool((real != value).any()) or not (bool(begins.all()) or bool(ends.all())):
+        return None
+    return int((mask == value).sum())
 
 
 def _collect(batch: object, found: list[Any], depth: int) -> None:

@@ -213,6 +213,51 @@ def test_a_batch_of_any_nesting() -> None:
     assert facts is not None
     assert facts.tensors == ["int64[1, 5]", "int64[1, 4]", "int64[1, 4]"]
     assert (facts.bytes, facts.distinct_shapes, facts.padding_share) == (104, 2, 0.5)
+
+
+def test_a_causal_mask_hides_no_padding() -> None:
+    book = BatchBook()
+    batch = (torch.zeros(4, 6, dtype=torch.int64), torch.ones(6, 6, dtype=torch.bool).tril())
+    book.note(batch, tensors_of(batch), several_workers=False)
+    facts = book.facts()
+    assert facts is not None
+    assert facts.padding_share is None
+
+
+LENGTHS = torch.tensor([4, 1, 2, 4])
+REAL = torch.arange(4)[None, :] < LENGTHS[:, None]
+
+
+@pytest.mark.parametrize(
+    ("mask", "share"),
+    [
+        (REAL, 0.3125),
+        (~REAL, 0.3125),
+        (REAL.flip(1), 0.3125),
+        (torch.ones(4, 4, dtype=torch.bool), None),
+        (REAL[1:3], None),
+        (torch.eye(4, dtype=torch.bool), None),
+        (REAL.int(), None),
+    ],
+    ids=[
+        "real is True",
+        "padding is True",
+        "padded in front",
+        "no padding",
+        "no longest row",
+        "no runs",
+        "types",
+    ],
+)
+def test_a_padding_mask_is_known_by_its_shape_whatever_it_is_called(
+    mask: torch.Tensor, share: float | None
+) -> None:
+    book = BatchBook()
+    batch = (torch.zeros(mask.shape, dtype=torch.int64), mask)
+    book.note(batch, tensors_of(batch), several_workers=False)
+    facts = book.facts()
+    assert facts is not None
+    assert facts.padding_share == share
     assert (facts.device, facts.pinned) == ("cpu", None)
 
 
