@@ -170,8 +170,8 @@ def table(runs: Path) -> str:
         )
     if errors:
         lines.append(
-            f"Predicted (bounds left out) against measured in the run: {len(errors)} fixes, median error of the "
-            f"step {median(map(abs, errors)):.1%}."
+            f"Predicted (bounds left out) against measured in the run: {len(errors)} fixes, median error "
+            f"of the step {median(map(abs, errors)):.1%}."
         )
     return "\n".join(lines) + "\n"
 
