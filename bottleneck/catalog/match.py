@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["applicable", "match"]
 
-_SHOWN_SHARE = 0.005
-"""A speed-up is worded with two decimals: a gain below this share of the step would be listed as 1.00×."""
-
 _EMPTIED = "allocator.empty_cache_per_step"
 
 
@@ -48,8 +45,8 @@ def match(
 
     A fix is suggested once, for the dearest finding that it addresses. One whose condition is false
     (it is on already, the device cannot do it) is left out; a condition that the run could not check
-    is listed with the suggestion. A fix that is predicted to save nothing, or nothing that a report
-    could show, is left out too. Of two that conflict the better stays.
+    is listed with the suggestion. A fix that is predicted to save nothing, or less than
+    `NEGLIGIBLE_SHARE` of the step, is left out too. Of two that conflict the better stays.
 
     Args:
         findings: what was found, in any order.
@@ -123,7 +120,7 @@ def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
 
 def _shows_nothing(suggestion: Suggestion, true_ms: float | None) -> bool:
     saves = suggestion.saves_ms
-    return saves is not None and true_ms is not None and saves < _SHOWN_SHARE * true_ms
+    return saves is not None and true_ms is not None and saves < NEGLIGIBLE_SHARE * true_ms
 
 
 def _unchecked(fix: Fix, context: Mapping[str, JsonValue]) -> tuple[str, ...] | None:

@@ -13,7 +13,6 @@ from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.fix import Condition, Fix, Risk, Suggestion
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.model.words import step_change
 from torch_bottleneck.model.work import BreakRow
 
 SITE = SourceSite(file="train.py", line=12)
@@ -139,14 +138,11 @@ def test_a_fix_that_the_replay_gives_no_gain_is_left_out() -> None:
     assert match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, 0.0), 100.0, fixes=[fix]) == ()
 
 
-@pytest.mark.parametrize(("saves", "listed"), [(0.49, False), (0.51, True)])
-def test_what_would_be_listed_as_no_change_at_all_is_left_out(saves: float, listed: bool) -> None:
+@pytest.mark.parametrize(("saves", "listed"), [(1.99, False), (2.01, True)])
+def test_what_promises_less_than_two_percent_is_left_out(saves: float, listed: bool) -> None:
     fix = make("FX001", what_if=WhatIf.ALLOCATOR_FREE)
     found = match([finding("BN101")], {}, answer(WhatIf.ALLOCATOR_FREE, saves), 100.0, fixes=[fix])
     assert bool(found) is listed
-    if found and found[0].predicted_ms is not None:
-        assert "1.00×" not in step_change(100.0, found[0].predicted_ms, bound=False)
-    assert "1.00×" in step_change(100.0, 100.0 - 0.49, bound=False)
 
 
 def test_one_fix_appears_once_for_the_dearest_finding() -> None:
@@ -165,7 +161,7 @@ def test_of_two_that_conflict_the_better_stays() -> None:
     assert ids(match([finding("BN101")], {}, answers, 100.0, fixes=[worse, better])) == ["FX002"]
 
 
-def test_order_is_by_gain_then_the_unpriced_beside_a_priced_one_then_small_gains_then_notes() -> None:
+def test_order_is_by_gain_then_the_unpriced_beside_a_priced_one_then_notes() -> None:
     fixes = [
         make("FX001", "BN902", note=True, what_if=WhatIf.GC_FREE),
         make("FX002", "BN101", what_if=WhatIf.GC_FREE),
@@ -177,7 +173,7 @@ def test_order_is_by_gain_then_the_unpriced_beside_a_priced_one_then_small_gains
         answer(WhatIf.GC_FREE, 1.0) | answer(WhatIf.INPUT_READY, 40.0) | answer(WhatIf.INPUT_WORKERS, 30.0)
     )
     findings = [finding("BN902", 1.0), finding("BN101", 40.0)]
-    expected = ["FX005", "FX006", "FX003", "FX002", "FX001"]
+    expected = ["FX005", "FX006", "FX003", "FX001"]
     assert ids(match(findings, {}, answers, 100.0, fixes=fixes)) == expected
 
 
