@@ -18,8 +18,7 @@ import os
 import sys
 from typing import Any
 
-from torch import autograd
-from torch.autograd import profiler as autograd_profiler
+from . import torch_private
 
 __all__ = ["end_inherited", "profile_begins", "record_nothing"]
 
@@ -43,10 +42,7 @@ def record_nothing(*, with_stack: bool = False) -> None:
     Args:
         with_stack: it follows Python's calls too.
     """
-    with contextlib.suppress(AttributeError):
-        autograd._enable_record_function(False)
-    # Otherwise torch goes on naming its optimizer steps for it.
-    autograd_profiler._is_profiler_enabled = False
+    torch_private.record_in_this_thread(enabled=False)
     if with_stack:
         sys.setprofile(None)
 
@@ -57,7 +53,7 @@ def end_inherited(profile: Any) -> None:
     For profiles without a GPU.
     """
     with contextlib.suppress(Exception):
-        autograd._enable_record_function(True)
+        torch_private.record_in_this_thread(enabled=True)
         profile.stop()
 
 
