@@ -44,9 +44,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", list(ENDS))
-def test_a_script_that_fails_after_training_gets_its_report(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_script_that_fails_after_training_gets_its_report(tmp_path: Path, name: str) -> None:
     source, said, code = ENDS[name]
     write(tmp_path / "train.py", source)
     got = diagnose(tmp_path, "--run-to-end", "--steps", "2", "train.py")
