@@ -15,15 +15,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from torch import autograd
-from torch.autograd import profiler as autograd_profiler
+from . import torch_private
 
-__all__ = ["end_inherited", "profile_begins", "record_nothing"]
+__all__ = ["end_inherited", "profile_begins", "record_nothing", "signals_go_elsewhere"]
 
 _registered = False
+
+
+@contextlib.contextmanager
+def signals_go_elsewhere() -> Iterator[None]:
+    """Start threads in here: none of the script's signals is delivered to them.
+
+    A script that blocks a signal in its own threads and waits for it (`sigwait`) would wait for ever.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def profile_begins() -> None:
@@ -43,10 +57,7 @@ def record_nothing(*, with_stack: bool = False) -> None:
     Args:
         with_stack: it follows Python's calls too.
     """
-    with contextlib.suppress(AttributeError):
-        autograd._enable_record_function(False)
-    # Otherwise torch goes on naming its optimizer steps for it.
-    autograd_profiler._is_profiler_enabled = False
+    torch_private.record_in_this_thread(enabled=False)
     if with_stack:
         sys.setprofile(None)
 
@@ -57,7 +68,7 @@ def end_inherited(profile: Any) -> None:
     For profiles without a GPU.
     """
     with contextlib.suppress(Exception):
-        autograd._enable_record_function(True)
+        torch_private.record_in_this_thread(enabled=True)
         profile.stop()
 
 

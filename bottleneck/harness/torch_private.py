@@ -56,6 +56,7 @@ __all__ = [
     "reads_for",
     "recompile_limit",
     "record_function",
+    "record_in_this_thread",
     "set_allocator_settings",
     "set_compiled_call",
     "set_recompile_limit",
@@ -249,6 +250,16 @@ def _module_of(value: object) -> str | None:
 def profiler_running() -> bool:
     """Return whether some torch profiler records now, ours or the script's own."""
     return bool(getattr(autograd_profiler, "_is_profiler_enabled", False))
+
+
+def record_in_this_thread(*, enabled: bool) -> None:
+    """Have the profile that is on in this thread go on or pause, without a call to it.
+
+    Paused, torch does not name its optimizer steps for it either.
+    """
+    with contextlib.suppress(AttributeError):
+        torch.autograd._enable_record_function(enabled)
+        autograd_profiler._set_is_profiler_enabled(enabled)
 
 
 def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:

@@ -16,7 +16,6 @@ MODULES = sorted(HARNESS.rglob("*.py"))
 
 SETS_FOR_ITSELF = {
     "events/replacing.py": "the one way",
-    "profile_forks.py": "a mark of the profiler's, in a forked child that inherits a profile",
     "torch_private.py": "a setting of dynamo's, at the script's own wish",
     "trials/patches/flags.py": "a flag of torch's, which is the fix",
     "process/runner.py": "argv and excepthook, as python itself sets them for a script",

@@ -76,7 +76,8 @@ class FlopStep:
         self.busy = True
         profile_forks.profile_begins()
         try:
-            self._profile.start()
+            with profile_forks.signals_go_elsewhere():
+                self._profile.start()
         finally:
             self.busy = False
 

@@ -93,7 +93,7 @@ class TraceSession:
             experimental_config=config,
         )
         profile_forks.profile_begins()
-        with _quiet():
+        with _quiet(), profile_forks.signals_go_elsewhere():
             self._profile.start()
         self.start_ms = (perf_counter_ns() - began) / 1e6
 
