@@ -122,7 +122,7 @@ class _Reader:
             whole = len(window) if array.ended else (comma or 1) - 1
             mended = mend(window[:whole])
             again = scan(mended, self._one.decode, patience_bytes=0)
-            if (len(again.events), -again.lost) > (len(found.events), -found.lost):
+            if whole and (len(again.events), -again.lost) > (len(found.events), -found.lost):
                 found, rest = again, mended[again.rest :] + window[whole:]
                 self.mended += 1
         if not self._sink.add(found.events, exact=self._exact):
