@@ -64,6 +64,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         tell(f"Error: {where}{error.strerror}. {OUTSIDE_ERRORS[error.errno]}")
         return 2
+    except MemoryError:
+        tell("Error: there is not enough memory for this. Give a smaller file, or a larger machine.")
+        return 2
     except (click.Abort, KeyboardInterrupt):
         tell("Interrupted.")
         return 130

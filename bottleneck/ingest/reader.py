@@ -116,12 +116,13 @@ class _Reader:
         patience = 0 if array.ended else _PATIENCE_BYTES
         found = scan(window, self._one.decode, patience_bytes=patience)
         rest = window[found.rest :]
-        if found.lost or not (found.events or found.closed):
+        blank = bool(window) and found.rest == len(window)
+        if found.lost or not (found.events or found.closed or blank):
             # Mend whole events only: half a string looks like something else.
             whole = len(window) if array.ended else (comma or 1) - 1
             mended = mend(window[:whole])
             again = scan(mended, self._one.decode, patience_bytes=0)
-            if (len(again.events), -again.lost) > (len(found.events), -found.lost):
+            if whole and (len(again.events), -again.lost) > (len(found.events), -found.lost):
                 found, rest = again, mended[again.rest :] + window[whole:]
                 self.mended += 1
         if not self._sink.add(found.events, exact=self._exact):
@@ -132,7 +133,7 @@ class _Reader:
         if found.closed:
             self.trailer = array.trailer(rest)
             return True
-        if found.events or found.lost:
+        if found.events or found.lost or blank:
             array.replace(rest)
         elif array.ended or len(window) > _LONGEST_EVENT_BYTES:
             self.truncated = True

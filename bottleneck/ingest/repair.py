@@ -30,10 +30,11 @@ _NAME_LINES = (
 )
 _INNER_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
 _NOT_A_NUMBER = re.compile(
-    rb'"(?:[^"\\]|\\.)*"|[+-]?\b(?:nan|inf(?:inity)?|n/a)\b', re.IGNORECASE | re.DOTALL
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"|[+-]?\b(?:nan|inf(?:inity)?|n/a)\b', re.IGNORECASE | re.DOTALL
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
+_BETWEEN = re.compile(rb"[ \t\r\n,]*")
 _AFTER_VALUE = re.compile(rb"[,\]]")
 _NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)"\s*:)')
 _FORGIVING = json.JSONDecoder(strict=False)
@@ -82,9 +83,8 @@ def scan(data: bytes, decode: Callable[[bytes], Event], *, patience_bytes: int) 
     position = 0
     search_bytes = _SEARCHES * len(data)
     while True:
-        start = position
-        while start < len(data) and data[start] in b" \t\r\n,":
-            start += 1
+        between = _BETWEEN.match(data, position)
+        start = between.end() if between is not None else position
         if start == len(data):
             return Scan(events, lost, start, False)
         if data[start] == 0x5D:

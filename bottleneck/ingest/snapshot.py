@@ -96,7 +96,10 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     stacks = _Stacks()
     try:
         segments = _dicts(content["segments"], "segments")
-        histories = [_dicts(entry, "a device's history") for entry in content.get("device_traces") or ()]
+        traces = content.get("device_traces") or ()
+        if not isinstance(traces, (list, tuple)):
+            raise SnapshotError("The snapshot's device traces should be a list.")
+        histories = [_dicts(entry, "a device's history") for entry in traces]
         devices = _devices(segments, histories, stacks)
         annotations = _annotations(_dicts(content.get("external_annotations") or [], "annotations"))
     except SnapshotError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import os
 import pty
@@ -15,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz.test_fuzz import limits
 from unit.reporters.sample import sample
 
 from torch_bottleneck.cli.main import run
 from torch_bottleneck.files import MOST_DEPTH, decode_json, open_file, read_file, read_toml
+from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.ingest.source_text import line_text
 from torch_bottleneck.model.documents import document_text
 from torch_bottleneck.model.run import Run, SourceSite
+from torch_bottleneck.stats.interval import mean_interval
 
 PACKAGE = Path(__file__).parents[2] / "bottleneck"
 RECORDED = Path(__file__).parents[1] / "recorded" / "cpu-healthy-gpt"
@@ -119,6 +123,8 @@ def test_settings_nested_too_deeply(ask: Ask, tmp_path: Path) -> None:
         began = time.process_time()
         refused(ask("compare", "--config", config, good, good), "nested")
         assert time.process_time() - began < 20, "the square of the key's parts"
+    word = written(tmp_path, "word.toml", f"{'x' * 300_000} = 1")
+    assert read_toml(word) == {"x" * 300_000: 1}
 
 
 @pytest.mark.parametrize("deep", [LISTS, TABLES], ids=["lists", "tables"])
@@ -301,6 +307,43 @@ def seconds_for(ask: Ask, file: Path) -> float:
     code, _, err = ask("analyze", file)
     assert code in (0, 2, 3), err
     return time.process_time() - began
+
+
+def test_blanks_between_events_are_passed_over(ask: Ask, tmp_path: Path) -> None:
+    """A megabyte of gzip holds a thousand of blanks."""
+    events = json.dumps(operators())[:-1].encode()
+    file = tmp_path / "t.json.gz"
+    with gzip.open(file, "wb", compresslevel=6) as packed:
+        packed.write(b'{"traceEvents":' + events + b",")
+        for _ in range(200):
+            packed.write(b" " * 2**20)
+        packed.write(events[1:] + b"]}")
+    trace = read_trace(file)
+    assert len(trace) == 2 * len(operators())
+    assert not trace.meta.truncated
+
+
+def test_step_numbers_that_are_no_numbers(ask: Ask, tmp_path: Path) -> None:
+    events = operators()
+    for length, event in zip((1, 18, 19, 4300, 5000, 50_000), events, strict=False):
+        event["name"] = "ProfilerStep#" + "9" * length
+    code, _, err = ask("analyze", written(tmp_path, "t.json", json.dumps({"traceEvents": events})))
+    assert code in (0, 3), err
+
+
+def test_a_run_of_tens_of_thousands_of_steps_needs_no_gigabytes() -> None:
+    with limits(most_bytes=2**29):
+        low, high = mean_interval([10.0, 11.0] * 100_000) or (0.0, 0.0)
+    assert 10.4 < low <= 10.5 <= high < 10.6
+
+
+def test_a_name_without_an_end_takes_the_memory_of_its_bytes(ask: Ask, tmp_path: Path) -> None:
+    """The pattern for strings kept a state per character."""
+    text = '{"traceEvents":[{"ph":"X","name":"n","ts":1,"dur":1},{"ph":"X","name":"'
+    file = written(tmp_path, "t.json", text + "x" * 20_000_000 + '"}]}')
+    with limits(most_bytes=2**29):
+        code, _, err = ask("analyze", file)
+    assert code in (0, 3), err
 
 
 BROKEN = {

@@ -19,8 +19,8 @@ _DEEP = "\ue000deep:%d\ue000"
 """Stands for so many lists within each other, which no encoder would write."""
 _DEPTHS = (1, 2, 63, 64, 65, 500, 2_000, 100_000)
 _OTHERS: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 1.5, -0.0, "", "0", "x", "nan", "-1", "1e308", [], {}, [[]], [{}], {"": ""},
-    [None], "../../secret.json", "/etc/passwd", "a\x1b[31mb\x07\n", "\ud800", "\u202e\u0000",
+    None, True, False, 0, -1, 1, 2, 1.5, -0.0, "", "0", "x", "nan", "-1", "1e308", [], {}, [[]], [{}],
+    {"": ""}, [None], "../../secret.json", "/etc/passwd", "a\x1b[31mb\x07\n", "\ud800", "\u202e\u0000",
 )  # fmt: skip
 _NUMBERS: tuple[Any, ...] = (
     0, -1, 1, 7, 2**15, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64, 10**25,

@@ -35,6 +35,7 @@ SECONDS = 20.0
 """Processor time for one command; the largest of these take a tenth of one."""
 BYTES = 3 * 2**30
 """Memory beyond what this process has."""
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGVTALRM)
 _ACTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 fuzzed = settings(
     max_examples=max(CASES // 6, 1),
@@ -55,19 +56,21 @@ def _too_long(number: int, frame: object) -> None:
 
 
 @contextlib.contextmanager
-def limits() -> Iterator[None]:
-    """Bound processor time and memory."""
+def limits(*, most_bytes: int = BYTES) -> Iterator[None]:
+    """Bound processor time and memory, and put back what `review` does to signals."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory = resource.getrlimit(resource.RLIMIT_AS)
-    earlier = signal.signal(signal.SIGVTALRM, _too_long)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES, memory[1]))
+    earlier = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGVTALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + most_bytes, memory[1]))
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, memory)
-        signal.signal(signal.SIGVTALRM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def call(*words: str | Path) -> tuple[int, str, str]:

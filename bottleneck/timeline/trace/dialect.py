@@ -72,7 +72,7 @@ MISNAMED = (
 )
 """What some dialects call kernels, by the beginnings of their names."""
 
-PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 WAIT_CALL = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
 COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
 GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
