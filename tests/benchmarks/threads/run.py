@@ -5,6 +5,8 @@ In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/
 
     python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
 
+With `--state FILE --minutes 0` the report is written anew from the scores kept there.
+
 For each thread: slow and fixed in turns with nothing attached; then a diagnosis of the slow one, unless the
 cause has no effect on this machine. Threads for two ranks run on the CPU, over gloo. With `--jobs` above 1,
 each job has two cores of its own; leave it at 1 where the machine has fewer than four.
@@ -86,6 +88,13 @@ def main() -> None:
         f"{device}, {torch.get_num_threads()} intra-op threads, torch {torch.__version__}; "
         f"load average {os.getloadavg()[0]:.1f} at the start, {args.pairs} runs of each variant"
     )
+
+    def write() -> None:
+        done = [scores[t.id] for t in THREADS if t.id in scores]
+        if args.state:
+            args.state.write_text(json.dumps([asdict(each) for each in done], indent=1))
+        out.write_text(render(done, machine=machine, not_run={t.id for t in THREADS} - set(scores)))
+
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:
         keep = (args.keep or Path(scratch)).resolve()
 
@@ -102,12 +111,10 @@ def main() -> None:
             if score is None:
                 continue
             scores[score.id] = score
-            done = [scores[t.id] for t in THREADS if t.id in scores]
-            if args.state:
-                args.state.write_text(json.dumps([asdict(each) for each in done], indent=1))
-            out.write_text(render(done, machine=machine, not_run={t.id for t in THREADS} - set(scores)))
+            write()
             figures = f"{score.id:5} {score.slow_ms:8.1f} {score.fixed_ms:8.1f} {score.gain:5.2f}"
             print(figures, score.said or score.why, "missed:", ", ".join(score.missed) or "-", flush=True)
+    write()
     print(out.read_text())
 
 
