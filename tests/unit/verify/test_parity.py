@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from torch_bottleneck.verify.parity import EARLY, compare, reproduction, steps_to_loss
 from torch_bottleneck.catalog.tolerances import BF16, EXACT, REORDERED, tolerance_of, widened
+from torch_bottleneck.verify.parity import EARLY, compare, reproduction, steps_to_loss
 
 
 def curve(count: int = 60, *, noise: float = 0.02, seed: int = 0, rate: float = 20.0) -> list[float]:
