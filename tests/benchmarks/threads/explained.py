@@ -54,6 +54,10 @@ EXPLAINED: dict[str, str] = {
         "The measured window ends at about step 35, where the growth has hardly begun; a later one "
         "(--warmup) sees more. Nothing reports that a step grows."
     ),
-    "T51": "The line of the micro-step's backward is named; the context that does nothing is not.",
+    "T51": (
+        "The budget takes more for communication on a busy machine than the cure gained; the context that "
+        "does nothing is not named."
+    ),
     "T53": "That no parameter was ever unused is known to DDP, not to the tool.",
+    "T55": "BN801 has no line, so that its fixes have none; its price is that of a busy machine.",
 }

@@ -67,7 +67,6 @@ class Thread:
 
 HOST, INPUT, COMPUTE, LAUNCH = "host-bound", "input-bound", "compute-bound", "launch-bound"
 SYNC, ALLOCATOR, COMMUNICATION = "sync-bound", "allocator-thrashing", "communication-bound"
-MORE_WORKERS = ("FX101", "FX105", "FX106", "FX111", "FX114")
 
 THREADS = (
     Thread(
@@ -280,7 +279,7 @@ THREADS = (
         script="cpu/delta_poses.py",
         verdicts=(COMPUTE, ALLOCATOR, LAUNCH),
         not_verdicts=(INPUT,),
-        not_fixes=("FX103", "FX104", *MORE_WORKERS),
+        not_fixes=("FX103", "FX104", "FX105"),
         shorter={"STEPS": "90"},
     ),
     Thread(
