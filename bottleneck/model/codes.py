@@ -91,6 +91,7 @@ class WhatIf(str, Enum):
     COMM_OVERLAPPED = "comm-overlapped"
     COMM_ONCE = "comm-once"
     HOST_WORK_GONE = "host-work-gone"
+    EXTRA_GONE = "extra-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
     GC_FREE = "gc-free"
     TF32 = "tf32"
@@ -357,6 +358,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN901", "other-host-work", _C.HOST, price_only=True),
     CodeEntry("BN902", "garbage-collector", _C.HOST),
     CodeEntry("BN903", "thread-settings", _C.HOST),
+    CodeEntry("BN904", "extra-work", _C.HOST, within_others=True),
 )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import linecache
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...model.run import LoopTime, SourceSite
@@ -22,7 +23,7 @@ from ...model.run import LoopTime, SourceSite
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Chain", "find_loops"]
+__all__ = ["Chain", "find_loops", "loops_around"]
 
 Chain: TypeAlias = tuple[tuple[str, int, str], ...]
 """(file, line, function) of the user's frames, the outermost first."""
@@ -99,6 +100,23 @@ def _outermost(
     return None
 
 
+def loops_around(file: str, line: int, *, since: int) -> tuple[tuple[int, int], ...]:
+    """Return first and last line of the loops around a line, the outermost first.
+
+    Args:
+        file: its source.
+        line: in it.
+        since: first line of the function that it stands in: loops around that are none of its own.
+    """
+    found = [
+        (loop.first, loop.last)
+        for scope in _known_scopes(file)
+        for loop in scope
+        if since <= loop.first <= line <= loop.last and not loop.layers
+    ]
+    return tuple(sorted(found, key=lambda loop: (loop[0], -loop[1])))
+
+
 def _scopes(file: str) -> list[list[_Found]]:
     """Return the loops of a file, by function; nothing where its source is not to be had."""
     try:
@@ -108,6 +126,9 @@ def _scopes(file: str) -> list[list[_Found]]:
     scopes: list[list[_Found]] = [[]]
     _collect(tree, scopes[0], scopes)
     return [scope for scope in scopes if scope]
+
+
+_known_scopes = lru_cache(maxsize=64)(_scopes)
 
 
 def _collect(node: ast.AST, own: list[_Found], scopes: list[list[_Found]]) -> None:
