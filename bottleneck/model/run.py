@@ -211,6 +211,8 @@ class SiteTime(_Record, frozen=True, kw_only=True):
 
     site: SourceSite
     phase: str
+    call: str = ""
+    """As written at that line, of most of the time; empty if not known."""
     count: int = 0
     total_ms: float | None = None
 

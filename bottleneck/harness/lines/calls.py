@@ -18,10 +18,14 @@ from .step_loops import loops_around
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Place", "call_at", "name_of", "place_of"]
+__all__ = ["Place", "Position", "call_at", "name_of", "place_of", "position_of"]
 
 _LONGEST = 60
 _INSTRUCTION_BYTES = 2
+
+
+Position = tuple[int, "int | None", "int | None", "int | None"]
+"""Line, last line, first and last column."""
 
 
 class Place(NamedTuple):
@@ -44,21 +48,22 @@ def place_of(code: CodeType, instruction: int, namespace: dict[str, Any]) -> Pla
         instruction: its `f_lasti`.
         namespace: the globals that names of the call are looked up in.
     """
-    position = _position(code, instruction)
+    position = position_of(code, instruction)
     line = position[0]
     call, callee = call_at(code.co_filename, position, namespace)
     return Place(line, call, callee, loops_around(code.co_filename, line, since=code.co_firstlineno))
 
 
-def call_at(
-    file: str, position: tuple[int, int | None, int | None, int | None], namespace: dict[str, Any]
-) -> tuple[str, str]:
-    """Return the call at a position (line, last line, column, last column), and what is called."""
+def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[str, str]:
+    """Return the call at a position, and what is called in a library."""
     node = _node_at(file, position)
     if node is None:
         return "", ""
     if not isinstance(node, ast.Call):
         text = ast.unparse(node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            # What the name stood for is freed: often the whole graph of the step before.
+            text = f"{text} = ..."
         return (text, "") if len(text) <= _LONGEST else ("", "")
     called = _called(node.func, namespace)
     text = ast.unparse(node.func)
@@ -74,7 +79,8 @@ def name_of(code: CodeType, namespace: dict[str, Any]) -> str:
     return f"{namespace.get('__name__', '')}.{name}".replace(".<locals>", "")
 
 
-def _position(code: CodeType, instruction: int) -> tuple[int, int | None, int | None, int | None]:
+def position_of(code: CodeType, instruction: int) -> Position:
+    """Return what part of the source an instruction (`f_lasti`) was made of."""
     first = code.co_firstlineno
     if sys.version_info >= (3, 11):
         positions = _positions(code)
@@ -90,7 +96,7 @@ def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None,
     return list(code.co_positions())  # type: ignore[attr-defined, unused-ignore]
 
 
-def _node_at(file: str, position: tuple[int, int | None, int | None, int | None]) -> ast.expr | None:
+def _node_at(file: str, position: Position) -> ast.expr | None:
     line, end_line, column, end_column = position
     found = _expressions(file)
     if end_column is None or column is None:

@@ -247,7 +247,7 @@ class CpuReader:
             edit = without(self.replay.program, tree, branch, in_loss=self.amounts.in_loss)
             return true_ms - asker.step_ms(edit), branch.role in ("forward", "loss")
 
-        whole = code_tree(tree, true_ms=true_ms, price=price)
+        whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         return {"tree": whole, "extras": extra_nodes(tree, true_ms=true_ms, price=price)}
 
     def _extra_context(self) -> dict[str, JsonValue]:

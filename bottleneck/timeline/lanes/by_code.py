@@ -9,16 +9,19 @@ of the loss, that of those in the forward for a line of the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from ...model.view import CodeNode, Role
+from ..steps.supply import training_loader
 from ..trace.dialect import Kind
 from .replay import Edit
 
 if TYPE_CHECKING:
+    from ...model.run import LoaderFacts, Production
     from ..trace.table import Trace
     from ..whose.tree import Branch, Tree
     from .program import Program
@@ -29,6 +32,7 @@ _LEAST_SHARE = 0.01
 _MOST_NODES = 200
 _ONE_CALL = 0.8
 """Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
+_LOADER = "torch.utils.data."
 _NODE = re.compile(r"^autograd::engine::evaluate_function")
 
 Pricer = Callable[["Branch"], "tuple[float, bool] | None"]
@@ -82,10 +86,17 @@ def without(program: Program, tree: Tree, branch: Branch, *, in_loss: float | No
     return Edit(gone=gone)
 
 
-def code_tree(tree: Tree, *, true_ms: float, price: Pricer) -> CodeNode:
-    """Return the tree for reports, priced, without what is below 1 % of the step."""
+def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[LoaderFacts] = ()) -> CodeNode:
+    """Return the tree for reports, priced, without what is below 1 % of the step.
+
+    Args:
+        tree: of the step.
+        true_ms: the step.
+        price: of a branch.
+        loaders: the wait for the one that feeds the training goes on to the lines of its workers.
+    """
     left = [_MOST_NODES - 1]
-    return CodeNode(
+    root = CodeNode(
         name="step",
         role="step",
         ms=true_ms,
@@ -93,6 +104,51 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer) -> CodeNode:
         samples=tree.root.samples,
         children=_children(tree.root, true_ms, price, left),
     )
+    waits = [node for node in _walk(root) if node.callee.startswith(_LOADER) and node.role == "input"]
+    made = training_loader(loaders)
+    if not waits or made is None or made.production is None or made.production.where != "workers":
+        return root
+    wait = max(waits, key=lambda node: node.ms)
+    return _replaced(root, wait, _in_workers(wait, made.production, true_ms))
+
+
+def _walk(node: CodeNode) -> Iterator[CodeNode]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def _replaced(node: CodeNode, old: CodeNode, new: CodeNode) -> CodeNode:
+    if node is old:
+        return new
+    children = tuple(_replaced(child, old, new) for child in node.children)
+    return msgspec.structs.replace(node, children=children)
+
+
+def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeNode:
+    """Return the wait for a batch with the lines that its workers make it in.
+
+    While the step waits, its length is that of production: a line that takes half of a batch's production
+    takes half of the step, until nothing is waited for.
+    """
+    total = sum(item.count for item in production.sites)
+    children = tuple(
+        CodeNode(
+            name=item.call or item.site.function,
+            role="input",
+            ms=wait.ms * item.count / total,
+            share=wait.share * item.count / total,
+            price_ms=min(wait.ms, true_ms * item.count / total),
+            samples=item.count,
+            file=item.site.file,
+            line=item.site.line,
+            function=item.site.function,
+            call=item.call,
+        )
+        for item in production.sites
+        if item.count >= _LEAST_SHARE * total
+    )
+    return msgspec.structs.replace(wait, children=children)
 
 
 def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode, ...]:

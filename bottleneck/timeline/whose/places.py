@@ -72,7 +72,8 @@ class Roles:
             if not counts:
                 begun.setdefault(stacks.phases[phase], {})[chains[stack]] = None
         self._at = _Anchors(*(tuple(begun.get(name, ())) for name in ("forward", "backward", "optimizer")))
-        self.anchors = tuple(chain for chains in begun.values() for chain in chains)
+        self.training = (*self._at.backward, *self._at.update)
+        """Stacks that every loop of the training holds: over steps, over micro-batches."""
 
     def of(self, chain: Chain, phase: str, after: str) -> Role:
         """Return the role of a sample.

@@ -23,7 +23,7 @@ _RARE = 1 / 3
 _ALL = 0.98
 """Share of the time in one line that makes it the way to the loop of steps, not a part of it."""
 _SURE = 0.01
-"""Share of the step below which a phase was sampled too seldom to be brought to its true time."""
+"""Share of the samples below which a phase was sampled too seldom to be brought to its true time."""
 _MOSTLY = 0.9
 """Share of a branch that is extra work where the branch as a whole is."""
 
@@ -170,7 +170,7 @@ def build_tree(stacks: Stacks, *, true_ms: float, phases_ms: Mapping[str, float]
         return None
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
     depth = _depth(samples)
-    paths = [list(_keys(sample.chain[depth:], depth, roles.anchors)) for sample in samples]
+    paths = [list(_keys(sample.chain[depth:], depth, roles.training)) for sample in samples]
     root = _grow(samples, paths)
     if _take_batches(samples, paths, root):
         root = _grow(samples, paths)
@@ -229,9 +229,7 @@ def _scale(samples: list[_Sample], *, true_ms: float, phases_ms: Mapping[str, fl
     total = sum(sampled.values())
     true = {**phases_ms, "": true_ms - sum(phases_ms.values())} if phases_ms else {}
     factors = {
-        phase: true[phase] / ms
-        for phase, ms in sampled.items()
-        if ms >= _SURE * total and true.get(phase, 0.0) >= _SURE * true_ms
+        phase: true[phase] / ms for phase, ms in sampled.items() if ms >= _SURE * total and phase in true
     }
     whole = sum(sample.ms * factors.get(sample.phase, 1.0) for sample in samples)
     for sample in samples:
