@@ -194,7 +194,7 @@ for step, batch in enumerate(loader, start=1):
         title="Keep Python's garbage collector out of the step",
         named="Take {call} out of the step",
         for_calls=("gc.",),
-        addresses=("BN902", "BN904"),
+        addresses=("BN904", "BN902"),
         what_to_change="A full collection visits every object of the process. With a large model or dataset"
         " in Python objects it takes many ms, at an arbitrary step. Freeze objects that live until the"
         " end, and collect at chosen steps.",

@@ -71,7 +71,7 @@ def match(
         # One that names a call comes before all: it says what to change.
         finding = max(
             answered,
-            key=lambda f: (bool(f.call), f.cost_ms or 0.0, not f.note, -fix.addresses.index(f.code)),
+            key=lambda f: (_names_call(fix, f), f.cost_ms or 0.0, not f.note, -fix.addresses.index(f.code)),
         )
         unknown = _unchecked(fix, context)
         if unknown is not None and not _gains_nothing(fix, what_ifs):
@@ -85,6 +85,11 @@ def match(
         key=lambda entry: _rank(entry[0], entry[1], entry[2], true_ms, priced),
     )
     return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
+
+
+def _names_call(fix: Fix, finding: Finding) -> int:
+    """Return how much a finding says of the call that a fix is about; 0 if it names none."""
+    return len(fix.addresses) - fix.addresses.index(finding.code) if finding.call else 0
 
 
 def _is_for(fix: Fix, finding: Finding, claimed: tuple[str, ...]) -> bool:

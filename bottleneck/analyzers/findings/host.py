@@ -13,7 +13,7 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.view import CodeNode
-from ...model.words import ms, percent, place
+from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
@@ -118,9 +118,9 @@ def _about(finding: Finding, node: CodeNode) -> Finding:
 
 
 def _costs(node: CodeNode) -> str:
-    at = place(node.site) if node.site is not None else ""
+    at = f"{node.file.rpartition('/')[2]}:{node.line}"
     most = "up to " if node.bound else ""
-    return f"`{node.name}` at {at.rpartition('/')[2]} costs {most}{ms(node.price_ms or 0.0)} per step"
+    return f"`{node.name}` at {at} costs {most}{ms(node.price_ms or 0.0)} per step"
 
 
 def _as_evidence(node: CodeNode) -> Evidence:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.run import LoaderFacts, SiteTime
-from ...model.words import ms, percent, place
+from ...model.words import ms, percent
 from ...timeline.result import SpanKind
 from ...timeline.steps.supply import batches_per_iterator, burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
@@ -121,7 +121,7 @@ class WaitingForInput(Analyzer):
         title = f"Each step {where} for {ms(cost)}"
         slow = _main_call(loader)
         if slow is not None:
-            title += f", mostly for `{slow.call}` at {place(slow.site).rpartition('/')[2]}"
+            title += f", mostly for `{slow.call}` at {slow.site.file.rpartition('/')[2]}:{slow.site.line}"
         return (
             self.finding(
                 facts,

@@ -138,8 +138,8 @@ def _called(function: ast.expr, namespace: dict[str, Any]) -> str:
     builtins = namespace.get("__builtins__")
     found: Any = namespace.get(function.id)
     if found is None and not names:
-        known = builtins if isinstance(builtins, dict) else vars(builtins) if builtins is not None else {}
-        return f"builtins.{function.id}" if function.id in known else ""
+        names_of = builtins if isinstance(builtins, dict) else getattr(builtins, "__dict__", {})
+        return f"builtins.{function.id}" if function.id in names_of else ""
     owner = getattr(found, "__name__", "") if isinstance(found, type(sys)) else ""
     for name in reversed(names):
         if not isinstance(found, type(sys)):
@@ -147,8 +147,9 @@ def _called(function: ast.expr, namespace: dict[str, Any]) -> str:
         # Only attributes of modules: others may compute something when they are asked.
         owner, found = found.__name__, vars(found).get(name)
     module = getattr(found, "__module__", None) if not isinstance(found, type(sys)) else None
-    file = getattr(sys.modules.get(module or owner), "__file__", None)
-    if file is not None and not is_library(file):
+    known = sys.modules.get(module or owner)
+    file = getattr(known, "__file__", None)
+    if known is None or (file is not None and not is_library(file)):
         return ""
     own = getattr(found, "__qualname__", None) or ".".join(reversed(names))
     return f"{module or owner}.{own}" if (module or owner) and own else ""
