@@ -23,7 +23,9 @@ __all__ = ["ExtraWork", "GarbageCollector", "OtherHostWork", "ThreadSettings"]
 
 _MOST_NAMED = 5
 _MOSTLY = 0.8
-"""One line with so much of all extra work is what the finding speaks of."""
+_HALF = 0.5
+"""One line with so much of all extra work is what the finding speaks of; below `_MOSTLY` it says that there
+is more."""
 
 
 class OtherHostWork(Analyzer):
@@ -110,7 +112,7 @@ class OtherHostWork(Analyzer):
             sites=[node.site for node in extras if (node.price_ms or 0.0) >= MAIN_SHARE * answer.saves_ms],
             not_this="Dispatch of operators and input are counted separately.",
         )
-        return _about(found, first) if cost >= _MOSTLY * answer.saves_ms else found
+        return _about(found, first) if cost >= _HALF * answer.saves_ms else found
 
 
 def _about(finding: Finding, node: CodeNode) -> Finding:
