@@ -101,8 +101,8 @@ class OtherHostWork(Analyzer):
         """Say whose code it is: one line and its call, or how many there are."""
         first, cost = extras[0], extras[0].price_ms or 0.0
         title = _costs(first)
-        if cost < _MOSTLY * answer.saves_ms and len(extras) > 1:
-            title = f"{title}, and all extra work {ms(answer.saves_ms)}"
+        if cost < _MOSTLY * answer.saves_ms:
+            title = f"{title}, of {ms(answer.saves_ms)} of other host work"
         found = self.finding(
             facts,
             title,

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from bisect import bisect_right
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...clocks import perf_counter_ns, sleep
 from ...model.run import StackFrame, Stacks
 from .calls import name_of, place_of
 from .sites import is_library
@@ -136,7 +135,7 @@ class StackSampler:
         with short_switches():
             before = perf_counter_ns()
             while self._wanted and len(self._rows) < MOST_SAMPLES:
-                time.sleep(INTERVAL_SECONDS)
+                sleep(INTERVAL_SECONDS)
                 frames = sys._current_frames()
                 now = perf_counter_ns()
                 if thread not in frames:

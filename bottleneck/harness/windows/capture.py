@@ -1,4 +1,4 @@
-"""Takes a program through the windows: warm-up, baseline, trace, between, memory, a step to count, stacks, after.
+"""Takes a program through the windows: warm-up, baseline, trace, between, memory, FLOPs, stacks, after.
 
 In: `cut(row)` at the end of every step, at a safe point of the training thread. Out: windows,
 artefacts and overheads in the store; `done` once all is captured. Nothing in here may harm the
@@ -34,7 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["Capture"]
 
 Stage = Literal[
-    "warm-up", "baseline", "waiting", "trace", "settling", "between", "memory", "flops", "stacks", "after", "done"
+    "warm-up",
+    "baseline",
+    "waiting",
+    "trace",
+    "settling",
+    "between",
+    "memory",
+    "flops",
+    "stacks",
+    "after",
+    "done",
 ]
 
 PROFILER_PATIENCE_STEPS = 200

@@ -1,4 +1,4 @@
-"""The windows of stacks: the training thread's stack is sampled in some steps before the last stretch, and behind it.
+"""The windows of stacks: the training thread's stack is sampled, before the last timed stretch and behind it.
 
 In: begin and end at safe points, the rows of each window. Out: the artefact `stacks`. Each method notes
 why it failed and goes on.

@@ -49,7 +49,8 @@ def train(steps: int) -> tuple[Stacks, float, PhaseClock]:
         update(clock, sampler)
         collected += collect()
         bounds.append((begin, time.perf_counter_ns()))
-    return sampler.end(bounds), collected, clock
+    sampler.stop()
+    return sampler.seen(bounds), collected, clock
 
 
 def time_of(stacks: Stacks, function: str) -> float:
