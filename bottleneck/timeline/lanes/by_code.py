@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..whose.tree import Branch, Tree
     from .program import Program
 
-__all__ = ["Pricer", "code_tree", "extra_nodes", "recorded_in_loss", "without"]
+__all__ = ["Pricer", "code_tree", "extra_nodes", "recorded_in_loss", "share_of", "without"]
 
 _LEAST_SHARE = 0.01
 _MOST_NODES = 200
@@ -84,6 +84,32 @@ def without(program: Program, tree: Tree, branch: Branch, *, in_loss: float | No
         if total > 0 and phase in spent:
             gone[k] = program.work[k] * min(1.0, spent[phase] * 1e6 / total)
     return Edit(gone=gone)
+
+
+def share_of(tree: Tree, saves_ms: float | None) -> Pricer:
+    """Return what prices extra work by its share of what all of it costs (runs with a GPU).
+
+    The samples are the host's time, and what a line launches may run long after it: only the step without
+    all that stands behind the update and without evaluations can be replayed. What a hook in the backward
+    or a line before the update costs is not known.
+
+    Args:
+        tree: of the step.
+        saves_ms: what the step saves without all of it; None if not known.
+    """
+
+    def ms_of(branch: Branch) -> float:
+        return sum(branch.ms.get((phase, "extra"), 0.0) for phase in ("", "evaluation", "data"))
+
+    whole = ms_of(tree.root)
+
+    def price(branch: Branch) -> tuple[float, bool] | None:
+        mine = ms_of(branch)
+        if saves_ms is None or whole <= 0 or mine < _ONE_CALL * branch.total_ms:
+            return None
+        return saves_ms * mine / whole, True
+
+    return price
 
 
 def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[LoaderFacts] = ()) -> CodeNode:
