@@ -48,6 +48,13 @@ def order(here: Chain, there: Chain) -> int:
     return 0
 
 
+def _on_one_line(here: Chain, there: Chain) -> bool:
+    """Return whether a stack stands on the line of an anchor: Python around the call itself."""
+    return len(here) == len(there) and all(
+        (one.file, one.line) == (other.file, other.line) for one, other in zip(here, there, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Anchors:
     """Stacks with which phases began."""
@@ -90,9 +97,13 @@ class Roles:
             return _OF_PHASE.get(phase, "extra")
         if phase != "data" and called.startswith(_ASIDE):
             return "extra"
-        place = self._place(chain, after)
         if phase == "data":
             return "input"
+        if phase == "" and any(_on_one_line(chain, there) for there in self._at.update):
+            return "update"
+        if phase == "" and any(_on_one_line(chain, there) for there in self._at.backward):
+            return "backward"
+        place = self._place(chain, after)
         if phase == "forward":
             # A model that is called behind the update with gradients on trains nothing by it.
             return "extra" if place == "after" and self._is_told(chain) else "forward"
@@ -114,4 +125,6 @@ class Roles:
         if forward and update:
             return "gradients" if backward == {1} else "loss"
         by_time: dict[str, _Place] = {"optimizer": "after", "backward": "gradients", "forward": "loss"}
-        return by_time.get(after, "before")
+        place = by_time.get(after, "before")
+        # The line of the forward makes its arguments first.
+        return "before" if place == "after" and update == {-1} else place

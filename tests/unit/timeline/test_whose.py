@@ -239,3 +239,23 @@ def test_nodes_have_names_prices_and_no_crumbs() -> None:
     assert not any(name.startswith("crumb") for name in names)
     extra = extra_nodes(tree, true_ms=total, price=lambda branch: None)
     assert [(node.name, node.price_ms) for node in extra] == [("save()", None)]
+
+
+def test_python_on_the_line_of_forward_backward_or_update_is_its_own() -> None:
+    tree = tree_of(
+        Seen((FORWARD,), 4, "", "optimizer"),
+        Seen((BACKWARD,), 5, "", "backward"),
+        Seen((UPDATE,), 6, "", "optimizer"),
+    )
+    assert tree.extras() == []
+    by_role = tree.root.by_role
+    assert by_role["input"] == pytest.approx(5 + 4), "what the forward is called with"
+    assert by_role["backward"] == pytest.approx(30 + 5)
+    assert by_role["update"] == pytest.approx(10 + 6)
+
+
+def test_a_large_evaluation_is_no_rare_step_and_a_checkpoint_is() -> None:
+    every_other = {0: 9.0, 2: 9.0, 4: 9.0}
+    tree = build_tree(stacks_of(TRAINING, steps=6, longer=every_other), true_ms=70.0, phases_ms={})
+    assert tree is not None
+    assert tree.steps == 6
