@@ -196,6 +196,15 @@ def _names(node: ast.AST) -> Iterator[tuple[str, bool]]:
         yield from _names(child)
 
 
+def _added(node: ast.Assign | ast.AnnAssign) -> ast.expr | None:
+    """Return what `total = total + x` adds: the same sum as `total += x`; None for any other assignment."""
+    if isinstance(node, ast.AnnAssign) or len(node.targets) != 1 or not isinstance(node.value, ast.BinOp):
+        return None
+    sides, target = (node.value.left, node.value.right), ast.unparse(node.targets[0])
+    others = [side for side in sides if ast.unparse(side) != target]
+    return others[0] if isinstance(node.value.op, ast.Add) and len(others) == 1 else None
+
+
 class _Reader:
     """Reads the body of a loop in the order in which it runs."""
 
@@ -209,7 +218,8 @@ class _Reader:
         if isinstance(node, _SCOPES):
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            self._expression(node.value)
+            added = _added(node)
+            self._expression(node.value if added is None else added)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 self._expression(target)
             return

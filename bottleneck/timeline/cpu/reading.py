@@ -18,7 +18,7 @@ from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.ask import Asker
 from ..lanes.budget import budget_lines
-from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, without
+from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER
 from ..lanes.recompute import recomputed_ns
@@ -324,9 +324,9 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
-            loop=_loop(division, facts),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
         )
+        amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
     program = cpu_program(
         division,
         segments,
@@ -348,7 +348,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
     )
 
 
-def _loop(division: Division, facts: Facts) -> LoopPrice | None:
+def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPrice | None:
     """Return the Python loop that takes most of the step."""
 
     def times(*works: Work) -> HostTimes:
@@ -359,12 +359,17 @@ def _loop(division: Division, facts: Facts) -> LoopPrice | None:
 
     # Python may be long enough to count as work of its own.
     dispatch = (*EAGER, Work.HOST)
-    return dearest_loop(
+    found = dearest_loop(
         facts.run.loops if facts.run is not None else (),
         whole=times(*dispatch, *TENSOR_WORK),
         dispatch=times(*dispatch),
         true_ms=facts.true_ms,
     )
+    if found is None or facts.tree is None:
+        return found
+    inside = facts.tree.within(found.loop.site.file, found.loop.site.line, found.loop.last_line)
+    spent_ms = sum(time_of(facts.tree, inside, in_loss=in_loss).values())
+    return replace(found, spent_ms=spent_ms, stacks=inside.samples) if inside.samples else found
 
 
 def _extra_ms(facts: Facts) -> dict[str, float]:

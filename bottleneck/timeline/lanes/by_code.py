@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..whose.tree import Branch, Tree
     from .program import Program
 
-__all__ = ["Pricer", "code_tree", "extra_nodes", "recorded_in_loss", "share_of", "without"]
+__all__ = ["Pricer", "code_tree", "extra_nodes", "recorded_in_loss", "share_of", "time_of", "without"]
 
 _LEAST_SHARE = 0.01
 _MOST_NODES = 200
@@ -70,6 +70,17 @@ def without(program: Program, tree: Tree, branch: Branch, *, in_loss: float | No
         branch: what does not run.
         in_loss: from `recorded_in_loss`; None: the backward stays.
     """
+    spent = time_of(tree, branch, in_loss=in_loss)
+    gone = np.zeros_like(program.work)
+    for k, phase in enumerate(program.phases):
+        total = float(program.work[k].sum())
+        if total > 0 and phase in spent:
+            gone[k] = program.work[k] * min(1.0, spent[phase] * 1e6 / total)
+    return Edit(gone=gone)
+
+
+def time_of(tree: Tree, branch: Branch, *, in_loss: float | None) -> dict[str, float]:
+    """Return the time of a branch by phase, with its part of the backward, ms per step; see `without`."""
     spent = dict(branch.by_phase)
     if in_loss is not None:
         shares: dict[Role, float] = {"loss": in_loss, "forward": 1.0 - in_loss}
@@ -78,12 +89,7 @@ def without(program: Program, tree: Tree, branch: Branch, *, in_loss: float | No
         for role, ms in branch.by_role.items():
             if role in shares and whole.get(role, 0.0) > 0:
                 spent["backward"] = spent.get("backward", 0.0) + backward * shares[role] * ms / whole[role]
-    gone = np.zeros_like(program.work)
-    for k, phase in enumerate(program.phases):
-        total = float(program.work[k].sum())
-        if total > 0 and phase in spent:
-            gone[k] = program.work[k] * min(1.0, spent[phase] * 1e6 / total)
-    return Edit(gone=gone)
+    return spent
 
 
 def share_of(tree: Tree, saves_ms: float | None) -> Pricer:

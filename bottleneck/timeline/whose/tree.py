@@ -116,6 +116,20 @@ class Tree:
                 pending += branch.children.values()
         return sorted(found, key=lambda branch: -branch.total_ms)
 
+    def within(self, file: str, first: int, last: int) -> Branch:
+        """Return all that runs in these lines of a file, as one branch."""
+        whole, pending = Branch(), self.root.branches()
+        while pending:
+            branch = pending.pop()
+            frame = branch.frame
+            if frame is None or frame.file != file or not first <= frame.line <= last:
+                pending += branch.children.values()
+                continue
+            whole.samples += branch.samples
+            for cell, ms in branch.ms.items():
+                whole.ms[cell] = whole.ms.get(cell, 0.0) + ms
+        return whole
+
     def extra_ms(self, phase: str) -> float:
         """Return the extra work in a phase, ms per step."""
         return self.root.ms.get((phase, "extra"), 0.0)
