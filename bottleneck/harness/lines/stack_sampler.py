@@ -136,18 +136,25 @@ class StackSampler:
             before = perf_counter_ns()
             while self._wanted and len(self._rows) < MOST_SAMPLES:
                 sleep(INTERVAL_SECONDS)
-                frames = sys._current_frames()
                 now = perf_counter_ns()
-                if thread not in frames:
+                stack = self._look(thread, own)
+                if stack is None:
                     break
-                stack = self._stack(frames.pop(thread))
-                # Hooks run on the device's thread of autograd, which no Python has started.
-                for ident, frame in frames.items():
-                    if ident != own and self._is_engine(frame):
-                        stack = self._stack(frame) + stack
-                del frames
                 self._rows.append((now, now - before, stack, ""))
                 before = now
+
+    def _look(self, thread: int, own: int) -> _Stack | None:
+        """Return the stack of the thread; a function of its own, which keeps no frame alive."""
+        frames = sys._current_frames()
+        if thread not in frames:
+            return None
+        stack = self._stack(frames.pop(thread))
+        if "backward" in self._clock.open_phases:
+            # Hooks run on the device's thread of autograd, which no Python has started.
+            for ident, frame in frames.items():
+                if ident != own and self._is_engine(frame):
+                    stack = self._stack(frame) + stack
+        return stack
 
     @staticmethod
     def _is_engine(frame: FrameType) -> bool:
