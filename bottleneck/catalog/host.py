@@ -108,7 +108,8 @@ class Later:
         id="FX504",
         family="host",
         title="Move side work out of the step (logging, saving)",
-        addresses=("BN901",),
+        named="Take {call} out of the step",
+        addresses=("BN904", "BN901"),
         what_to_change="Do it less often, or elsewhere: copy the state to the host and write it in a thread,"
         " log from a queue, validate every N steps or in another process.",
         unless=(
@@ -153,7 +154,9 @@ writer.join()  # before the next one, or at the end""",
         id="FX511",
         family="host",
         title="Evaluate less often, or on fewer batches",
-        addresses=("BN901",),
+        named="Call {call} less often, or on fewer batches",
+        for_calls=("evaluation",),
+        addresses=("BN904", "BN901"),
         what_to_change="An evaluation every few steps can cost more than the steps between. Evaluate once"
         " per epoch, or every few hundred steps on a fixed part of the data. Use the largest batch that"
         " fits and torch.inference_mode(). Add results up on the device instead of calling .item() per"
@@ -189,7 +192,9 @@ for step, batch in enumerate(loader, start=1):
         id="FX505",
         family="host",
         title="Keep Python's garbage collector out of the step",
-        addresses=("BN902",),
+        named="Take {call} out of the step",
+        for_calls=("gc.",),
+        addresses=("BN904", "BN902"),
         what_to_change="A full collection visits every object of the process. With a large model or dataset"
         " in Python objects it takes many ms, at an arbitrary step. Freeze objects that live until the"
         " end, and collect at chosen steps.",

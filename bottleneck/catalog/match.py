@@ -60,14 +60,19 @@ def match(
         Suggestions: gains that are not negligible first, by size; then what cannot be predicted for findings
         that another fix answers with a prediction; then small gains; notes last.
     """
-    found = tuple(findings)
+    found, fixes = tuple(findings), tuple(fixes)
+    claimed = tuple(beginning for fix in fixes for beginning in fix.for_calls)
     chosen: dict[str, tuple[Fix, Suggestion, float]] = {}
     for fix in fixes:
-        answered = [finding for finding in found if finding.code in fix.addresses]
+        answered = [f for f in found if f.code in fix.addresses and _is_for(fix, f, claimed)]
         if not answered or fix.status == "removed":
             continue
         # Of findings with one price, as of the allocator and of empty_cache(), the one it was made for.
-        finding = max(answered, key=lambda f: (f.cost_ms or 0.0, not f.note, -fix.addresses.index(f.code)))
+        # One that names a call comes before all: it says what to change.
+        finding = max(
+            answered,
+            key=lambda f: (_names_call(fix, f), f.cost_ms or 0.0, not f.note, -fix.addresses.index(f.code)),
+        )
         unknown = _unchecked(fix, context)
         if unknown is not None and not _gains_nothing(fix, what_ifs):
             suggestion = _suggest(fix, finding, context, what_ifs, unknown)
@@ -80,6 +85,20 @@ def match(
         key=lambda entry: _rank(entry[0], entry[1], entry[2], true_ms, priced),
     )
     return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
+
+
+def _names_call(fix: Fix, finding: Finding) -> int:
+    """Return how much a finding says of the call that a fix is about; 0 if it names none."""
+    return len(fix.addresses) - fix.addresses.index(finding.code) if finding.call else 0
+
+
+def _is_for(fix: Fix, finding: Finding, claimed: tuple[str, ...]) -> bool:
+    """Return whether a fix is meant for the call that a finding names, if it names one."""
+    if not finding.call:
+        return True
+    if fix.for_calls:
+        return finding.callee.startswith(fix.for_calls)
+    return not finding.callee.startswith(claimed)
 
 
 def applicable(
@@ -156,10 +175,15 @@ def _suggest(
             f"; at best, if with less memory held the allocator no longer goes to the driver, and"
             f" {ms(answer.step_ms)} a step if it goes as often"
         )
+    title = fix.title
+    if finding is not None and finding.call and fix.named and finding.cost_ms is not None:
+        # The finding is about that one line, and so is its price.
+        title, bound = fix.named.format(call=finding.call), fix.what_if_bound
+        step_ms, saves_ms, basis = finding.predicted_step_ms, finding.cost_ms, finding.title
     adds = context.get(fix.adds) if fix.adds else None
     return Suggestion(
         fix=fix.id,
-        title=fix.title,
+        title=title,
         finding=finding.code if finding is not None else "",
         predicted_ms=step_ms,
         saves_ms=saves_ms,

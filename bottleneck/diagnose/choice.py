@@ -28,20 +28,21 @@ def verdicts_own_first(
     """Put the best fix of the verdict's own class first: it is what the headline speaks of.
 
     A fix of another class may save more but need this one first: a CUDA graph cannot be captured over
-    a synchronisation. If it saves more than twice as much, it still comes first.
+    a synchronisation. If it saves more than twice as much, it still comes first. What names a call of the
+    user's comes before both, by the same measure: it is certain, and nobody has to look for it.
     """
-    able = [
-        s
-        for s in suggestions
-        if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class and _is_worth_it(s)
-    ]
+    worth_it = [s for s in suggestions if _is_worth_it(s)]
     most = max((_worth(s) for s in suggestions if not s.note), default=0.0)
-    if not able or _worth(able[0]) < RIVAL_SHARE * most:
-        return tuple(suggestions)
-    # Of equals the one made for the most specific finding: a family of codes begins with the general.
-    equals = [s for s in able if _worth(s) == _worth(able[0])]
-    first = max(equals, key=lambda s: _made_for(s, codes))
-    return (first, *(s for s in suggestions if s is not first))
+    for able in (
+        [s for s in worth_it if FINDING_CODES[s.finding].names_call],
+        [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class],
+    ):
+        if able and _worth(able[0]) >= RIVAL_SHARE * most:
+            # Of equals the one made for the most specific finding: a family of codes begins with the general.
+            equals = [s for s in able if _worth(s) == _worth(able[0])]
+            first = max(equals, key=lambda s: _made_for(s, codes))
+            return (first, *(s for s in suggestions if s is not first))
+    return tuple(suggestions)
 
 
 def _worth(suggestion: Suggestion) -> float:

@@ -107,6 +107,7 @@ def diagnose_paths(
         windows=reading.windows,
         timeline=_of_rank(timeline, reading.rank.rank),
         loaders=loader_rows(reading.rank.loaders or ()),
+        tree=timeline.tree,
     )
 
 

@@ -105,6 +105,7 @@ def _read_timeline(
         compile_facts=rank.compile,
         true_is_profiled=basis.summary.true_is == "profiled",
         counted=flops.operators if flops is not None else (),
+        stacks=rank.stacks,
     )
     found = read_timeline(rank.trace, steps, facts)
     if found is not None:

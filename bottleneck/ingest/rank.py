@@ -14,7 +14,7 @@ from ..errors import InputError
 from .reader import read_trace
 
 if TYPE_CHECKING:
-    from ..model.run import CompileFacts, LoaderFacts, Run
+    from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
     from ..model.verify import TriedFixes
     from ..timeline.trace.table import Trace
 
@@ -33,6 +33,8 @@ class Rank:
     compile: CompileFacts | None = None
     tried: TriedFixes | None = None
     """Fixes tried in the running process."""
+    stacks: Stacks | None = None
+    """Samples of the training thread's stack; None where none were taken."""
     trace_path: Path | None = None
     snapshot_path: Path | None = None
     failure_path: Path | None = None

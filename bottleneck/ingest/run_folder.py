@@ -13,7 +13,7 @@ import msgspec
 from ..errors import InputError
 from ..files import is_file, read_json
 from ..model.documents import RUN_FILE, read_run
-from ..model.run import CompileFacts, LoaderFacts, Run
+from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
 from ..model.snapshot import FAILURE_SUFFIX
 from ..model.verify import TriedFixes
 from .rank import Rank
@@ -106,6 +106,7 @@ def read_rank(folder: Path) -> Rank:
     loaders = _side_file(folder / "loader.json", list[LoaderFacts], problems)
     compiled = _side_file(folder / "compile.json", CompileFacts, problems)
     tried = _side_file(folder / "trials.json", TriedFixes, problems)
+    stacks = _side_file(folder / "stacks.json", Stacks, problems)
     trace = _artefact(folder, run, "trace", "*.json*", problems)
     snapshot = _artefact(folder, run, "memory", "*.snapshot.pickle*", problems)
     failure = _failure_snapshot(folder)
@@ -117,6 +118,7 @@ def read_rank(folder: Path) -> Rank:
         loaders=None if loaders is None else tuple(loaders),
         compile=compiled,
         tried=tried,
+        stacks=stacks,
         trace_path=trace,
         snapshot_path=snapshot,
         failure_path=failure,

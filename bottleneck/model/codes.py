@@ -91,6 +91,7 @@ class WhatIf(str, Enum):
     COMM_OVERLAPPED = "comm-overlapped"
     COMM_ONCE = "comm-once"
     HOST_WORK_GONE = "host-work-gone"
+    EXTRA_GONE = "extra-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
     GC_FREE = "gc-free"
     TF32 = "tf32"
@@ -295,6 +296,8 @@ class CodeEntry(msgspec.Struct, frozen=True):
     """The work itself, which is not a cause that can be removed."""
     price_only: bool = False
     """Its title only repeats the class and its price."""
+    names_call: bool = False
+    """It is about one line of the user's and what that calls: its fix stands before general ones."""
     within_others: bool = False
     """Says where the time of other causes is spent, so it has no price in addition to theirs."""
     priced_by: WhatIf | None = None
@@ -357,6 +360,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN901", "other-host-work", _C.HOST, price_only=True),
     CodeEntry("BN902", "garbage-collector", _C.HOST),
     CodeEntry("BN903", "thread-settings", _C.HOST),
+    CodeEntry("BN904", "extra-work", _C.HOST, within_others=True, names_call=True),
 )
 
 

@@ -56,6 +56,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[SourceSite, ...] = ()
     not_this: str = ""
     """What the finding does not mean: the misreading that it guards against."""
+    call: str = ""
+    """Of one line of the user's: what it calls, as written there."""
+    callee: str = ""
+    """`module.name` of that in a library; "evaluation" where it runs a model without gradients."""
     note: bool = False
     """True: worth knowing, never a cause of the verdict."""
     ranks: tuple[int, ...] = ()

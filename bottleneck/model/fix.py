@@ -146,6 +146,11 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     what_to_change: str
     when: tuple[Condition, ...] = ()
     unless: tuple[Condition, ...] = ()
+    for_calls: tuple[str, ...] = ()
+    """Of findings that name a call: those that it is made for, by how `Finding.callee` begins. Empty: any
+    that no other fix is made for."""
+    named: str = ""
+    """Its title where the finding names a call: `{call}` stands for that."""
     conflicts: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
     may_break: str = ""

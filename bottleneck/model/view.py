@@ -15,6 +15,7 @@ from .run import SourceSite
 
 __all__ = [
     "NO_PART",
+    "CodeNode",
     "Lane",
     "LoaderRow",
     "Span",
@@ -80,6 +81,42 @@ class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """The rank whose trace it is from."""
     lanes_left_out: int = 0
     """Lanes with less time than those shown."""
+
+
+Role = Literal["step", "input", "forward", "no-grad forward", "loss", "backward", "update", "extra"]
+"""What code of the step does. extra: neither of the others; training goes on without it."""
+
+
+class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of the step by whose code it is: a line of the user's with all that runs below it."""
+
+    name: str
+    """The call as written, or the function; for people."""
+    role: Role
+    """Of most of its time."""
+    ms: float
+    """Per step, with all below it."""
+    share: float
+    price_ms: float | None = None
+    """What the step saves without it, by replay; None where the trace cannot tell."""
+    bound: bool = False
+    """The price is an upper bound."""
+    samples: int = 0
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    call: str = ""
+    """As written at that line: `gc.collect()`; empty where the source does not tell."""
+    callee: str = ""
+    """`module.name` of a library function that it calls; "evaluation" where most of its time is a model
+    that runs without gradients."""
+    children: tuple[CodeNode, ...] = ()
+    """The longest first; without those below 1 % of the step."""
+
+    @property
+    def site(self) -> SourceSite | None:
+        """Its line; None for the step itself."""
+        return SourceSite(file=self.file, line=self.line, function=self.function) if self.file else None
 
 
 class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):

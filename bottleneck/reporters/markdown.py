@@ -13,6 +13,7 @@ from ..model.words import milliseconds, percent
 from .markdown_text import escape, table
 from .rows import details
 from .rows.closing import capture_line, settings_lines
+from .rows.code import code_rows
 from .rows.diagnosis import NEGLIGIBLE, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
 from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from .rows.memory import memory_rows
@@ -30,6 +31,7 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     lines = _head(diagnosis)
     lines += _budget(diagnosis, whole=verbose)
     lines += _causes(diagnosis)
+    lines += _code(diagnosis)
     lines += _memory(diagnosis, whole=verbose)
     lines += _fixes(diagnosis)
     lines += _tried(diagnosis)
@@ -90,6 +92,18 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
     if small:
         listed = ", ".join(f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms" for row in small)
         lines += ["", f"Below {NEGLIGIBLE} of the step: {escape(listed)}."]
+    return lines
+
+
+def _code(diagnosis: Diagnosis) -> list[str]:
+    rows = code_rows(diagnosis)
+    if not rows:
+        return []
+    lines = ["", "## Whose code", "", "| call | line | what it is | ms | share | step without it |"]
+    lines.append("|---|---|---|---:|---:|---:|")
+    for row in rows:
+        cells = (row.name, row.where, row.role, row.ms, row.share, row.without or "not known")
+        lines.append(f"| {' | '.join(map(escape, cells))} |")
     return lines
 
 

@@ -26,6 +26,8 @@ class Room:
 
     budget: int = 8
     causes: int = 3
+    code_lines: int = 4
+    """Of the user's code."""
     words: bool = True
     """Also what is behind a cause, beside its place."""
     memory: int = 8
@@ -44,18 +46,28 @@ class Room:
 
 
 _TIGHT = Room(
-    budget=7, words=False, memory=5, code=5, prose=False, further=0, settings=1, problems=1, lines=1
+    budget=7,
+    code_lines=2,
+    words=False,
+    memory=5,
+    code=5,
+    prose=False,
+    further=0,
+    settings=1,
+    problems=1,
+    lines=1,
 )
 ROOMS = (
     Room(),
     Room(code=6, settings=1, problems=2),
-    Room(memory=6, code=6, prose=False, further=1, settings=1, problems=2, lines=1),
-    Room(memory=6, code=6, prose=False, further=0, settings=1, problems=2, lines=1),
+    Room(memory=6, code_lines=3, code=6, prose=False, further=1, settings=1, problems=2, lines=1),
+    Room(memory=6, code_lines=3, code=6, prose=False, further=0, settings=1, problems=2, lines=1),
     replace(_TIGHT, words=True, code=6),
     _TIGHT,
-    replace(_TIGHT, budget=6, causes=2, memory=4),
-    replace(_TIGHT, budget=6, causes=2, memory=3, fixes=2, code=4, problems=0),
-    replace(_TIGHT, budget=5, causes=2, memory=2, fixes=2, code=3, problems=0),
+    replace(_TIGHT, budget=6, causes=2, memory=4, code_lines=1),
+    replace(_TIGHT, budget=6, causes=2, memory=3, code_lines=1, fixes=2, code=4, problems=0),
+    replace(_TIGHT, budget=5, causes=2, memory=2, code_lines=1, fixes=2, code=2, problems=0),
+    replace(_TIGHT, budget=5, causes=2, memory=2, code_lines=0, fixes=2, code=3, problems=0),
 )
 """From roomy to tight; the first that fits the screen is taken."""
 

@@ -12,6 +12,7 @@ from .page import Page
 from .room import NARROW, ROOMS, SCREEN, Room, cut, listed
 from .rows import details
 from .rows.closing import capture_line, setting_names
+from .rows.code import code_rows
 from .rows.diagnosis import (
     NEGLIGIBLE,
     BudgetRow,
@@ -73,6 +74,7 @@ def _screen(diagnosis: Diagnosis, page: Page, room: Room) -> str:
     _verdict(page, diagnosis, room)
     _budget(page, diagnosis, budget_rows(diagnosis, most=room.budget), details_too=False)
     _causes(page, diagnosis, room)
+    _code(page, diagnosis, room)
     _memory(page, memory_rows(diagnosis), room)
     show_fixes(page, diagnosis, room)
     _closing(page, diagnosis, room)
@@ -83,6 +85,7 @@ def _whole(diagnosis: Diagnosis, page: Page) -> str:
     _verdict(page, diagnosis, None)
     _budget(page, diagnosis, budget_rows(diagnosis, whole=True), details_too=True)
     _causes(page, diagnosis, None)
+    _code(page, diagnosis, None)
     _memory(page, memory_rows(diagnosis, whole=True), None)
     show_whole_fixes(page, diagnosis)
     _closing(page, diagnosis, None)
@@ -179,6 +182,24 @@ def _cause(page: Page, row: CauseRow, *, room: Room | None) -> None:
         told = [brief(means, page.width - 2), *row.sites[:1], row.after_previous]
     for text in filter(None, told):
         page.line(text, indent=2)
+
+
+def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
+    """Show the user's lines that cost most beside forward, backward and update."""
+    rows = code_rows(diagnosis)
+    rows = rows if room is None else rows[: room.code_lines]
+    if not rows:
+        return
+    page.heading("Whose code", "step without it" if any(row.without for row in rows) else "")
+    for row in rows:
+        figures, where = f" {row.ms:>8} ms {row.share:>6}  ", row.where.partition(" (")[0]
+        if page.width < NARROW:
+            page.columns((f"{shorten(row.name, page.width // 2)} {row.ms} ms", "bold"), row.without)
+            continue
+        room_left = page.width - len(figures) - 15
+        at = shorten(where, min(len(where), room_left // 2))
+        name = shorten(f"{row.role}: {row.name}", room_left - len(at))
+        page.columns((f"{name:<{room_left - len(at)}}{figures}", "bold"), row.without, (at, "dim"))
 
 
 def _memory(page: Page, rows: Sequence[tuple[int, str]], room: Room | None) -> None:

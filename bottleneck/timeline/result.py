@@ -13,7 +13,7 @@ from ..model.codes import Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
 from ..model.doubt import Doubt
 from ..model.run import JsonValue, LoopTime, SourceSite
-from ..model.view import StepTimeline
+from ..model.view import CodeNode, StepTimeline
 from ..model.work import ComputeFacts
 
 __all__ = ["CompiledWork", "HostSpan", "SeamPrice", "SpanKind", "Timeline"]
@@ -126,6 +126,10 @@ class Timeline:
     """The Python loop inside the step that `LOOP_GONE` is about."""
     pauses_ms: tuple[float, ...] = ()
     """Pauses between operators near the limit from which they are Python of its own, of all traced steps."""
+    tree: CodeNode | None = None
+    """The step by whose code it is."""
+    extras: tuple[CodeNode, ...] = ()
+    """Extra work in the step, the most expensive first; none is inside another."""
     view: StepTimeline | None = None
     """One traced step, for reports to draw; None without a trace."""
 

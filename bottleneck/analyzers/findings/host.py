@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ...model.codes import Part, WhatIf
+from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts
 
-__all__ = ["GarbageCollector", "OtherHostWork", "ThreadSettings"]
+__all__ = ["ExtraWork", "GarbageCollector", "OtherHostWork", "ThreadSettings"]
+
+_MOST_NAMED = 5
+_MOSTLY = 0.8
+_HALF = 0.5
+"""One line with so much of all extra work is what the finding speaks of; below `_MOSTLY` it says that there
+is more."""
 
 
 class OtherHostWork(Analyzer):
@@ -67,6 +77,9 @@ class OtherHostWork(Analyzer):
             for span in spans[:5]
             if span.exposed_ms > 0
         ]
+        extras = [node for node in facts.timeline.extras if node.price_ms is not None]
+        if sum(node.price_ms or 0.0 for node in extras) >= MAIN_SHARE * answer.saves_ms:
+            return (self._by_code(facts, answer, extras),)
         title = f"Other host work costs {ms(answer.saves_ms)} per step"
         rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if rare is not None:
@@ -83,6 +96,93 @@ class OtherHostWork(Analyzer):
                 not_this="Dispatch of operators and input are counted separately.",
             ),
         )
+
+    def _by_code(self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode]) -> Finding:
+        """Say whose code it is: one line and its call, or how many there are."""
+        first, cost = extras[0], extras[0].price_ms or 0.0
+        title = _costs(first)
+        if cost < _MOSTLY * answer.saves_ms:
+            title = f"{title}, of {ms(answer.saves_ms)} of other host work"
+        found = self.finding(
+            facts,
+            title,
+            answer=answer,
+            time_ms=sum(node.ms for node in extras),
+            evidence=[_as_evidence(node) for node in extras[:_MOST_NAMED]],
+            sites=[node.site for node in extras if (node.price_ms or 0.0) >= MAIN_SHARE * answer.saves_ms],
+            not_this="Dispatch of operators and input are counted separately.",
+        )
+        return _about(found, first) if cost >= _HALF * answer.saves_ms else found
+
+
+def _about(finding: Finding, node: CodeNode) -> Finding:
+    return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee)
+
+
+def _costs(node: CodeNode) -> str:
+    at = f"{node.file.rpartition('/')[2]}:{node.line}"
+    most = "up to " if node.bound else ""
+    return f"`{node.name}` at {at} costs {most}{ms(node.price_ms or 0.0)} per step"
+
+
+def _as_evidence(node: CodeNode) -> Evidence:
+    return Evidence(
+        text=f"{node.name}: {ms(node.ms)} per step, in {node.samples} samples",
+        value=node.ms,
+        unit="ms/step",
+        source="stacks.json",
+        site=node.site,
+    )
+
+
+class ExtraWork(Analyzer):
+    """A line of the training loop does what no part of training needs.
+
+    What it means
+        The step's code makes a batch, runs the model, computes a loss, runs the backward and updates
+        the weights. This line does something else in every step: it evaluates, collects garbage,
+        writes logs or files, copies the model, looks at gradients.
+
+    How it is measured
+        In a second of steps with nothing else attached, the stack of the training thread is sampled.
+        The phase that a sample falls into, and where its line stands between forward, backward and
+        update, tell what it is for. Hooks in the backward count, too.
+
+    What it costs you
+        The step without that line and all that it calls, by replay. On a GPU, its share of what all
+        such work costs: an upper bound.
+
+    What it is not
+        Not a judgement: gradient clipping or averaged weights may be what you want. The price says
+        what they cost.
+
+    What to do
+        Do it less often, once per epoch, or in another thread or process.
+
+    Source
+        Stack samples of this tool.
+    """
+
+    code = "BN904"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Name each line that does extra work, with its price."""
+        return [
+            _about(
+                self.finding(
+                    facts,
+                    _costs(node),
+                    cost_ms=node.price_ms,
+                    time_ms=node.ms,
+                    evidence=[_as_evidence(each) for each in (node, *node.children[:1])],
+                    sites=[node.site, *(child.site for child in node.children[:1])],
+                    not_this="It may be wanted: the price says what it costs.",
+                ),
+                node,
+            )
+            for node in facts.timeline.extras[:_MOST_NAMED]
+            if node.price_ms is not None and node.price_ms >= NEGLIGIBLE_SHARE * facts.true_ms
+        ]
 
 
 class GarbageCollector(Analyzer):
@@ -116,6 +216,8 @@ class GarbageCollector(Analyzer):
         spent = facts.number("gc.ms_per_step")
         answer = facts.ask(WhatIf.GC_FREE)
         cost = answer.saves_ms if answer is not None else None
+        if any(node.callee.startswith("gc.") for node in facts.timeline.extras):
+            return ()  # it is called for, at a line that has its own finding
         if not spent or max(spent, cost or 0.0) < 0.005 * facts.true_ms:
             return ()
         return (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.run import LoaderFacts, SiteTime
 from ...model.words import ms, percent
 from ...timeline.result import SpanKind
 from ...timeline.steps.supply import batches_per_iterator, burst_share, production_ms
@@ -117,10 +118,14 @@ class WaitingForInput(Analyzer):
             sites = [loader.site, *(item.site for item in made), *facts.sites("fetch")]
         own = loader is None or not loader.num_workers
         where = "makes its own input" if own else "waits for its input"
+        title = f"Each step {where} for {ms(cost)}"
+        slow = _main_call(loader)
+        if slow is not None:
+            title += f", mostly for `{slow.call}` at {slow.site.file.rpartition('/')[2]}:{slow.site.line}"
         return (
             self.finding(
                 facts,
-                f"Each step {where} for {ms(cost)}",
+                title,
                 answer=answer,
                 cost_ms=cost,
                 time_ms=wait,
@@ -129,6 +134,14 @@ class WaitingForInput(Analyzer):
                 not_this="Only waiting that overlaps with no other work is counted.",
             ),
         )
+
+
+def _main_call(loader: LoaderFacts | None) -> SiteTime | None:
+    """Return the line that most of a batch's production goes to, where it is known what it calls."""
+    sites = loader.production.sites if loader is not None and loader.production is not None else []
+    if not sites or not sites[0].call or 2 * sites[0].count < sum(item.count for item in sites):
+        return None
+    return sites[0]
 
 
 class InputProductionSlow(Analyzer):
@@ -177,14 +190,14 @@ class InputProductionSlow(Analyzer):
         assert made is not None
         collate = statistics.fmean(made.collate_ms) if made.collate_ms else 0.0
         size = loader.batch_size or 0
-        place = "workers" if made.where == "workers" else "main process"
+        where = "workers" if made.where == "workers" else "main process"
         evidence = [
             Evidence(
                 text=f"{ms(production)} to produce one batch"
                 + (f", {ms((production - collate) / size)} per sample" if size else ""),
                 value=production,
                 unit="ms/batch",
-                source=f"loader.json, timed in the {place}",
+                source=f"loader.json, timed in the {where}",
             ),
             Evidence(
                 text=f"{ms(rest)} is what the rest of the step takes",
@@ -204,13 +217,15 @@ class InputProductionSlow(Analyzer):
             )
         evidence += [
             Evidence(
-                text=f"{item.site.file}:{item.site.line} is part of it",
-                value=item.total_ms,
-                unit="ms",
-                source="worker samples",
+                text=f"{ms(item.total_ms / made.batches)} of it at {item.site.file}:{item.site.line}"
+                + (f", in {item.call}" if item.call else ""),
+                value=item.total_ms / made.batches,
+                unit="ms/batch",
+                source=f"stack samples of the {where}",
                 site=item.site,
             )
             for item in made.sites[:3]
+            if item.total_ms is not None and made.batches
         ]
         return (
             self.finding(

@@ -163,5 +163,5 @@ def read_lines(folder: Path) -> Iterator[tuple[int, dict[Line, int]]]:
             lines = json.loads(path.read_text())
             yield (
                 int(path.stem.partition("-")[0]),
-                {(file, line, function): count for file, line, function, count in lines},
+                {(file, function, tuple(position)): count for file, function, position, count in lines},
             )

@@ -51,11 +51,8 @@ class NoteBook:
         self._roots: list[weakref.ref[Any]] = []
         self._owners: list[NotedOwners] = []
         self._looks = 0
-
-    @property
-    def recording(self) -> bool:
+        self.recording = False
         """The memory window is open."""
-        return self._clock.log is not None
 
     def met_root(self, module: object) -> None:
         """A root module was called: parameters that no optimizer has are its."""
@@ -69,6 +66,7 @@ class NoteBook:
         self._owners = []
         self._looks = 0
         self._clock.log = []
+        self.recording = True
         self._look_at_all()
 
     def after_backward(self) -> None:
@@ -82,7 +80,7 @@ class NoteBook:
     def stop(self, *, ring_entries: int) -> MemoryNotes:
         """The memory window closes; return what was noted."""
         self._look_at_all()
-        log, self._clock.log = self._clock.log or [], None
+        log, self._clock.log, self.recording = self._clock.log or [], None, False
         offset = epoch_ns() - perf_counter_ns()
         log.sort(key=lambda entry: (entry[1], -entry[2]))
         rows, self.rows = self.rows, []
@@ -101,7 +99,7 @@ class NoteBook:
 
     def abandon(self) -> None:
         """The memory window came to nothing."""
-        self._clock.log = None
+        self._clock.log, self.recording = None, False
         self._owners = []
 
     def failed(self, failure: NotedFailure) -> MemoryNotes:

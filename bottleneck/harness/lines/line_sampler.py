@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
-from .sites import is_library, line_of
+from .calls import Position, call_at, position_of
+from .sites import is_library
 from .switching import short_switches
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ ENOUGH = 400
 IDLE_SECONDS = 5.0
 """Nothing produced for so long: the thread ends, and a later batch starts another."""
 
-Line = tuple[str, int, str]
+Line = tuple[str, str, Position]
+"""File, function, and the part of the source that runs."""
 
 
 class LineSampler:
@@ -37,6 +39,7 @@ class LineSampler:
 
     def __init__(self, *, enough: int = ENOUGH) -> None:
         self.counts: dict[Line, int] = {}
+        """Intervals that were spent at each."""
         self.taken = 0
         self._enough = enough
         self._producer: int | None = None
@@ -61,22 +64,25 @@ class LineSampler:
         self.wants = False
 
     def _sample(self) -> None:
-        idle_since = monotonic()
+        idle_since = looked = monotonic()
         try:
             with short_switches():
                 while self.wants and monotonic() - idle_since < IDLE_SECONDS:
                     sleep(INTERVAL_SECONDS)
                     producer = self._producer
                     frame = sys._current_frames().get(producer) if producer is not None else None
+                    before, looked = looked, monotonic()
                     if frame is None:
                         continue
-                    idle_since = monotonic()
+                    idle_since = looked
                     line = _user_line(frame)
                     self.taken += 1
                     if self.taken >= self._enough:
                         self.wants = False
                     if line is not None:
-                        self.counts[line] = self.counts.get(line, 0) + 1
+                        # A call that keeps the interpreter lock is seen once, when it has returned.
+                        intervals = max(1, round((looked - before) / INTERVAL_SECONDS))
+                        self.counts[line] = self.counts.get(line, 0) + intervals
         finally:
             self._running = False
 
@@ -89,14 +95,18 @@ def as_sites(counts: dict[Line, int], *, share_of_ms: float | None = None) -> li
         share_of_ms: the time that all samples together stand for.
     """
     total = sum(counts.values())
+    lines: dict[SourceSite, dict[Position, int]] = {}
+    for (file, function, position), count in counts.items():
+        lines.setdefault(SourceSite(file=file, line=position[0], function=function), {})[position] = count
     return [
         SiteTime(
-            site=SourceSite(file=file, line=line, function=function),
+            site=site,
             phase="fetch",
-            count=count,
-            total_ms=round(share_of_ms * count / total, 3) if share_of_ms is not None else None,
+            call=call_at(site.file, max(parts, key=lambda part: parts[part]), {})[0],
+            count=sum(parts.values()),
+            total_ms=round(share_of_ms * sum(parts.values()) / total, 3) if share_of_ms is not None else None,
         )
-        for (file, line, function), count in sorted(counts.items(), key=lambda item: -item[1])
+        for site, parts in sorted(lines.items(), key=lambda item: -sum(item[1].values()))
     ]
 
 
@@ -115,7 +125,7 @@ def _user_line(frame: FrameType) -> Line | None:
     while current is not None:
         code = current.f_code
         if not is_library(code.co_filename):
-            return (code.co_filename, line_of(current), code.co_name)
+            return (code.co_filename, code.co_name, position_of(code, current.f_lasti))
         if code.co_name == "timed_fetch" and code.co_filename.endswith("loader_worker.py"):
             return None
         current = current.f_back

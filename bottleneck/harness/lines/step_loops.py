@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import linecache
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...model.run import LoopTime, SourceSite
@@ -22,7 +23,7 @@ from ...model.run import LoopTime, SourceSite
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Chain", "find_loops"]
+__all__ = ["Chain", "find_loops", "loops_around"]
 
 Chain: TypeAlias = tuple[tuple[str, int, str], ...]
 """(file, line, function) of the user's frames, the outermost first."""
@@ -99,6 +100,23 @@ def _outermost(
     return None
 
 
+def loops_around(file: str, line: int, *, since: int) -> tuple[tuple[int, int], ...]:
+    """Return first and last line of the loops around a line, the outermost first.
+
+    Args:
+        file: its source.
+        line: in it.
+        since: first line of the function that it stands in: loops around that are none of its own.
+    """
+    found = [
+        (loop.first, loop.last)
+        for scope in _known_scopes(file)
+        for loop in scope
+        if since <= loop.first <= line <= loop.last and not loop.layers
+    ]
+    return tuple(sorted(found, key=lambda loop: (loop[0], -loop[1])))
+
+
 def _scopes(file: str) -> list[list[_Found]]:
     """Return the loops of a file, by function; nothing where its source is not to be had."""
     try:
@@ -108,6 +126,9 @@ def _scopes(file: str) -> list[list[_Found]]:
     scopes: list[list[_Found]] = [[]]
     _collect(tree, scopes[0], scopes)
     return [scope for scope in scopes if scope]
+
+
+_known_scopes = lru_cache(maxsize=64)(_scopes)
 
 
 def _collect(node: ast.AST, own: list[_Found], scopes: list[list[_Found]]) -> None:
@@ -175,6 +196,15 @@ def _names(node: ast.AST) -> Iterator[tuple[str, bool]]:
         yield from _names(child)
 
 
+def _added(node: ast.Assign | ast.AnnAssign) -> ast.expr | None:
+    """Return what `total = total + x` adds: the same sum as `total += x`; None for any other assignment."""
+    if isinstance(node, ast.AnnAssign) or len(node.targets) != 1 or not isinstance(node.value, ast.BinOp):
+        return None
+    sides, target = (node.value.left, node.value.right), ast.unparse(node.targets[0])
+    others = [side for side in sides if ast.unparse(side) != target]
+    return others[0] if isinstance(node.value.op, ast.Add) and len(others) == 1 else None
+
+
 class _Reader:
     """Reads the body of a loop in the order in which it runs."""
 
@@ -188,7 +218,8 @@ class _Reader:
         if isinstance(node, _SCOPES):
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            self._expression(node.value)
+            added = _added(node)
+            self._expression(node.value if added is None else added)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 self._expression(target)
             return

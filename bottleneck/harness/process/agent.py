@@ -116,6 +116,7 @@ class Agent:
             store,
             progress,
             horizon=self._horizon,
+            clock=self.clock,
             notes=self._notes,
             found_sync=lambda: self._learned.sites.note("synchronisation"),
             at_trace_end=self._facts.write_settings,
@@ -232,6 +233,9 @@ class Agent:
         look = self._look.get(event)
         if look is not None:
             look(subject)
+        stacks = self.capture.stacks.sampler
+        if stacks is not None:
+            stacks.note(event.phase)
         tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
     @_harmless

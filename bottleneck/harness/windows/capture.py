@@ -1,4 +1,4 @@
-"""Takes a program through the windows: warm-up, baseline, trace, between, memory, one step to count, after.
+"""Takes a program through the windows: warm-up, baseline, trace, between, memory, FLOPs, stacks, after.
 
 In: `cut(row)` at the end of every step, at a safe point of the training thread. Out: windows,
 artefacts and overheads in the store; `done` once all is captured. Nothing in here may harm the
@@ -14,6 +14,7 @@ from .. import torch_private
 from ..facts.flops import FlopStep
 from .book import WindowBook
 from .memory_window import MemoryWindow
+from .stack_window import StackWindow
 from .timetable import Timetable
 from .trace_window import TraceWindow
 
@@ -26,13 +27,24 @@ if TYPE_CHECKING:
     from ..facts.memory_notes import NoteBook
     from ..process.progress import Progress
     from .horizon import Horizon
+    from .phases import PhaseClock
     from .table import Row
     from .timetable import Stretch
 
 __all__ = ["Capture"]
 
 Stage = Literal[
-    "warm-up", "baseline", "waiting", "trace", "settling", "between", "memory", "flops", "after", "done"
+    "warm-up",
+    "baseline",
+    "waiting",
+    "trace",
+    "settling",
+    "between",
+    "memory",
+    "flops",
+    "stacks",
+    "after",
+    "done",
 ]
 
 PROFILER_PATIENCE_STEPS = 200
@@ -49,6 +61,7 @@ class Capture:
         progress: Progress,
         *,
         horizon: Horizon,
+        clock: PhaseClock,
         notes: NoteBook,
         found_sync: Callable[[], None],
         at_trace_end: Callable[[], None],
@@ -60,6 +73,7 @@ class Capture:
             store: receives everything.
             progress: is told of windows and steps.
             horizon: how many steps may be left.
+            clock: tells the phases of a step.
             notes: is open while the memory window is.
             found_sync: called at each synchronising call during the memory window.
             at_trace_end: called when the trace window has ended (settings are read then).
@@ -81,6 +95,7 @@ class Capture:
         self._changed = False
         self._memory = MemoryWindow(store, self._book, notes=notes, found_sync=found_sync)
         self._flops = FlopStep()
+        self.stacks = StackWindow(store, clock)
         self._ended: str | None = None
         """Why there are no more steps, once there are none."""
         self._spent_ns = 0
@@ -164,6 +179,8 @@ class Capture:
                 self._timed(self._end_memory)
         elif stage == "flops":
             self._timed(lambda: self._end_flops(row.index))
+        elif stage == "stacks":
+            self._stacks_cut()
         elif self._times.stretch_is_enough(self._book.rows, evaluations=self._book.evaluations):
             ends = {"baseline": self._end_baseline, "between": self._end_between, "after": self._end_after}
             self._timed(ends[stage])
@@ -257,7 +274,9 @@ class Capture:
             self._timed(lambda: self._end_trace(at_cut=False, reason="the script profiles itself"))
         elif active and self.stage == "flops":
             self._flops.abandon(self._store, reason="the script profiles itself")
-            self._timed(self._open_after)
+            self._timed(self._open_stacks)
+        elif active and self.stage == "stacks":
+            self._timed(self._end_stacks)
 
     def _profiles_itself(self, when: str) -> None:
         self._store.update(profiles_itself=True)
@@ -331,11 +350,38 @@ class Capture:
             self.stage = "flops"
             self._book.drop()
         else:
-            self._open_after()
+            self._open_stacks()
 
     def _end_flops(self, step: int) -> None:
         self._flops.end(self._store, step=step)
-        self._open_after()
+        self._open_stacks()
+
+    # -- whose code runs: some steps before the last stretch, as the script may end in it, and more behind
+
+    def _open_stacks(self, *, behind: bool = False) -> None:
+        why_not = self._ended
+        if why_not is None and self._times.late():
+            why_not = "time limit"
+        step_ms, alone = self._times.step_ms, self._times.alone
+        if self.stacks.begin(step_ms=step_ms, alone=alone, behind=behind, why_not=why_not):
+            self.stage = "stacks"
+            self._book.drop()
+        else:
+            self._after_stacks()
+
+    def _stacks_cut(self) -> None:
+        if self.stacks.is_enough(self._book.rows) or self._times.late():
+            self._timed(self._end_stacks)
+
+    def _end_stacks(self) -> None:
+        self.stacks.end(self._book.rows)
+        self._after_stacks()
+
+    def _after_stacks(self) -> None:
+        if self.stacks.behind:
+            self._complete()
+        else:
+            self._open_after()
 
     # -- after ---------------------------------------------------------------------------------
 
@@ -348,7 +394,7 @@ class Capture:
     def _end_after(self, reason: str | None = None) -> None:
         planned = max(len(self._book.rows), self._times.schedule.after)
         self._book.close("after", planned=planned, reason=reason)
-        self._complete()
+        self._open_stacks(behind=True)
 
     def _complete(self) -> None:
         self.stage = "done"
@@ -397,6 +443,8 @@ class Capture:
             self._end_after(reason)
         elif stage == "flops":
             self._flops.abandon(self._store, reason=reason)
+        elif stage == "stacks":
+            self.stacks.end(self._book.rows)
         self.stage = "done"
         self._book.write()
 

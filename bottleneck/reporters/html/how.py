@@ -31,6 +31,11 @@ HOW: dict[str, str] = {
         "The traced step is replayed without this cause; the difference is its cost. Time spent in a call is "
         "not its cost: a call costs nothing while the device has queued work."
     ),
+    "code": (
+        "The stack of the training thread was sampled in steps with nothing else attached. A sample stands "
+        "for the time since the one before; phases are scaled to their true times. The step without a line "
+        "is replayed: one of the model or the loss takes its part of the backward along."
+    ),
     "predicted": (
         "Step time that the replay predicts with this fix alone. 'At best' marks an upper bound of the gain. "
         "Gains do not add up."

@@ -12,6 +12,7 @@ from ...model.codes import BottleneckClass
 from ...model.words import clean, milliseconds
 from ..rows import details
 from ..rows.closing import capture_line
+from ..rows.code import CodeRow, FlameBlock, code_rows, flame_blocks
 from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import FixRow, combination_line, fix_rows, useless_rows
@@ -80,6 +81,8 @@ class Page:
     gpu: bool
     causes: tuple[CauseCells, ...]
     small_causes: tuple[CauseRow, ...]
+    code: tuple[CodeRow, ...]
+    flame: tuple[FlameBlock, ...]
     windows: tuple[WindowCells, ...]
     timeline: TimelineSection | None
     kernels: tuple[KernelCells, ...]
@@ -138,6 +141,8 @@ def build(diagnosis: Diagnosis) -> Page:
         gpu=gpu,
         causes=_causes(diagnosis, worth),
         small_causes=tuple(small),
+        code=tuple(code_rows(diagnosis)),
+        flame=tuple(flame_blocks(diagnosis)),
         windows=window_rows(diagnosis),
         timeline=timeline_section(diagnosis),
         kernels=kernel_rows(diagnosis),

@@ -6,7 +6,7 @@ faults, the collector and the seams, which the trace shows as parts of other wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,8 @@ def cpu_program(
     seams: Sequence[Seam],
     per_step: float,
     threads: int,
+    extra_ms: Mapping[str, float],
+    collected_ms: float,
 ) -> Program:
     """Build the program of the typical step.
 
@@ -149,10 +151,12 @@ def cpu_program(
         seams: where graphs were broken, in the traced steps.
         per_step: seams per step, from `seams_per_step`.
         threads: intra-op threads.
+        extra_ms: what the stacks show of each phase that is no part of training.
+        collected_ms: Python's garbage collector, without collections that a line of the user's asks for.
     """
     ms, phases = division.ms.copy(), division.phases
     if baseline is not None:
-        _move(ms, baseline.gc_ms or 0.0, _COLLECTS, to=Work.COLLECTOR, phases=phases)
+        _move(ms, collected_ms, _COLLECTS, to=Work.COLLECTOR, phases=phases)
         faults = fault_ms(
             baseline,
             input_ms=float(ms[:, Work.INPUT].sum()),
@@ -160,6 +164,16 @@ def cpu_program(
             threads=threads,
         )
         _move(ms, faults, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
+    for i, name in enumerate(phases):
+        # What no part of training does is not the work of the phase that it runs in.
+        others = ms[i].copy()
+        others[[Work.HOST, Work.COLLECTOR]] = 0.0
+        total = float(others.sum())
+        if total > 0:
+            missing = max(0.0, extra_ms.get(name, 0.0) - ms[i, Work.HOST])
+            moved = others * min(1.0, missing / total)
+            ms[i] -= moved
+            ms[i, Work.HOST] += float(moved.sum())
     # Entering and leaving the first region of a call is dispatch; a broken graph does it again and again.
     regions = segments.regions_per_step if segments is not None else 0.0
     needed = 1.0 - (min(1.0, per_step / regions) if regions > 0 else 0.0)

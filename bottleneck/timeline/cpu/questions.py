@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...model.codes import WhatIf
 from ...model.words import ms, percent
+from ..lanes.by_code import without
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.questions import EAGER, Question, amount_gone
@@ -54,6 +55,8 @@ class Amounts:
     seams_per_step: float = 0.0
     loop: LoopPrice | None = None
     """The Python loop that takes most of the step."""
+    in_loss: float | None = None
+    """Share of the backward that the loss records; None if not known."""
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
@@ -135,6 +138,14 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             Edit(gone=np.where(evaluation[:, None], work, 0.0)),
             "the step without the model that runs without gradients; reading stored outputs takes extra time",
             bound=True,
+        )
+    if facts.tree is not None and facts.tree.extras():
+        extra = facts.tree.extras()[0]
+        yield Question(
+            WhatIf.EXTRA_GONE,
+            without(program, facts.tree, extra, in_loss=amounts.in_loss),
+            f"the step without that line and what it calls ({extra.samples} of {facts.tree.root.samples} "
+            "samples of its stack)",
         )
     yield Question(
         WhatIf.GC_FREE,

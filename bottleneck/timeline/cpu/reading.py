@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from ...model.codes import Part
 from ...model.doubt import Doubt, DoubtCode
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
+from ..lanes.ask import Asker
 from ..lanes.budget import budget_lines
+from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER
 from ..lanes.recompute import recomputed_ns
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from ..steps.facts import Facts
     from ..steps.traced import Steps
     from ..trace.table import Trace
+    from ..whose.tree import Branch
     from .division import Division
     from .segments import Segments
 
@@ -217,7 +220,7 @@ class CpuReader:
             ),
             dispatch_scale=division.scale,
             doubts=_doubts(division, priced, facts, steps=steps),
-            context=timeline.context | self._context(priced),
+            context=timeline.context | self._context(priced) | self._extra_context(),
             view=view,
             seams=price_seams(
                 self.replay,
@@ -230,7 +233,30 @@ class CpuReader:
             compiled=_compiled(segments),
             compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
             loop=self.amounts.loop.loop if self.amounts.loop is not None else None,
+            **self._by_code(),
         )
+
+    def _by_code(self) -> dict[str, Any]:
+        """Return the tree of the step and its extra work, priced one by one."""
+        tree, true_ms = self.facts.tree, self.facts.true_ms
+        if tree is None:
+            return {}
+        asker = Asker(self.replay, self.base, true_ms=true_ms)
+
+        def price(branch: Branch) -> tuple[float, bool]:
+            edit = without(self.replay.program, tree, branch, in_loss=self.amounts.in_loss)
+            return true_ms - asker.step_ms(edit), branch.role in ("forward", "loss")
+
+        whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
+        return {"tree": whole, "extras": extra_nodes(tree, true_ms=true_ms, price=price)}
+
+    def _extra_context(self) -> dict[str, JsonValue]:
+        """Return what the tree says of the other host work: nothing of it makes what the update needs."""
+        extras = self.facts.tree.extras() if self.facts.tree is not None else []
+        if not extras:
+            return {}
+        told: dict[str, JsonValue] = {"host.before_update_share": 0.0, "host.in_loss_share": 0.0}
+        return told | ({"host.rare": "evaluation"} if extras[0].evaluates else {})
 
     def _without_seams(self, group: int) -> Edit:
         gone = np.zeros_like(self.replay.program.work)
@@ -298,8 +324,9 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
-            loop=_loop(division, facts),
+            in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
         )
+        amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
     program = cpu_program(
         division,
         segments,
@@ -307,6 +334,8 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         seams=seams,
         per_step=amounts.seams_per_step,
         threads=_threads(facts.run),
+        extra_ms=_extra_ms(facts),
+        collected_ms=_collected_ms(facts),
     )
     return CpuReader(
         trace=trace,
@@ -319,7 +348,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
     )
 
 
-def _loop(division: Division, facts: Facts) -> LoopPrice | None:
+def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPrice | None:
     """Return the Python loop that takes most of the step."""
 
     def times(*works: Work) -> HostTimes:
@@ -330,12 +359,30 @@ def _loop(division: Division, facts: Facts) -> LoopPrice | None:
 
     # Python may be long enough to count as work of its own.
     dispatch = (*EAGER, Work.HOST)
-    return dearest_loop(
+    found = dearest_loop(
         facts.run.loops if facts.run is not None else (),
         whole=times(*dispatch, *TENSOR_WORK),
         dispatch=times(*dispatch),
         true_ms=facts.true_ms,
     )
+    if found is None or facts.tree is None:
+        return found
+    inside = facts.tree.within(found.loop.site.file, found.loop.site.line, found.loop.last_line)
+    spent_ms = sum(time_of(facts.tree, inside, in_loss=in_loss).values())
+    return replace(found, spent_ms=spent_ms, stacks=inside.samples) if inside.samples else found
+
+
+def _extra_ms(facts: Facts) -> dict[str, float]:
+    """Return the extra work by phase, ms per step: hooks in the backward, evaluations, lines of the loop."""
+    tree = facts.tree
+    return {} if tree is None else {phase: tree.extra_ms(phase) for phase in tree.root.by_phase}
+
+
+def _collected_ms(facts: Facts) -> float:
+    """Return the collector's time per step that no line asks for."""
+    spent = facts.baseline.gc_ms if facts.baseline is not None else None
+    asked = facts.tree.calls_ms("gc.") if facts.tree is not None else 0.0
+    return max(0.0, (spent or 0.0) - asked)
 
 
 def _compute(trace: Trace | None, parts: dict[Part, float], true_ms: float) -> ComputeFacts:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
 from ..lanes.budget import budget_lines, step_budget
+from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
@@ -35,6 +36,7 @@ from .spans import read_spans
 
 if TYPE_CHECKING:
     from ...model.run import JsonValue, Run
+    from ..lanes.ask import Answers
     from ..lanes.calibrate import Calibration
     from ..lanes.questions import Question
     from ..lanes.reader import Priced
@@ -135,8 +137,19 @@ class GpuReader:
             ),
             after=answers.after if usable else {},
             loop=self.known.loop.loop if self.known.loop is not None else None,
+            **self._by_code(answers, usable=usable),
             view=step_view(trace, self.steps, program),
         )
+
+    def _by_code(self, answers: Answers, *, usable: bool) -> dict[str, Any]:
+        """Return the tree of the step, by the host's time, and its extra work."""
+        tree, true_ms = self.facts.tree, self.facts.true_ms
+        if tree is None:
+            return {}
+        found = answers.results.get(WhatIf.HOST_WORK_GONE) if usable else None
+        price = share_of(tree, found.saves_ms if found is not None else None)
+        whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
+        return {"tree": whole, "extras": extra_nodes(tree, true_ms=true_ms, price=price)}
 
     def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:
         program, true_ms = self.replay.program, self.facts.true_ms

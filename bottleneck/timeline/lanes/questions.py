@@ -90,7 +90,9 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             "replay without compilation in the step and without the kernels that it tries",
         )
     if has[Work.HOST] or has[Work.ASIDE]:
-        aside = program.launch_work == Work.ASIDE
+        # What an evaluation launches goes with it where the stacks show that no training needs it.
+        extra = facts.tree is not None and facts.tree.evaluation_is_extra
+        aside = np.isin(program.launch_work, (Work.ASIDE, Work.HOST) if extra else (Work.ASIDE,))
         yield Question(
             WhatIf.HOST_WORK_GONE,
             Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import CompileFacts, LoaderFacts, OptimizerFacts, Run
+from ...model.run import CompileFacts, LoaderFacts, OptimizerFacts, Run, Stacks
+from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply
 
@@ -36,6 +37,8 @@ class Facts:
     """No unprofiled step time exists; the reading stays at profiled speed."""
     counted: Collection[str] = ()
     """Operators whose FLOPs were counted; empty when none were."""
+    stacks: Stacks | None = None
+    """Samples of the training thread's stack; None where none were taken."""
 
     @cached_property
     def baseline(self) -> Baseline | None:
@@ -43,6 +46,14 @@ class Facts:
         if self.run is None or self.kept is None:
             return None
         return read_baseline(self.run, kept=self.kept, true_ms=self.true_ms)
+
+    @cached_property
+    def tree(self) -> Tree | None:
+        """The step by whose code it is; None where no stacks were sampled."""
+        if self.stacks is None:
+            return None
+        phases = self.baseline.phases_ms if self.baseline is not None else {}
+        return build_tree(self.stacks, true_ms=self.true_ms, phases_ms=phases)
 
     @cached_property
     def supply(self) -> InputSupply | None:
@@ -67,7 +78,9 @@ class Facts:
 
     @property
     def evaluates(self) -> bool:
-        """Every step runs a model without gradients."""
+        """Every step runs a model without gradients, as part of the training."""
+        if self.tree is not None and self.tree.evaluation_is_extra:
+            return False
         return self.baseline is not None and self.baseline.evaluates
 
     @property

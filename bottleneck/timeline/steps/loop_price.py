@@ -41,10 +41,14 @@ class LoopPrice:
     loop: LoopTime
     spent_ms: float
     """Host time per step in the loop and in its share of the backward."""
+    stacks: int = 0
+    """Samples of untraced steps that the time is from; 0: it is from those of the warm-up."""
 
     @property
     def samples(self) -> str:
         """Say what the time was estimated from."""
+        if self.stacks:
+            return f"{self.stacks} samples of the stack"
         ran, taken = sum(self.loop.seen.values()), sum(self.loop.of.values())
         return f"{ran} of {taken} samples of the warm-up"
 

@@ -346,3 +346,39 @@ def test_the_bound_of_a_loop_weighs_more_than_other_bounds() -> None:
 
     assert [fix for fix in order(43.0) if fix in ("FX510", "FX311")] == ["FX510", "FX311"]
     assert [fix for fix in order(30.0) if fix in ("FX510", "FX311")] == ["FX311", "FX510"]
+
+
+def extra(call: str, callee: str, cost: float = 60.0) -> Finding:
+    return finding(
+        "BN904",
+        cost,
+        predicted_step_ms=100.0 - cost,
+        call=call,
+        callee=callee,
+        sites=(SourceSite(file="a.py", line=7),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "callee", "fix"),
+    [
+        ("`gc.collect()`", "gc.collect", "FX505"),
+        ("`test()`", "evaluation", "FX511"),
+        ("`json.dumps()`", "json.dumps", "FX504"),
+        ("`update_average()`", "", "FX504"),
+    ],
+)
+def test_extra_work_is_answered_by_the_fix_made_for_its_call_and_named_by_it(
+    call: str, callee: str, fix: str
+) -> None:
+    context = {"host.rare": "evaluation" if callee == "evaluation" else "none", "gc.ms_per_step": 5.0}
+    everything = answer(WhatIf.HOST_WORK_GONE, 10.0)
+    found = [extra(call, callee), finding("BN901", 90.0)]
+    suggestions = {s.fix: s for s in match(found, context, everything, 100.0)}
+    named = suggestions[fix]
+    assert call in named.title
+    assert named.predicted_ms == pytest.approx(40.0), "its own price, not that of all host work"
+    assert named.site is not None
+    assert named.site.line == 7
+    for other in {"FX504", "FX505", "FX511"} & set(suggestions) - {fix}:
+        assert call not in suggestions[other].title

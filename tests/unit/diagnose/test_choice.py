@@ -64,3 +64,10 @@ def test_without_a_price_in_the_class_the_order_stays() -> None:
 def test_nothing_is_lost() -> None:
     ordered = verdicts_own_first((CHEAPER, WORKERS, COMPILE), INPUT, ALL)
     assert {s.fix for s in ordered} == {"FX101", "FX107", "FX414"}
+
+
+def test_what_names_a_call_stands_before_general_fixes_unless_they_save_twice_as_much() -> None:
+    named = suggestion("FX504", "BN904", 60.0)
+    for other, expected in ((40.0, "FX504"), (10.0, "FX101")):
+        general = suggestion("FX101", "BN101", other)
+        assert first(general, named) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-NAMES = ("bottleneck-sampler", "bottleneck-loop-lines")
+NAMES = ("bottleneck-sampler", "bottleneck-loop-lines", "bottleneck-stacks")
 
 
 def wait_for_samplers() -> None:

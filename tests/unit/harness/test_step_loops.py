@@ -174,3 +174,28 @@ def test_samples_outside_the_loop_count_towards_its_share():
 def test_source_that_cannot_be_read_has_no_loops(text):
     name = _source("broken.py", text)
     assert find_loops({("sampled forward", ((name, 2, "f"),)): 9}, updates=[]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "carried"),
+    [
+        ("total = total + loss_of(item)", False),
+        ("total = loss_of(item) + total", False),
+        ("total = total + loss_of(total)", True),
+        ("state = cell(item) + 0 * state.mean()", True),
+        ("state = 2 * state", True),
+    ],
+)
+def test_a_sum_is_one_however_it_is_written(line, carried):
+    name = _source(
+        f"sum-{abs(hash(line))}.py",
+        f"""\
+        for batch in loader:
+            total = state = 0
+            for item in batch:
+                {line}
+            optimizer.step()
+        """,
+    )
+    found = _loops(_chain((name, line)), update=(name, "optimizer.step"))
+    assert found == [(_line(name, "for item in"), carried)]

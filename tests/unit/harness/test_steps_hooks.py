@@ -218,6 +218,7 @@ def make_capture(folder: Path, **wishes: Any) -> tuple[Capture, Store]:
         store,
         Progress(quiet=True),
         horizon=Horizon(),
+        clock=PhaseClock(),
         notes=NoteBook(PhaseClock(), list),
         found_sync=lambda: None,
         at_trace_end=lambda: None,
@@ -244,7 +245,7 @@ def test_a_failing_profiler_costs_only_the_trace(
 
     capture, store = make_capture(tmp_path)
     monkeypatch.setattr(TraceSession, broken, fail)
-    drive(capture, 300)
+    drive(capture, 700)
     assert capture.done
     assert store.run.artefacts["trace"].status == "failed"
     assert "not in the mood" in (store.run.artefacts["trace"].reason or "")
@@ -264,7 +265,7 @@ def test_a_trace_that_has_no_place_costs_only_the_trace(
 
     capture, store = make_capture(tmp_path)
     monkeypatch.setattr(Store, "write_trace_path", full)
-    drive(capture, 300)
+    drive(capture, 700)
     assert capture.done
     assert "No space left" in (store.run.artefacts["trace"].reason or "")
     assert not torch_private.profiler_running()
@@ -432,7 +433,7 @@ def test_steps_that_the_profiler_may_have_slowed_do_not_count(
 
 def test_the_baseline_goes_on_after_the_captures_in_steps_of_their_own(tmp_path: Path) -> None:
     capture, store = make_capture(tmp_path)
-    drive(capture, 300)
+    drive(capture, 700)
     baseline, after = store.run.window("baseline"), store.run.window("after")
     assert baseline is not None
     assert after is not None
@@ -446,9 +447,54 @@ def test_the_baseline_goes_on_after_the_captures_in_steps_of_their_own(tmp_path:
 
 def test_where_the_number_of_steps_was_asked_for_no_others_count(tmp_path: Path) -> None:
     capture, store = make_capture(tmp_path, baseline_steps=12)
-    drive(capture, 60)
+    drive(capture, 400)
     assert capture.done
     baseline, after = store.run.window("baseline"), store.run.window("after")
     assert baseline is not None
     assert after is not None
     assert (len(baseline.steps.wall_ms), len(after.steps.wall_ms), baseline.stretches) == (12, 5, [])
+
+
+def test_stacks_are_sampled_outside_every_window_that_is_timed(tmp_path: Path) -> None:
+    capture, store = make_capture(tmp_path)
+    sampled, open_windows = [], set()
+    for i in range(700):
+        if capture.stacks.sampler is not None:
+            sampled.append(i)
+            open_windows.add(capture.stage)
+        capture.cut(Row(index=i, start_ns=i, wall_ms=5.0), learned=True)
+    assert capture.done
+    assert open_windows == {"stacks"}
+    assert capture.stacks.sampler is None
+    timed = {index for window in store.run.windows for index in window.steps.index}
+    assert not timed & set(sampled)
+    assert min(sampled) < max(timed) < max(sampled), "some before the last stretch, more behind it"
+    assert store.run.artefacts["stacks"].status == "ok"
+
+
+def test_a_script_that_ends_while_stacks_are_sampled_keeps_them(tmp_path: Path) -> None:
+    capture, store = make_capture(tmp_path)
+    step = 0
+    while capture.stacks.sampler is None:
+        capture.cut(Row(index=step, start_ns=step, wall_ms=5.0), learned=True)
+        step += 1
+    capture.cut(Row(index=step, start_ns=step, wall_ms=5.0), learned=True)
+    capture.finish(last=None, learned=True, reason="the script ended")
+    assert capture.stacks.sampler is None
+    assert store.run.artefacts["stacks"].status == "ok"
+    assert (store.working / "stacks.json").is_file()
+
+
+def test_a_sampler_that_fails_costs_only_the_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("no more threads")
+
+    capture, store = make_capture(tmp_path)
+    monkeypatch.setattr("torch_bottleneck.harness.lines.stack_sampler.StackSampler.begin", fail)
+    drive(capture, 700)
+    assert capture.done
+    assert store.run.artefacts["stacks"].status == "failed"
+    assert "no more threads" in (store.run.artefacts["stacks"].reason or "")
+    after = store.run.window("after")
+    assert after is not None
+    assert after.status == "ok"

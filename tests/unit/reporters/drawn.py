@@ -18,7 +18,7 @@ from torch_bottleneck.model.memory import (
     MemoryShare,
     MemorySummary,
 )
-from torch_bottleneck.model.view import Lane, LoaderRow, Span, StepTimeline, WindowSteps
+from torch_bottleneck.model.view import CodeNode, Lane, LoaderRow, Span, StepTimeline, WindowSteps
 from torch_bottleneck.model.work import BreakRow, CompileSummary, ComputeFacts, MathRow, RecompileRow
 
 MIB = 1 << 20
@@ -106,6 +106,42 @@ def _memory() -> MemorySummary:
     )
 
 
+def _tree() -> CodeNode:
+    count = CodeNode(
+        name="torch.histc()", role="extra", ms=8.0, share=0.0915, file="/home/me/train.py", line=20
+    )
+    return CodeNode(
+        name="step",
+        role="step",
+        ms=87.4,
+        share=1.0,
+        children=(
+            CodeNode(
+                name="loss.backward()",
+                role="backward",
+                ms=40.0,
+                share=0.4577,
+                price_ms=40.0,
+                file="/home/me/train.py",
+                line=61,
+                function="main",
+                children=(count,),
+            ),
+            CodeNode(
+                name="evaluate()",
+                role="extra",
+                ms=30.0,
+                share=0.3432,
+                price_ms=29.0,
+                bound=True,
+                file="/home/me/train.py",
+                line=70,
+                function="main",
+            ),
+        ),
+    )
+
+
 def drawn() -> Diagnosis:
     """The sample run with step times, a timeline, memory, compiler and loader facts."""
     return msgspec.structs.replace(
@@ -124,6 +160,7 @@ def drawn() -> Diagnosis:
             WindowSteps(name="memory", status="absent", reason="--no-memory"),
         ),
         timeline=_timeline(),
+        tree=_tree(),
         loaders=(
             LoaderRow(
                 cls="DataLoader",

@@ -1,0 +1,155 @@
+"""What a frame is calling: the words of the user's source, and the library function behind them.
+
+In: a code object and the instruction that runs. Out: `Place`, its line, the call as written there, the
+name of what is called, and the loops around it. Source is read when all has been captured.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .sites import is_library
+from .step_loops import loops_around
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+__all__ = ["Place", "Position", "call_at", "name_of", "place_of", "position_of"]
+
+_LONGEST = 60
+_INSTRUCTION_BYTES = 2
+
+
+Position = tuple[int, "int | None", "int | None", "int | None"]
+"""Line, last line, first and last column."""
+
+
+class Place(NamedTuple):
+    """Where a frame of the user's stands."""
+
+    line: int
+    call: str
+    """As written, `gc.collect()` or `table.iloc[i]`; empty where the source does not tell."""
+    callee: str
+    """`module.name` of the library function that is called; empty if it is the user's own or not known."""
+    loops: tuple[tuple[int, int], ...]
+    """First and last line of the loops around it in its function, the outermost first."""
+
+
+def place_of(code: CodeType, instruction: int, namespace: dict[str, Any]) -> Place:
+    """Return where a frame stands.
+
+    Args:
+        code: the frame's.
+        instruction: its `f_lasti`.
+        namespace: the globals that names of the call are looked up in.
+    """
+    position = position_of(code, instruction)
+    line = position[0]
+    call, callee = call_at(code.co_filename, position, namespace)
+    return Place(line, call, callee, loops_around(code.co_filename, line, since=code.co_firstlineno))
+
+
+def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[str, str]:
+    """Return the call at a position, and what is called in a library."""
+    node = _node_at(file, position)
+    if node is None:
+        return "", ""
+    if not isinstance(node, ast.Call):
+        text = ast.unparse(node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            # What the name stood for is freed: often the whole graph of the step before.
+            text = f"{text} = ..."
+        return (text, "") if len(text) <= _LONGEST else ("", "")
+    called = _called(node.func, namespace)
+    text = ast.unparse(node.func)
+    if isinstance(node.func, ast.Name) and called and not called.startswith("builtins."):
+        text = called
+    return (f"{text}()" if len(text) <= _LONGEST else ""), called
+
+
+def name_of(code: CodeType, namespace: dict[str, Any]) -> str:
+    """Return `module.name` of a function, by its frame."""
+    # Python 3.10 does not tell the class of a method.
+    name = getattr(code, "co_qualname", code.co_name)
+    return f"{namespace.get('__name__', '')}.{name}".replace(".<locals>", "")
+
+
+def position_of(code: CodeType, instruction: int) -> Position:
+    """Return what part of the source an instruction (`f_lasti`) was made of."""
+    first = code.co_firstlineno
+    if sys.version_info >= (3, 11):
+        positions = _positions(code)
+        at = instruction // _INSTRUCTION_BYTES
+        line, end_line, column, end_column = positions[at] if 0 <= at < len(positions) else (None,) * 4
+        return (line or first), end_line, column, end_column
+    line = next((row for begin, end, row in code.co_lines() if begin <= instruction < end), None)
+    return (line or first), None, None, None
+
+
+@lru_cache(maxsize=512)
+def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
+    return list(code.co_positions())  # type: ignore[attr-defined, unused-ignore]
+
+
+def _node_at(file: str, position: Position) -> ast.expr | None:
+    line, end_line, column, end_column = position
+    found = _expressions(file)
+    if end_column is None or column is None:
+        # Lines alone (Python 3.10): certain where the line holds one call that is inside no other.
+        calls = [node for node in found.get(("line", line), []) if isinstance(node, ast.Call)]
+        return calls[0] if calls else None
+    begin = (line, column)
+    ending = found.get((end_line, end_column), [])
+    exact = [node for node in ending if (node.lineno, node.col_offset) == begin]
+    # Of a chain over several lines the interpreter gives the beginning of its last link.
+    calls = [n for n in ending if isinstance(n, ast.Call) and (n.lineno, n.col_offset) < begin]
+    node = exact[0] if exact else calls[-1] if calls else None
+    return node.iter if isinstance(node, ast.For) else node
+
+
+@lru_cache(maxsize=64)
+def _expressions(file: str) -> dict[tuple[Any, Any], list[ast.expr | ast.For]]:
+    """Return the expressions and loops of a file by where they end, and by line; outer ones first."""
+    out: dict[tuple[Any, Any], list[ast.expr | ast.For]] = {}
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return out
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.expr, ast.For)):
+            out.setdefault((node.end_lineno, node.end_col_offset), []).append(node)
+            out.setdefault(("line", node.lineno), []).append(node)
+    return out
+
+
+def _called(function: ast.expr, namespace: dict[str, Any]) -> str:
+    """Return `module.name` of what a dotted name means, if that is a library's."""
+    names: list[str] = []
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    if not isinstance(function, ast.Name):
+        return ""
+    builtins = namespace.get("__builtins__")
+    found: Any = namespace.get(function.id)
+    if found is None and not names:
+        names_of = builtins if isinstance(builtins, dict) else getattr(builtins, "__dict__", {})
+        return f"builtins.{function.id}" if function.id in names_of else ""
+    owner = getattr(found, "__name__", "") if isinstance(found, type(sys)) else ""
+    for name in reversed(names):
+        if not isinstance(found, type(sys)):
+            break
+        # Only attributes of modules: others may compute something when they are asked.
+        owner, found = found.__name__, vars(found).get(name)
+    module = getattr(found, "__module__", None) if not isinstance(found, type(sys)) else None
+    known = sys.modules.get(module or owner)
+    file = getattr(known, "__file__", None)
+    if known is None or (file is not None and not is_library(file)):
+        return ""
+    own = getattr(found, "__qualname__", None) or ".".join(reversed(names))
+    return f"{module or owner}.{own}" if (module or owner) and own else ""

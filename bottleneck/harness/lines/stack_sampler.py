@@ -1,0 +1,227 @@
+"""Whose code the step runs: the stack of the training thread, a thousand times a second, in untraced steps.
+
+In: the training thread, and the clock of its phases. Out: `Stacks`: each sample with the time that it
+stands for, the step, the phase, and the phase that had ended before it.
+
+A sample stands for the time since the one before: a call that keeps the interpreter lock (`gc.collect()`,
+`json.dumps`) lets no other thread look until it has returned, and is then still the call that runs. With
+plain counts it would be one sample of 160 ms.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...clocks import perf_counter_ns, sleep
+from ...model.run import StackFrame, Stacks
+from .calls import name_of, place_of
+from .sites import is_library
+from .switching import short_switches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType, FrameType
+
+    from ..windows.phases import PhaseClock
+
+__all__ = ["StackSampler"]
+
+INTERVAL_SECONDS = 0.001
+MOST_SAMPLES = 20_000
+ENDING_SECONDS = 2.0
+_OURS = __name__.partition(".")[0]
+_ANCHORS = ("forward", "backward", "optimizer")
+"""Phases whose beginnings are noted with their stack: they tell what stands before and behind them."""
+_NOTED = 4
+"""A step may hold several updates, as that of a GAN does."""
+_DIVIDES = (*_ANCHORS, "data")
+"""Phases that say, when they have ended, in which part of the step the thread is."""
+
+_Stack = tuple[tuple[int, int], ...]
+"""(identity of the code, instruction) of each frame, the innermost first."""
+_DEEPEST = 64
+"""Phases that are looked at for the innermost open one."""
+
+
+class StackSampler:
+    """Samples one thread between `begin` and `stop`, once or several times."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self._rows: list[tuple[int, int, _Stack, str]] = []
+        """When, for how many ns, where; and the phase that begins, of an anchor."""
+        self._codes: dict[int, tuple[CodeType, dict[str, Any]]] = {}
+        self._noted: dict[str, int] = {}
+        self._log: list[tuple[str, int, int]] = []
+        self._wanted = False
+        self._sampler: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Look at the calling thread from now on."""
+        self._clock.log = []
+        self._wanted = True
+        self._sampler = threading.Thread(
+            target=self._sample, args=(threading.get_ident(),), name="bottleneck-stacks", daemon=True
+        )
+        self._sampler.start()
+
+    def note(self, phase: str) -> None:
+        """A phase begins on the training thread."""
+        if self._wanted and phase in _ANCHORS and self._noted.get(phase, 0) < _NOTED:
+            self._noted[phase] = self._noted.get(phase, 0) + 1
+            self._rows.append((perf_counter_ns(), 0, self._stack(sys._getframe(1)), phase))
+
+    def stop(self) -> None:
+        """Look no more, until another `begin`."""
+        self._wanted = False
+        if self._sampler is not None:
+            self._sampler.join(ENDING_SECONDS)
+            self._sampler = None
+        self._log += self._clock.log or []
+        self._clock.log = None
+
+    def seen(self, steps: Sequence[tuple[int, int]]) -> Stacks:
+        """Return what was seen in these steps.
+
+        Args:
+            steps: begin and end of each, in ns of perf_counter, in order.
+        """
+        phases = _Phases(self._log)
+        frames: dict[StackFrame, int] = {}
+        chains: dict[tuple[int, ...], int] = {}
+        known: dict[_Stack, int] = {}
+        out: list[tuple[int, int, int, int, int, int]] = []
+        names: dict[str, int] = {"": 0}
+        begins = [begin for begin, _ in steps]
+        for when, for_ns, stack, anchor in sorted(self._rows, key=lambda row: row[0]):
+            step = bisect_right(begins, when) - 1
+            if step < 0 or when > steps[step][1]:
+                continue
+            if stack not in known:
+                chain = tuple(frames.setdefault(frame, len(frames)) for frame in self._chain(stack))
+                known[stack] = chains.setdefault(chain, len(chains))
+            inside, before = phases.at(when)
+            inside = anchor or inside
+            phase, after = (names.setdefault(name, len(names)) for name in (inside, before))
+            out.append((step, known[stack], phase, after, for_ns // 1000, int(not anchor)))
+        columns = list(zip(*out, strict=True)) or [()] * 6
+        return Stacks(
+            frames=list(frames),
+            stacks=[list(chain) for chain in chains],
+            phases=list(names),
+            step_ms=[round((end - begin) / 1e6, 3) for begin, end in steps],
+            step=list(columns[0]),
+            stack=list(columns[1]),
+            phase=list(columns[2]),
+            after=list(columns[3]),
+            us=list(columns[4]),
+            counts=list(columns[5]),
+        )
+
+    def abandon(self) -> None:
+        """What was seen is not wanted."""
+        self.stop()
+        self._log, self._rows, self._codes = [], [], {}
+
+    # -- the other thread ------------------------------------------------------------------------
+
+    def _sample(self, thread: int) -> None:
+        own = threading.get_ident()
+        with short_switches():
+            before = perf_counter_ns()
+            while self._wanted and len(self._rows) < MOST_SAMPLES:
+                sleep(INTERVAL_SECONDS)
+                now = perf_counter_ns()
+                stack = self._look(thread, own)
+                if stack is None:
+                    break
+                self._rows.append((now, now - before, stack, ""))
+                before = now
+
+    def _look(self, thread: int, own: int) -> _Stack | None:
+        """Return the stack of the thread; a function of its own, which keeps no frame alive."""
+        frames = sys._current_frames()
+        if thread not in frames:
+            return None
+        stack = self._stack(frames.pop(thread))
+        if "backward" in self._clock.open_phases:
+            # Hooks run on the device's thread of autograd, which no Python has started.
+            for ident, frame in frames.items():
+                if ident != own and self._is_engine(frame):
+                    stack = self._stack(frame) + stack
+        return stack
+
+    @staticmethod
+    def _is_engine(frame: FrameType) -> bool:
+        while frame.f_back is not None:
+            frame = frame.f_back
+        return frame.f_code.co_name not in ("_bootstrap", "<module>")
+
+    def _stack(self, frame: FrameType | None) -> _Stack:
+        out = []
+        codes = self._codes
+        while frame is not None:
+            code = frame.f_code
+            key = id(code)
+            if key not in codes:
+                codes[key] = (code, frame.f_globals)
+            out.append((key, frame.f_lasti))
+            frame = frame.f_back
+        return tuple(out)
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    def _chain(self, stack: _Stack) -> list[StackFrame]:
+        """Return the frames of the user's, the outermost first, each with what it calls in a library."""
+        out: list[StackFrame] = []
+        above = ""
+        for key, instruction in reversed(stack):
+            code, namespace = self._codes[key]
+            if is_library(code.co_filename):
+                name = name_of(code, namespace)
+                if name.startswith(f"{_OURS}."):
+                    continue
+                above = name
+                if out and not out[-1].callee:
+                    out[-1] = msgspec.structs.replace(out[-1], callee=name)
+                continue
+            place = place_of(code, instruction, namespace)
+            out.append(
+                StackFrame(
+                    file=code.co_filename,
+                    line=place.line,
+                    function=code.co_name,
+                    call=place.call,
+                    callee=place.callee,
+                    via=above,
+                    loops=place.loops,
+                )
+            )
+            above = ""
+        return out
+
+
+class _Phases:
+    """What the clock's log says of a moment."""
+
+    def __init__(self, log: list[tuple[str, int, int]]) -> None:
+        self._log = sorted(log, key=lambda entry: (entry[1], -entry[2]))
+        self._begins = [begin for _, begin, _ in self._log]
+        ended = sorted((end, name) for name, _, end in log if name in _DIVIDES)
+        self._ends = [end for end, _ in ended]
+        self._ended = [name for _, name in ended]
+
+    def at(self, when: int) -> tuple[str, str]:
+        """Return the innermost phase that is open, and the last that has ended."""
+        k = bisect_right(self._ends, when) - 1
+        before = self._ended[k] if k >= 0 else ""
+        # Phases nest a few deep: the innermost open one is among the last that began.
+        for name, begin, end in reversed(self._log[: bisect_right(self._begins, when)][-_DEEPEST:]):
+            if begin <= when < end:
+                return name, before
+        return "", before

@@ -1,0 +1,236 @@
+"""What each part of the user's code costs: the tree of the step, with what the replay says of each.
+
+In: the tree, a program, the replay. Out: `CodeNode`s, and the edit that leaves out a branch. Without a
+GPU a branch is host work of the phases that it was sampled in, taken out of each in proportion. What
+records a graph takes its part of the backward along: that of the operators behind the forward for a line
+of the loss, that of those in the forward for a line of the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ...model.view import CodeNode, Role
+from ..steps.supply import training_loader
+from ..trace.dialect import Kind
+from .replay import Edit
+
+if TYPE_CHECKING:
+    from ...model.run import LoaderFacts, Production
+    from ..trace.table import Trace
+    from ..whose.tree import Branch, Tree
+    from .program import Program
+
+__all__ = ["Pricer", "code_tree", "extra_nodes", "recorded_in_loss", "share_of", "time_of", "without"]
+
+_LEAST_SHARE = 0.01
+_MOST_NODES = 200
+_ONE_CALL = 0.8
+"""Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
+_LOADER = "torch.utils.data."
+_NODE = re.compile(r"^autograd::engine::evaluate_function")
+
+Pricer = Callable[["Branch"], "tuple[float, bool] | None"]
+"""Returns what the step saves without a branch, ms, and whether that is a bound; None if unknown."""
+
+
+def recorded_in_loss(trace: Trace | None) -> float | None:
+    """Return the share of the backward that belongs to operators outside the forward; None if not known."""
+    if trace is None:
+        return None
+    ops = trace.rows(Kind.OP)
+    ops = ops[trace.sequence[ops] >= 0]
+    is_node = trace.named(_NODE, ops)
+    nodes, others = ops[is_node], ops[~is_node]
+    others = others[~trace.inside(others, nodes)]
+    labels = trace.rows(Kind.ANNOTATION, named="forward")
+    if not len(nodes) or not len(others) or not len(labels):
+        return None
+    # Of operators with one number the last one has recorded the node.
+    recorder = dict(zip(trace.sequence[others].tolist(), trace.inside(others, labels).tolist(), strict=True))
+    spent = {True: 0, False: 0}
+    for number, ns in zip(trace.sequence[nodes].tolist(), trace.dur_ns[nodes].tolist(), strict=True):
+        if number in recorder:
+            spent[recorder[number]] += ns
+    total = sum(spent.values())
+    return spent[False] / total if total else None
+
+
+def without(program: Program, tree: Tree, branch: Branch, *, in_loss: float | None) -> Edit:
+    """Return the edit in which a branch does not run (runs without a GPU).
+
+    Args:
+        program: of the typical step, an event per phase.
+        tree: that the branch is from.
+        branch: what does not run.
+        in_loss: from `recorded_in_loss`; None: the backward stays.
+    """
+    spent = time_of(tree, branch, in_loss=in_loss)
+    gone = np.zeros_like(program.work)
+    for k, phase in enumerate(program.phases):
+        total = float(program.work[k].sum())
+        if total > 0 and phase in spent:
+            gone[k] = program.work[k] * min(1.0, spent[phase] * 1e6 / total)
+    return Edit(gone=gone)
+
+
+def time_of(tree: Tree, branch: Branch, *, in_loss: float | None) -> dict[str, float]:
+    """Return the time of a branch by phase, with its part of the backward, ms per step; see `without`."""
+    spent = dict(branch.by_phase)
+    if in_loss is not None:
+        shares: dict[Role, float] = {"loss": in_loss, "forward": 1.0 - in_loss}
+        backward = tree.root.ms.get(("backward", "backward"), 0.0)
+        whole = tree.root.by_role
+        for role, ms in branch.by_role.items():
+            if role in shares and whole.get(role, 0.0) > 0:
+                spent["backward"] = spent.get("backward", 0.0) + backward * shares[role] * ms / whole[role]
+    return spent
+
+
+def share_of(tree: Tree, saves_ms: float | None) -> Pricer:
+    """Return what prices extra work by its share of what all of it costs (runs with a GPU).
+
+    The samples are the host's time, and what a line launches may run long after it: only the step without
+    all that stands behind the update and without evaluations can be replayed. What a hook in the backward
+    or a line before the update costs is not known.
+
+    Args:
+        tree: of the step.
+        saves_ms: what the step saves without all of it; None if not known.
+    """
+
+    def ms_of(branch: Branch) -> float:
+        return sum(branch.ms.get((phase, "extra"), 0.0) for phase in ("", "evaluation", "data"))
+
+    whole = ms_of(tree.root)
+
+    def price(branch: Branch) -> tuple[float, bool] | None:
+        mine = ms_of(branch)
+        if saves_ms is None or whole <= 0 or mine < _ONE_CALL * branch.total_ms:
+            return None
+        return saves_ms * mine / whole, True
+
+    return price
+
+
+def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[LoaderFacts] = ()) -> CodeNode:
+    """Return the tree for reports, priced, without what is below 1 % of the step.
+
+    Args:
+        tree: of the step.
+        true_ms: the step.
+        price: of a branch.
+        loaders: the wait for the one that feeds the training goes on to the lines of its workers.
+    """
+    left = [_MOST_NODES - 1]
+    root = CodeNode(
+        name="step",
+        role="step",
+        ms=true_ms,
+        share=1.0,
+        samples=tree.root.samples,
+        children=_children(tree.root, true_ms, price, left),
+    )
+    waits = [node for node in _walk(root) if node.callee.startswith(_LOADER) and node.role == "input"]
+    made = training_loader(loaders)
+    if not waits or made is None or made.production is None or made.production.where != "workers":
+        return root
+    wait = max(waits, key=lambda node: node.ms)
+    return _replaced(root, wait, _in_workers(wait, made.production, true_ms))
+
+
+def _walk(node: CodeNode) -> Iterator[CodeNode]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def _replaced(node: CodeNode, old: CodeNode, new: CodeNode) -> CodeNode:
+    if node is old:
+        return new
+    children = tuple(_replaced(child, old, new) for child in node.children)
+    return msgspec.structs.replace(node, children=children)
+
+
+def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeNode:
+    """Return the wait for a batch with the lines that its workers make it in.
+
+    While the step waits, its length is that of production: a line that takes half of a batch's production
+    takes half of the step, until nothing is waited for.
+    """
+    total = sum(item.count for item in production.sites)
+    children = tuple(
+        CodeNode(
+            name=item.call or item.site.function,
+            role="input",
+            ms=wait.ms * item.count / total,
+            share=wait.share * item.count / total,
+            price_ms=min(wait.ms, true_ms * item.count / total),
+            samples=item.count,
+            file=item.site.file,
+            line=item.site.line,
+            function=item.site.function,
+            call=item.call,
+        )
+        for item in production.sites
+        if item.count >= _LEAST_SHARE * total
+    )
+    return msgspec.structs.replace(wait, children=children)
+
+
+def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode, ...]:
+    """Return the extra work of the step, the most expensive first, each with what it consists of."""
+    left = [_MOST_NODES]
+    return tuple(
+        _node(branch, true_ms, price, left)
+        for branch in tree.extras()
+        if branch.total_ms >= _LEAST_SHARE * true_ms
+    )
+
+
+def _children(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> tuple[CodeNode, ...]:
+    out = []
+    for child in branch.branches():
+        if child.total_ms >= _LEAST_SHARE * true_ms and left[0] > 0:
+            left[0] -= 1
+            out.append(_node(child, true_ms, price, left))
+    return tuple(out)
+
+
+def _node(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> CodeNode:
+    below = branch.branches()
+    if below and below[0].frame is not None and branch.frame is not None:
+        same = (below[0].frame.file, below[0].frame.function) == (branch.frame.file, branch.frame.function)
+        if same and below[0].total_ms >= _ONE_CALL * branch.total_ms:
+            # A loop of one line, with what its head takes.
+            inner, of_loop = below[0], branch
+            return _made(inner, of_loop, true_ms, price, _children(inner, true_ms, price, left))
+    return _made(branch, branch, true_ms, price, _children(branch, true_ms, price, left))
+
+
+def _made(
+    named: Branch, priced: Branch, true_ms: float, price: Pricer, children: tuple[CodeNode, ...]
+) -> CodeNode:
+    frame = named.frame
+    assert frame is not None
+    found = price(priced)
+    return CodeNode(
+        name=named.call or frame.function,
+        role=priced.role,
+        ms=priced.total_ms,
+        share=priced.total_ms / true_ms,
+        price_ms=None if found is None else found[0],
+        bound=found is not None and found[1],
+        samples=priced.samples,
+        file=frame.file,
+        line=frame.line,
+        function=frame.function,
+        call=named.call,
+        callee="evaluation" if priced.evaluates else named.callee,
+        children=children,
+    )

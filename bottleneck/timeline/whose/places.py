@@ -1,0 +1,130 @@
+"""What each sampled stack does for the step: input, forward, loss, backward, update, or none of these.
+
+In: `Stacks`. Out: the role of each sample. A phase tells most of it. For what lies outside the phases, the
+line does: in the function where a stack parts from those of forward and update, it stands above or below
+them. Where no line tells (a trainer's callbacks), the phase that had ended last does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...model.run import StackFrame, Stacks
+from ...model.view import Role
+
+__all__ = ["Chain", "Roles", "order"]
+
+Chain = tuple[StackFrame, ...]
+_Place = Literal["before", "loss", "gradients", "after"]
+_OF_PHASE: dict[str, Role] = {
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "update",
+    "zero_grad": "update",
+    "h2d": "input",
+}
+_OF_PLACE: dict[str, Role] = {"before": "input", "loss": "loss", "gradients": "extra", "after": "extra"}
+_HOOKS = ("torch.autograd.graph.", "torch.utils.hooks.")
+"""Modules whose functions call hooks of the user's in the backward; those that call code which the
+backward itself consists of are others (torch.autograd.function, torch.utils.checkpoint)."""
+_SCHEDULERS = "torch.optim."
+_ASIDE = (
+    "gc", "json", "pickle", "csv", "logging", "copy", "shutil", "subprocess", "sqlite3",
+    "torch.serialization", "torch.cuda.memory", "torch.utils.tensorboard", "tensorboardX", "wandb",
+    "mlflow", "matplotlib", "tqdm", "builtins.print",
+)  # fmt: skip
+"""Modules whose functions make neither a batch nor a loss, wherever in the loop they are called."""
+
+
+def order(here: Chain, there: Chain) -> int:
+    """Return -1 where `here` stands above `there` in the function where they part, 1 below, 0 if unknown."""
+    for one, other in zip(here, there, strict=False):
+        if (one.file, one.function) != (other.file, other.function):
+            return 0
+        if one.line != other.line:
+            return 1 if one.line > other.line else -1
+    return 0
+
+
+def _on_one_line(here: Chain, there: Chain) -> bool:
+    """Return whether a stack stands on the line of an anchor: Python around the call itself."""
+    return len(here) == len(there) and all(
+        (one.file, one.line) == (other.file, other.line) for one, other in zip(here, there, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchors:
+    """Stacks with which phases began."""
+
+    forward: tuple[Chain, ...]
+    backward: tuple[Chain, ...]
+    update: tuple[Chain, ...]
+
+
+class Roles:
+    """The role of samples, by their stack and phases."""
+
+    def __init__(self, stacks: Stacks, chains: Sequence[Chain]) -> None:
+        """Learn where forward, backward and update stand.
+
+        Args:
+            stacks: the samples.
+            chains: its stacks, as frames.
+        """
+        begun: dict[str, dict[Chain, None]] = {}
+        for stack, phase, counts in zip(stacks.stack, stacks.phase, stacks.counts, strict=True):
+            if not counts:
+                begun.setdefault(stacks.phases[phase], {})[chains[stack]] = None
+        self._at = _Anchors(*(tuple(begun.get(name, ())) for name in ("forward", "backward", "optimizer")))
+        self.training = (*self._at.backward, *self._at.update)
+        """Stacks that every loop of the training holds: over steps, over micro-batches."""
+
+    def of(self, chain: Chain, phase: str, after: str) -> Role:
+        """Return the role of a sample.
+
+        Args:
+            chain: its stack.
+            phase: the innermost phase that was open; empty outside of all.
+            after: the last that had ended.
+        """
+        called = chain[-1].callee if chain else ""
+        if phase == "backward" and any(frame.via.startswith(_HOOKS) for frame in chain):
+            return "extra"
+        if phase not in ("", "evaluation", "data", "forward"):
+            return _OF_PHASE.get(phase, "extra")
+        if phase != "data" and called.startswith(_ASIDE):
+            return "extra"
+        if phase == "data":
+            return "input"
+        if phase == "" and any(_on_one_line(chain, there) for there in self._at.update):
+            return "update"
+        if phase == "" and any(_on_one_line(chain, there) for there in self._at.backward):
+            return "backward"
+        place = self._place(chain, after)
+        if phase == "forward":
+            # A model that is called behind the update with gradients on trains nothing by it.
+            return "extra" if place == "after" and self._is_told(chain) else "forward"
+        if phase == "evaluation":
+            return "extra" if place == "after" else "no-grad forward"
+        return "update" if called.startswith(_SCHEDULERS) else _OF_PLACE[place]
+
+    def _is_told(self, chain: Chain) -> bool:
+        return any(order(chain, there) > 0 for there in self._at.update)
+
+    def _place(self, chain: Chain, after: str) -> _Place:
+        forward = {order(chain, there) for there in self._at.forward} - {0}
+        backward = {order(chain, there) for there in self._at.backward} - {0}
+        update = {order(chain, there) for there in self._at.update} - {0}
+        if update == {1}:
+            return "after"
+        if forward == {-1}:
+            return "before"
+        if forward and update:
+            return "gradients" if backward == {1} else "loss"
+        by_time: dict[str, _Place] = {"optimizer": "after", "backward": "gradients", "forward": "loss"}
+        place = by_time.get(after, "before")
+        # The line of the forward makes its arguments first.
+        return "before" if place == "after" and update == {-1} else place

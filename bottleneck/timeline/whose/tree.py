@@ -1,0 +1,286 @@
+"""The step as a tree: its lines by the user's functions, with the time and the role of each.
+
+In: `Stacks`, the true step and its phases. Out: `Tree`. Each phase is scaled to its time in the steps that
+were timed with nothing attached, and the whole to the true step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from ...model.run import StackFrame, Stacks
+from ...model.view import Role
+from .places import Chain, Roles
+
+__all__ = ["Branch", "Tree", "build_tree"]
+
+_FAR_LONGER = 2.0
+"""Times the median step: such a step holds something that the others lack."""
+_RARE = 1 / 3
+"""More such steps are no exceptions."""
+_ALL = 0.98
+"""Share of the time in one line that makes it the way to the loop of steps, not a part of it."""
+_SURE = 0.01
+"""Share of the samples below which a phase was sampled too seldom to be brought to its true time."""
+_MOSTLY = 0.9
+"""Share of a branch that is extra work where the branch as a whole is."""
+
+_Key = tuple[str, int, str, str]
+
+
+@dataclass(slots=True)
+class Branch:
+    """A line of the user's, or a loop, with all that runs below it."""
+
+    frame: StackFrame | None = None
+    """None for the step itself."""
+    ms: dict[tuple[str, Role], float] = field(default_factory=dict)
+    """Per step, by phase (empty outside of all) and role."""
+    samples: int = 0
+    calls: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Time by call and what it calls, as the source and the stack name them."""
+    children: dict[_Key, Branch] = field(default_factory=dict)
+
+    @property
+    def total_ms(self) -> float:
+        """Time per step."""
+        return sum(self.ms.values())
+
+    @property
+    def role(self) -> Role:
+        """That of most of its time."""
+        return max(self.by_role, key=lambda role: self.by_role[role], default="extra")
+
+    @property
+    def by_role(self) -> dict[Role, float]:
+        """Time per step by role."""
+        out: dict[Role, float] = {}
+        for (_, role), ms in self.ms.items():
+            out[role] = out.get(role, 0.0) + ms
+        return out
+
+    @property
+    def by_phase(self) -> dict[str, float]:
+        """Time per step by phase."""
+        out: dict[str, float] = {}
+        for (phase, _), ms in self.ms.items():
+            out[phase] = out.get(phase, 0.0) + ms
+        return out
+
+    @property
+    def call(self) -> str:
+        """The call of most of its time; empty if not known."""
+        return max(self.calls, key=lambda call: self.calls[call], default=("", ""))[0]
+
+    @property
+    def callee(self) -> str:
+        """What that call calls in a library."""
+        return max(self.calls, key=lambda call: self.calls[call], default=("", ""))[1]
+
+    @property
+    def evaluates(self) -> bool:
+        """Most of it is a model without gradients, with the batches that it gets."""
+        phases = self.by_phase
+        return phases.get("evaluation", 0.0) > 0.5 * (self.total_ms - phases.get("data", 0.0))
+
+    def branches(self) -> list[Branch]:
+        """Return what is below it, the longest first."""
+        return sorted(self.children.values(), key=lambda branch: -branch.total_ms)
+
+    def walk(self) -> Iterator[Branch]:
+        """Yield this one and all below."""
+        yield self
+        for child in self.children.values():
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The step by whose code it is."""
+
+    root: Branch
+    steps: int
+    """Steps that were sampled, without those that held rare work."""
+
+    def extras(self) -> list[Branch]:
+        """Return the branches that are extra work as a whole, the longest first; none is inside another."""
+        found: list[Branch] = []
+        pending = self.root.branches()
+        while pending:
+            branch = pending.pop()
+            if branch.by_role.get("extra", 0.0) >= _MOSTLY * branch.total_ms:
+                found.append(branch)
+            else:
+                pending += branch.children.values()
+        return sorted(found, key=lambda branch: -branch.total_ms)
+
+    def within(self, file: str, first: int, last: int) -> Branch:
+        """Return all that runs in these lines of a file, as one branch."""
+        whole, pending = Branch(), self.root.branches()
+        while pending:
+            branch = pending.pop()
+            frame = branch.frame
+            if frame is None or frame.file != file or not first <= frame.line <= last:
+                pending += branch.children.values()
+                continue
+            whole.samples += branch.samples
+            for cell, ms in branch.ms.items():
+                whole.ms[cell] = whole.ms.get(cell, 0.0) + ms
+        return whole
+
+    def extra_ms(self, phase: str) -> float:
+        """Return the extra work in a phase, ms per step."""
+        return self.root.ms.get((phase, "extra"), 0.0)
+
+    def calls_ms(self, module: str) -> float:
+        """Return the time in calls of library functions whose names begin so, ms per step."""
+        leaves = [branch for branch in self.root.walk() if not branch.children]
+        return sum(
+            ms for leaf in leaves for (_, callee), ms in leaf.calls.items() if callee.startswith(module)
+        )
+
+    @property
+    def evaluation_is_extra(self) -> bool:
+        """What runs without gradients is extra work, and no teacher or policy of the step."""
+        extra = self.root.ms.get(("evaluation", "extra"), 0.0)
+        return extra > 0.5 * self.root.by_phase.get("evaluation", 0.0)
+
+
+@dataclass(slots=True)
+class _Sample:
+    chain: Chain
+    phase: str
+    role: Role
+    ms: float
+    count: int
+
+
+def build_tree(stacks: Stacks, *, true_ms: float, phases_ms: Mapping[str, float]) -> Tree | None:
+    """Build the tree; None where nothing was sampled.
+
+    Args:
+        stacks: the samples.
+        true_ms: the step.
+        phases_ms: its phases; empty where they were not timed.
+    """
+    kept = _ordinary(stacks.step_ms)
+    chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
+    roles = Roles(stacks, chains)
+    columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
+    samples = [
+        _Sample(
+            chains[stack],
+            stacks.phases[phase],
+            roles.of(chains[stack], stacks.phases[phase], stacks.phases[after]),
+            us / 1e3 / max(1, len(kept)),
+            count,
+        )
+        for step, stack, phase, after, us, count in zip(*columns, strict=True)
+        if step in kept and us > 0
+    ]
+    if not samples:
+        return None
+    _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
+    depth = _depth(samples)
+    paths = [list(_keys(sample.chain[depth:], depth, roles.training)) for sample in samples]
+    root = _grow(samples, paths)
+    if _take_batches(samples, paths, root):
+        root = _grow(samples, paths)
+    return Tree(root=root, steps=len(kept))
+
+
+def _grow(samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]]) -> Branch:
+    root = Branch()
+    for sample, path in zip(samples, paths, strict=True):
+        cell = (sample.phase, sample.role)
+        for branch in _along(root, path):
+            branch.ms[cell] = branch.ms.get(cell, 0.0) + sample.ms
+            branch.samples += sample.count
+        for branch, (_, frame) in zip(_along(root, path)[1:], path, strict=True):
+            call = (frame.call, frame.callee)
+            branch.calls[call] = branch.calls.get(call, 0.0) + sample.ms
+    return root
+
+
+def _along(root: Branch, path: Sequence[tuple[_Key, StackFrame]]) -> list[Branch]:
+    branches = [root]
+    for key, frame in path:
+        branches.append(branches[-1].children.setdefault(key, Branch(frame)))
+    return branches
+
+
+def _take_batches(
+    samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]], root: Branch
+) -> bool:
+    """Count batches that an evaluation behind the update fetches as part of it; return whether any are."""
+    found = False
+    for sample, path in zip(samples, paths, strict=True):
+        if sample.phase != "data" or sample.role == "extra":
+            continue
+        for branch in _along(root, path)[1:]:
+            phases = branch.by_phase
+            if ("evaluation", "extra") in branch.ms and not phases.keys() & {"forward", "backward"}:
+                sample.role, found = "extra", True
+                break
+    return found
+
+
+def _ordinary(step_ms: Sequence[float]) -> set[int]:
+    """Return the steps that hold nothing that the others lack."""
+    if not step_ms:
+        return set()
+    usual = median(step_ms)
+    far = {k for k, ms in enumerate(step_ms) if ms > _FAR_LONGER * usual}
+    return set(range(len(step_ms))) - (far if len(far) <= _RARE * len(step_ms) else set())
+
+
+def _scale(samples: list[_Sample], *, true_ms: float, phases_ms: Mapping[str, float]) -> None:
+    sampled: dict[str, float] = {}
+    for sample in samples:
+        sampled[sample.phase] = sampled.get(sample.phase, 0.0) + sample.ms
+    total = sum(sampled.values())
+    true = {**phases_ms, "": true_ms - sum(phases_ms.values())} if phases_ms else {}
+    factors = {
+        phase: true[phase] / ms for phase, ms in sampled.items() if ms >= _SURE * total and phase in true
+    }
+    whole = sum(sample.ms * factors.get(sample.phase, 1.0) for sample in samples)
+    for sample in samples:
+        sample.ms *= factors.get(sample.phase, 1.0) * (true_ms / whole if whole > 0 else 1.0)
+
+
+def _depth(samples: Sequence[_Sample]) -> int:
+    """Return how many frames lead to the loop of steps: those that nearly all time has in common."""
+    total, depth = sum(sample.ms for sample in samples), 0
+    while True:
+        lines: dict[tuple[str, int], float] = {}
+        for sample in samples:
+            if len(sample.chain) > depth:
+                line = (sample.chain[depth].file, sample.chain[depth].line)
+                lines[line] = lines.get(line, 0.0) + sample.ms
+        if max(lines.values(), default=0.0) < _ALL * total:
+            return depth
+        deeper = sum(sample.ms for sample in samples if len(sample.chain) > depth + 1)
+        if deeper < _ALL * total:
+            return depth
+        depth += 1
+
+
+def _keys(chain: Chain, depth: int, anchors: Sequence[Chain]) -> Iterator[tuple[_Key, StackFrame]]:
+    """Yield the branches that a stack stands in, the outermost first: lines, and loops around them."""
+    for at, frame in enumerate(chain, start=depth):
+        same = [there[at] for there in anchors if len(there) > at]
+        same = [a for a in same if (a.file, a.function) == (frame.file, frame.function)]
+        loop = _loop(frame, same)
+        if loop is not None:
+            yield (frame.file, loop, frame.function, "loop"), frame
+        yield (frame.file, frame.line, frame.function, ""), frame
+
+
+def _loop(frame: StackFrame, anchors: Sequence[StackFrame]) -> int | None:
+    """Return the first line of the outermost loop around a frame that does not hold the training itself."""
+    for first, last in frame.loops:
+        if not any(first <= anchor.line <= last for anchor in anchors):
+            return first
+    return None

@@ -1,0 +1,103 @@
+"""A sampled frame is named by the user's own words."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from torch_bottleneck.harness.lines.calls import call_at, name_of, place_of
+
+SOURCE = """
+def run(look, table, gc, deepcopy, json):
+    gc.collect(
+        look(1)
+    )
+    deepcopy(look(2))
+    for item in table:
+        json.dumps([item, look(3)])
+    return table[
+        look(4)
+    ]
+"""
+
+
+def looked(tmp_path: Path) -> dict[int, tuple[FrameType, int]]:
+    """Run SOURCE from a file and return, per call of `look`, its caller's frame and instruction."""
+    path = tmp_path / "script.py"
+    path.write_text(SOURCE)
+    seen: dict[int, tuple[FrameType, int]] = {}
+
+    def look(number: int) -> int:
+        frame = sys._getframe(1)
+        seen[number] = (frame, frame.f_lasti)
+        return 0
+
+    space: dict[str, Any] = {}
+    exec(compile(SOURCE, str(path), "exec"), space)
+    space["run"](look, [1, 2], gc, copy.deepcopy, json)
+    return seen
+
+
+def test_a_frame_is_named_by_the_call_that_runs(tmp_path: Path) -> None:
+    seen = looked(tmp_path)
+    for number, line in ((1, 4), (2, 6), (3, 8), (4, 10)):
+        frame, instruction = seen[number]
+        place = place_of(frame.f_code, instruction, frame.f_globals)
+        assert place.line == line
+        if sys.version_info >= (3, 11):
+            assert place.call == "look()"
+        assert place.loops == (((7, 8),) if number == 3 else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "callee"),
+    [
+        ("gc.collect()", "gc.collect()", "gc.collect"),
+        ("deepcopy(model)", "copy.deepcopy()", "copy.deepcopy"),
+        ("json.dumps(history)", "json.dumps()", "json.dumps"),
+        ("np.random.choice(9, 3)", "np.random.choice()", "numpy.random"),
+        ("print(loss)", "print()", "builtins.print"),
+        ("own(1)", "own()", ""),
+        ("table.iloc[3]", "table.iloc[3]", ""),
+        ("writer.add_scalar('loss', 1)", "writer.add_scalar()", ""),
+    ],
+)
+def test_names_are_looked_up_where_the_frame_would(tmp_path: Path, text: str, call: str, callee: str) -> None:
+    import numpy as np
+
+    path = tmp_path / "train.py"
+    path.write_text(f"{text}\n")
+    own = eval("lambda n: n", {"__name__": "__main__"})
+    own.__module__ = "train_of_the_user"
+    space = {
+        "gc": gc,
+        "deepcopy": copy.deepcopy,
+        "json": json,
+        "np": np,
+        "own": own,
+        "__builtins__": __builtins__,
+    }
+    found, called = call_at(str(path), (1, 1, 0, len(text)), space)
+    assert found == call
+    assert called.startswith(callee) if callee else not called
+
+
+def test_a_loop_is_named_by_what_it_goes_over_and_not_by_its_last_call(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("for batch in loader:\n    train(batch)\n")
+    assert call_at(str(path), (1, 2, 0, 16), {})[0] == "loader"
+
+
+def test_source_that_is_not_there_names_nothing() -> None:
+    assert call_at("/nowhere/train.py", (1, 1, 0, 5), {}) == ("", "")
+
+
+def test_a_function_is_named_with_its_module() -> None:
+    assert name_of(json.dumps.__code__, json.dumps.__globals__) == "json.dumps"

@@ -1,0 +1,107 @@
+"""Whose code runs: stacks of a thread, each with the time that it stands for."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+from unit.harness.samplers import wait_for_samplers
+
+from torch_bottleneck.harness.lines.stack_sampler import StackSampler
+from torch_bottleneck.harness.windows.phases import PhaseClock
+from torch_bottleneck.model.run import Stacks
+
+HELD = [{"a": [i]} for i in range(50_000)]
+"""A collection takes a while, and keeps the interpreter lock."""
+
+
+def model(clock: PhaseClock, sampler: StackSampler) -> None:
+    sampler.note("forward")
+    clock.enter("forward")
+    until = time.perf_counter() + 0.02
+    while time.perf_counter() < until:
+        pass
+    clock.leave()
+
+
+def update(clock: PhaseClock, sampler: StackSampler) -> None:
+    sampler.note("optimizer")
+    clock.enter("optimizer")
+    time.sleep(0.01)
+    clock.leave()
+
+
+def collect() -> float:
+    began = time.perf_counter()
+    gc.collect()
+    return time.perf_counter() - began
+
+
+def train(steps: int) -> tuple[Stacks, float, PhaseClock]:
+    clock = PhaseClock()
+    sampler = StackSampler(clock)
+    sampler.begin()
+    bounds, collected = [], 0.0
+    for _ in range(steps):
+        begin = time.perf_counter_ns()
+        model(clock, sampler)
+        update(clock, sampler)
+        collected += collect()
+        bounds.append((begin, time.perf_counter_ns()))
+    sampler.stop()
+    return sampler.seen(bounds), collected, clock
+
+
+def time_of(stacks: Stacks, function: str) -> float:
+    return sum(
+        us / 1e6
+        for stack, us in zip(stacks.stack, stacks.us, strict=True)
+        if any(stacks.frames[k].function == function for k in stacks.stacks[stack])
+    )
+
+
+def test_a_call_that_keeps_the_lock_has_all_its_time_though_it_is_seen_once() -> None:
+    wait_for_samplers()
+    stacks, collected, _ = train(12)
+    whole = sum(stacks.us) / 1e6
+    assert whole > 0.5 * sum(stacks.step_ms) / 1e3
+    share = collected / (sum(stacks.step_ms) / 1e3)
+    assert abs(time_of(stacks, "collect") / whole - share) < 0.25
+    assert any(frame.call == "gc.collect()" for frame in stacks.frames) or sys.version_info < (3, 11)
+
+
+def test_each_sample_knows_its_step_its_phase_and_what_had_ended() -> None:
+    wait_for_samplers()
+    stacks, _, _ = train(8)
+    assert len(stacks.step_ms) == 8
+    assert set(stacks.step) <= set(range(8))
+    for stack, phase, after in zip(stacks.stack, stacks.phase, stacks.after, strict=True):
+        functions = {stacks.frames[k].function for k in stacks.stacks[stack]}
+        if stacks.phases[phase] == "forward":
+            assert "model" in functions
+        if "collect" in functions and not stacks.phases[phase]:
+            assert stacks.phases[after] == "optimizer"
+
+
+def test_beginnings_of_phases_are_noted_with_their_stack_and_take_no_time() -> None:
+    wait_for_samplers()
+    stacks, _, _ = train(6)
+    noted = [k for k, counts in enumerate(stacks.counts) if not counts]
+    assert {stacks.phases[stacks.phase[k]] for k in noted} == {"forward", "optimizer"}
+    assert all(stacks.us[k] == 0 for k in noted)
+
+
+def test_nothing_stays_behind() -> None:
+    wait_for_samplers()
+    before = sys.getswitchinterval()
+    _, _, clock = train(2)
+    wait_for_samplers()
+    assert clock.log is None
+    assert sys.getswitchinterval() == before
+    abandoned = StackSampler(clock)
+    abandoned.begin()
+    abandoned.abandon()
+    wait_for_samplers()
+    assert clock.log is None
+    assert abandoned._rows == []

@@ -1,0 +1,53 @@
+"""The step by whose code it is, as the reports show it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from unit.reporters.drawn import drawn
+
+from torch_bottleneck.reporters import markdown, terminal
+from torch_bottleneck.reporters.html.page import build
+from torch_bottleneck.reporters.rows.code import code_rows, flame_blocks
+
+
+def test_rows_name_what_is_neither_forward_backward_nor_update() -> None:
+    rows = code_rows(drawn())
+    assert [(row.name, row.role) for row in rows] == [("evaluate()", "extra"), ("torch.histc()", "extra")]
+    assert rows[0].where.endswith("train.py:70 (main)")
+    assert rows[0].without.startswith("≥ ")
+    assert rows[1].without == "", "no price, no figure"
+
+
+def test_blocks_lie_inside_what_calls_them_and_side_by_side() -> None:
+    blocks = flame_blocks(drawn())
+    step, backward, hook, evaluation = blocks
+    assert (step.left, step.width, step.depth) == (0.0, 100.0, 0)
+    assert backward.depth == evaluation.depth == 1
+    assert hook.depth == 2
+    assert hook.left >= backward.left
+    assert hook.left + hook.width <= backward.left + backward.width
+    assert evaluation.left == pytest.approx(backward.left + backward.width)
+    assert "step without it: ≥ " in evaluation.title
+    assert "step without it" not in hook.title
+
+
+def test_each_report_shows_them_and_none_a_section_without_a_tree() -> None:
+    with_tree, without = drawn(), msgspec.structs.replace(drawn(), tree=None)
+    for render in (terminal.render, markdown.render):
+        assert "Whose code" in render(with_tree)
+        assert "Whose code" not in render(without)
+    assert build(with_tree).flame
+    assert not build(without).flame
+    lines = terminal.render(with_tree).splitlines()
+    row = next(line for line in lines if "evaluate()" in line)
+    assert "train.py:70" in row
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+
+
+def test_a_wide_terminal_and_one_without_unicode_show_them_too() -> None:
+    for width in (80, 120):
+        text = terminal.render(drawn(), width=width, unicode=False)
+        assert "evaluate()" in text
+        assert max(map(len, text.splitlines())) <= width

@@ -1,0 +1,261 @@
+"""The step by whose code it is: roles by phase and by line, prices by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.model.run import StackFrame, Stacks
+from torch_bottleneck.timeline.lanes.ask import Asker
+from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, without
+from torch_bottleneck.timeline.lanes.host_work import HostWork
+from torch_bottleneck.timeline.lanes.labels import Work
+from torch_bottleneck.timeline.lanes.program import host_program
+from torch_bottleneck.timeline.lanes.replay import Edit, Replay
+from torch_bottleneck.timeline.whose.tree import Tree, build_tree
+
+LOOP = ((10, 40),)
+"""The loop over steps."""
+
+
+class Seen(NamedTuple):
+    """Samples of one stack, in every step."""
+
+    frames: tuple[StackFrame, ...]
+    ms: float
+    phase: str = ""
+    after: str = ""
+    begins: bool = False
+
+
+def at(
+    line: int, call: str = "", *, function: str = "main", loops: Sequence[tuple[int, int]] = LOOP, **more: str
+) -> StackFrame:
+    return StackFrame(
+        file="/me/train.py", line=line, function=function, call=call, loops=tuple(loops), **more
+    )
+
+
+def stacks_of(seen: Sequence[Seen], *, steps: int = 4, longer: dict[int, float] | None = None) -> Stacks:
+    frames: dict[StackFrame, int] = {}
+    chains: dict[tuple[int, ...], int] = {}
+    phases: dict[str, int] = {"": 0}
+    rows = []
+    for step in range(steps):
+        for each in seen:
+            chain = tuple(frames.setdefault(frame, len(frames)) for frame in each.frames)
+            ms = each.ms * (longer or {}).get(step, 1.0)
+            rows.append(
+                (
+                    step,
+                    chains.setdefault(chain, len(chains)),
+                    phases.setdefault(each.phase, len(phases)),
+                    phases.setdefault(each.after, len(phases)),
+                    0 if each.begins else int(ms * 1000),
+                    int(not each.begins),
+                )
+            )
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    whole = sum(each.ms for each in seen if not each.begins)
+    return Stacks(
+        frames=list(frames),
+        stacks=[list(chain) for chain in chains],
+        phases=list(phases),
+        step_ms=[whole * (longer or {}).get(step, 1.0) for step in range(steps)],
+        step=columns[0], stack=columns[1], phase=columns[2],
+        after=columns[3], us=columns[4], counts=columns[5],
+    )  # fmt: skip
+
+
+FORWARD, BACKWARD, UPDATE = at(14, "model()"), at(20, "loss.backward()"), at(24, "optimizer.step()")
+TRAINING = (
+    Seen((at(10, "loader"),), 5, "data", "optimizer"),
+    Seen((FORWARD,), 20, "forward", "data"),
+    Seen((FORWARD,), 0, "forward", "data", begins=True),
+    Seen((at(16, "cross_entropy()"),), 5, "", "forward"),
+    Seen((BACKWARD,), 30, "backward", "forward"),
+    Seen((BACKWARD,), 0, "backward", "forward", begins=True),
+    Seen((UPDATE,), 10, "optimizer", "backward"),
+    Seen((UPDATE,), 0, "optimizer", "backward", begins=True),
+)
+
+
+def tree_of(*more: Seen, true_ms: float | None = None, phases_ms: dict[str, float] | None = None) -> Tree:
+    seen = [*TRAINING, *more]
+    total = sum(each.ms for each in seen)
+    tree = build_tree(stacks_of(seen), true_ms=true_ms or total, phases_ms=phases_ms or {})
+    assert tree is not None
+    return tree
+
+
+def extras_of(tree: Tree) -> dict[str, float]:
+    return {branch.call: round(branch.total_ms, 3) for branch in tree.extras()}
+
+
+def test_a_step_of_training_alone_has_no_extra_work_and_adds_up() -> None:
+    tree = tree_of(true_ms=35.0)
+    assert tree.extras() == []
+    assert tree.root.total_ms == pytest.approx(35.0)
+    roles = {branch.call: branch.role for branch in tree.root.branches()}
+    assert roles == {
+        "loader": "input",
+        "model()": "forward",
+        "cross_entropy()": "loss",
+        "loss.backward()": "backward",
+        "optimizer.step()": "update",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "name"),
+    [(30, "optimizer", "save_history()"), (22, "backward", "clip_all()")],
+)
+def test_what_stands_behind_the_backward_is_extra_work(line: int, after: str, name: str) -> None:
+    tree = tree_of(Seen((at(line, name),), 40, "", after))
+    assert extras_of(tree) == {name: 40.0}
+
+
+def test_what_stands_before_the_forward_makes_the_batch_unless_it_makes_none_anywhere() -> None:
+    tree = tree_of(
+        Seen((at(12, "augment()"),), 10, "", "data"),
+        Seen((at(11, "gc.collect()", callee="gc.collect"),), 40, "", "data"),
+    )
+    assert extras_of(tree) == {"gc.collect()": 40.0}
+    assert {branch.call: branch.role for branch in tree.root.branches()}["augment()"] == "input"
+
+
+def test_hooks_in_the_backward_are_extra_work_and_what_it_consists_of_is_not() -> None:
+    def below(via: str, call: str) -> tuple[StackFrame, ...]:
+        return (BACKWARD, at(len(call), call, function="look", loops=(), via=via))
+
+    tree = tree_of(
+        Seen(below("torch.autograd.graph._engine_run_backward", "torch.histc()"), 25, "backward", "forward"),
+        Seen(below("torch.autograd.function.apply", "own_backward()"), 25, "backward", "forward"),
+        Seen(below("torch.utils.checkpoint.backward", "block()"), 25, "backward", "forward"),
+    )
+    assert extras_of(tree) == {"torch.histc()": 25.0}
+    assert tree.extra_ms("backward") == pytest.approx(25.0)
+
+
+def test_an_evaluation_behind_the_update_is_extra_with_the_batches_that_it_gets() -> None:
+    loops = (*LOOP, (30, 31))
+    tree = tree_of(
+        Seen((at(30, "held", loops=loops),), 15, "data", "data"),
+        Seen((at(31, "test()", loops=loops),), 60, "evaluation", "data"),
+    )
+    assert extras_of(tree) == {"test()": 75.0}
+    assert tree.evaluation_is_extra
+    assert tree.extras()[0].evaluates
+
+
+def test_a_model_without_gradients_before_the_update_is_part_of_the_training() -> None:
+    tree = tree_of(Seen((at(13, "teacher()"),), 60, "evaluation", "data"))
+    assert tree.extras() == []
+    assert not tree.evaluation_is_extra
+
+
+def test_a_loop_inside_the_step_is_one_branch_and_the_training_loop_none() -> None:
+    loops = (*LOOP, (30, 33))
+    tree = tree_of(
+        Seen((at(31, "kept.mul_()", loops=loops),), 20, "", "optimizer"),
+        Seen((at(32, "kept.add_()", loops=loops),), 30, "", "optimizer"),
+    )
+    assert [round(branch.total_ms) for branch in tree.extras()] == [50]
+    assert len(tree.extras()[0].children) == 2
+
+
+def test_frames_that_lead_to_the_training_loop_are_no_part_of_the_tree() -> None:
+    start = at(90, "main()", function="<module>", loops=())
+    seen = [each._replace(frames=(start, *each.frames)) for each in TRAINING]
+    tree = build_tree(stacks_of(seen), true_ms=70.0, phases_ms={})
+    assert tree is not None
+    assert {branch.call for branch in tree.root.branches()} == {
+        "loader", "model()", "cross_entropy()", "loss.backward()", "optimizer.step()",
+    }  # fmt: skip
+
+
+def test_phases_take_their_true_times_and_the_rest_what_is_left() -> None:
+    phases = {"data": 10.0, "forward": 20.0, "backward": 30.0, "optimizer": 10.0}
+    tree = tree_of(Seen((at(30, "save()"),), 40, "", "optimizer"), true_ms=100.0, phases_ms=phases)
+    assert tree.root.by_phase["data"] == pytest.approx(10.0)
+    assert tree.root.by_phase["backward"] == pytest.approx(30.0)
+    assert tree.root.by_phase[""] == pytest.approx(30.0)
+    assert tree.root.total_ms == pytest.approx(100.0)
+
+
+def test_a_step_with_something_that_the_others_lack_is_left_out() -> None:
+    tree = build_tree(stacks_of(TRAINING, steps=6, longer={3: 20.0}), true_ms=70.0, phases_ms={})
+    assert tree is not None
+    assert tree.steps == 5
+
+
+def test_without_samples_there_is_no_tree() -> None:
+    assert build_tree(Stacks(), true_ms=10.0, phases_ms={}) is None
+
+
+def program_ms(**phases: float) -> Replay:
+    names = ("", *phases)
+    work = np.zeros((len(names), len(Work)))
+    work[0, Work.HOST] = 45e6
+    for k, ms in enumerate(phases.values(), start=1):
+        work[k, Work.MATH] = ms * 1e6
+    none = np.zeros((len(names), 0))
+    return Replay(host_program(names, work, seam_work=none, host_work=HostWork(
+        edges=np.asarray([0, 1]), work=np.asarray([0], dtype=np.int8), group=np.asarray([-1], dtype=np.int16),
+    )))  # fmt: skip
+
+
+def test_a_branch_is_priced_by_the_step_without_it_and_never_beyond_its_phase() -> None:
+    tree = tree_of(Seen((at(30, "save()"),), 40, "", "optimizer"))
+    replay = program_ms(data=5.0, forward=20.0, backward=30.0, optimizer=10.0)
+    asker = Asker(replay, Edit(), true_ms=110.0)
+
+    def price(branch, in_loss=None):
+        return 110.0 - asker.step_ms(without(replay.program, tree, branch, in_loss=in_loss))
+
+    by_call = {branch.call: branch for branch in tree.root.branches()}
+    assert price(by_call["save()"]) == pytest.approx(40.0)
+    assert price(by_call["optimizer.step()"]) == pytest.approx(10.0)
+    assert price(by_call["model()"]) == pytest.approx(20.0)
+    # What records the graph takes its part of the backward along.
+    assert price(by_call["model()"], 0.2) == pytest.approx(20.0 + 0.8 * 30.0)
+    assert price(by_call["cross_entropy()"], 0.2) == pytest.approx(5.0 + 0.2 * 30.0)
+
+    by_call["save()"].ms = {("", "extra"): 400.0}
+    assert price(by_call["save()"]) <= 45.0 + 1e-6
+
+
+def test_nodes_have_names_prices_and_no_crumbs() -> None:
+    crumbs = [Seen((at(31 + k, f"crumb_{k}()"),), 0.4, "", "optimizer") for k in range(9)]
+    tree = tree_of(Seen((at(30, "save()"),), 40, "", "optimizer"), *crumbs)
+    total = tree.root.total_ms
+    found = code_tree(tree, true_ms=total, price=lambda branch: (branch.total_ms, False))
+    assert found.ms == total
+    names = [node.name for node in found.children]
+    assert names[0] == "save()"
+    assert not any(name.startswith("crumb") for name in names)
+    extra = extra_nodes(tree, true_ms=total, price=lambda branch: None)
+    assert [(node.name, node.price_ms) for node in extra] == [("save()", None)]
+
+
+def test_python_on_the_line_of_forward_backward_or_update_is_its_own() -> None:
+    tree = tree_of(
+        Seen((FORWARD,), 4, "", "optimizer"),
+        Seen((BACKWARD,), 5, "", "backward"),
+        Seen((UPDATE,), 6, "", "optimizer"),
+    )
+    assert tree.extras() == []
+    by_role = tree.root.by_role
+    assert by_role["input"] == pytest.approx(5 + 4), "what the forward is called with"
+    assert by_role["backward"] == pytest.approx(30 + 5)
+    assert by_role["update"] == pytest.approx(10 + 6)
+
+
+def test_a_large_evaluation_is_no_rare_step_and_a_checkpoint_is() -> None:
+    every_other = {0: 9.0, 2: 9.0, 4: 9.0}
+    tree = build_tree(stacks_of(TRAINING, steps=6, longer=every_other), true_ms=70.0, phases_ms={})
+    assert tree is not None
+    assert tree.steps == 6
