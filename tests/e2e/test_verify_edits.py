@@ -137,7 +137,7 @@ def test_edits_of_a_package_are_shown_written_and_refused(tmp_path: Path) -> Non
     before = sources(project)
     moved = (copy / "v" / "verify.json").read_text().replace(str(project), str(copy))
     (copy / "v" / "verify.json").write_text(moved)
-    dirty = verify(copy, "v", "--resume", "--write")
+    dirty = verify(copy, "--yes", "v", "--resume", "--write")
     assert dirty.returncode == 2
     assert "data.py has uncommitted changes" in dirty.stderr
     assert sources(copy)["package/more/other.py"] == OTHER, "all or nothing"

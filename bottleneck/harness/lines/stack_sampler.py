@@ -10,6 +10,8 @@ plain counts it would be one sample of 160 ms.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import sys
 import threading
 from bisect import bisect_right
@@ -59,16 +61,16 @@ class StackSampler:
         self._noted: dict[str, int] = {}
         self._log: list[tuple[str, int, int]] = []
         self._wanted = False
-        self._sampler: threading.Thread | None = None
+        self._ended: threading.Event | None = None
+        """Set by the other thread at its end; None while there is none."""
 
     def begin(self) -> None:
         """Look at the calling thread from now on."""
         self._clock.log = []
         self._wanted = True
-        self._sampler = threading.Thread(
-            target=self._sample, args=(threading.get_ident(),), name="bottleneck-stacks", daemon=True
-        )
-        self._sampler.start()
+        self._ended = threading.Event()
+        # The script may count its threads: this one is not among those that `threading` knows.
+        _thread.start_new_thread(self._run, (threading.get_ident(), self._ended))
 
     def note(self, phase: str) -> None:
         """A phase begins on the training thread."""
@@ -79,9 +81,9 @@ class StackSampler:
     def stop(self) -> None:
         """Look no more, until another `begin`."""
         self._wanted = False
-        if self._sampler is not None:
-            self._sampler.join(ENDING_SECONDS)
-            self._sampler = None
+        if self._ended is not None:
+            self._ended.wait(ENDING_SECONDS)
+            self._ended = None
         self._log += self._clock.log or []
         self._clock.log = None
 
@@ -129,6 +131,12 @@ class StackSampler:
         self._log, self._rows, self._codes = [], [], {}
 
     # -- the other thread ------------------------------------------------------------------------
+
+    def _run(self, thread: int, ended: threading.Event) -> None:
+        # What fails here ends the sampling, and nothing is printed among what the script prints.
+        with contextlib.suppress(Exception):
+            self._sample(thread)
+        ended.set()
 
     def _sample(self, thread: int) -> None:
         own = threading.get_ident()
