@@ -17,7 +17,7 @@ def fetch():
 def train():
     model, loss = network(), torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(700):
+    for _ in range(90):
         iteration()
         x, y = ready.get()
         optimizer.zero_grad()
