@@ -1,13 +1,14 @@
-"""What a fork inherits of a torch profile that its parent has taken, and how it is kept from harm.
+"""Profiles that cannot be ended here, and how they are kept from doing harm.
 
-In: a profile of ours starts, or a forked child inherits one that records. Out: nothing; the child
-records nothing and can end.
+In: a profile of ours starts, a forked child inherits one that records, or one cannot be ended. Out:
+nothing; the child records nothing, and the process can end.
 
 From its first profile on, Kineto has a thread, which a fork does not take along. In the child the
 destructor of `libkineto::ConfigLoader` waits at exit for that thread to leave a condition variable, for
 ever, or joins what is no longer a thread and aborts. The same happens without us as soon as a program has
 profiled itself (torch 2.13). The thread cannot be stopped from Python. So a child ends before destructors
 of C++ run, as children of `multiprocessing` do: Python has shut down and flushed its streams by then.
+The destructor of a profile that was never ended is a segmentation fault, so its process ends in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from typing import Any
 
 from . import torch_private
 
-__all__ = ["end_inherited", "profile_begins", "record_nothing", "signals_go_elsewhere"]
+__all__ = [
+    "end_before_destructors",
+    "end_inherited",
+    "profile_begins",
+    "record_nothing",
+    "signals_go_elsewhere",
+]
 
 _registered = False
 
@@ -45,7 +52,7 @@ def profile_begins() -> None:
     global _registered  # noqa: PLW0603 - what is registered for forks cannot be taken back
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=_end_before_destructors)
+        os.register_at_fork(after_in_child=end_before_destructors)
 
 
 def record_nothing(*, with_stack: bool = False) -> None:
@@ -72,7 +79,7 @@ def end_inherited(profile: Any) -> None:
         profile.stop()
 
 
-def _end_before_destructors() -> None:
+def end_before_destructors() -> None:
     """Have this process flush C's streams and leave when its exit handlers come to this point."""
     with contextlib.suppress(OSError, AttributeError):
         # Handlers run in reverse order: those of the child's own before these, the parent's not at all.

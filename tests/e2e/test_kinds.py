@@ -124,6 +124,20 @@ def check(kind: str, folder: Path, expected: tuple[str | None, int, int | None])
     return run
 
 
+def test_a_thread_that_ends_while_it_is_recorded_costs_only_that_recording(tmp_path: Path) -> None:
+    """torch lets no other thread end a recording: to try it anyway was a segmentation fault."""
+    done, truth = capture("in_a_thread", tmp_path, steps=10_000)
+    assert done.returncode == 0, done.stderr
+    assert len(truth) == 700, "the script came to its end"
+    run = load(tmp_path / "run" / "main")
+    assert run.outcome.how == "finished"
+    trace = run.window("trace")
+    assert trace is not None
+    assert (trace.status, len(trace.steps.wall_ms)) == ("short", 1), "the step that was recorded as a probe"
+    assert run.artefacts["trace"].status == "ok"
+    check_trace(tmp_path / "run" / "main", run, steps=1)
+
+
 def check_trace(folder: Path, run: Run, *, steps: int) -> dict[str, int]:
     """The trace holds one ProfilerStep per step and phases that nest in them; return label counts."""
     artefact = run.artefacts["trace"]

@@ -17,6 +17,7 @@ import os
 import shutil
 import warnings
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from torch import profiler
@@ -65,6 +66,7 @@ class TraceSession:
         self._profile: Any = None
         self._last = 0
         self._stopped = False
+        self._thread = 0
 
     @property
     def recorded(self) -> int:
@@ -92,6 +94,7 @@ class TraceSession:
             with_stack=self._with_stack,
             experimental_config=config,
         )
+        self._thread = get_ident()
         profile_forks.profile_begins()
         with _quiet(), profile_forks.signals_go_elsewhere():
             self._profile.start()
@@ -104,10 +107,19 @@ class TraceSession:
             self._profile.step()
 
     def stop(self, *, at_cut: bool) -> None:
-        """End the recording; `at_cut` says that a step ends here, so that it counts as whole."""
+        """End the recording; `at_cut` says that a step ends here, so that it counts as whole.
+
+        Raises:
+            RuntimeError: this is not the thread that began. torch keeps the state of a recording per
+                thread; asked by another one it stops nothing, and to write what it then returns is
+                a segmentation fault.
+        """
         if not self.running:
             return
         self._stopped = True
+        if self._thread != get_ident():
+            profile_forks.end_before_destructors()
+            raise RuntimeError("another thread began it, and torch lets only that one end it")
         began = perf_counter_ns()
         self._last = self._profile.step_num
         if at_cut:

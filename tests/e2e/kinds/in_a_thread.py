@@ -10,14 +10,14 @@ ready = queue.Queue(maxsize=4)
 
 
 def fetch():
-    for batch in loader(200):
+    for batch in loader(750):
         ready.put(batch)
 
 
 def train():
     model, loss = network(), torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(90):
+    for _ in range(700):
         iteration()
         x, y = ready.get()
         optimizer.zero_grad()
