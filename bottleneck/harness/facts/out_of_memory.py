@@ -12,7 +12,7 @@ while the traceback still holds the frames.
 from __future__ import annotations
 
 import contextlib
-import sys
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +24,8 @@ from ...model.run import SourceSite
 from ...model.snapshot import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
 from ...runs.store import write_atomically
 from .. import torch_private
-from ..lines.sites import is_library, line_of
+from ..lines.frames import stack_of
+from ..lines.sites import is_library
 from .memory_notes import notes_path
 
 if TYPE_CHECKING:
@@ -146,13 +147,7 @@ def _raised_at(error: BaseException) -> SourceSite | None:
 
 def _site(thread: int | None) -> SourceSite | None:
     """The user's line on the training thread: the autograd thread, which may ask, runs no Python."""
-    frames = sys._current_frames()
-    frame = frames.get(thread) if thread is not None else None
-    if frame is None:
-        frame = sys._getframe(1)
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        return None
-    code = frame.f_code
-    return SourceSite(file=code.co_filename, line=line_of(frame), function=code.co_name)
+    for frame in (stack_of(thread) if thread is not None else []) or stack_of(threading.get_ident()):
+        if not is_library(frame.file):
+            return SourceSite(file=frame.file, line=frame.line, function=frame.code.co_name)
+    return None

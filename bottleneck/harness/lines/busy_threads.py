@@ -11,15 +11,11 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...clocks import monotonic
 from ...model.run import BUSY_THREAD, SiteTime, SourceSite
-from .sites import line_of, user_frame_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import FrameType
+from .frames import stack_of, threads
+from .sites import is_library
 
 __all__ = ["BusyThreads"]
 
@@ -38,21 +34,22 @@ class BusyThreads:
         self._lines: dict[int, Counter[tuple[str, int, str]]] = {}
         self._began: tuple[float, dict[int, float]] | None = None
 
-    def look(self, frames: Mapping[int, FrameType], *, but: tuple[int, ...]) -> None:
+    def look(self, *, but: tuple[int, ...]) -> None:
         """Take a look.
 
         Args:
-            frames: innermost frame by thread.
             but: threads that do not count: the training thread and the one that looks.
         """
         if self._began is None:
             self._began = (monotonic(), _processor_seconds())
-        if len(frames) > MOST_THREADS:
+        running = threads()
+        if len(running) > MOST_THREADS:
             return
-        for thread, frame in frames.items():
-            found = user_frame_of(frame) if thread not in but else None
+        for thread in running:
+            stack = stack_of(thread) if thread not in but else []
+            found = next((frame for frame in stack if not is_library(frame.file)), None)
             if found is not None:
-                line = (found.f_code.co_filename, line_of(found), found.f_code.co_name)
+                line = (found.file, found.line, found.code.co_name)
                 self._lines.setdefault(thread, Counter())[line] += 1
 
     def entries(self) -> list[SiteTime]:

@@ -8,19 +8,20 @@ While it samples, the switch interval is short (see `switching`), which leaves t
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
 from .calls import Position, call_at, position_of
+from .frames import stack_of
 from .sites import is_library
 from .switching import short_switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import FrameType
+
+    from .frames import Frame
 
 __all__ = ["Line", "LineSampler", "as_sites", "merge"]
 
@@ -70,12 +71,12 @@ class LineSampler:
                 while self.wants and monotonic() - idle_since < IDLE_SECONDS:
                     sleep(INTERVAL_SECONDS)
                     producer = self._producer
-                    frame = sys._current_frames().get(producer) if producer is not None else None
+                    stack = stack_of(producer) if producer is not None else []
                     before, looked = looked, monotonic()
-                    if frame is None:
+                    if not stack:
                         continue
                     idle_since = looked
-                    line = _user_line(frame)
+                    line = _user_line(stack)
                     self.taken += 1
                     if self.taken >= self._enough:
                         self.wants = False
@@ -119,14 +120,11 @@ def merge(parts: Iterable[dict[Line, int]]) -> dict[Line, int]:
     return total
 
 
-def _user_line(frame: FrameType) -> Line | None:
+def _user_line(stack: list[Frame]) -> Line | None:
     """Return the innermost line of the user's; the training loop's `for` is none of producing."""
-    current: FrameType | None = frame
-    while current is not None:
-        code = current.f_code
-        if not is_library(code.co_filename):
-            return (code.co_filename, code.co_name, position_of(code, current.f_lasti))
-        if code.co_name == "timed_fetch" and code.co_filename.endswith("loader_worker.py"):
+    for frame in stack:
+        if not is_library(frame.file):
+            return (frame.file, frame.code.co_name, position_of(frame.code, frame.instruction))
+        if frame.code.co_name == "timed_fetch" and frame.file.endswith("loader_worker.py"):
             return None
-        current = current.f_back
     return None

@@ -13,7 +13,6 @@ the warm-up alone, where nothing is timed.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -21,14 +20,16 @@ from typing import TYPE_CHECKING
 from ...clocks import monotonic, sleep
 from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
 from .busy_threads import BusyThreads
-from .sites import is_library, line_of
+from .frames import stack_of
+from .sites import is_library
 from .step_loops import Chain, find_loops
 from .switching import short_switches
 
 if TYPE_CHECKING:
-    from types import CodeType, FrameType
+    from types import CodeType
 
     from ..windows.phases import PhaseClock
+    from .frames import Frame
 
 __all__ = ["LoopLines"]
 
@@ -87,12 +88,12 @@ class LoopLines:
         """A root forward with gradients begins on this thread."""
         if self._wanted and not self._met_forward:
             self._met_forward = True
-            self._forward = _places(sys._getframe(1))
+            self._forward = _places(stack_of(threading.get_ident()))
 
     def update(self) -> None:
         """The update begins on this thread."""
         if self._wanted:
-            self._update = _places(sys._getframe(1))
+            self._update = _places(stack_of(threading.get_ident()))
             self._updates.update((code.co_filename, line) for code, line in self._update)
 
     def entries(self) -> list[SiteTime]:
@@ -120,25 +121,22 @@ class LoopLines:
                 phase = self._clock.innermost
                 if phase not in (None, "forward"):
                     continue
-                frames = sys._current_frames()
-                frame = frames.get(thread)
-                if frame is None:
+                stack = stack_of(thread)
+                if not stack:
                     break
-                self._others.look(frames, but=(thread, own))
-                del frames
+                self._others.look(but=(thread, own))
                 self._taken += 1
-                chain = _user_lines(frame)
-                part = "sampled forward" if phase else self._part(frame)
+                chain = _user_lines(stack)
+                part = "sampled forward" if phase else self._part(stack)
                 if chain and part is not None:
                     key = (part, chain)
                     self._counts[key] = self._counts.get(key, 0) + 1
-                del frame
 
-    def _part(self, frame: FrameType) -> str | None:
+    def _part(self, stack: list[Frame]) -> str | None:
         """Return which part of the loop runs, by the order of lines where the stacks part."""
         if self._forward is None or self._update is None:
             return None
-        here = _places(frame)
+        here = _places(stack)
         to_forward, to_update = _order(here, self._forward), _order(here, self._update)
         if to_forward is None or to_update is None:
             return None
@@ -147,14 +145,9 @@ class LoopLines:
         return "sampled before" if to_forward < 0 else "sampled between"
 
 
-def _places(frame: FrameType | None) -> list[Place]:
+def _places(stack: list[Frame]) -> list[Place]:
     """Return code and line of each frame, the outermost first."""
-    out: list[Place] = []
-    while frame is not None:
-        out.append((frame.f_code, line_of(frame)))
-        frame = frame.f_back
-    out.reverse()
-    return out
+    return [(frame.code, frame.line) for frame in reversed(stack)]
 
 
 def _order(here: list[Place], there: list[Place]) -> int | None:
@@ -172,13 +165,11 @@ def _order(here: list[Place], there: list[Place]) -> int | None:
     return order
 
 
-def _user_lines(frame: FrameType | None) -> Chain:
+def _user_lines(stack: list[Frame]) -> Chain:
     """Return the lines of the user's frames, the outermost first."""
-    out: list[tuple[str, int, str]] = []
-    while frame is not None:
-        code = frame.f_code
-        if not is_library(code.co_filename):
-            out.append((code.co_filename, line_of(frame), code.co_name))
-        frame = frame.f_back
-    out.reverse()
+    out = [
+        (frame.file, frame.line, frame.code.co_name)
+        for frame in reversed(stack)
+        if not is_library(frame.file)
+    ]
     return (*out[:DEEPEST], out[-1]) if len(out) > DEEPEST else tuple(out)

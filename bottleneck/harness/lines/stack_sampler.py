@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import sys
 import threading
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -22,14 +21,16 @@ import msgspec
 from ...clocks import perf_counter_ns, sleep
 from ...model.run import StackFrame, Stacks
 from .calls import name_of, place_of
+from .frames import stack_of, threads
 from .sites import is_library
 from .switching import short_switches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import CodeType, FrameType
+    from types import CodeType
 
     from ..windows.phases import PhaseClock
+    from .frames import Frame
 
 __all__ = ["StackSampler"]
 
@@ -76,7 +77,7 @@ class StackSampler:
         """A phase begins on the training thread."""
         if self._wanted and phase in _ANCHORS and self._noted.get(phase, 0) < _NOTED:
             self._noted[phase] = self._noted.get(phase, 0) + 1
-            self._rows.append((perf_counter_ns(), 0, self._stack(sys._getframe(1)), phase))
+            self._rows.append((perf_counter_ns(), 0, self._stack(stack_of(threading.get_ident())), phase))
 
     def stop(self) -> None:
         """Look no more, until another `begin`."""
@@ -152,35 +153,24 @@ class StackSampler:
                 before = now
 
     def _look(self, thread: int, own: int) -> _Stack | None:
-        """Return the stack of the thread; a function of its own, which keeps no frame alive."""
-        frames = sys._current_frames()
-        if thread not in frames:
+        """Return the stack of the thread; None if it has ended."""
+        frames = stack_of(thread)
+        if not frames:
             return None
-        stack = self._stack(frames.pop(thread))
         if "backward" in self._clock.open_phases:
             # Hooks run on the device's thread of autograd, which no Python has started.
-            for ident, frame in frames.items():
-                if ident != own and self._is_engine(frame):
-                    stack = self._stack(frame) + stack
-        return stack
+            for ident in threads():
+                other = stack_of(ident) if ident not in (thread, own) else []
+                if other and other[-1].code.co_name not in ("_bootstrap", "<module>"):
+                    frames = other + frames
+        return self._stack(frames)
 
-    @staticmethod
-    def _is_engine(frame: FrameType) -> bool:
-        while frame.f_back is not None:
-            frame = frame.f_back
-        return frame.f_code.co_name not in ("_bootstrap", "<module>")
-
-    def _stack(self, frame: FrameType | None) -> _Stack:
-        out = []
+    def _stack(self, frames: list[Frame]) -> _Stack:
         codes = self._codes
-        while frame is not None:
-            code = frame.f_code
-            key = id(code)
-            if key not in codes:
-                codes[key] = (code, frame.f_globals)
-            out.append((key, frame.f_lasti))
-            frame = frame.f_back
-        return tuple(out)
+        for code, _, _, namespace in frames:
+            if id(code) not in codes:
+                codes[id(code)] = (code, namespace)
+        return tuple((id(frame.code), frame.instruction) for frame in frames)
 
     # -- afterwards ------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from ...clocks import monotonic, sleep
+from ..lines.frames import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,11 +145,11 @@ class Stopper:
 
     def _is_unwinding(self) -> bool:
         """Look at the thread itself: one whose join() was interrupted passes for ended (3.11)."""
-        frame = sys._current_frames().get(self._thread) if self._thread is not None else None
-        if frame is None or self._thread == threading.get_ident():
+        stack = stack_of(self._thread) if self._thread is not None else []
+        if not stack or self._thread == threading.get_ident():
             return False
         # A worker of a pool has unwound once it waits for its next task.
-        return not frame.f_code.co_filename.endswith(os.path.join("futures", "thread.py"))  # noqa: PTH118
+        return not stack[0].file.endswith(os.path.join("futures", "thread.py"))  # noqa: PTH118
 
     def release(self) -> None:
         """The program has left its own code: raise no more. The watchdog stays on guard."""

@@ -362,9 +362,6 @@ class Capture:
         why_not = self._ended
         if why_not is None and self._times.late():
             why_not = "time limit"
-        if why_not is None and torch_private.dynamo_counter("frames", "total"):
-            # Dynamo runs frames of its own making, which another thread cannot look at: 3.11 crashed.
-            why_not = "the script runs compiled code"
         step_ms, alone = self._times.step_ms, self._times.alone
         if self.stacks.begin(step_ms=step_ms, alone=alone, behind=behind, why_not=why_not):
             self.stage = "stacks"

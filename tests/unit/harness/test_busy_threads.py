@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 
@@ -25,7 +24,7 @@ def _wait(inbox: queue.Queue[None]) -> None:
 
 
 def _look(busy: BusyThreads) -> None:
-    busy.look(sys._current_frames(), but=(threading.get_ident(),))
+    busy.look(but=(threading.get_ident(),))
 
 
 def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,13 +455,6 @@ def test_where_the_number_of_steps_was_asked_for_no_others_count(tmp_path: Path)
     assert (len(baseline.steps.wall_ms), len(after.steps.wall_ms), baseline.stretches) == (12, 5, [])
 
 
-@pytest.fixture
-def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of this process may have compiled something, and then no stacks are sampled."""
-    monkeypatch.setattr(torch_private, "dynamo_counter", lambda group, name: None)
-
-
-@pytest.mark.usefixtures("nothing_compiled")
 def test_stacks_are_sampled_outside_every_window_that_is_timed(tmp_path: Path) -> None:
     capture, store = make_capture(tmp_path)
     sampled, open_windows = [], set()
@@ -479,7 +472,6 @@ def test_stacks_are_sampled_outside_every_window_that_is_timed(tmp_path: Path) -
     assert store.run.artefacts["stacks"].status == "ok"
 
 
-@pytest.mark.usefixtures("nothing_compiled")
 def test_a_script_that_ends_while_stacks_are_sampled_keeps_them(tmp_path: Path) -> None:
     capture, store = make_capture(tmp_path)
     step = 0
@@ -493,7 +485,6 @@ def test_a_script_that_ends_while_stacks_are_sampled_keeps_them(tmp_path: Path) 
     assert (store.working / "stacks.json").is_file()
 
 
-@pytest.mark.usefixtures("nothing_compiled")
 def test_a_sampler_that_fails_costs_only_the_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **options: Any) -> None:
         raise RuntimeError("no more threads")
