@@ -194,14 +194,29 @@ class Harness:
         Raises:
             RuntimeError: outside of the `with` block nothing is captured; behind it steps go unmarked.
         """
+        self.step_begins()
+        yield
+        self.step_ends()
+
+    def step_begins(self) -> None:
+        """Mark the beginning of a training step, where no `with` can stand around it.
+
+        Raises:
+            RuntimeError: see `step`.
+        """
         if not self._entered:
             raise RuntimeError("Harness is a context manager: mark steps inside `with Harness(...) as h:`")
-        agent = self._agent if self._owner else None
-        if agent is not None:
-            agent.begin_step()
-        yield
-        if agent is not None:
-            agent.end_step()
+        self._begin()
+
+    def step_ends(self) -> None:
+        """Mark the end of the training step that has begun; what follows belongs to the next one."""
+        if self._owner and self._agent is not None:
+            self._agent.end_step()
+
+    @property
+    def done(self) -> bool:
+        """Everything is captured; more steps add nothing."""
+        return self._owner and self._agent is not None and self._agent.capture.done
 
     @contextlib.contextmanager
     def label(self, name: str) -> Iterator[None]:
