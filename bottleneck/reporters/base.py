@@ -14,7 +14,13 @@ from ..model.diagnosis import Diagnosis
 
 __all__ = ["FORMATS", "Reporter", "reporter"]
 
-FORMATS: dict[str, str] = {"text": "terminal", "md": "markdown", "json": "json", "html": "html"}
+FORMATS: dict[str, str] = {
+    "text": "terminal",
+    "md": "markdown",
+    "json": "json",
+    "html": "html",
+    "brief": "brief",
+}
 """Format, as typed after --format -> module of this package."""
 
 

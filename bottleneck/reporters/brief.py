@@ -1,0 +1,110 @@
+"""The diagnosis in at most 2,000 tokens: for an assistant, or for a line of a log that a program reads.
+
+In: a diagnosis. Out: JSON with stable keys, one per line: verdict, prices, lines, first fixes with their
+code, and what to run next. Times are in ms. What does not fit is left out from the end, and named in
+`left_out`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ..model.codes import entry_of
+from ..model.words import brief, clean, place, sentence
+from .rows.closing import capture_line
+from .rows.code import code_rows
+from .rows.diagnosis import cause_rows, device_line, headline, is_bound, root_of
+from .rows.fixes import fix_rows, useless_rows
+
+if TYPE_CHECKING:
+    from ..model.diagnosis import Diagnosis
+
+__all__ = ["MOST_CHARACTERS", "render"]
+
+MOST_CHARACTERS = 6000
+"""Code and JSON take a token for three to four characters."""
+_LONGEST = 300
+_MOST_LINES = 40
+"""Of a fix's code."""
+_FIXES = 4
+
+
+def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
+    """Return the brief; `verbose` changes nothing, as the length is the point."""
+    del verbose
+    told = _told(diagnosis)
+    left_out: dict[str, int] = {}
+    while len(text := _text({**told, "left_out": left_out})) > MOST_CHARACTERS:
+        # The longest list loses its last entry: the first of each is what counts most.
+        name = max(told, key=lambda key: len(json.dumps(told[key])) if isinstance(told[key], list) else 0)
+        if not isinstance(told[name], list) or not told[name]:
+            break
+        told[name].pop()
+        left_out[name] = left_out.get(name, 0) + 1
+    return text
+
+
+def _told(diagnosis: Diagnosis) -> dict[str, Any]:
+    verdict, step = diagnosis.verdict, diagnosis.step
+    root = root_of(diagnosis)
+    fixes = [suggestion for suggestion in diagnosis.suggestions if suggestion.helps is not False]
+    worth, _ = cause_rows(diagnosis)
+    first = verdict.code or next((cause.code for cause in diagnosis.causes), "")
+    return {
+        "verdict": verdict.bottleneck_class.value,
+        "also": [each.value for each in verdict.also],
+        "confidence": verdict.confidence,
+        "headline": brief(headline(diagnosis), _LONGEST),
+        "why": brief(sentence(verdict.reason), _LONGEST),
+        "remedy": brief(sentence(verdict.remedy), _LONGEST),
+        "script": brief(clean(diagnosis.title), _LONGEST),
+        "device": clean(device_line(diagnosis)),
+        "step_ms": _number(step.true_ms),
+        "step_interval_ms": [_number(edge) for edge in step.true_ci_ms or ()],
+        "causes": [
+            {
+                "class": cause.bottleneck_class.value,
+                "finding": clean(cause.code),
+                "costs_ms": _number(cause.cost_ms),
+                "is_bound": is_bound(diagnosis, cause),
+                "step_without_ms": None if entry_of(cause.code).is_work else _number(cause.predicted_ms),
+                "says": brief(row.means, _LONGEST),
+                "at": [place(site, root=root, width=_LONGEST) for site in cause.sites[:3]],
+            }
+            for cause, row in zip((c for c in diagnosis.causes if not c.negligible), worth, strict=True)
+        ],
+        "code": [
+            {"call": row.name, "is": row.role, "at": row.where, "ms": row.ms, "step_without": row.without}
+            for row in code_rows(diagnosis)
+        ],
+        "fixes": [
+            {
+                "fix": row.fix,
+                "title": brief(row.title, _LONGEST),
+                "predicted_ms": _number(fix.predicted_ms),
+                "is_bound": fix.bound,
+                "measured": row.measured,
+                "at": row.where,
+                "how": brief(row.how, _LONGEST),
+                "code": "\n".join(row.code.splitlines()[:_MOST_LINES]),
+                "risk": row.risk,
+                "warning": brief(row.warning, _LONGEST),
+                "worked_if": row.verify,
+            }
+            for fix, row in zip(fixes[:_FIXES], fix_rows(diagnosis)[:_FIXES], strict=True)
+        ],
+        "does_not_help": [f"{name}: {why}" for name, why in useless_rows(diagnosis)],
+        "capture": brief(capture_line(diagnosis), _LONGEST),
+        "explain": f"bottleneck explain {clean(first)}" if first else "",
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _text(told: dict[str, Any]) -> str:
+    kept = {key: value for key, value in told.items() if value not in ("", [], {}, None)}
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in kept.items())
+    return "{" + ",\n".join(lines) + "}\n"
