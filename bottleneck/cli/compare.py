@@ -67,7 +67,7 @@ def command(
     from ..compare.decide import compare_sides
     from ..compare.settings import settings_for
     from ..compare.sides import read_side
-    from ..reporters.compare_output import wished_reports
+    from ..reporters.compare.output import wished_reports
 
     wishes = wished_reports(reports)
     base_paths, head_paths, pairs = _sides(paths, bases, heads)
@@ -110,7 +110,7 @@ def conclude(
 ) -> int:
     """Print and write the reports, and return the exit code."""
     from ..compare.decide import placed_in_repository
-    from ..reporters.compare_output import print_comparison
+    from ..reporters.compare.output import print_comparison
 
     comparison = placed_in_repository(comparison, Path.cwd())
     print_comparison(comparison, format_, wishes=wishes, verbose=verbose)

@@ -64,7 +64,7 @@ def command(
     from ..compare.gate import WINDOWS, Gate
     from ..compare.settings import settings_for
     from ..model.documents import expect_writable
-    from ..reporters.compare_output import wished_reports
+    from ..reporters.compare.output import wished_reports
     from ..runs.target import find_target
 
     gate = Gate(

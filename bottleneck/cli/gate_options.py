@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from ..model.counters import COUNTERS
-from ..reporters.compare_output import COMPARE_FORMATS
+from ..reporters.compare.output import COMPARE_FORMATS
 from .options import FiniteRange, PlacePath, module_option, together
 
 __all__ = ["counters_table", "gate_options", "shared_options"]

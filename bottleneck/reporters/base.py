@@ -20,6 +20,7 @@ FORMATS: dict[str, str] = {
     "json": "json",
     "html": "html",
     "brief": "brief",
+    "sarif": "sarif",
 }
 """Format, as typed after --format -> module of this package."""
 

@@ -17,7 +17,7 @@ import yaml
 from torch_bottleneck.cli.group import cli
 from torch_bottleneck.compare.settings import read_settings
 from torch_bottleneck.model.gate import GateSettings, gate_schema_text
-from torch_bottleneck.reporters.compare_output import wished_reports
+from torch_bottleneck.reporters.compare.output import wished_reports
 
 CI = Path(__file__).resolve().parents[2] / "examples" / "ci"
 GITHUB = CI / "github-actions.yml"

@@ -14,7 +14,7 @@ from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.compare import Comparison
 from torch_bottleneck.model.counters import SyncSite
 from torch_bottleneck.model.work import LoaderArguments
-from torch_bottleneck.reporters.compare_output import (
+from torch_bottleneck.reporters.compare.output import (
     COMPARE_FORMATS,
     render_comparison,
     write_job_summary,
@@ -116,6 +116,13 @@ def test_gitlab_rows_have_what_code_quality_asks_for_and_a_stable_fingerprint():
     assert len({row["fingerprint"] for row in rows}) == len(rows)
     again = json.loads(render_comparison(regression(), "gitlab"))
     assert [row["fingerprint"] for row in again] == [row["fingerprint"] for row in rows]
+
+
+def test_sarif_has_the_line_that_is_to_blame():
+    (run,) = json.loads(render_comparison(regression(), "sarif"))["runs"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("model.py", 48)
+    assert run["results"][0]["level"] == "error"
 
 
 def test_json_comes_back_as_it_went(tmp_path):

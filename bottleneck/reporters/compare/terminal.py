@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..model.words import clean, sentence, shorten
-from .page import Page
-from .rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
+from ...model.words import clean, sentence, shorten
+from ..page import Page
+from ..rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model.compare import Comparison
+    from ...model.compare import Comparison
 
 __all__ = ["render"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .markdown_text import escape
-from .rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
+from ..markdown_text import escape
+from ..rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
 
 if TYPE_CHECKING:
-    from ..model.compare import Comparison
+    from ...model.compare import Comparison
 
 __all__ = ["render"]
 

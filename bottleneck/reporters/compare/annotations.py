@@ -9,15 +9,15 @@ of : and , in properties); docs.gitlab.com "Code Quality report format".
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..model.words import clean
+from ...model.words import clean
+from ..sarif import fingerprint
 
 if TYPE_CHECKING:
-    from ..model.compare import Annotation, Comparison
+    from ...model.compare import Annotation, Comparison
 
 __all__ = ["render_github", "render_gitlab"]
 
@@ -56,7 +56,6 @@ def render_gitlab(comparison: Comparison) -> str:
         path = note.site.file if note.site is not None else comparison.head.title or comparison.head.label
         line = note.site.line if note.site is not None else 1
         text = clean(note.message)
-        # The same complaint must keep its fingerprint, whatever its numbers are this time.
         mark = "\0".join((note.key, path, str(line) if note.site is not None else ""))
         seen[mark] = seen.get(mark, 0) + 1
         mark += f"\0{seen[mark]}" if seen[mark] > 1 else ""
@@ -64,7 +63,7 @@ def render_gitlab(comparison: Comparison) -> str:
             {
                 "description": text,
                 "check_name": f"bottleneck {note.key or note.title}",
-                "fingerprint": hashlib.sha256(mark.encode(errors="backslashreplace")).hexdigest(),
+                "fingerprint": fingerprint(mark),
                 "severity": _SEVERITY[note.level],
                 "location": {"path": clean(path), "lines": {"begin": line}},
             }

@@ -14,11 +14,11 @@ from typing import TextIO
 
 import msgspec
 
-from ..errors import UsageError
-from ..model.compare import Comparison
-from ..model.documents import write_text
-from .output import emit, traits
-from .stream import tell
+from ...errors import UsageError
+from ...model.compare import Comparison
+from ...model.documents import write_text
+from ..output import emit, traits
+from ..stream import tell
 
 __all__ = [
     "COMPARE_FORMATS",
@@ -29,8 +29,8 @@ __all__ = [
     "write_reports",
 ]
 
-COMPARE_FORMATS = ("text", "md", "json", "junit", "github", "gitlab")
-SUFFIXES = {".md": "md", ".json": "json", ".xml": "junit", ".txt": "text"}
+COMPARE_FORMATS = ("text", "md", "json", "junit", "github", "gitlab", "sarif")
+SUFFIXES = {".md": "md", ".json": "json", ".xml": "junit", ".txt": "text", ".sarif": "sarif"}
 """Format by the end of a file's name, for --report FILE."""
 
 
@@ -43,7 +43,7 @@ def render_comparison(
         UsageError: there is no such format.
     """
     if name == "text":
-        from .compare_terminal import render as render_terminal
+        from .terminal import render as render_terminal
 
         if stream is None:
             return render_terminal(comparison, verbose=verbose)
@@ -57,6 +57,7 @@ def render_comparison(
         "junit": _junit,
         "github": _github,
         "gitlab": _gitlab,
+        "sarif": _sarif,
     }
     if name not in renderers:
         raise UsageError(f"No format {name!r}.", remedy=f"Formats: {', '.join(COMPARE_FORMATS)}.")
@@ -64,7 +65,7 @@ def render_comparison(
 
 
 def _markdown(comparison: Comparison) -> str:
-    from .compare_markdown import render
+    from .markdown import render
 
     return render(comparison)
 
@@ -75,21 +76,27 @@ def _json(comparison: Comparison) -> str:
 
 
 def _junit(comparison: Comparison) -> str:
-    from .compare_junit import render
+    from .junit import render
 
     return render(comparison)
 
 
 def _github(comparison: Comparison) -> str:
-    from .compare_annotations import render_github
+    from .annotations import render_github
 
     return render_github(comparison)
 
 
 def _gitlab(comparison: Comparison) -> str:
-    from .compare_annotations import render_gitlab
+    from .annotations import render_gitlab
 
     return render_gitlab(comparison)
+
+
+def _sarif(comparison: Comparison) -> str:
+    from ..sarif import render_comparison as render
+
+    return render(comparison)
 
 
 def wished_reports(reports: tuple[str, ...]) -> dict[Path, str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from ..model.compare import counter_words, drift_words, mismatch_words, time_words
-from ..model.words import clean
+from ...model.compare import counter_words, drift_words, mismatch_words, time_words
+from ...model.words import clean
 
 if TYPE_CHECKING:
-    from ..model.compare import Comparison, CounterRow, TimeRow
+    from ...model.compare import Comparison, CounterRow, TimeRow
 
 __all__ = ["render"]
 
