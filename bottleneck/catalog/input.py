@@ -174,17 +174,13 @@ for images, labels in loader:
         title="Keep the workers alive between epochs",
         addresses=("BN104", "BN101"),
         what_if=WhatIf.WORKERS_KEPT,
-        what_to_change="Set persistent_workers=True. Otherwise every epoch starts new processes, which"
-        " import and unpickle again before the first batch.",
-        when=(
-            _LOADER,
-            _HAS_WORKERS,
-            given("loader.persistent_workers", "==", False, "workers are started anew each epoch"),
-            *seen("loader.epochs", ">", 1, "the loader is iterated more than once"),
-        ),
+        what_to_change="Set persistent_workers=True for every loader with workers, that of an evaluation"
+        " too. Otherwise every epoch starts new processes, which import and unpickle again before the first"
+        " batch.",
+        when=(if_known("loader.kept_ms"),),
+        basis="no start but the first",
         unless=(given("loader.batches_per_iterator", "<", 1.5, "each step makes an iterator of its own"),),
         may_break="Changes made to the dataset object between epochs no longer reach the workers.",
-        basis="measured start-up time per epoch, spread over its steps",
         code="""\
 from torch.utils.data import DataLoader
 

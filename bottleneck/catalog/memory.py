@@ -312,14 +312,14 @@ if torch.cuda.is_available():
         id="FX223",
         family="memory",
         title="Load data as arrays, not as lists of objects",
-        addresses=("BN214",),
-        what_to_change="Host memory that grows without a leak is usually malloc's fragmentation, or Python"
-        " lists that forked workers touch. Keep samples in one array instead of a list of objects, and"
-        " limit caches.",
-        when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
+        addresses=("BN214", "BN105"),
+        what_if=WhatIf.DATASET_LIGHT,
+        what_to_change="Keep samples in one array instead of a list of objects, and limit caches. Host memory"
+        " that grows without a leak is usually malloc's fragmentation, or Python lists that forked workers"
+        " touch. Of an array in a file, which each worker opens at its first sample, nothing is pickled.",
         risk=Risk.NEEDS_REVIEW,
         may_break="A dataset that returned Python objects then returns array rows.",
-        basis=_BYTES,
+        basis="otherwise the gain is memory",
         code="""\
 import numpy as np
 

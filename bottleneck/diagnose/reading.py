@@ -24,6 +24,7 @@ from ..timeline.steps.basis import StepBasis, find_basis
 from ..timeline.steps.facts import Facts, on_gpu
 from ..timeline.steps.rare import ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
+from ..timeline.steps.starts import with_starts
 from ..timeline.steps.traced import Steps, find_steps
 
 __all__ = ["Reading", "read_rank"]
@@ -49,11 +50,15 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     trace = rank.trace
     steps = find_steps(trace) if trace is not None and len(trace) else None
     recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else None
-    basis = find_basis(rank.run, steps, given_ms=true_step_ms, recorded_ms=recorded)
+    basis = find_basis(
+        rank.run, steps, given_ms=true_step_ms, recorded_ms=recorded, loaders=rank.loaders or ()
+    )
     flops = _read_flops(rank, steps)
     rare = basis.rare
     readable = steps if steps is None or rare is None else ordinary_steps(steps, rare)
     timeline = _read_timeline(rank, readable, basis, flops)
+    if basis.starts is not None:
+        timeline = with_starts(timeline, basis.starts)
     if rare is not None:
         timeline = with_rare(timeline, rare)
     timeline = replace(timeline, doubts=(*timeline.doubts, *basis.doubts))
@@ -101,7 +106,7 @@ def _read_timeline(
         true_ms=true_ms,
         run=basis.run,
         kept=basis.kept,
-        loaders=rank.loaders or (),
+        loaders=basis.loaders,
         compile_facts=rank.compile,
         true_is_profiled=basis.summary.true_is == "profiled",
         counted=flops.operators if flops is not None else (),

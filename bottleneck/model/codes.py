@@ -78,6 +78,7 @@ class WhatIf(str, Enum):
     INPUT_WORKERS = "input-workers"
     INPUT_IN_MAIN = "input-in-main"
     WORKERS_KEPT = "workers-kept"
+    DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"
     ALLOCATOR_FREE = "allocator-free"
     COPIES_ASYNC = "copies-async"
@@ -321,6 +322,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN102", "input-production-slow", _C.INPUT),
     CodeEntry("BN103", "input-bursty", _C.INPUT),
     CodeEntry("BN104", "worker-start-up", _C.INPUT),
+    CodeEntry("BN105", "dataset-sent-to-workers", _C.INPUT, within_others=True),
     CodeEntry("BN201", "allocator-in-critical-path", _C.ALLOCATOR, memory="untimed"),
     CodeEntry("BN202", "empty-cache-in-loop", _C.ALLOCATOR),
     CodeEntry("BN203", "page-faults-each-step", _C.ALLOCATOR),

@@ -401,6 +401,29 @@ class BatchFacts(_Record, frozen=True, kw_only=True):
     padding_share: float | None = None
 
 
+class WorkerStart(_Record, frozen=True, kw_only=True):
+    """One start of a loader's worker processes, for an iterator of its own."""
+
+    step: int
+    """Index of the step in which the first batch came."""
+    making_ms: float
+    """Host time to make the iterator: its processes are started in it."""
+    wait_ms: float
+    """Host time blocked in the first `__next__`."""
+    stop_step: int = -1
+    """Index of the step in which they were stopped; -1 if none saw it."""
+    stopping_ms: float = 0.0
+    """Host time in the `__next__` that found no further batch: the workers are waited for."""
+    pickled_bytes: int = 0
+    """Sent to all workers; 0 where they are forked."""
+    pickling_ms: float = 0.0
+    """Of `making_ms`: pickling what is sent."""
+    unpickling_ms: float = 0.0
+    """Of all workers: reading what was sent."""
+    booting_ms: float = 0.0
+    """Of the slowest worker: from its start until it reads what was sent, or works."""
+
+
 class LoaderFacts(_Record, frozen=True, kw_only=True):
     """One DataLoader as really constructed (loader.json is a list of these)."""
 
@@ -424,6 +447,8 @@ class LoaderFacts(_Record, frozen=True, kw_only=True):
     """How many times it was iterated (epochs, for a training loader)."""
     startup_ms: list[float] = []
     """Per iterator: creation to the first batch handed over."""
+    starts: list[WorkerStart] = []
+    """Each iterator for which worker processes were started."""
     wait_ms: list[float] = []
     """Baseline and its later stretches, per fetch: host time blocked in __next__."""
     wait_step: list[int] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..model.codes import Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
@@ -15,6 +15,9 @@ from ..model.doubt import Doubt
 from ..model.run import JsonValue, LoopTime, SourceSite
 from ..model.view import CodeNode, StepTimeline
 from ..model.work import ComputeFacts
+
+if TYPE_CHECKING:
+    from .steps.starts import WorkerStarts
 
 __all__ = ["CompiledWork", "HostSpan", "SeamPrice", "SpanKind", "Timeline"]
 
@@ -130,6 +133,8 @@ class Timeline:
     """The step by whose code it is."""
     extras: tuple[CodeNode, ...] = ()
     """Extra work in the step, the most expensive first; none is inside another."""
+    starts: WorkerStarts | None = None
+    """Starts of loaders' workers, which are part of the step; None where there are none."""
     view: StepTimeline | None = None
     """One traced step, for reports to draw; None without a trace."""
 

@@ -21,7 +21,7 @@ from ..model.run import LoaderFacts, Run, Window
 from ..model.verify import EndedBy, RunRecord, Trial, TrialFacts, Wish
 from ..runs.environment import environment_of
 from ..runs.launch_apart import launch_apart
-from ..runs.layout import processes, runs_of
+from ..runs.layout import first_run, processes, run_of
 from ..runs.place import Place
 from ..runs.plan import Plan
 from ..runs.run_script import run_script
@@ -131,7 +131,6 @@ class Arms:
         *,
         parity: bool,
     ) -> RunRecord:
-        runs = runs_of(folder)
         facts = read_facts(folder)
         record = RunRecord(
             number=number,
@@ -146,10 +145,10 @@ class Arms:
             return msgspec.structs.replace(
                 record, status="interrupted", ended=EndedBy.USER, reason="stopped by the user"
             )
-        timed = timed_step(runs)
+        timed = timed_step(folder)
         reason = self._failure(run, folder)
         if timed is None or reason:
-            first = runs[0] if runs else None
+            first = first_run(folder)
             broken = first.artefacts.get("harness") if first is not None else None
             why = f": {str(broken.reason).strip().splitlines()[-1]}" if broken is not None else ""
             said = reason or f"it ended {_length(first)}before any step could be timed{why}"
@@ -207,12 +206,18 @@ def first_epoch(folder: Path) -> int | None:
 
 def _first(folder: Path, name: str, kind: type[_T]) -> _T | None:
     """Return what the first process of a run that wrote such a file wrote, as far as it can be read."""
-    for place in processes(folder):
-        try:
-            return read_json(place / name, kind)
-        except (InputError, msgspec.DecodeError):
-            continue
-    return None
+    return next(filter(None, (_read(place, name, kind) for place in processes(folder))), None)
+
+
+def _loaders(process: Path) -> list[LoaderFacts] | None:
+    return _read(process, "loader.json", list[LoaderFacts])
+
+
+def _read(process: Path, name: str, kind: type[_T]) -> _T | None:
+    try:
+        return read_json(process / name, kind)
+    except (InputError, msgspec.DecodeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,16 +233,17 @@ class TimedStep:
     """Each step where they differ; empty where they are alike."""
 
 
-def timed_step(runs: Sequence[Run]) -> TimedStep | None:
+def timed_step(folder: Path) -> TimedStep | None:
     """Return the step as `diagnose` reports it: of several ranks the longest; None without timed steps."""
-    return max(filter(None, map(_of_rank, runs)), key=lambda rank: rank.mean_ms, default=None)
+    return max(filter(None, map(_of_rank, processes(folder))), key=lambda rank: rank.mean_ms, default=None)
 
 
-def _of_rank(run: Run) -> TimedStep | None:
-    window = run.window("baseline")
-    if window is None or not window.steps.wall_ms:
+def _of_rank(folder: Path) -> TimedStep | None:
+    run = run_of(folder)
+    window = run.window("baseline") if run is not None else None
+    if run is None or window is None or not window.steps.wall_ms:
         return None
-    basis = find_basis(run, None, given_ms=None)
+    basis = find_basis(run, None, given_ms=None, loaders=_loaders(folder) or ())
     step, kept = basis.summary, basis.kept
     if step.true_ms is None or kept is None:
         return None

@@ -11,7 +11,6 @@ import pytest
 from torch_bottleneck.compare.join import join_runs
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.run import DeviceFacts, HostFacts, Run, ScriptOutcome, StepTable, Window
-from torch_bottleneck.runs.layout import runs_of
 from torch_bottleneck.verify.arms import timed_step
 
 PACKAGE = Path(__file__).parents[2] / "bottleneck"
@@ -40,7 +39,7 @@ def test_two_ranks_with_device_times_for_nine_steps_of_ten_have_one_step_time(tm
     write_rank(tmp_path / "rank1", rank=1, host_ms=45.0, device_ms=50.0)
     diagnosis = diagnose_paths([tmp_path])
     (gate,) = join_runs([diagnosis]).runs
-    verify = timed_step(runs_of(tmp_path))
+    verify = timed_step(tmp_path)
     assert verify is not None
     assert diagnosis.step.true_ms == pytest.approx(50.01, abs=0.002), "the device's clock, the slower rank's"
     assert gate.step_ms == pytest.approx(diagnosis.step.true_ms, rel=1e-5)
@@ -62,7 +61,7 @@ def test_device_times_known_for_too_few_steps_are_not_the_clock(tmp_path: Path) 
     )
     window = msgspec.structs.replace(run.windows[0], steps=half)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(run, windows=[window])))
-    verify = timed_step(runs_of(tmp_path))
+    verify = timed_step(tmp_path)
     assert verify is not None
     assert verify.mean_ms == diagnose_paths([tmp_path]).step.true_ms == pytest.approx(44.0)
 

@@ -1,6 +1,6 @@
 """Input-bound: the step waits for its next batch.
 
-In: facts. Out: findings BN101 to BN104.
+In: facts. Out: findings BN101 to BN105.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.run import LoaderFacts, SiteTime
-from ...model.words import ms, percent
+from ...model.words import byte_size, ms, percent
 from ...timeline.result import SpanKind
-from ...timeline.steps.supply import batches_per_iterator, burst_share, production_ms
+from ...timeline.steps.loop_lines import MAIN_SHARE
+from ...timeline.steps.starts import LoaderStarts
+from ...timeline.steps.supply import burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
 __all__ = [
+    "DatasetSent",
     "InputBursty",
     "InputProductionSlow",
     "WaitingForInput",
@@ -119,8 +122,11 @@ class WaitingForInput(Analyzer):
         own = loader is None or not loader.num_workers
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
-        slow = _main_call(loader)
-        if slow is not None:
+        slow, starts = _main_call(loader), facts.timeline.starts
+        if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
+            title += f", {ms(starts.cost_ms)} of it to start workers"
+            sites = [*(each.loader.site for each in starts.loaders), *sites]
+        elif slow is not None:
             title += f", mostly for `{slow.call}` at {slow.site.file.rpartition('/')[2]}:{slow.site.line}"
         return (
             self.finding(
@@ -296,26 +302,28 @@ class InputBursty(Analyzer):
 
 
 class WorkerStartUp(Analyzer):
-    """The workers are started again for every epoch.
+    """Worker processes are started again and again.
 
     What it means
-        Without persistent_workers each new iterator forks or spawns new workers. They import the
-        program, copy the dataset object and fill the queue before the first batch arrives.
+        Without persistent_workers each new iterator forks or spawns new workers, for every epoch of
+        the training and for every evaluation. They import the program, copy the dataset object and
+        fill the queue before the first batch arrives.
 
     How it is measured
-        The time from the creation of each iterator to its first batch, divided by the steps of an
-        epoch.
+        Each start is timed: making the iterator, the wait for its first batch beyond what a batch
+        takes to make, and stopping the workers at its end. How often there is one is counted over
+        all steps.
 
     What it costs you
-        Start-up time / steps per epoch. In long epochs that is negligible, in short ones it can
-        dominate.
+        The time of a start times how many there are per step, wherever in the loop they lie. It is
+        part of the step time. In long epochs it is negligible, in short ones it can dominate.
 
     What it is not
-        Usually not part of the baseline step: the baseline window contains whole epochs only if
-        they are short.
+        Not the first start of a persistent worker: that happens once.
 
     What to do
-        persistent_workers=True; fewer workers; a dataset object that is cheap to pickle.
+        persistent_workers=True, no workers where batches are cheap, or fewer; a dataset object that is
+        cheap to pickle.
 
     Source
         torch.utils.data documentation, persistent_workers.
@@ -324,36 +332,96 @@ class WorkerStartUp(Analyzer):
     code = "BN104"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Price the start-up per step of an epoch."""
-        loader = facts.training_loader()
-        if loader is None or not loader.num_workers or loader.persistent_workers:
+        """Price the starts of all loaders."""
+        starts, answer = facts.timeline.starts, facts.ask(WhatIf.WORKERS_KEPT)
+        if starts is None or starts.cost_ms < 0.005 * facts.true_ms:
             return ()
-        starts = [value for value in loader.startup_ms if value > 0]
-        if loader.iterators < 2 or not starts or not loader.fetches:
-            return ()
-        start = statistics.median(starts)
-        per_epoch = batches_per_iterator(loader)
-        cost = start / per_epoch
-        if cost < 0.005 * facts.true_ms:
-            return ()
+        first = starts.loaders[0]
+        site = first.loader.site
+        at = f" of the loader at {site.file.rpartition('/')[2]}:{site.line}" if site is not None else ""
+        more = f", of {len(starts.loaders)} loaders" if len(starts.loaders) > 1 else ""
         return (
             self.finding(
                 facts,
-                f"Starting the workers costs {ms(start)} per {'epoch' if per_epoch > 1 else 'batch'}, "
-                f"{ms(cost)} per step",
-                cost_ms=min(cost, facts.true_ms),
-                time_ms=start,
+                f"Starting the workers{at} takes {ms(first.each_ms)}, every {1 / first.per_step:.0f} steps: "
+                f"{ms(starts.cost_ms)} per step{more}",
+                answer=answer,
+                cost_ms=starts.cost_ms,
+                time_ms=first.each_ms,
+                evidence=[_start_evidence(each) for each in starts.loaders],
+                sites=[each.loader.site for each in starts.loaders],
+                not_this="What a batch takes to make is not counted: it stays when the workers do.",
+            ),
+        )
+
+
+def _start_evidence(each: LoaderStarts) -> Evidence:
+    loader = each.loader
+    return Evidence(
+        text=f"{len(loader.starts)} starts of {loader.num_workers} workers"
+        f"{'' if each.trains else ' outside the training'}: {ms(each.each_ms)} each, "
+        f"{ms(each.cost_ms)} per step",
+        value=each.cost_ms,
+        unit="ms/step",
+        source="loader.json",
+        site=loader.site,
+    )
+
+
+class DatasetSent(Analyzer):
+    """The dataset object is pickled for each worker.
+
+    What it means
+        Workers that are spawned get a copy of the dataset object through a pipe. The training
+        process pickles it for each of them, and starts the next one only when the one before has
+        read it.
+
+    How it is measured
+        What is pickled while an iterator is made is timed and measured in bytes, and so is reading
+        it in the worker. More than a pipe holds (64 KiB) makes the starts follow one another.
+
+    What it costs you
+        The start as it is, less the start of one worker that is sent next to nothing: without a
+        large object all of them start at the same time. It is part of the price of BN104.
+
+    What it is not
+        Not the samples that workers send back. Workers that are forked get no copy by a pipe.
+
+    What to do
+        Keep paths and records in one array in a file and open it in the worker, at the first sample.
+
+    Source
+        torch.utils.data documentation, "Platform-specific behaviors"; Python documentation,
+        multiprocessing, "Contexts and start methods".
+    """
+
+    code = "BN105"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price what is sent to the workers."""
+        starts, answer = facts.timeline.starts, facts.ask(WhatIf.DATASET_LIGHT)
+        if starts is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return ()
+        each = max(starts.loaders, key=lambda each: each.sent_ms)
+        loader = each.loader
+        start = loader.starts[-1]
+        return (
+            self.finding(
+                facts,
+                f"Sending {loader.dataset} to {loader.num_workers} workers "
+                f"({byte_size(start.pickled_bytes)}) "
+                f"costs {ms(answer.saves_ms)} per step",
+                answer=answer,
+                time_ms=each.each_ms,
                 evidence=[
-                    Evidence(
-                        text=f"{loader.iterators} iterators, {per_epoch:.0f} batches each, "
-                        f"{ms(start)} from a new iterator to its first batch",
-                        value=start,
-                        unit="ms",
-                        source="loader.json",
-                        site=loader.site,
+                    Evidence(text=f"{ms(value)} {what}", value=value, unit="ms", source="loader.json")
+                    for value, what in (
+                        (start.pickling_ms, "to pickle it, per start"),
+                        (start.unpickling_ms, "to read it, in all workers together"),
+                        (start.booting_ms, "until a worker begins to read"),
                     )
                 ],
                 sites=[loader.site],
-                not_this="It is a cost per epoch, divided by its steps for comparison.",
+                not_this="With persistent workers it is paid once.",
             ),
         )

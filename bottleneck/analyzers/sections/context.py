@@ -63,12 +63,8 @@ def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
         "loader.iterable": loader.iterable,
         "loader.prefetch_factor": loader.prefetch_factor,
         "loader.start_method": loader.start_method,
-        "loader.epochs": loader.iterators,
         "loader.batches_per_iterator": batches_per_iterator(loader),
     }
-    starts = [value for value in loader.startup_ms if value > 0]
-    if starts:
-        out["loader.startup_ms"] = statistics.median(starts)
     if loader.duplicated_samples_share is not None:
         out["loader.duplicated"] = loader.duplicated_samples_share > 0.01
     if loader.batch is not None:
@@ -209,6 +205,9 @@ def build_context(
     out |= _loop(timeline)
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
+    kept = timeline.what_ifs.get(WhatIf.WORKERS_KEPT)
+    if kept is not None:
+        out["loader.kept_ms"] = kept.step_ms
     in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
     if in_main is not None:
         out["loader.in_main_ms"] = in_main.step_ms

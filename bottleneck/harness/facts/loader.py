@@ -23,7 +23,8 @@ from ..events.replacing import Replacements
 from ..lines.line_sampler import Line, LineSampler, merge
 from ..lines.sites import user_site
 from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
-from .loader_worker import Batch, WorkerLoop, read_lines, read_records, time_fetcher
+from .loader_starts import Making, Sending
+from .loader_worker import Batch, Begun, WorkerLoop, read_begun, read_lines, read_records, time_fetcher
 
 if TYPE_CHECKING:
     from ...runs.store import Store
@@ -42,6 +43,8 @@ class _Iteration:
         self.iterator = weakref.ref(iterator)
         self.loader = loader
         self.begun_ns: int | None = begun_ns
+        self.making: Making | None = None
+        """None where no processes were started for it."""
         self.last_step: int | None = None
 
 
@@ -106,10 +109,24 @@ class LoaderWatch:
             if iteration.begun_ns is not None:
                 iteration.loader.startup_ms.append((at_ns - iteration.begun_ns) / 1e6)
                 iteration.begun_ns = None
+            if iteration.making is not None and iteration.making.step < 0:
+                iteration.making.step, iteration.making.wait_ms = step_index, wait_ms
+                iteration.loader.makings.append(iteration.making)
             self._note_fetch(iteration.loader, iteration, wait_ms, step_index, window)
             iteration.loader.no_grad += not grad
         except Exception as error:
             self._problem = f"{type(error).__name__}: {error}"
+
+    def exhausted(self, *, wait_ms: float, step_index: int) -> None:
+        """Note that a fetch found no further batch: of the iterator that gave the last one.
+
+        Args:
+            wait_ms: host time blocked in it.
+            step_index: the step under way.
+        """
+        last, self._last = self._last, None
+        if last is not None and last.making is not None and not last.loader.facts.persistent_workers:
+            last.making.stop_step, last.making.stopping_ms = step_index, wait_ms
 
     def look_at(self, iterator: object, batch: object, tensors: list[Any]) -> None:
         """Note what is in a batch that was handed over by this iterator; `tensors` are those in it."""
@@ -152,6 +169,9 @@ class LoaderWatch:
         workers: dict[int, list[list[Batch]]] = {}
         for number, batches in read_records(self._folder):
             workers.setdefault(number, []).append(batches)
+        begun: dict[int, list[Begun]] = {}
+        for number, worker in read_begun(self._folder):
+            begun.setdefault(number, []).append(worker)
         lines: dict[int, dict[Line, int]] = {
             loader.number: loader.sampler.counts.copy()
             for loader in self._loaders
@@ -160,7 +180,12 @@ class LoaderWatch:
         for number, counts in read_lines(self._folder):
             lines[number] = merge([lines.get(number, {}), counts])
         return [
-            facts_of(loader, workers.get(loader.number, []), lines.get(loader.number, {}))
+            facts_of(
+                loader,
+                workers=workers.get(loader.number, []),
+                begun=begun.get(loader.number, []),
+                lines=lines.get(loader.number, {}),
+            )
             for loader in self._loaders
         ]
 
@@ -188,10 +213,12 @@ class LoaderWatch:
             with contextlib.suppress(Exception):
                 known = self._loader_of(loader)
                 self._loop.loader = known.number
-            iterator = original(loader)
+            sending = Sending()
+            with sending:
+                iterator = original(loader)
             with contextlib.suppress(Exception):
                 if known is not None:
-                    self._begun(known, iterator, begun)
+                    self._begun(known, iterator, Making(begun, perf_counter_ns(), sending.sent))
             return iterator
 
         return __iter__
@@ -213,10 +240,13 @@ class LoaderWatch:
         # Made before the hooks were in, or by unpickling: `__init__` did not run under our eyes.
         return self._built(loader, None) if number is None else self._loaders[number]
 
-    def _begun(self, known: LoaderRecord, iterator: Any, begun_ns: int) -> None:
+    def _begun(self, known: LoaderRecord, iterator: Any, making: Making) -> None:
         known.iterators += 1
         self._last = None  # persistent workers keep their iterator from pass to pass
-        self._iterations[iterator] = _Iteration(iterator, known, begun_ns)
+        is_new = iterator not in self._iterations
+        self._iterations[iterator] = iteration = _Iteration(iterator, known, making.begin_ns)
+        if is_new and known.facts.num_workers:
+            iteration.making = making
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
             time_fetcher(fetcher, known.made.append, self._sampler_for(known))

@@ -17,7 +17,8 @@ from torch.utils.data import IterableDataset
 from ...model.run import LoaderFacts, Production
 from ..lines.line_sampler import as_sites
 from .batch_facts import BatchBook
-from .loader_worker import Batch
+from .loader_starts import Making, starts_of
+from .loader_worker import Batch, Begun
 
 if TYPE_CHECKING:
     from ...model.run import SourceSite
@@ -38,6 +39,7 @@ class LoaderRecord:
         self.fetches = 0
         self.iterators = 0
         self.startup_ms: list[float] = []
+        self.makings: list[Making] = []
         self.wait_ms: list[float] = []
         self.wait_step: list[int] = []
         self.made: deque[tuple[int, int, int]] = deque(maxlen=BATCHES_KEPT)
@@ -56,12 +58,15 @@ def are_twins(old: LoaderFacts, new: LoaderFacts) -> bool:
     return old.site is not None and old == replace(new, id=old.id)
 
 
-def facts_of(loader: LoaderRecord, workers: list[list[Batch]], lines: dict[Line, int]) -> LoaderFacts:
+def facts_of(
+    loader: LoaderRecord, *, workers: list[list[Batch]], begun: list[Begun], lines: dict[Line, int]
+) -> LoaderFacts:
     """Return all that is known of a loader.
 
     Args:
         loader: what was noted in this process.
         workers: the batches of each worker.
+        begun: how each worker came to work.
         lines: samples per line of the dataset's code.
     """
     return replace(
@@ -70,6 +75,7 @@ def facts_of(loader: LoaderRecord, workers: list[list[Batch]], lines: dict[Line,
         fetches=loader.fetches,
         iterators=loader.iterators,
         startup_ms=[round(value, 3) for value in loader.startup_ms],
+        starts=starts_of(loader.makings, begun),
         wait_ms=[round(value, 4) for value in loader.wait_ms],
         wait_step=loader.wait_step,
         production=_production(loader, workers, lines),

@@ -23,9 +23,18 @@ if TYPE_CHECKING:
 
     from ..lines.line_sampler import Line
 
-__all__ = ["Batch", "WorkerLoop", "read_lines", "read_records", "time_fetcher"]
+__all__ = [
+    "Batch",
+    "Begun",
+    "WorkerLoop",
+    "read_begun",
+    "read_lines",
+    "read_records",
+    "time_fetcher",
+]
 
 _RECORD = struct.Struct("<qqq")
+_BEGUN = struct.Struct("<qq")
 _GROWTH = 1.5
 
 
@@ -41,6 +50,15 @@ class Batch(NamedTuple):
     def end_ns(self) -> int:
         """When it was whole."""
         return self.start_ns + self.samples_ns + self.collate_ns
+
+
+class Begun(NamedTuple):
+    """How a worker process came to work, in perf_counter nanoseconds."""
+
+    reads_ns: int
+    """It begins to read the dataset that was sent to it; of a forked one, as below."""
+    works_ns: int
+    """Its loop begins."""
 
 
 def time_fetcher(
@@ -98,17 +116,27 @@ class WorkerLoop:
         """Where the workers' files go."""
         self.loader = 0
         """Number of the DataLoader whose workers are being started."""
+        self._reads_ns = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Note when this is unpickled: a process reads its function just before the arguments."""
+        self.__dict__.update(state)
+        self._reads_ns = perf_counter_ns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run torch's loop with its fetchers timed."""
         from torch.utils.data import _DatasetKind
         from torch.utils.data._utils import worker
 
+        works_ns = perf_counter_ns()
         # Python-level signal handlers of the trainer's have no place in a worker.
         loop = worker._worker_loop
         if isinstance(loop, WorkerLoop):
             assert WorkerLoop.original is not None
             loop = WorkerLoop.original
+        with contextlib.suppress(Exception):
+            begun = Begun(self._reads_ns or works_ns, works_ns)
+            Path(f"{self._stem()}.begun").write_bytes(_BEGUN.pack(*begun))
         with contextlib.suppress(Exception):
             create = _DatasetKind.create_fetcher
             sampler = LineSampler()
@@ -123,8 +151,11 @@ class WorkerLoop:
             _DatasetKind.create_fetcher = staticmethod(create_fetcher)
         loop(*args, **kwargs)
 
+    def _stem(self) -> str:
+        return os.path.join(self.folder, f"{self.loader}-{os.getpid()}")  # noqa: PTH118
+
     def _recorder(self, sampler: LineSampler) -> Callable[[tuple[int, int, int]], None]:
-        stem = os.path.join(self.folder, f"{self.loader}-{os.getpid()}")  # noqa: PTH118
+        stem = self._stem()
         file: int | None = None
         written = 0
 
@@ -153,6 +184,14 @@ def read_records(folder: Path) -> Iterator[tuple[int, list[Batch]]]:
             int(path.stem.partition("-")[0]),
             [Batch(*fields) for fields in _RECORD.iter_unpack(data[:whole])],
         )
+
+
+def read_begun(folder: Path) -> Iterator[tuple[int, Begun]]:
+    """Yield (loader number, how it came to work) for each worker's file."""
+    for path in sorted(folder.glob("*-*.begun")):
+        data = path.read_bytes()
+        if len(data) == _BEGUN.size:
+            yield int(path.stem.partition("-")[0]), Begun(*_BEGUN.unpack(data))
 
 
 def read_lines(folder: Path) -> Iterator[tuple[int, dict[Line, int]]]:

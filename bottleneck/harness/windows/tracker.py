@@ -206,7 +206,11 @@ class Tracker:
     def _fetch_ended(self, now: int, handed_over: tuple[weakref.ref[Any], bool] | None, wait_ns: int) -> None:
         """A batch is here: from this iterator, with or without gradients enabled; None when none came."""
         iterator = handed_over[0]() if handed_over is not None else None
-        if handed_over is None or iterator is None or self.capture.done:
+        if self.capture.done:
+            return
+        if handed_over is None:
+            self._loaders.exhausted(wait_ms=wait_ns / 1e6, step_index=self.steps)
+        if handed_over is None or iterator is None:
             return
         self._vote(iterator)
         self._horizon.fetched(iterator)

@@ -69,13 +69,6 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         compiled: compiled code runs.
     """
     work = program.work
-    if facts.supply is not None:
-        startup = facts.supply.startup_ms
-        yield Question(
-            WhatIf.WORKERS_KEPT,
-            Edit(gone=amount_gone(program, startup, (Work.INPUT,))),
-            f"{ms(startup)} per step from new iterators to their first batches, median",
-        )
     anomalies = amounts.anomalies
     yield Question(
         WhatIf.ANOMALIES_IGNORED,

@@ -7,7 +7,7 @@ In: a run (or none), the traced steps (or none), a step time given by the user (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from ...model.diagnosis import StepSummary
 from ...model.doubt import Doubt
-from ...model.run import Run, StepTable, Stretch, Window
+from ...model.run import LoaderFacts, Run, StepTable, Stretch, Window
 from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
 from .clock import step_times
 from .drift import find_drift
 from .rare import RareWork, find_rare
+from .starts import WorkerStarts, without_starts
 from .traced import Steps
 
 __all__ = ["StepBasis", "find_basis"]
@@ -36,7 +37,11 @@ class StepBasis:
 
     summary: StepSummary
     run: Run | None
-    """The run as given, or with a stand-in for its missing baseline window."""
+    """The run as given, or with a stand-in for its missing baseline window; without starts of workers."""
+    loaders: tuple[LoaderFacts, ...] = ()
+    """As given, without starts of workers."""
+    starts: WorkerStarts | None = None
+    """Starts of workers, whose price is part of the step time; None where there are none."""
     kept: NDArray[np.bool_] | None = None
     """Which steps of the baseline window count; those with rare work do not."""
     varies: bool = False
@@ -50,9 +55,12 @@ class StepBasis:
 
     @property
     def ordinary_ms(self) -> float | None:
-        """The step time without the rare work: what trace and baseline describe."""
+        """The step time without the rare work and starts of workers: what trace and baseline describe."""
         true_ms = self.summary.true_ms
-        return true_ms if true_ms is None or self.rare is None else true_ms - self.rare.ms
+        if true_ms is None:
+            return None
+        started_ms = self.starts.cost_ms if self.starts is not None else 0.0
+        return true_ms - started_ms - (self.rare.ms if self.rare is not None else 0.0)
 
 
 def _tail(table: StepTable, count: int) -> StepTable:
@@ -184,8 +192,46 @@ def find_basis(
     *,
     given_ms: float | None,
     recorded_ms: NDArray[np.float64] | None = None,
+    loaders: Sequence[LoaderFacts] = (),
 ) -> StepBasis:
     """Choose the true step time: given, else measured without a profiler, else profiled.
+
+    Args:
+        run: run.json, or None for a bare trace.
+        steps: whole steps of the trace, or None without one.
+        given_ms: the step time that the user gives.
+        recorded_ms: how long the traced steps took (`timeline.recorded`); by the host's marks if None.
+        loaders: loader.json. Starts of workers are counted at their frequency, not where they fall.
+    """
+    if run is None or given_ms is not None:
+        found = _find(run, steps, given_ms=given_ms, recorded_ms=recorded_ms)
+        return replace(found, loaders=tuple(loaders))
+    usual, left, starts = without_starts(run, loaders)
+    found = _find(usual, steps, given_ms=None, recorded_ms=recorded_ms)
+    summary, cost = found.summary, starts.cost_ms if starts is not None else 0.0
+    if starts is None or summary.true_ms is None or summary.true_is != "measured":
+        return replace(found, loaders=left)
+    ci = summary.true_ci_ms
+    if ci is not None:
+        ci = (max(0.0, ci[0] + cost - starts.error_ms), ci[1] + cost + starts.error_ms)
+    profiled = summary.profiled_ms
+    summary = msgspec.structs.replace(
+        summary,
+        true_ms=summary.true_ms + cost,
+        true_ci_ms=ci,
+        profiled_ms=None if profiled is None else profiled + cost,
+    )
+    return replace(found, summary=summary, loaders=left, starts=starts, notes=(*found.notes, starts.note))
+
+
+def _find(
+    run: Run | None,
+    steps: Steps | None,
+    *,
+    given_ms: float | None,
+    recorded_ms: NDArray[np.float64] | None,
+) -> StepBasis:
+    """Find the basis of a run in which no workers are started.
 
     Args:
         run: run.json, or None for a bare trace.

@@ -35,10 +35,6 @@ _KEEPS_UP = 0.9
 _BURST = 0.7
 """Share of the wait in the slowest tenth of the fetches from which the supply is called bursty."""
 
-_START_SHARE = 0.25
-"""A fetch that waits so much of a start-up is the first of its iterator: the rest of the start-up lies in
-making the iterator."""
-
 
 def training_loader(loaders: Sequence[LoaderFacts]) -> LoaderFacts | None:
     """Return the loader that feeds the training, if one was seen; never one of an evaluation."""
@@ -98,8 +94,6 @@ class InputSupply:
     where: str
     wait_ms: float
     """Of the step: waiting in the loader."""
-    startup_ms: float = 0.0
-    """Of the wait, per step: workers being started anew for another epoch."""
     alone_ms: float | None = None
     """What producing would take in the training process; None where no worker was timed."""
 
@@ -132,21 +126,8 @@ def input_supply(
         workers=loader.num_workers,
         where="workers" if loader.num_workers else "main",
         wait_ms=wait_ms,
-        startup_ms=_startup_ms(loader, steps=steps),
         alone_ms=alone,
     )
-
-
-def _startup_ms(loader: LoaderFacts, *, steps: int) -> float:
-    """Start-up per step, as far as the baseline's own fetches hold any; 0 where a step never goes without."""
-    starts = [value for value in loader.startup_ms if value > 0]
-    if not loader.num_workers or loader.persistent_workers or len(starts) < 2 or not steps:
-        return 0.0
-    if loader.fetches < 2 * loader.iterators:
-        return 0.0  # next(iter(loader)) in each step: keeping the workers is not what it lacks
-    start = statistics.median(starts)
-    held = sum(wait > _START_SHARE * start for wait in loader.wait_ms)
-    return start * held / steps
 
 
 def workers_needed(supply: InputSupply, *, rest_ms: float) -> int:

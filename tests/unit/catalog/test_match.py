@@ -68,7 +68,7 @@ def test_a_fix_points_to_the_line_of_the_finding_it_was_made_for_and_not_of_the_
 
 def test_next_of_a_new_iterator_is_told_from_short_epochs() -> None:
     context = {"loader.present": True, "loader.num_workers": 2, "loader.persistent_workers": False}
-    context |= {"loader.epochs": 30}
+    context |= {"loader.kept_ms": 80.0}
     for each, wanted, other in ((1.0, "FX113", "FX105"), (12.0, "FX105", "FX113")):
         found = ids(match([finding("BN104")], {**context, "loader.batches_per_iterator": each}, {}, 100.0))
         assert wanted in found

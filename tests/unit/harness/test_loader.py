@@ -22,6 +22,7 @@ from torch_bottleneck.model.run import LoaderFacts
 from torch_bottleneck.runs.store import Store
 
 SLEEP_MS = 4.0
+LARGE_BYTES = 1_000_000
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -31,6 +32,13 @@ class Slow(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(SLEEP_MS / 1e3)
         return torch.full((2,), float(index))
+
+
+class Large(Slow):
+    """More than a pipe holds."""
+
+    def __init__(self) -> None:
+        self.rows = b"x" * LARGE_BYTES
 
 
 class Repeated(IterableDataset[torch.Tensor]):
@@ -65,9 +73,10 @@ def drain(watch: LoaderWatch, loader: Any, *, step: int = 0, window: str = "base
     while True:
         begun = time.perf_counter_ns()
         batch = next(iterator, None)
-        if batch is None:
-            return step
         wait_ms = (time.perf_counter_ns() - begun) / 1e6
+        if batch is None:
+            watch.exhausted(wait_ms=wait_ms, step_index=step)
+            return step
         hand_over(watch, iterator, batch, wait_ms=wait_ms, step=step, window=window)
         step += 1
 
@@ -137,6 +146,40 @@ def test_persistent_workers_over_epochs(watch: LoaderWatch) -> None:
     assert facts.production is not None
     assert facts.production.batches == 6
     del loader
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_each_start_of_workers_is_timed_with_what_is_sent_to_them(watch: LoaderWatch, method: str) -> None:
+    loader = DataLoader(Large(), 4, num_workers=2, multiprocessing_context=method)
+    plain = multiprocessing.reduction.dump
+    drain(watch, loader, step=5)
+    drain(watch, loader, step=8)
+    assert multiprocessing.reduction.dump is plain
+    starts = only(watch).starts
+    assert [(start.step, start.stop_step) for start in starts] == [(5, 8), (8, 11)]
+    for start in starts:
+        assert start.making_ms > 0
+        assert start.wait_ms >= 4 * SLEEP_MS or method == "spawn"
+        assert start.stopping_ms > 0
+        if method == "fork":
+            assert (start.pickled_bytes, start.pickling_ms, start.unpickling_ms) == (0, 0.0, 0.0)
+            continue
+        assert start.pickled_bytes > 2 * LARGE_BYTES
+        # Python and torch are imported first, and each worker is waited for before the next is started.
+        assert 0 < start.pickling_ms < start.booting_ms < start.making_ms
+        assert 0 < start.unpickling_ms < start.making_ms
+
+
+def test_workers_that_are_kept_start_once_and_loaders_without_never(watch: LoaderWatch) -> None:
+    kept = DataLoader(Slow(), 4, num_workers=1, persistent_workers=True)
+    alone = DataLoader(Slow(), 4)
+    for step in (0, 3):
+        drain(watch, kept, step=step)
+        drain(watch, alone, step=step)
+    first, second = watch.facts()
+    assert [(start.step, start.stop_step) for start in first.starts] == [(0, -1)]
+    assert second.starts == []
+    del kept
 
 
 def test_a_loader_built_anew_each_epoch_is_one_loader(watch: LoaderWatch) -> None:

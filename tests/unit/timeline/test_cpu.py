@@ -27,7 +27,6 @@ from torch_bottleneck.model.run import (
 )
 from torch_bottleneck.timeline.cpu.program import fault_ms
 from torch_bottleneck.timeline.steps.baseline import Baseline
-from torch_bottleneck.timeline.steps.supply import input_supply
 
 from .cpu_traces import make_steps, make_trace, training, training_step
 from .readings import read
@@ -359,30 +358,6 @@ def test_python_between_fetch_and_forward_prepares_the_batch():
 
 def loader(**kwargs: object) -> LoaderFacts:
     return LoaderFacts(id=0, cls="DataLoader", role="train", fetches=10, wait_step=list(range(10)), **kwargs)  # type: ignore[arg-type]
-
-
-def test_workers_started_anew_are_priced_by_the_starts_that_the_baseline_holds():
-    # 20 steps in epochs of ten: two first batches of 30 ms each, after 50 ms from loop to batch
-    waits = [30.0 if i % 10 == 0 else 0.1 for i in range(20)]
-    facts = LoaderFacts(
-        id=0,
-        cls="DataLoader",
-        role="train",
-        num_workers=2,
-        length=10,
-        fetches=40,
-        iterators=4,
-        startup_ms=[50.0] * 4,
-        wait_ms=waits,
-        wait_step=list(range(20)),
-        production=Production(where="workers", batches=40, fetch_ms=[0.2] * 40),
-    )
-    supply = input_supply([facts], wait_ms=3.1)
-    assert supply is not None
-    assert supply.startup_ms == pytest.approx(5.0)
-    kept = input_supply([msgspec.structs.replace(facts, persistent_workers=True)], wait_ms=3.1)
-    assert kept is not None
-    assert kept.startup_ms == 0
 
 
 @pytest.mark.parametrize(
