@@ -236,6 +236,7 @@ loader = DataLoader(
         risk=Risk.NEEDS_REVIEW,
         may_break="Random augmentation must stay random: store only what is the same every epoch.",
         what_if=WhatIf.INPUT_READY,
+        narrower=WhatIf.PRODUCTION_CHEAPER,
         what_if_bound=True,
         basis="the step if input cost nothing, the most that cheaper production can save",
         code="""\
@@ -395,6 +396,7 @@ for batch in prefetched(get_batch, steps=10):
             given("torch.version", ">=", "2.0", "torch is new enough to call __getitems__"),
         ),
         what_if=WhatIf.INPUT_READY,
+        narrower=WhatIf.ROWS_BATCHED,
         what_if_bound=True,
         basis="the step if input cost nothing, the most that cheaper production can save",
         code="""\

@@ -133,8 +133,14 @@ def applicable(
 
 def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
     """Return whether the replay was asked about this fix and saw no gain."""
-    answer = what_ifs.get(fix.what_if) if fix.what_if is not None else None
+    answer = _answer(fix, what_ifs)
     return answer is not None and answer.saves_ms <= 0
+
+
+def _answer(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> WhatIfResult | None:
+    """Return what the run says about a fix: the narrower answer if there is one."""
+    asked = (question for question in (fix.narrower, fix.what_if) if question is not None)
+    return next((what_ifs[question] for question in asked if question in what_ifs), None)
 
 
 def _shows_nothing(suggestion: Suggestion, true_ms: float | None) -> bool:
@@ -161,12 +167,12 @@ def _suggest(
     what_ifs: Mapping[WhatIf, WhatIfResult],
     unknown: tuple[str, ...],
 ) -> Suggestion:
-    answer = what_ifs.get(fix.what_if) if fix.what_if is not None and not fix.note else None
-    basis = fix.basis
+    answer, basis = _answer(fix, what_ifs) if not fix.note else None, fix.basis
+    narrowed = answer is not None and answer.question is fix.narrower
     if answer is not None:
-        basis = f"{answer.basis} ({fix.basis})" if fix.basis else answer.basis
+        basis = f"{answer.basis} ({fix.basis})" if fix.basis and not narrowed else answer.basis
     step_ms, saves_ms = (answer.step_ms, answer.saves_ms) if answer is not None else (None, None)
-    bound = answer is not None and (answer.bound or fix.what_if_bound)
+    bound = answer is not None and (answer.bound or (fix.what_if_bound and not narrowed))
     # empty_cache() gives blocks back however much memory there is.
     if answer is not None and answer.relieved_ms is not None and not context.get(_EMPTIED):
         step_ms, saves_ms = answer.relieved_ms, answer.saves_ms + answer.step_ms - answer.relieved_ms

@@ -77,6 +77,8 @@ class WhatIf(str, Enum):
     INPUT_READY = "input-ready"
     INPUT_WORKERS = "input-workers"
     INPUT_IN_MAIN = "input-in-main"
+    ROWS_BATCHED = "rows-batched"
+    PRODUCTION_CHEAPER = "production-cheaper"
     WORKERS_KEPT = "workers-kept"
     DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"

@@ -158,6 +158,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """The replay question whose answer is the prediction."""
     basis: str = ""
     """Where the predicted gain comes from, in words."""
+    narrower: WhatIf | None = None
+    """The question that tells how much of that answer is this fix's, where the run could answer it."""
     what_if_bound: bool = False
     """True: that answer is an upper bound for this fix, whatever the question itself is."""
     only_answered: bool = False

@@ -387,6 +387,11 @@ class Production(_Record, frozen=True, kw_only=True):
     ready_ns: list[int] = []
     """When each batch was produced, for replay on the recorded arrival times."""
     sites: list[SiteTime] = []
+    samples: int = 0
+    """Of the producing, those outside the user's lines among them; 0 where there are no others."""
+    rows_share: float | None = None
+    """Share of the samples in which rows are handled one by one: torch's fetching and collating, reading by
+    an index. None where it is not known."""
 
 
 class BatchFacts(_Record, frozen=True, kw_only=True):

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.run import LoaderFacts, SiteTime
 from ...model.words import byte_size, ms, percent
 from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ...timeline.steps.starts import LoaderStarts
-from ...timeline.steps.supply import burst_share, production_ms
+from ...timeline.steps.supply import burst_share, main_call, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
 __all__ = [
@@ -122,7 +121,7 @@ class WaitingForInput(Analyzer):
         own = loader is None or not loader.num_workers
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
-        slow, starts = _main_call(loader), facts.timeline.starts
+        slow, starts = main_call(loader), facts.timeline.starts
         if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
@@ -140,14 +139,6 @@ class WaitingForInput(Analyzer):
                 not_this="Only waiting that overlaps with no other work is counted.",
             ),
         )
-
-
-def _main_call(loader: LoaderFacts | None) -> SiteTime | None:
-    """Return the line that most of a batch's production goes to, where it is known what it calls."""
-    sites = loader.production.sites if loader is not None and loader.production is not None else []
-    if not sites or not sites[0].call or 2 * sites[0].count < sum(item.count for item in sites):
-        return None
-    return sites[0]
 
 
 class InputProductionSlow(Analyzer):
@@ -219,6 +210,15 @@ class InputProductionSlow(Analyzer):
                     value=collate,
                     unit="ms/batch",
                     source="loader.json",
+                )
+            )
+        if made.rows_share is not None:
+            evidence.append(
+                Evidence(
+                    text=f"{percent(made.rows_share)} of it handling rows one by one, in no call of yours",
+                    value=made.rows_share,
+                    unit="share",
+                    source=f"stack samples of the {where}",
                 )
             )
         evidence += [

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from torch.utils.data import IterableDataset
 
 from ...model.run import LoaderFacts, Production
-from ..lines.line_sampler import as_sites
+from ..lines.line_sampler import as_sites, rows_share
 from .batch_facts import BatchBook
 from .loader_starts import Making, starts_of
 from .loader_worker import Batch, Begun
@@ -125,6 +125,8 @@ def _as_production(
         busy_share=round(busy, 4) if busy is not None else None,
         ready_ns=[batch.end_ns for batch in kept],
         sites=as_sites(lines, share_of_ms=mean_ms * count)[:SITES_KEPT],
+        samples=sum(lines.values()),
+        rows_share=rows_share(lines),
     )
 
 

@@ -18,7 +18,7 @@ from .step_loops import loops_around
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Place", "Position", "call_at", "name_of", "place_of", "position_of"]
+__all__ = ["Place", "Position", "call_at", "is_read_by_index", "name_of", "place_of", "position_of"]
 
 _LONGEST = 60
 _INSTRUCTION_BYTES = 2
@@ -70,6 +70,13 @@ def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[s
     if isinstance(node.func, ast.Name) and called and not called.startswith("builtins."):
         text = called
     return (f"{text}()" if len(text) <= _LONGEST else ""), called
+
+
+def is_read_by_index(file: str, position: Position) -> bool:
+    """Return whether a part of the source reads something by its index, or is the entry of a function."""
+    if position[1:] == (position[0], 0, 0):
+        return True
+    return isinstance(_node_at(file, position), ast.Subscript)
 
 
 def name_of(code: CodeType, namespace: dict[str, Any]) -> str:

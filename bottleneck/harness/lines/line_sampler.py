@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
-from .calls import Position, call_at, position_of
+from .calls import Position, call_at, is_read_by_index, name_of, position_of
 from .frames import stack_of
 from .sites import is_library
 from .switching import short_switches
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .frames import Frame
 
-__all__ = ["Line", "LineSampler", "as_sites", "merge"]
+__all__ = ["Line", "LineSampler", "as_sites", "merge", "rows_share"]
 
 INTERVAL_SECONDS = 0.005
 ENOUGH = 400
@@ -32,7 +32,9 @@ IDLE_SECONDS = 5.0
 """Nothing produced for so long: the thread ends, and a later batch starts another."""
 
 Line = tuple[str, str, Position]
-"""File, function, and the part of the source that runs."""
+"""File, function, and the part of the source that runs. Without a file: `module.name` of a library's."""
+_ROWS = "torch.utils.data"
+_NOWHERE: Position = (0, None, None, None)
 
 
 class LineSampler:
@@ -89,7 +91,7 @@ class LineSampler:
 
 
 def as_sites(counts: dict[Line, int], *, share_of_ms: float | None = None) -> list[SiteTime]:
-    """Return the lines, the most frequent first.
+    """Return the lines of the user's, the most frequent first.
 
     Args:
         counts: samples per line.
@@ -98,6 +100,8 @@ def as_sites(counts: dict[Line, int], *, share_of_ms: float | None = None) -> li
     total = sum(counts.values())
     lines: dict[SourceSite, dict[Position, int]] = {}
     for (file, function, position), count in counts.items():
+        if not file:
+            continue
         lines.setdefault(SourceSite(file=file, line=position[0], function=function), {})[position] = count
     return [
         SiteTime(
@@ -120,11 +124,36 @@ def merge(parts: Iterable[dict[Line, int]]) -> dict[Line, int]:
     return total
 
 
+def rows_share(counts: dict[Line, int]) -> float | None:
+    """Return the share of producing that handles rows one by one; None where nothing was sampled.
+
+    That is torch's part: its fetcher, its datasets, its collating. And the user's, where a line only reads
+    something by its index, or a function is entered. What a line calls is work.
+    """
+    total = sum(counts.values())
+    rows = sum(count for line, count in counts.items() if _handles_rows(line))
+    return rows / total if total else None
+
+
+def _handles_rows(line: Line) -> bool:
+    file, function, position = line
+    if not file:
+        return function.startswith("torch.")
+    return is_read_by_index(file, position)
+
+
 def _user_line(stack: list[Frame]) -> Line | None:
-    """Return the innermost line of the user's; the training loop's `for` is none of producing."""
+    """Return the innermost line of the user's, or what a library does where none of the user's runs.
+
+    The training loop's `for` is none of producing.
+    """
+    outside = ""
     for frame in stack:
         if not is_library(frame.file):
             return (frame.file, frame.code.co_name, position_of(frame.code, frame.instruction))
         if frame.code.co_name == "timed_fetch" and frame.file.endswith("loader_worker.py"):
-            return None
+            return ("", outside or _ROWS, _NOWHERE)
+        name = name_of(frame.code, frame.namespace)
+        if not name.startswith((_ROWS, f"{__name__.partition('.')[0]}.")):
+            outside = name  # the outermost of them: what torch calls
     return None

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ...model.view import CodeNode, Role
-from ..steps.supply import training_loader
+from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
 from .replay import Edit
 
@@ -163,7 +163,7 @@ def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeN
     While the step waits, its length is that of production: a line that takes half of a batch's production
     takes half of the step, until nothing is waited for.
     """
-    total = sum(item.count for item in production.sites)
+    total = sampled_total(production)
     children = tuple(
         CodeNode(
             name=item.call or item.site.function,

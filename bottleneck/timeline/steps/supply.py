@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...model.codes import WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.run import LoaderFacts
-from ...model.words import ms
+from ...model.run import LoaderFacts, Production, SiteTime
+from ...model.words import ms, percent
 from .baseline import Baseline
 
 __all__ = [
@@ -22,12 +22,15 @@ __all__ = [
     "burst_share",
     "input_supply",
     "is_bursty",
+    "main_call",
     "production_ms",
+    "sampled_total",
     "supply_answers",
     "training_loader",
     "workers_needed",
 ]
 
+_MOSTLY = 0.5
 _FEWEST_FETCHES = 10
 """Of fewer, a tenth is not one."""
 _KEEPS_UP = 0.9
@@ -51,6 +54,23 @@ def production_ms(loader: LoaderFacts) -> float | None:
         return None
     total = statistics.fmean(made.fetch_ms)
     return total + (statistics.fmean(made.collate_ms) if made.collate_ms else 0.0)
+
+
+def main_call(loader: LoaderFacts | None) -> SiteTime | None:
+    """Return the line that at least half of a batch's production goes to, if it is known what it calls."""
+    made = loader.production if loader is not None else None
+    if made is None or not made.sites or not made.sites[0].call or _share_of_first(made) < _MOSTLY:
+        return None
+    return made.sites[0]
+
+
+def sampled_total(made: Production) -> int:
+    """Return how many samples of the production there are."""
+    return max(made.samples, sum(item.count for item in made.sites))
+
+
+def _share_of_first(made: Production) -> float:
+    return made.sites[0].count / max(1, sampled_total(made)) if made.sites else 0.0
 
 
 def batches_per_iterator(loader: LoaderFacts) -> float:
@@ -94,6 +114,11 @@ class InputSupply:
     where: str
     wait_ms: float
     """Of the step: waiting in the loader."""
+    rows_share: float | None = None
+    """Of the production: handling rows one by one; None where not known."""
+    call: SiteTime | None = None
+    """The user's line that at least half of the production goes to, if it is known what it calls."""
+    call_share: float = 0.0
     alone_ms: float | None = None
     """What producing would take in the training process; None where no worker was timed."""
 
@@ -126,6 +151,9 @@ def input_supply(
         workers=loader.num_workers,
         where="workers" if loader.num_workers else "main",
         wait_ms=wait_ms,
+        rows_share=made.rows_share if made is not None else None,
+        call=main_call(loader),
+        call_share=_share_of_first(made) if made is not None else 0.0,
         alone_ms=alone,
     )
 
@@ -151,7 +179,10 @@ def supply_answers(
         _more_workers(supply, rest_ms=rest_ms, true_ms=true_ms, cores=cores, baseline=baseline),
         _in_main(supply, rest_ms=rest_ms, true_ms=true_ms),
     )
-    return {answer.question: answer for answer in found if answer is not None and answer.saves_ms > 0}
+    answers = [answer for answer in found if answer is not None and answer.saves_ms > 0]
+    # A part of the production that costs nothing is an answer, too.
+    parts = _divided(supply, rest_ms=rest_ms, true_ms=true_ms)
+    return {answer.question: answer for answer in (*answers, *parts)}
 
 
 def _more_workers(
@@ -201,3 +232,47 @@ def _in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfRe
         basis=f"{ms(supply.alone_ms)} to make the input of a step without workers, after "
         f"{ms(rest_ms)} of everything else; with {supply.workers} it waits {ms(supply.wait_ms)}",
     )
+
+
+def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator[WhatIfResult]:
+    """Ask for the step without parts of the production, where samples tell them apart.
+
+    While the step waits, its length is that of production: what a batch takes less, the step takes less,
+    until nothing is waited for.
+    """
+    rows = supply.rows_share
+    if rows is None:
+        return
+    # Without workers the wait is the production, with what is around it.
+    each = supply.production_ms / supply.workers if supply.workers else supply.wait_ms
+
+    def without(question: WhatIf, share: float, basis: str, *, bound: bool) -> WhatIfResult:
+        step = max(rest_ms, true_ms - share * each)
+        return WhatIfResult(
+            question=question, step_ms=step, saves_ms=true_ms - step, basis=basis, bound=bound
+        )
+
+    yield without(
+        WhatIf.ROWS_BATCHED,
+        rows,
+        f"{percent(rows)} of {ms(supply.production_ms)} of production goes to fetching and collating rows "
+        "one by one, by samples of its stack; one call for all of them takes time, too",
+        bound=False,
+    )
+    call = supply.call
+    if call is not None:
+        yield without(
+            WhatIf.PRODUCTION_CHEAPER,
+            supply.call_share,
+            f"{percent(supply.call_share)} of {ms(supply.production_ms)} of production is `{call.call}` at "
+            f"{call.site.file.rpartition('/')[2]}:{call.site.line}",
+            bound=False,
+        )
+    else:
+        yield without(
+            WhatIf.PRODUCTION_CHEAPER,
+            1.0 - rows,
+            f"without the {percent(1.0 - rows)} of {ms(supply.production_ms)} of production that does more "
+            "than handle rows",
+            bound=True,
+        )

@@ -66,6 +66,18 @@ def test_a_fix_points_to_the_line_of_the_finding_it_was_made_for_and_not_of_the_
     assert alone.site == SITE
 
 
+def test_a_narrower_answer_stands_before_the_bound_and_may_say_that_there_is_nothing_to_gain() -> None:
+    fix = make(
+        "FX001", what_if=WhatIf.INPUT_READY, what_if_bound=True, narrower=WhatIf.ROWS_BATCHED, basis="at most"
+    )
+    ready = answer(WhatIf.INPUT_READY, 60.0)
+    (wide,) = match([finding("BN101")], {}, ready, 100.0, fixes=[fix])
+    assert (wide.saves_ms, wide.bound, wide.basis) == (60.0, True, "replay (at most)")
+    (narrow,) = match([finding("BN101")], {}, ready | answer(WhatIf.ROWS_BATCHED, 20.0), 100.0, fixes=[fix])
+    assert (narrow.saves_ms, narrow.bound, narrow.basis) == (20.0, False, "replay")
+    assert not match([finding("BN101")], {}, ready | answer(WhatIf.ROWS_BATCHED, 0.0), 100.0, fixes=[fix])
+
+
 def test_next_of_a_new_iterator_is_told_from_short_epochs() -> None:
     context = {"loader.present": True, "loader.num_workers": 2, "loader.persistent_workers": False}
     context |= {"loader.kept_ms": 80.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dis
 import gc
 import json
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torch_bottleneck.harness.lines.calls import call_at, name_of, place_of
+from torch_bottleneck.harness.lines.calls import call_at, is_read_by_index, name_of, place_of, position_of
 
 SOURCE = """
 def run(look, table, gc, deepcopy, json):
@@ -101,3 +102,22 @@ def test_source_that_is_not_there_names_nothing() -> None:
 
 def test_a_function_is_named_with_its_module() -> None:
     assert name_of(json.dumps.__code__, json.dumps.__globals__) == "json.dumps"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="lines alone do not tell")
+def test_reading_by_an_index_is_told_from_calls(tmp_path: Path) -> None:
+    path = tmp_path / "data.py"
+    text = "def row(look, table):\n    return table[0], look(table[1])\n"
+    path.write_text(text)
+    space: dict[str, Any] = {}
+    exec(compile(text, str(path), "exec"), space)
+    code = space["row"].__code__
+    names = {step.offset: step.opname for step in dis.get_instructions(code)}
+    found = {
+        name: is_read_by_index(str(path), position_of(code, offset))
+        for offset, name in names.items()
+        if name in ("RESUME", "BINARY_SUBSCR", "BINARY_OP", "CALL", "BUILD_TUPLE")
+    }
+    reads = found.pop("BINARY_SUBSCR", None)
+    assert reads or found.pop("BINARY_OP"), "3.14 has no instruction of its own for it"
+    assert found == {"RESUME": True, "CALL": False, "BUILD_TUPLE": False}

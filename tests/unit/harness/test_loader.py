@@ -350,11 +350,40 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
     # Where other programs have the processors, the sampler comes when the loader waits.
     had_a_processor = dataset.worked.value / dataset.dear.value
     assert (1 - true_share) / 5 < cheap_share < (1 - true_share) + 0.3 / had_a_processor
+    own = sum(item.count for item in production.sites) / production.samples
     assert sum(item.total_ms or 0 for item in production.sites) == pytest.approx(
-        sum(production.fetch_ms) + sum(production.collate_ms), rel=0.01
+        own * (sum(production.fetch_ms) + sum(production.collate_ms)), rel=0.01
     )
+    assert production.rows_share is not None
+    assert production.rows_share < 0.3
     hand_over(watch, object(), None, step=99)
     until = time.monotonic() + 60
     while sys.getswitchinterval() != switch and time.monotonic() < until:
         time.sleep(0.01)
     assert sys.getswitchinterval() == switch
+
+
+class Works(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sorted(range(60_000), key=str)
+        return torch.zeros(2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_torch_handles_one_by_one_are_told_from_work(watch: LoaderWatch, workers: int) -> None:
+    wait_for_samplers()
+    rows = TensorDataset(torch.zeros(60_000, 8), torch.zeros(60_000))
+    drain(watch, DataLoader(rows, 6_000, num_workers=workers), window="warm-up")
+    drain(watch, DataLoader(Works(), 32, num_workers=workers), window="warm-up")
+    tabular, working = (facts.production for facts in watch.facts())
+    assert tabular is not None
+    assert working is not None
+    assert tabular.samples > 0
+    assert (tabular.rows_share, tabular.sites) == (1.0, [])
+    assert working.rows_share is not None
+    assert working.rows_share < 0.3
+    assert working.sites[0].call == "sorted()"
+    hand_over(watch, object(), None, step=99)

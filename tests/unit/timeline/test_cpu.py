@@ -384,6 +384,45 @@ def test_batches_cheaper_to_make_than_to_hand_over_need_no_workers(workers, core
     assert (answer.step_ms if answer is not None else None) == pytest.approx(step_ms)
 
 
+@pytest.mark.parametrize(
+    ("workers", "counts", "rows", "batched_ms", "cheaper_ms", "bound"),
+    [
+        # Of 8 ms of input in 10: three quarters are one call, an eighth is torch's handling of rows.
+        (0, {"np.sqrt()": 6, "": 1}, 0.125, 9.0, 4.0, False),
+        # No call has half of it: all that does more than handle rows.
+        (0, {"a()": 3, "b()": 2}, 0.375, 7.0, 5.0, True),
+        # Nothing of the user's runs.
+        (0, {}, 1.0, 2.0, 10.0, True),
+        # Two workers share it, and the step cannot get shorter than it is without any wait.
+        (2, {"np.sqrt()": 6}, 0.25, 9.0, 7.0, False),
+        (0, {"np.sqrt()": 8}, None, None, None, None),
+    ],
+)
+def test_parts_of_the_production_have_prices_of_their_own(
+    workers, counts, rows, batched_ms, cheaper_ms, bound
+):
+    trace, steps = training(4, data=500.0)
+    run, kept = run_of(10.0, {"data": 8.0, "forward": 1.0, "backward": 1.0})
+    sites = [
+        SiteTime(site=SourceSite(file="data.py", line=k, function="f"), phase="fetch", call=call, count=count)
+        for k, (call, count) in enumerate(counts.items())
+    ]
+    made = Production(
+        where="workers" if workers else "main",
+        batches=20,
+        fetch_ms=[8.0] * 20,
+        sites=sites,
+        samples=8,
+        rows_share=rows,
+    )
+    loaders = [loader(num_workers=workers, production=made, wait_ms=[8.0] * 10)]
+    answers = read(trace, steps, true_ms=10.0, run=run, kept=kept, loaders=loaders).what_ifs
+    batched, cheaper = (answers.get(q) for q in (WhatIf.ROWS_BATCHED, WhatIf.PRODUCTION_CHEAPER))
+    assert (batched.step_ms if batched else None) == pytest.approx(batched_ms)
+    assert (cheaper.step_ms if cheaper else None) == pytest.approx(cheaper_ms)
+    assert (cheaper.bound if cheaper else None) is bound
+
+
 def test_workers_cannot_give_more_than_the_cores_have():
     trace, steps = training(4, data=500.0)
     phases = {"data": 40.0, "forward": 5.0, "backward": 5.0}
