@@ -163,7 +163,7 @@ def _with_rare(
     held = int(rare.steps.sum())
     where = f"{held} of {len(times)} baseline steps hold" if held else "Some steps after the captures hold"
     note = (
-        f"{where} {rare.what} ({ms(rare.each_ms)} each, every {rare.every:.0f} steps): "
+        f"{where} {rare.what} (every {rare.every:.0f} steps, {ms(rare.each_ms)} each{rare.divided}): "
         f"{ms(rare.ms)} of the step time."
     )
     return StepBasis(

@@ -38,6 +38,8 @@ _OUTSIDE_SHARE = 0.5
 _ALIKE = 2.0
 """Of one kind: no longer than so many times the median one, and no shorter than a part of it."""
 _FEWEST_ORDINARY = 3
+_SHOWN = 0.05
+"""Share of one from which a part of it is told."""
 _LONE_ERROR = 0.25
 """Half-width of a price that rests on a single evaluation, relative: an assumption, as one value has no
 spread."""
@@ -57,12 +59,35 @@ class RareWork:
     """Half-width of the 95 % interval of `ms`."""
     steps: NDArray[np.bool_]
     """Which steps of the window hold it."""
+    waits_ms: float = 0.0
+    """Of `each_ms`: waiting for batches of its own."""
+    computes_ms: float = 0.0
+    """Of `each_ms`: running the model without gradients."""
     site: SourceSite | None = None
+
+    @property
+    def divided(self) -> str:
+        """Say what one consists of, where anything of it is known; empty if not."""
+        parts = ((self.waits_ms, "for its batches"), (self.computes_ms, "in the model"))
+        known = [f"{ms(part)} {what}" for part, what in parts if part > _SHOWN * self.each_ms]
+        return f", of which {' and '.join(known)}" if known else ""
 
     @property
     def ms(self) -> float:
         """Its price per step."""
         return self.each_ms / self.every
+
+
+def _parts(table: StepTable, chosen: NDArray[np.bool_], ordinary: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return how much longer the chosen steps wait for data, and run a model without gradients, ms each."""
+
+    def excess(phase: str) -> float:
+        column = np.asarray(table.phases_ms.get(phase, ()), dtype=np.float64)
+        if len(column) != len(chosen) or not chosen.any() or not ordinary.any():
+            return 0.0
+        return max(0.0, float(column[chosen].mean() - np.median(column[ordinary])))
+
+    return excess("data"), excess("evaluation")
 
 
 def _outside_ms(table: StepTable, times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,12 +165,15 @@ def find_rare(
         error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
     else:
         error = _LONE_ERROR * each
+    waits, computes = _parts(table, chosen, ordinary) if what == EVALUATION else (0.0, 0.0)
     return RareWork(
         what=what,
         each_ms=each,
         every=every,
         error_ms=error / every,
         steps=chosen,
+        waits_ms=waits,
+        computes_ms=computes,
         site=_evaluation_site(run) if what == EVALUATION else None,
     )
 
@@ -168,8 +196,11 @@ def _in_later_steps(run: Run, n: int) -> RareWork | None:
     every = _every(run, np.flatnonzero(flags), what=EVALUATION, longer_than_ms=0.0)
     if every is None or each <= 0:
         return None
+    waits, computes = _parts(window.steps, flags, ~flags)
     return RareWork(
         what=EVALUATION,
+        waits_ms=waits,
+        computes_ms=computes,
         each_ms=each,
         every=every,
         error_ms=_LONE_ERROR * each / every,
@@ -263,7 +294,7 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
     span = HostSpan(
         part=Part.HOST,
         kind=SpanKind.RARE,
-        what=f"{rare.what} in one of {rare.every:.0f} steps, {ms(rare.each_ms)} each",
+        what=f"{rare.what} in one of {rare.every:.0f} steps, {ms(rare.each_ms)} each{rare.divided}",
         exposed_ms=rare.ms,
         called_ms=rare.ms,
         count=1.0 / rare.every,

@@ -51,6 +51,22 @@ def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_
     assert "evaluation" in basis.notes[0]
 
 
+def test_an_evaluation_is_divided_like_the_step():
+    run = run_of(every(20, 40.0), evaluated=[19, 39])
+    table = run.windows[0].steps
+    own = [30.0 if flag else 0.0 for flag in table.validation]
+    waits = [6.2 if flag else 0.2 for flag in table.validation]
+    phases = {**table.phases_ms, "evaluation": own, "data": waits}
+    window = msgspec.structs.replace(run.windows[0], steps=msgspec.structs.replace(table, phases_ms=phases))
+    basis = find_basis(msgspec.structs.replace(run, windows=[window]), None, given_ms=None)
+    assert basis.rare is not None
+    assert (basis.rare.waits_ms, basis.rare.computes_ms) == (pytest.approx(6.0), pytest.approx(30.0))
+    assert "each, of which 6.00 ms for its batches and 30.0 ms in the model" in basis.notes[0]
+    undivided = find_basis(run, None, given_ms=None).rare
+    assert undivided is not None
+    assert undivided.divided == ""
+
+
 def test_a_single_evaluation_is_left_out_and_its_time_told():
     basis = find_basis(run_of(every(40, 40.0), evaluated=[39]), None, given_ms=None)
     assert basis.rare is None
