@@ -13,7 +13,7 @@ from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import byte_size, ms, percent
 from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
-from ...timeline.steps.starts import LoaderStarts
+from ...timeline.steps.starts import LoaderStarts, WorkerStarts
 from ...timeline.steps.supply import burst_share, main_call, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
@@ -311,15 +311,17 @@ class WorkerStartUp(Analyzer):
 
     How it is measured
         Each start is timed: making the iterator, the wait for its first batch beyond what a batch
-        takes to make, and stopping the workers at its end. How often there is one is counted over
-        all steps.
+        takes to make, and stopping the workers at its end. Forward, backward and update of the steps
+        that hold a start are compared with those of others: memory shared with a new process is
+        copied when it is written to. How often there is a start is counted over all steps.
 
     What it costs you
         The time of a start times how many there are per step, wherever in the loop they lie. It is
         part of the step time. In long epochs it is negligible, in short ones it can dominate.
 
     What it is not
-        Not the first start of a persistent worker: that happens once.
+        Not the first start of a persistent worker: that happens once. Where every step with a start
+        holds an evaluation, too, that may have a part in what slows the rest of the step.
 
     What to do
         persistent_workers=True, no workers where batches are cheap, or fewer; a dataset object that is
@@ -348,11 +350,18 @@ class WorkerStartUp(Analyzer):
                 answer=answer,
                 cost_ms=starts.cost_ms,
                 time_ms=first.each_ms,
-                evidence=[_start_evidence(each) for each in starts.loaders],
+                evidence=[*(_start_evidence(each) for each in starts.loaders), *_slowed_evidence(starts)],
                 sites=[each.loader.site for each in starts.loaders],
                 not_this="What a batch takes to make is not counted: it stays when the workers do.",
             ),
         )
+
+
+def _slowed_evidence(starts: WorkerStarts) -> Sequence[Evidence]:
+    if starts.slowed_ms <= 0:
+        return ()
+    text = f"{ms(starts.slowed_ms)} per step by which training is slower in the steps with a start"
+    return [Evidence(text=text, value=starts.slowed_ms, unit="ms/step", source="baseline window")]
 
 
 def _start_evidence(each: LoaderStarts) -> Evidence:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ...model.run import StepTable
 
@@ -31,22 +31,27 @@ def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", 
     return list(table.wall_ms), "host"
 
 
-def shortened(table: StepTable, by_ms: Mapping[int, float]) -> StepTable:
-    """Return a table in which steps, and their waits for data, take less time.
+def shortened(table: StepTable, by_ms: Mapping[str, Mapping[int, float]]) -> StepTable:
+    """Return a table in which some phases of some steps take less time, and so do the steps.
 
     Args:
         table: of a window.
-        by_ms: how much less, by the index of the step.
+        by_ms: how much less, by phase and by the index of the step. More than it took comes off the step.
     """
-    less = [by_ms.get(index, 0.0) for index in table.index]
-    if len(less) != len(table.wall_ms) or not any(less):
+    gone = [sum(of_phase.get(index, 0.0) for of_phase in by_ms.values()) for index in table.index]
+    if len(gone) != len(table.wall_ms) or not any(gone):
         return table
+
+    def less(column: Sequence[float], by: Sequence[float]) -> list[float]:
+        return [max(0.0, ms - much) for ms, much in zip(column, by, strict=True)]
+
     phases = dict(table.phases_ms)
-    if len(phases.get("data", ())) == len(less):
-        # No more than the wait itself: making the iterator may have been outside of it.
-        phases["data"] = [max(0.0, ms - gone) for ms, gone in zip(phases["data"], less, strict=True)]
+    for name, of_phase in by_ms.items():
+        if len(phases.get(name, ())) == len(gone):
+            phases[name] = less(phases[name], [of_phase.get(index, 0.0) for index in table.index])
     device = table.device_ms
-    if len(device) == len(less):
-        device = [None if ms is None else max(0.0, ms - gone) for ms, gone in zip(device, less, strict=True)]
-    wall = [max(0.0, ms - gone) for ms, gone in zip(table.wall_ms, less, strict=True)]
-    return msgspec.structs.replace(table, wall_ms=wall, device_ms=device, phases_ms=phases)
+    if len(device) == len(gone):
+        device = [None if ms is None else max(0.0, ms - much) for ms, much in zip(device, gone, strict=True)]
+    return msgspec.structs.replace(
+        table, wall_ms=less(table.wall_ms, gone), device_ms=device, phases_ms=phases
+    )

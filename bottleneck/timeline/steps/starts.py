@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,10 @@ _FEWEST = 2
 """A single one may be all that there are."""
 _PIPE_BYTES = 65_536
 """A pipe holds so much (Linux); who sends more waits for the reader."""
+_TRAINING = ("forward", "backward", "optimizer", "zero_grad")
+_FEWEST_OTHERS = 3
+_SURE = 1.96
+"""Standard errors."""
 _ENDS_WITH_THEM = (WhatIf.INPUT_READY, WhatIf.INPUT_WORKERS, WhatIf.INPUT_IN_MAIN)
 """Answers to which the workers are kept, or are none: what is suggested by them starts none anew."""
 
@@ -67,13 +71,14 @@ class WorkerStarts:
     """The starts of all loaders, the most expensive first."""
 
     loaders: tuple[LoaderStarts, ...]
-    steps: frozenset[int]
-    """Indices of the steps that hold any."""
+    slowed_ms: float = 0.0
+    """Per step: what the rest of the steps with a start takes longer than in others. After a fork each page
+    is copied when it is first written to, and the new processes want the cores."""
 
     @property
     def cost_ms(self) -> float:
         """Their price per step."""
-        return sum(each.cost_ms for each in self.loaders)
+        return sum(each.cost_ms for each in self.loaders) + self.slowed_ms
 
     @property
     def error_ms(self) -> float:
@@ -89,7 +94,8 @@ class WorkerStarts:
     def note(self) -> str:
         """Say what was counted."""
         each = ", ".join(f"{ms(one.each_ms)} every {1 / one.per_step:.0f} steps" for one in self.loaders[:3])
-        return f"Starting and stopping workers takes {each}: {ms(self.cost_ms)} of the step time."
+        slowed = f", and slows these steps by {ms(self.slowed_ms)} per step" if self.slowed_ms > 0 else ""
+        return f"Starting and stopping workers takes {each}{slowed}: {ms(self.cost_ms)} of the step time."
 
 
 def without_starts(
@@ -106,18 +112,57 @@ def without_starts(
     found = [each for each in able if each is not None]
     if not found:
         return run, tuple(loaders), None
-    gone: dict[int, float] = {}
+    waits: dict[int, float] = {}
     for each in found:
         for start in each.loader.starts:
             for step, excess in (
                 (start.step, _excess_ms(start, each.loader)), (start.stop_step, start.stopping_ms)
             ):  # fmt: skip
-                gone[step] = gone.get(step, 0.0) + excess
+                waits[step] = waits.get(step, 0.0) + excess
+    held = {start.step for each in found for start in each.loader.starts}
+    slowed = _slowed(run, held)
+    gone = {"data": waits, **slowed}
     windows = [msgspec.structs.replace(window, steps=shortened(window.steps, gone)) for window in run.windows]
     recurring = {each.loader.id: each for each in found}
     left = tuple(_without_first_waits(item) if item.id in recurring else item for item in loaders)
-    starts = WorkerStarts(loaders=tuple(sorted(found, key=lambda each: -each.cost_ms)), steps=frozenset(gone))
+    starts = WorkerStarts(
+        loaders=tuple(sorted(found, key=lambda each: -each.cost_ms)),
+        slowed_ms=_middle_of(slowed) * (len(held) - 1) / (max(held) - min(held)),
+    )
     return msgspec.structs.replace(run, windows=windows), left, starts
+
+
+def _slowed(run: Run, held: set[int]) -> dict[str, dict[int, float]]:
+    """Return how much longer forward, backward and update take in the steps with a start than in others.
+
+    Returns:
+        Milliseconds by phase and index of a step; nothing where the difference may be noise.
+    """
+    window = run.window("baseline")
+    if window is None or len(window.steps.index) != len(window.steps.wall_ms):
+        return {}
+    table = window.steps
+    at = [k for k, index in enumerate(table.index) if index in held]
+    others = [k for k, index in enumerate(table.index) if index not in held]
+    if len(at) < _FEWEST or len(others) < _FEWEST_OTHERS:
+        return {}
+    found: dict[str, dict[int, float]] = {}
+    for phase in _TRAINING:
+        column = table.phases_ms.get(phase, [])
+        if len(column) != len(table.index):
+            continue
+        usual = statistics.median(column[k] for k in others)
+        noise = statistics.stdev(column[k] for k in others) / len(at) ** 0.5
+        if statistics.median(column[k] for k in at) - usual > _SURE * noise:
+            found[phase] = {table.index[k]: max(0.0, column[k] - usual) for k in at}
+    return found
+
+
+def _middle_of(slowed: Mapping[str, Mapping[int, float]]) -> float:
+    """Return what a step with a start takes longer by it, median; 0 where no phase does."""
+    steps = {step for of_phase in slowed.values() for step in of_phase}
+    sums = [sum(of_phase.get(step, 0.0) for of_phase in slowed.values()) for step in steps]
+    return statistics.median(sums) if sums else 0.0
 
 
 def _excess_ms(start: WorkerStart, loader: LoaderFacts) -> float:

@@ -108,6 +108,28 @@ def test_a_start_in_an_evaluation_is_no_part_of_the_evaluation():
     assert basis.summary.true_ms == pytest.approx(whole, rel=0.01)
 
 
+def test_what_a_start_slows_in_its_step_is_part_of_its_price():
+    started = loader([0, 10, 20, 30], steps=40, per_pass=10)
+    run = run_of(40, [started])
+    table = run.windows[0].steps
+    slower = [0.8 if k % 10 == 0 else 0.01 * (k % 2) for k in range(40)]
+    phases = {**table.phases_ms, "forward": [1.0 + s for s in slower]}
+    longer = [wall + s for wall, s in zip(table.wall_ms, slower, strict=True)]
+    window = msgspec.structs.replace(
+        run.windows[0], steps=msgspec.structs.replace(table, wall_ms=longer, phases_ms=phases)
+    )
+    slowed = msgspec.structs.replace(run, windows=[window])
+    plain = find_basis(run, None, given_ms=None, loaders=[started])
+    basis = find_basis(slowed, None, given_ms=None, loaders=[started])
+    assert plain.starts is not None
+    assert plain.starts.slowed_ms == 0
+    assert basis.starts is not None
+    assert basis.starts.slowed_ms == pytest.approx(0.08, rel=0.02)
+    assert basis.ordinary_ms == pytest.approx(STEP_MS, rel=0.01)
+    assert basis.summary.true_ms == pytest.approx(STEP_MS + basis.starts.cost_ms, rel=0.01)
+    assert "slows these steps" in basis.notes[-1]
+
+
 def test_workers_that_are_kept_and_a_single_start_change_nothing():
     for once in (
         loader([0], steps=20, per_pass=20),
