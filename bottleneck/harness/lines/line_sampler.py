@@ -8,6 +8,7 @@ While it samples, the switch interval is short (see `switching`), which leaves t
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ IDLE_SECONDS = 5.0
 Line = tuple[str, str, Position]
 """File, function, and the part of the source that runs. Without a file: `module.name` of a library's."""
 _ROWS = "torch.utils.data"
+_PASSED_OVER = {*sys.stdlib_module_names, __name__.partition(".")[0]}
 _NOWHERE: Position = (0, None, None, None)
 
 
@@ -154,6 +156,7 @@ def _user_line(stack: list[Frame]) -> Line | None:
         if frame.code.co_name == "timed_fetch" and frame.file.endswith("loader_worker.py"):
             return ("", outside or _ROWS, _NOWHERE)
         name = name_of(frame.code, frame.namespace)
-        if not name.startswith((_ROWS, f"{__name__.partition('.')[0]}.")):
-            outside = name  # the outermost of them: what torch calls
+        # The outermost that is neither torch's nor Python's own: `isinstance` in a collate is torch's.
+        if not name.startswith(_ROWS) and name.partition(".")[0] not in _PASSED_OVER:
+            outside = name
     return None

@@ -1,0 +1,79 @@
+"""A sample of the producing belongs to the user's line, or to what torch or another library does there."""
+
+from __future__ import annotations
+
+import abc
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+from torch.utils.data import TensorDataset
+from torch.utils.data._utils.collate import default_collate
+
+from torch_bottleneck.harness.facts import loader_worker
+from torch_bottleneck.harness.lines.frames import Frame
+from torch_bottleneck.harness.lines.line_sampler import Line, _user_line, rows_share
+
+TIMED = next(
+    code
+    for code in loader_worker.time_fetcher.__code__.co_consts
+    if isinstance(code, CodeType) and code.co_name == "timed_fetch"
+)
+TORCHS = "torch.utils.data"
+
+
+def frame_of(function: Any, module: str) -> Frame:
+    code = function if isinstance(function, CodeType) else function.__code__
+    return Frame(code, 0, code.co_firstlineno, {"__name__": module})
+
+
+LOADING = [frame_of(TIMED, "torch_bottleneck.harness.facts.loader_worker")]
+FETCHED = [frame_of(TensorDataset.__getitem__, "torch.utils.data.dataset"), *LOADING]
+COLLATED = [frame_of(default_collate, "torch.utils.data._utils.collate"), *LOADING]
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        (FETCHED, TORCHS),
+        ([frame_of(abc.ABCMeta.__instancecheck__, "abc"), *COLLATED], TORCHS),
+        ([frame_of(pytest.approx, "decoder.images"), *LOADING], "decoder.images.approx"),
+        # What a library calls is that library's.
+        (
+            [
+                frame_of(abc.ABCMeta.__instancecheck__, "abc"),
+                frame_of(pytest.raises, "decoder.codec"),
+                frame_of(pytest.approx, "decoder.images"),
+                *LOADING,
+            ],
+            "decoder.images.approx",
+        ),
+    ],
+    ids=["rows", "collate", "library", "below a library"],
+)
+def test_without_a_line_of_the_user_s_it_is_the_library_that_torch_calls(
+    stack: list[Frame], name: str
+) -> None:
+    line = _user_line(stack)
+    assert line is not None
+    assert line[:2] == ("", name)
+
+
+def test_the_innermost_line_of_the_user_s_comes_first() -> None:
+    def decode() -> None: ...
+
+    assert isinstance(decode, FunctionType)
+    line = _user_line([frame_of(pytest.approx, "decoder"), frame_of(decode, "data"), *LOADING])
+    assert line is not None
+    assert line[:2] == (__file__, "decode")
+
+
+def test_rows_are_what_torch_does_and_no_library_s_work() -> None:
+    at = (0, None, None, None)
+    counts: dict[Line, int] = {
+        ("", TORCHS, at): 6,
+        ("", "torch.storage.share", at): 1,
+        ("", "PIL.open", at): 3,
+    }
+    assert rows_share(counts) == pytest.approx(0.7)
+    assert rows_share({}) is None
