@@ -78,6 +78,15 @@ def test_a_narrower_answer_stands_before_the_bound_and_may_say_that_there_is_not
     assert not match([finding("BN101")], {}, ready | answer(WhatIf.ROWS_BATCHED, 0.0), 100.0, fixes=[fix])
 
 
+@pytest.mark.parametrize(("saves", "first"), [(59.5, "FX002"), (50.0, "FX001")])
+def test_of_gains_that_are_alike_the_one_that_changes_the_cause_comes_first(saves: float, first: str) -> None:
+    by_others = make("FX001", what_if=WhatIf.INPUT_WORKERS)
+    at_its_root = make("FX002", what_if=WhatIf.INPUT_READY, narrower=WhatIf.ROWS_BATCHED)
+    answers = answer(WhatIf.INPUT_WORKERS, 60.0) | answer(WhatIf.ROWS_BATCHED, saves)
+    found = match([finding("BN101")], {}, answers, 100.0, fixes=[by_others, at_its_root])
+    assert ids(found)[0] == first
+
+
 def test_next_of_a_new_iterator_is_told_from_short_epochs() -> None:
     context = {"loader.present": True, "loader.num_workers": 2, "loader.persistent_workers": False}
     context |= {"loader.kept_ms": 80.0}
