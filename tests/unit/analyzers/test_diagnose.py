@@ -24,6 +24,7 @@ from torch_bottleneck.model.run import (
     SourceSite,
     StepTable,
     Window,
+    WorkerStart,
 )
 from torch_bottleneck.reporters import terminal
 
@@ -123,6 +124,33 @@ def test_a_whole_run_folder_is_diagnosed_with_price_place_and_fix(tmp_path):
     assert workers.predicted_ms == pytest.approx(WALL - 8.0, rel=0.05)
     assert diagnosis.capture.inflation == pytest.approx(1.0, rel=0.01)
     assert "num_workers=4" in workers.code
+
+
+def test_starts_of_workers_are_named_with_their_loader_and_no_burst_of_the_supply(tmp_path):
+    quiet = table(40, {**PHASES, "data": 0.2}, wall=2.6)
+    held = [150.0 if k in (10, 30) else 0.0 for k in range(40)]
+    data = [0.2 + h for h in held]
+    steps = msgspec.structs.replace(
+        quiet,
+        wall_ms=[wall + h for wall, h in zip(quiet.wall_ms, held, strict=True)],
+        phases_ms={**quiet.phases_ms, "data": data},
+    )
+    run = make_run(windows=[Window(name="baseline", status="ok", steps=steps)])
+    starts = [WorkerStart(step=k, making_ms=100.0, wait_ms=50.2) for k in (10, 30)]
+    made = Production(where="workers", batches=40, fetch_ms=[0.2] * 40)
+    started = msgspec.structs.replace(
+        LOADER, num_workers=2, iterators=2, starts=starts, wait_ms=[min(d, 50.2) for d in data],
+        wait_step=list(range(40)), production=made,
+    )  # fmt: skip
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, loaders=[started])])
+    assert diagnosis.step.true_ms == pytest.approx(2.6 + 150.0 / 20, rel=0.01)
+    found = {finding.code: finding for finding in diagnosis.findings}
+    assert found["BN104"].cost_ms == pytest.approx(7.5, rel=0.01)
+    assert found["BN104"].title.startswith("Starting the workers of the loader at train.py:12 takes 150")
+    assert "to start workers" in found["BN101"].title
+    assert not found.keys() & {"BN103", "BN105"}
+    kept = diagnosis.suggestions[0]
+    assert (kept.fix, kept.predicted_ms) == ("FX105", pytest.approx(2.6, rel=0.01))
 
 
 def test_without_a_trace_the_baseline_alone_tells_waiting_for_input(tmp_path):
