@@ -93,6 +93,7 @@ LINES_HAVE_ONE = {
     "reporters/rows/code.py",
     "reporters/terminal.py",
     "reporters/markdown.py",
+    "reporters/brief.py",
 }
 """Files that read the role of a line of code in the step, not that of a loader."""
 
