@@ -163,6 +163,7 @@ torch._dynamo.config.cache_size_limit = 32""",
         id="FX412",
         family="compile",
         title="Replay the step as CUDA graphs",
+        general="always",
         addresses=("BN501", "BN403"),
         what_to_change="With static shapes, the launches of a compiled region can be recorded once and"
         " replayed as one. The host then no longer limits the step.",
@@ -224,6 +225,7 @@ state = state + 1  # was state += 1 on an input""",
         id="FX414",
         family="compile",
         title="Compile the model",
+        general="always",
         addresses=("BN501", "BN306"),
         what_to_change="torch.compile fuses chains of small operators into a few kernels and takes Python"
         " out of the forward and backward pass. Keep a switch to turn it off, and let code that does not"

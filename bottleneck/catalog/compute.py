@@ -313,6 +313,7 @@ loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)""",
         id="FX316",
         family="compute",
         title="Use a larger batch",
+        general="always",
         addresses=("BN501",),
         what_to_change="Host time per step hardly depends on the batch size. If memory allows, a larger"
         " batch (with a matching learning rate) makes each launch do more work.",

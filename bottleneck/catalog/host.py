@@ -336,6 +336,7 @@ for images, labels in loader:  # images are uint8 here
         id="FX510",
         family="host",
         title="Make fewer, larger operations",
+        general="unpriced",
         addresses=("BN503", "BN501"),
         what_to_change="A Python loop over samples, heads, tasks or parameters dispatches every operator"
         " once per iteration. Turn the loop into a tensor dimension (batched matmul, vmap, index_add_),"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["applicable", "match"]
 
 _EMPTIED = "allocator.empty_cache_per_step"
+_EXPLAINS = 0.5
+"""Share of the cost of the largest cause."""
 
 
 def match(
@@ -57,8 +59,9 @@ def match(
         breaks: graph breaks with their price: a fix for one kind of break is predicted from those only.
 
     Returns:
-        Suggestions: gains that are not negligible first, by size; then what cannot be predicted for findings
-        that another fix answers with a prediction; then small gains; notes last.
+        Suggestions: gains that are not negligible first, by size, those of general fixes behind the others
+        where one of these explains half of the cost; then what cannot be predicted for findings that
+        another fix answers with a prediction; then small gains; notes last.
     """
     found, fixes = tuple(findings), tuple(fixes)
     claimed = tuple(beginning for fix in fixes for beginning in fix.for_calls)
@@ -80,6 +83,7 @@ def match(
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
+    explained = _is_explained(found, chosen.values())
     ranked = sorted(
         chosen.values(),
         key=lambda entry: _rank(
@@ -89,6 +93,7 @@ def match(
             true_ms,
             priced=priced,
             narrowed=not entry[1].bound and entry[0].narrower in what_ifs,
+            explained=explained,
         ),
     )
     return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
@@ -247,6 +252,21 @@ def _of_its_breaks(
     )
 
 
+def _is_general(fix: Fix, suggestion: Suggestion) -> bool:
+    return fix.general == "always" or (fix.general == "unpriced" and suggestion.saves_ms is None)
+
+
+def _is_explained(found: Iterable[Finding], chosen: Iterable[tuple[Fix, Suggestion, float]]) -> bool:
+    """Return whether a fix that names what is to blame has a price of half of what the largest cause takes."""
+    # The work of a step that computes has a time, and no cost.
+    takes = max((f.cost_ms or f.time_ms or 0.0 for f in found if not f.note), default=0.0)
+    return any(
+        worth(s.saves_ms, bound=s.bound, weight=fix.bound_weight) >= _EXPLAINS * takes
+        for fix, s, _ in chosen
+        if s.saves_ms is not None and not s.note and not _is_general(fix, s)
+    )
+
+
 def _rank(
     fix: Fix,
     suggestion: Suggestion,
@@ -255,6 +275,7 @@ def _rank(
     *,
     priced: set[str],
     narrowed: bool,
+    explained: bool,
 ) -> tuple[int, int, bool, float, str]:
     """Return what fixes are sorted by.
 
@@ -263,16 +284,17 @@ def _rank(
     """
     saves, bound = suggestion.saves_ms, suggestion.bound
     if suggestion.note:
-        return (3, 0, True, -finding_ms, suggestion.fix)
+        return (4, 0, True, -finding_ms, suggestion.fix)
     if saves is None:
         if suggestion.finding in priced:
-            return (1, 0, True, -finding_ms, suggestion.fix)
+            return (2, 0, True, -finding_ms, suggestion.fix)
         # Nothing else answers this finding: at best the fix saves all that it costs.
         saves, bound = finding_ms, True
     least_ms = NEGLIGIBLE_SHARE * true_ms if true_ms is not None else 0.0
     weight = worth(saves, bound=bound, weight=fix.bound_weight)
     gain = round(weight / least_ms) if least_ms > 0 else 0
-    return (0 if saves >= least_ms else 2, -gain, not narrowed, -weight, suggestion.fix)
+    group = 3 if saves < least_ms else 1 if explained and _is_general(fix, suggestion) else 0
+    return (group, -gain, not narrowed, -weight, suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

@@ -265,6 +265,7 @@ for inputs, targets in loader:
         id="FX221",
         family="memory",
         title="Use a batch that fills the device",
+        general="always",
         addresses=("BN210",),
         what_to_change="Double the batch as long as memory holds it and samples per second rise. Scale the"
         " learning rate with it, with warm-up. Stop when the step time grows as fast as the batch: the"

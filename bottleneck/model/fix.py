@@ -166,6 +166,9 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """It applies only where that question has an answer."""
     bound_weight: float | None = None
     """What its bound counts for, where measurements tell more of it than of bounds in general."""
+    general: Literal["", "unpriced", "always"] = ""
+    """It says what may help, and names nothing that is to blame: it stands behind fixes that do where one of
+    them explains half of the cost. unpriced: not where it has a price, which is that of a line."""
     adds: str = ""
     """Key of the context: most ms that the step gets longer, for a fix that trades time for memory."""
     code: str = ""

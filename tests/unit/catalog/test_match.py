@@ -219,6 +219,43 @@ def test_a_bound_ranks_below_an_estimate_of_like_size() -> None:
     assert ids(match([finding("BN101", 50.0)], {}, answers, 100.0, fixes=fixes)) == ["FX002", "FX001"]
 
 
+@pytest.mark.parametrize(
+    ("named_saves", "first"), [(21.0, "FX002"), (19.0, "FX001")], ids=["half of the cost", "less than half"]
+)
+def test_a_general_fix_stands_behind_one_that_names_half_of_the_cost(named_saves: float, first: str) -> None:
+    fixes = [
+        make("FX001", general="always", what_if=WhatIf.ONE_LAUNCH),
+        make("FX002", what_if=WhatIf.OPTIMIZER_FUSED),
+        make("FX003", what_if=WhatIf.GC_FREE),
+    ]
+    answers = answer(WhatIf.ONE_LAUNCH, 30.0) | answer(WhatIf.OPTIMIZER_FUSED, named_saves)
+    found = ids(
+        match([finding("BN101", 40.0)], {}, answers | answer(WhatIf.GC_FREE, 3.0), 100.0, fixes=fixes)
+    )
+    assert found[0] == first
+    assert (found.index("FX001") > found.index("FX003")) == (first == "FX002")
+
+
+def test_the_work_of_a_step_that_computes_is_not_explained_by_a_small_saving() -> None:
+    fixes = [
+        make("FX001", general="always", what_if=WhatIf.COMPILED),
+        make("FX002", what_if=WhatIf.BF16),
+    ]
+    answers = answer(WhatIf.COMPILED, 50.0) | answer(WhatIf.BF16, 30.0)
+    assert ids(match([finding("BN101", None, time_ms=90.0)], {}, answers, 100.0, fixes=fixes))[0] == "FX001"
+
+
+def test_a_loop_with_a_price_is_named_and_one_without_is_general() -> None:
+    fixes = [
+        make("FX001", "BN201", general="unpriced", what_if=WhatIf.LOOP_GONE),
+        make("FX002", what_if=WhatIf.GC_FREE),
+    ]
+    found = [finding("BN101", 30.0), finding("BN201", 29.0)]
+    priced = answer(WhatIf.GC_FREE, 16.0) | answer(WhatIf.LOOP_GONE, 20.0)
+    assert ids(match(found, {}, priced, 100.0, fixes=fixes)) == ["FX001", "FX002"]
+    assert ids(match(found, {}, answer(WhatIf.GC_FREE, 16.0), 100.0, fixes=fixes)) == ["FX002", "FX001"]
+
+
 def test_a_note_never_carries_a_prediction() -> None:
     fix = make("FX001", note=True, what_if=WhatIf.INPUT_READY)
     (suggestion,) = match([finding("BN101")], {}, answer(WhatIf.INPUT_READY, 40.0), 100.0, fixes=[fix])
