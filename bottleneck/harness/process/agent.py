@@ -187,7 +187,9 @@ class Agent:
         guarded(FAILURE_ARTEFACT, lambda: self._failures.ended(error))
         if not self._facts.has_settings or not self.capture.done:
             guarded("capture", self._finish_capture)
-            guarded("facts", self._facts.write_settings)
+            if not self._facts.has_settings:
+                # Later there is less to see: the script's optimizers and modules are gone when it returns.
+                guarded("facts", self._facts.write_settings)
             if self._timing_last and error is None and not self._stopper.interrupted:
                 self._probe()
         self._write_ending()

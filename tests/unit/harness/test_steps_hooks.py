@@ -391,6 +391,20 @@ def test_the_api_captures_marked_steps_and_never_stops(tmp_path: Path) -> None:
     assert [facts.cls for facts in run.optimizers] == ["SGD"]
 
 
+def test_a_script_that_returns_before_all_is_captured_keeps_what_was_in_force(
+    agent: Agent, tmp_path: Path
+) -> None:
+    model, optimizer, loader = parts()
+    train(3, model, optimizer, iter(loader))
+    agent._facts.write_settings()
+    del optimizer
+    gc.collect()
+    assert not agent.capture.done
+    agent.finish()
+    store: Store = agent._facts._store
+    assert [facts.cls for facts in store.run.optimizers] == ["SGD"]
+
+
 def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> None:
     with Harness(tmp_path / "other", quiet=True) as harness, harness.step(), harness.label("mine"):
         pass
