@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from recorded.cases import CASES
 from recorded.diagnosed import diagnosis_of
@@ -20,6 +22,17 @@ def test_a_sharded_model_is_read_as_one_run_of_two_ranks() -> None:
     assert found.step.true_ms == pytest.approx(float(facts["measured_slow_ms"]), rel=0.02)
     assert found.verdict.bottleneck_class.value == facts["expected_class"]
     assert "BN801" in {finding.code for finding in found.findings}
+
+
+def test_communication_names_the_line_of_backward() -> None:
+    """It is gradients that are sent: the line is what a fix for it stands at."""
+    found = diagnosis_of("fsdp-h200")
+    sites = next(finding.sites for finding in found.findings if finding.code == "BN801")
+    run = json.loads((CASES["fsdp-h200"].folder / f"rank{found.rank}" / "run.json").read_text())
+    backward = [(s["site"]["file"], s["site"]["line"]) for s in run["sites"] if s["phase"] == "backward"]
+    assert backward
+    assert [(site.file, site.line) for site in sites] == backward[: len(sites)]
+    assert next(s.site for s in found.suggestions if s.finding == "BN801") == sites[0]
 
 
 def test_a_rank_that_only_the_profiler_made_late_does_not_decide() -> None:

@@ -74,6 +74,8 @@ class ExposedCommunication(Analyzer):
                 answer=answer,
                 time_ms=exposed,
                 evidence=evidence,
+                # What is sent are gradients: their fixes stand where the backward is called.
+                sites=facts.sites("backward")[:2],
                 not_this="Includes waiting for slower ranks, which BN802 reports separately.",
             ),
         )
