@@ -218,7 +218,7 @@ tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)""",
 import torch
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
-        fills={"optim.AdamW": "optim.{optimizer.cls}"},
+        fills={"optim.AdamW": "optim.{optimizer.of_torch}"},
         undo="Remove fused=True.",
         verify="The optimizer's launches per step fall to a few.",
         can_try=True,
@@ -229,13 +229,15 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
     Fix(
         id="FX312",
         family="compute",
-        title="Use the foreach optimizer",
+        title="Update all parameters at once (foreach)",
         addresses=("BN305", "BN502"),
         what_to_change="Pass foreach=True: each operation runs once over the whole list of parameters instead of"
-        " once per parameter. It is the default for CUDA parameters only.",
+        " once per parameter. It is the default for CUDA parameters only. A step() of your own can call"
+        " torch._foreach_ operators on lists, or give way to the class of torch that does the same,"
+        " with fused=True.",
         when=(
             given("optimizer.flavour", "==", "for-loop", "parameters are updated one by one"),
-            given("optimizer.can_foreach", "==", True, "the optimizer takes foreach"),
+            given("optimizer.can_foreach", "==", True, "it takes foreach, or is the script's own"),
         ),
         unless=(given("optimizer.can_fuse", "==", True, "there is a fused implementation"),),
         conflicts=("FX311",),
@@ -246,8 +248,12 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
         code="""\
 import torch
 
-optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)""",
-        fills={"optim.RMSprop": "optim.{optimizer.cls}"},
+optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)
+
+# In a step() of your own, with lists of all parameters and states:
+#     torch._foreach_lerp_(means, gradients, 1 - beta)
+#     torch._foreach_add_(parameters, means, alpha=-lr)""",
+        fills={"optim.RMSprop": "optim.{optimizer.of_torch}"},
         undo="Remove foreach=True.",
         verify="The optimizer's launches per step fall.",
         can_try=True,

@@ -288,13 +288,14 @@ class Shared(IterableDataset):
         id="FX109",
         family="input",
         title="Compute less padding: bucket or pack sequences",
-        addresses=("BN301", "BN306"),
+        addresses=("BN312", "BN301", "BN306"),
         what_to_change="Group samples of similar length into batches, or pack several into one row. Padded"
         " positions cost as much as real ones.",
         when=seen("batch.padding_share", ">=", 0.1, "at least a tenth of the batch is padding"),
         risk=Risk.NEEDS_REVIEW,
         may_break="Batches are no longer drawn independently of length; packed rows need an attention mask.",
-        basis="at best the padded share of the work that grows with the number of tokens; not replayed",
+        what_if=WhatIf.PADDING_GONE,
+        basis="the padded share of the work that grows with the number of tokens",
         code="""\
 import random
 

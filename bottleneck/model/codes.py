@@ -107,6 +107,7 @@ class WhatIf(str, Enum):
     ANOMALIES_IGNORED = "anomalies-ignored"
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
+    PADDING_GONE = "padding-gone"
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -350,6 +351,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN309", "zero-grad-fills", _C.COMPUTE),
     CodeEntry("BN310", "double-precision", _C.COMPUTE, kernels_by=WhatIf.SINGLE_PRECISION),
     CodeEntry("BN311", "forward-without-gradients", _C.COMPUTE),
+    CodeEntry("BN312", "padding", _C.COMPUTE, within_others=True),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

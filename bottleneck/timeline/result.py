@@ -127,6 +127,8 @@ class Timeline:
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
     loop: LoopTime | None = None
     """The Python loop inside the step that `LOOP_GONE` is about."""
+    update_loop: SourceSite | None = None
+    """The loop of the user's that the optimizer's update runs in."""
     pauses_ms: tuple[float, ...] = ()
     """Pauses between operators near the limit from which they are Python of its own, of all traced steps."""
     tree: CodeNode | None = None

@@ -238,7 +238,8 @@ class OptimizerUnfused(Analyzer):
                     source="trace",
                 )
             )
-        sites = [item.site for item in facts.run.optimizers] if facts.run is not None else []
+        sites = [facts.timeline.update_loop]
+        sites += [item.site for item in facts.run.optimizers] if facts.run is not None else []
         return (
             self.finding(
                 facts,

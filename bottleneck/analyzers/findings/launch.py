@@ -231,7 +231,8 @@ class OptimizerDispatch(Analyzer):
         work = facts.timeline.part_ms(Part.OPTIMIZER)
         if answer.saves_ms < 0.005 * facts.true_ms or work >= 0.5 * answer.saves_ms:
             return ()  # mostly work: BN305
-        sites = [item.site for item in facts.run.optimizers] if facts.run is not None else []
+        sites = [facts.timeline.update_loop]
+        sites += [item.site for item in facts.run.optimizers] if facts.run is not None else []
         return (
             self.finding(
                 facts,

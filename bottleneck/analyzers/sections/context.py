@@ -98,8 +98,10 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
         "optimizer.cls": main.cls,
         "optimizer.parameter_dtype": main.parameter_dtype or None,
         "optimizer.can_fuse": main.cls in _FUSABLE and torchs,
-        "optimizer.can_foreach": main.cls not in _WITHOUT_FOREACH and torchs,
+        "optimizer.can_foreach": main.cls not in _WITHOUT_FOREACH or not torchs,
     }
+    if torchs:
+        out["optimizer.of_torch"] = main.cls
     if main.flavour != "unknown":
         out["optimizer.flavour"] = next(flavour for flavour in _SLOWEST_FIRST if flavour in flavours)
     return out

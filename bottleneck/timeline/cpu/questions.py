@@ -22,7 +22,7 @@ from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
 from .division import TENSOR_WORK
 
-__all__ = ["Amounts", "cpu_questions"]
+__all__ = ["Amounts", "cpu_questions", "updates_one_by_one"]
 
 _FUSED_WORK_LEFT = {
     # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
@@ -36,8 +36,15 @@ _FUSED_WORK_LEFT = {
 _FUSED_DISPATCH_LEFT = 0.25
 """The same for 100 tensors of 4096 elements, where dispatch is nearly all: 0.28 for AdamW, of which
 some is work; what stays is collecting parameters, state and gradients."""
+_OWN_DISPATCH_LEFT = 0.12
+"""Of an update that the script writes itself, one tensor after the other: processor time of torch's fused
+AdamW over that of AdamW as its paper has it, 300 tensors of 48 elements. foreach operators leave 0.45."""
+_EACH_BY_ITSELF = 2.0
+"""Operators in the update per parameter, from which it runs tensor by tensor."""
 _DOUBLE_OVER_SINGLE = 0.5
 """Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
+_WITHOUT_BATCH = ("data", "h2d", "optimizer", "zero_grad")
+"""Phases whose operators work on parameters, or make the batch."""
 _OPERATORS = (Work.MATH, Work.MEMORY, Work.DISPATCH)
 """What operators outside the optimizer are spent on."""
 
@@ -57,6 +64,8 @@ class Amounts:
     """The Python loop that takes most of the step."""
     in_loss: float | None = None
     """Share of the backward that the loss records; None if not known."""
+    updates: float = 0.0
+    """Operators in the update per step; no time."""
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
@@ -100,7 +109,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             Edit(work=dict.fromkeys((Work.MATH, Work.MEMORY, Work.UPDATE), 1.0 - _DOUBLE_OVER_SINGLE)),
             "half of the operators' work: half the bytes, and twice the numbers in each vector register",
         )
-    yield from _fused_optimizer(facts)
+    yield from _fused_optimizer(facts, amounts.updates)
     yield Question(
         WhatIf.RECOMPUTE_GONE,
         Edit(gone=amount_gone(program, amounts.recomputed, _OPERATORS)),
@@ -132,6 +141,18 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             "the step without the model that runs without gradients; reading stored outputs takes extra time",
             bound=True,
         )
+    if facts.padding_share > 0:
+        of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])
+        gone = np.zeros_like(work)
+        for each in (Work.MATH, Work.MEMORY, Work.ALLOCATOR):
+            gone[:, each] = np.where(of_the_batch, facts.padding_share * work[:, each], 0.0)
+        yield Question(
+            WhatIf.PADDING_GONE,
+            Edit(gone=gone),
+            f"without {percent(facts.padding_share)} of the operators' work in forward, loss, backward: as "
+            "much of the batch is padding; some padding stays",
+            bound=True,
+        )
     if facts.tree is not None and facts.tree.extras():
         extra = facts.tree.extras()[0]
         yield Question(
@@ -159,7 +180,28 @@ def _training_dispatch(program: Program) -> NDArray[np.float64]:
     return gone
 
 
-def _fused_optimizer(facts: Facts) -> Iterator[Question]:
+def updates_one_by_one(facts: Facts, updates: float) -> bool:
+    """Return whether optimizers that are not torch's update their parameters one after the other.
+
+    Args:
+        facts: of the run.
+        updates: operators in the update per step.
+    """
+    own = [o for o in facts.optimizers if o.flavour == "unknown" and not o.compiled]
+    count = sum(o.parameters for o in own)
+    return count > 1 and len(own) == len(facts.optimizers) and updates >= _EACH_BY_ITSELF * count
+
+
+def _fused_optimizer(facts: Facts, updates: float) -> Iterator[Question]:
+    if updates_one_by_one(facts, updates):
+        yield Question(
+            WhatIf.OPTIMIZER_FUSED,
+            Edit(work={Work.OPTIMIZER: _OWN_DISPATCH_LEFT}),
+            f"the update's {updates:.0f} operators become few: their dispatch falls to "
+            f"{percent(_OWN_DISPATCH_LEFT)}, as in a fused optimizer (measured on another machine)",
+            bound=True,
+        )
+        return
     able = [o for o in facts.optimizers if o.cls in _FUSED_WORK_LEFT]
     able = [o for o in able if o.flavour != "fused" and not o.compiled]
     if not able or len(able) != len(facts.optimizers):

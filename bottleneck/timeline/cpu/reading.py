@@ -35,7 +35,7 @@ from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
 from .program import cpu_program, seams_per_step
-from .questions import Amounts, cpu_questions
+from .questions import Amounts, cpu_questions, updates_one_by_one
 from .segments import PHASES, operator_ms, read_segments
 from .spans import cpu_spans
 from .steady import steady_ns
@@ -248,7 +248,8 @@ class CpuReader:
             return true_ms - asker.step_ms(edit), branch.role in ("forward", "loss")
 
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
-        return {"tree": whole, "extras": extra_nodes(tree, true_ms=true_ms, price=price)}
+        extras = extra_nodes(tree, true_ms=true_ms, price=price)
+        return {"tree": whole, "extras": extras, "update_loop": tree.update_loop()}
 
     def _extra_context(self) -> dict[str, JsonValue]:
         """Return what the tree says of the other host work: nothing of it makes what the update needs."""
@@ -268,6 +269,8 @@ class CpuReader:
         out = describe_context(
             self.trace, segments, self.division, priced, self.replay.program, true_ms=facts.true_ms
         )
+        if updates_one_by_one(facts, self.amounts.updates):
+            out["optimizer.flavour"] = "for-loop"
         if facts.supply is not None:
             per_step = max(facts.supply.batches_per_step, 1e-9)
             out["loader.production_ms"] = facts.supply.production_ms / per_step
@@ -325,6 +328,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
+            updates=_updates(segments),
         )
         amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
     program = cpu_program(
@@ -346,6 +350,13 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         replay=Replay(program),
         amounts=amounts,
     )
+
+
+def _updates(segments: Segments) -> float:
+    """Return how many operators that compute are in the update, per step."""
+    chosen = segments.first_of_row & np.isin(segments.op_class, (OpClass.MATH, OpClass.MEMORY))
+    chosen &= segments.phase == segments.phases.index("optimizer")
+    return float(chosen.sum()) / max(1, segments.steps)
 
 
 def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPrice | None:

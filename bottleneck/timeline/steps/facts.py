@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...model.run import CompileFacts, LoaderFacts, OptimizerFacts, Run, Stacks
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
-from .supply import InputSupply, input_supply
+from .supply import InputSupply, input_supply, training_loader
 
 __all__ = ["Facts", "on_gpu"]
 
@@ -93,6 +93,12 @@ class Facts:
         """Share of the parameters in embedding tables whose gradient could be sparse."""
         value = self.run.settings.get("embedding.dense_share") if self.run is not None else None
         return float(value) if isinstance(value, (int, float)) else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        """Padded positions over all of a typical batch; 0 where no padding was seen."""
+        loader = training_loader(self.loaders)
+        return (loader.batch.padding_share or 0.0) if loader is not None and loader.batch is not None else 0.0
 
 
 def on_gpu(run: Run | None) -> bool:

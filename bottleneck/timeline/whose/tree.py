@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from ...model.run import StackFrame, Stacks
+from ...model.run import SourceSite, StackFrame, Stacks
 from ...model.view import Role
 from .places import Chain, Roles
 
@@ -129,6 +129,20 @@ class Tree:
             for cell, ms in branch.ms.items():
                 whole.ms[cell] = whole.ms.get(cell, 0.0) + ms
         return whole
+
+    def update_loop(self) -> SourceSite | None:
+        """Return the loop of the user's that most of the update runs in; None where it runs in a library."""
+        spent: dict[SourceSite, float] = {}
+        for branch in self.root.walk():
+            frame = branch.frame
+            ms = branch.ms.get(("optimizer", "update"), 0.0)
+            # Loops are branches of their own; a line inside of one knows where the innermost begins.
+            if frame is None or not frame.loops or branch.children or not ms:
+                continue
+            site = SourceSite(file=frame.file, line=frame.loops[-1][0], function=frame.function)
+            spent[site] = spent.get(site, 0.0) + ms
+        whole = self.root.by_phase.get("optimizer", 0.0)
+        return next((site for site, ms in spent.items() if ms > 0.5 * whole), None)
 
     def extra_ms(self, phase: str) -> float:
         """Return the extra work in a phase, ms per step."""

@@ -46,3 +46,12 @@ def test_foreach_is_offered_to_what_takes_it(cls: str, takes: bool) -> None:
     else:
         with pytest.raises(TypeError, match="foreach"):
             exec(code, {"model": model})
+
+
+def test_an_optimizer_of_the_script_s_own_can_use_foreach_and_is_no_class_of_torch() -> None:
+    own = OptimizerFacts(cls="PaperAdam", module="train", flavour="unknown")
+    context = _optimizer(Run(optimizers=[own]))
+    assert (context["optimizer.can_foreach"], context["optimizer.can_fuse"]) == (True, False)
+    assert "optimizer.of_torch" not in context
+    fix = by_id("FX312")
+    assert fill(fix.code, fix.fills, context) == fix.code

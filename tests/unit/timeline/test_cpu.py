@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.model.run import (
+    BatchFacts,
     CompileFacts,
     GraphBreak,
     HostFacts,
@@ -448,6 +449,47 @@ def test_a_fused_optimizer_saves_launches_and_passes_and_is_not_offered_twice():
         ran = msgspec.structs.replace(run, optimizers=facts)
         timeline = read(trace, steps, true_ms=3.0, run=ran, kept=kept)
         assert (WhatIf.OPTIMIZER_FUSED in timeline.what_ifs) is offered
+
+
+@pytest.mark.parametrize(
+    ("parameters", "offered"), [(4, True), (40, False)], ids=["an operator or more for each", "few for all"]
+)
+def test_an_update_by_hand_is_priced_where_it_runs_tensor_by_tensor(parameters: int, offered: bool):
+    # Ten operators of 5 us: dispatch, all of it.
+    rows, bounds = [], []
+    for step in range(4):
+        begin = 3000.0 * step
+        rows += [
+            ("forward", "label", begin, 1000.0),
+            ("aten::mm", "op", begin, 1000.0),
+            ("backward", "label", begin + 1000, 1000.0),
+            ("aten::mm", "op", begin + 1000, 1000.0),
+            ("optimizer", "label", begin + 2000, 1000.0),
+            *[("aten::add_", "op", begin + 2000 + 100 * k, 5.0) for k in range(10)],
+        ]
+        bounds.append((begin, begin + 3000))
+    run, kept = run_of(3.0, {"forward": 1.0, "backward": 1.0, "optimizer": 1.0})
+    mine = OptimizerFacts(cls="Mine", module="train", flavour="unknown", parameters=parameters)
+    run = msgspec.structs.replace(run, optimizers=[mine], dispatch_ns=5000.0)
+    timeline = read(make_trace(rows), make_steps(bounds), true_ms=3.0, run=run, kept=kept)
+    assert (WhatIf.OPTIMIZER_FUSED in timeline.what_ifs) is offered
+    assert (timeline.context.get("optimizer.flavour") == "for-loop") is offered
+    if offered:
+        answer = timeline.what_ifs[WhatIf.OPTIMIZER_FUSED]
+        assert answer.bound
+        assert answer.saves_ms == pytest.approx(0.88, abs=0.02)
+
+
+def test_padding_takes_its_share_of_the_work_on_the_batch_and_none_of_the_update():
+    trace, steps = training(4, math=5000.0, optimizer=5000.0)
+    run, kept = run_of(15.0, {"forward": 5.0, "backward": 5.0, "optimizer": 5.0})
+    padded = [LoaderFacts(id=0, cls="DataLoader", fetches=10, batch=BatchFacts(padding_share=0.4))]
+    answer = read(trace, steps, true_ms=15.0, run=run, kept=kept, loaders=padded).what_ifs[
+        WhatIf.PADDING_GONE
+    ]
+    assert answer.saves_ms == pytest.approx(4.0, rel=0.02)
+    assert answer.bound
+    assert WhatIf.PADDING_GONE not in read(trace, steps, true_ms=15.0, run=run, kept=kept).what_ifs
 
 
 def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():

@@ -118,6 +118,22 @@ def test_what_stands_behind_the_backward_is_extra_work(line: int, after: str, na
     assert extras_of(tree) == {name: 40.0}
 
 
+def test_the_update_s_own_loop_is_named_where_most_of_it_runs_in_one() -> None:
+    def inside(line: int, loops: Sequence[tuple[int, int]]) -> tuple[StackFrame, ...]:
+        return (UPDATE, at(line, f"{line}", function="step", loops=loops, via="torch.optim.wrapper"))
+
+    loops = ((52, 60), (54, 60))
+    tree = tree_of(
+        Seen(inside(55, loops), 30, "optimizer", "backward"),
+        Seen(inside(58, loops), 10, "optimizer", "backward"),
+    )
+    found = tree.update_loop()
+    assert found is not None
+    assert (found.line, found.function) == (54, "step")
+    assert tree_of(Seen(inside(55, loops), 8, "optimizer", "backward")).update_loop() is None
+    assert tree_of(Seen(inside(70, ()), 80, "optimizer", "backward")).update_loop() is None
+
+
 def test_what_stands_before_the_forward_makes_the_batch_unless_it_makes_none_anywhere() -> None:
     tree = tree_of(
         Seen((at(12, "augment()"),), 10, "", "data"),

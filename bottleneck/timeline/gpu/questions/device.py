@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....model.codes import WhatIf
+from ....model.codes import Part, WhatIf
 from ....model.words import percent
+from ...lanes.program import PARTS
 from ...lanes.questions import Question
 from ...lanes.recompute import without_recomputation
 from ...lanes.replay import Edit
@@ -29,6 +30,8 @@ __all__ = ["device_questions"]
 _FUSED_PRODUCTS = 0.4
 """Time of attention's products when fused, over that of the batched matmuls, which move the score
 matrix: 0.3 on an H200 (2048 tokens, head of 64, bf16, causal); without a causal mask it is more."""
+
+_ON_BATCH = tuple(PARTS.index(part) for part in (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND))
 
 
 def device_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
@@ -67,6 +70,18 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
             "replay without the kernels between the products of attention, and with products that no longer "
             f"write and read scores ({percent(_FUSED_PRODUCTS)} of their time)",
+        )
+    if facts.padding_share > 0:
+        batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
+        length = np.maximum(program.duration, 1.0)
+        yield Question(
+            WhatIf.PADDING_GONE,
+            Edit(
+                duration=np.where(batch, np.minimum(1.0, 1.0 - facts.padding_share + FIXED_NS / length), 1.0)
+            ),
+            f"replay with kernels of forward, loss and backward {percent(facts.padding_share)} shorter: as "
+            "much of the batch is padding; some padding stays",
+            bound=True,
         )
     if work.recomputed.any():
         yield Question(

@@ -1,0 +1,73 @@
+"""Padding: positions of a batch that are computed and not used.
+
+In: facts. Out: finding BN312.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.codes import WhatIf
+from ...model.finding import Evidence, Finding
+from ...model.words import ms, percent
+from ..base import Analyzer, Facts
+
+__all__ = ["Padding"]
+
+_LEAST_SHARE = 0.1
+"""Of the batch: below it, grouping samples by length gains little."""
+
+
+class Padding(Analyzer):
+    """Much of the batch is padding.
+
+    What it means
+        Samples of different length are padded to the longest of their batch, or to a fixed length.
+        The model computes the padded positions like all others, and the loss ignores them.
+
+    How it is measured
+        The first batches of the loader: positions that the attention mask, or a boolean mask in the
+        shape of a padding mask, marks as padded.
+
+    What it costs you
+        The step is replayed with that share of the work of forward, loss and backward gone. This is
+        an upper bound: batches of similar lengths are padded a little, too. Attention, which grows
+        with the square of the length, may save more.
+
+    What it is not
+        Not a mask that hides future positions: those belong to the sample.
+
+    What to do
+        Put samples of similar length into one batch, pack several into one row, or pad to the
+        longest sample of the batch instead of a fixed length.
+
+    Source
+        Krell et al., "Efficient sequence packing without cross-contamination", 2021.
+    """
+
+    code = "BN312"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price what is padded."""
+        share = facts.number("batch.padding_share")
+        answer = facts.ask(WhatIf.PADDING_GONE)
+        if share is None or share < _LEAST_SHARE or answer is None:
+            return ()
+        loader = facts.training_loader()
+        return (
+            self.finding(
+                facts,
+                f"{percent(share)} of the batch is padding, which takes up to {ms(answer.saves_ms)} per step",
+                answer=answer,
+                evidence=[
+                    Evidence(
+                        text=f"{percent(share)} of the positions are padded",
+                        value=share,
+                        unit="share",
+                        source="batches",
+                    )
+                ],
+                sites=[loader.site if loader is not None else None],
+                not_this="Some padding always remains.",
+            ),
+        )
