@@ -24,10 +24,11 @@ FIXES: tuple[Fix, ...] = (
         id="FX601",
         family="distributed",
         title="Overlap DDP's all-reduce with backward",
-        addresses=("BN801",),
+        addresses=("BN803", "BN801"),
         what_to_change="Gradients are sent in buckets while backward still runs. Tune bucket_cap_mb: a last"
         " bucket that is too large is not hidden. Avoid a copy with gradient_as_bucket_view, and set"
-        " static_graph if every step uses the same parameters.",
+        " static_graph if every step uses the same parameters. Leave find_unused_parameters off where none"
+        " is unused.",
         when=(_RANKS, _DDP),
         what_if=WhatIf.COMM_OVERLAPPED,
         what_if_bound=True,

@@ -22,7 +22,7 @@ from torch.utils.data import dataloader
 from ..model.flops import OperatorCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "LoaderIterator",
@@ -427,6 +427,22 @@ def is_traced_module(module: object) -> bool:
 def versions(module: torch.nn.Module) -> list[int]:
     """Return how often each parameter of a module was written in place (not through `.data`)."""
     return [parameter._version for parameter in module.parameters()]
+
+
+def unused_parameters(modules: Iterable[torch.nn.Module]) -> int | None:
+    """Return how many parameters DDP found unused in the last backward; None where torch does not tell.
+
+    Args:
+        modules: those that are asked are in DDP and look for unused parameters.
+    """
+    found = None
+    for module in modules:
+        reducer = getattr(module, "reducer", None)
+        used_map = getattr(reducer, "_get_local_used_map", None)
+        if used_map is not None and getattr(module, "find_unused_parameters", False):
+            used = used_map()
+            found = (found or 0) + int((used == 0).sum())
+    return found
 
 
 def put_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:

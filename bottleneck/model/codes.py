@@ -363,6 +363,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),
     CodeEntry("BN801", "exposed-communication", _C.COMMUNICATION),
     CodeEntry("BN802", "straggler", _C.COMMUNICATION),
+    CodeEntry("BN803", "unused-parameters-searched", _C.COMMUNICATION),
     CodeEntry("BN901", "other-host-work", _C.HOST, price_only=True),
     CodeEntry("BN902", "garbage-collector", _C.HOST),
     CodeEntry("BN903", "thread-settings", _C.HOST),

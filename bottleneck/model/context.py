@@ -18,6 +18,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.cores": "int: cores this process may use",
     "torch.version": 'str: "2.13", compared part by part (as a float 2.10 would be 2.1)',
     "distributed.world_size": "int",
+    "distributed.searches_in_vain": "bool: DDP looks for unused parameters, and none was unused",
     "distributed.module": 'str: "ddp", "fsdp", "dp" or "none"',
     # step
     "step.true_ms": "float",

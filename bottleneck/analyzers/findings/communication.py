@@ -1,6 +1,6 @@
 """Communication-bound: the step waits for other ranks.
 
-In: facts. Out: findings BN801 and BN802.
+In: facts. Out: findings BN801 to BN803.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 
-__all__ = ["ExposedCommunication", "Straggler"]
+__all__ = ["ExposedCommunication", "SearchInVain", "Straggler"]
 
 
 class ExposedCommunication(Analyzer):
@@ -77,6 +77,55 @@ class ExposedCommunication(Analyzer):
                 # What is sent are gradients: their fixes stand where the backward is called.
                 sites=facts.sites("backward")[:2],
                 not_this="Includes waiting for slower ranks, which BN802 reports separately.",
+            ),
+        )
+
+
+class SearchInVain(Analyzer):
+    """DDP looks for unused parameters in every step, and none is unused.
+
+    What it means
+        With find_unused_parameters=True, DDP walks the graph of the loss after each forward, to learn
+        which gradients will not come. Then all ranks exchange what they found. A model that uses all
+        its parameters in every step needs neither.
+
+    How it is measured
+        DDP's own map of the parameters that the last backward used, when the trace had ended.
+
+    What it costs you
+        The walk and one more collective for each backward. It is not replayed: DDP's messages may
+        also start later for it.
+
+    What it is not
+        Not a proof for all steps: a branch of the model that is rarely taken leaves parameters out
+        only then.
+
+    What to do
+        Leave find_unused_parameters at False. If DDP then complains in some step, that step has
+        unused parameters. static_graph=True looks once, in the first step.
+
+    Source
+        PyTorch documentation, DistributedDataParallel, find_unused_parameters.
+    """
+
+    code = "BN803"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Name the line that asks for it."""
+        if not facts.is_on("distributed.searches_in_vain"):
+            return ()
+        return (
+            self.finding(
+                facts,
+                "DDP looks for unused parameters in each step, and none is unused",
+                evidence=[
+                    Evidence(
+                        text="find_unused_parameters=True; every parameter was used in the backward",
+                        source="DDP's map of used parameters",
+                    )
+                ],
+                sites=facts.sites("model wrapped"),
+                not_this="Other steps may leave parameters out.",
             ),
         )
 

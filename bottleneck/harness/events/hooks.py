@@ -28,6 +28,7 @@ from .table import (
     COPY,
     FETCH,
     FORWARD,
+    MODEL_WRAPPED,
     OPTIMIZER,
     OPTIMIZER_BUILT,
     SCALER,
@@ -85,7 +86,9 @@ class Hooks:
         put(torch_private.LoaderIterator, "__next__", self._watch(FETCH))
         put(loader_module.DataLoader, "__iter__", self._watch(WORKERS))
         self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._watch(ZERO_GRAD, _set_to_none))
-        put(optim_module.Optimizer, "__init__", self._optimizer_init)
+        put(optim_module.Optimizer, "__init__", self._building(OPTIMIZER_BUILT))
+        if torch.distributed.is_available():
+            put(torch.nn.parallel.DistributedDataParallel, "__init__", self._building(MODEL_WRAPPED))
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
             put(scaler, "step", self._watch(SCALER, _scaler_and_optimizer))
@@ -222,15 +225,18 @@ class Hooks:
         torch_private.mark_skip(hook.__code__)
         return hook
 
-    def _optimizer_init(self, original: Function) -> Function:
+    def _building(self, event: Event) -> Callable[[Function], Function]:
         buffer = self._buffer
 
-        def build(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            if not _is_compiling():
-                buffer.happened(OPTIMIZER_BUILT, self)
+        def make(original: Function) -> Function:
+            def build(self: Any, *args: Any, **kwargs: Any) -> None:
+                original(self, *args, **kwargs)
+                if not _is_compiling():
+                    buffer.happened(event, self)
 
-        return build
+            return build
+
+        return make
 
     def _prepare_trace(self, original: Function) -> Function:
         buffer = self._buffer

@@ -24,6 +24,7 @@ __all__ = [
     "FETCH",
     "FORWARD",
     "LABEL",
+    "MODEL_WRAPPED",
     "OPTIMIZER",
     "OPTIMIZER_BUILT",
     "SCALER",
@@ -90,10 +91,12 @@ UPDATE_ELSEWHERE = Event("update elsewhere")
 COLLECTED = Event("collected", says_subject=True)
 """Python's garbage collector has run for so many ns."""
 OPTIMIZER_BUILT = Event("optimizer built", flushed="at once")
+MODEL_WRAPPED = Event("model wrapped", flushed="at once")
+"""A model is put into DistributedDataParallel."""
 SCRIPT_PROFILER = Event("script profiler", flushed="at once")
 """A profiler begins or ends."""
 
 EVENTS = (
     *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, SCALER, ZERO_GRAD, LABEL, COPY),
-    *(UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, SCRIPT_PROFILER),
+    *(UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, MODEL_WRAPPED, SCRIPT_PROFILER),
 )

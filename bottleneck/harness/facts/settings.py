@@ -21,6 +21,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.module          "ddp" | "fsdp" | "dp" | "deepspeed" | "none"
     distributed.backend         "nccl", "gloo", ...
     distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
+    distributed.searches_in_vain   DDP looks for unused parameters in each step, and none is unused
     ungraded.frozen: bool       no module that ran without gradients has changed until now
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
@@ -284,6 +285,9 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
         settings["distributed.module"], options = _wrapper(roots)
         if options:
             settings["distributed.settings"] = options
+            if options.get("find_unused_parameters"):
+                unused = torch_private.unused_parameters(roots)
+                settings["distributed.searches_in_vain"] = None if unused is None else unused == 0
         settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
     frozen = seen.frozen

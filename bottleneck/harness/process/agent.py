@@ -28,6 +28,7 @@ from ..events.table import (
     EVALUATION,
     FETCH,
     FORWARD,
+    MODEL_WRAPPED,
     OPTIMIZER,
     OPTIMIZER_BUILT,
     SCALER,
@@ -262,6 +263,8 @@ class Agent:
         if event is OPTIMIZER_BUILT:
             self.rule.optimizer_built = True
             self._learned.optimizers.built(subject)
+        elif event is MODEL_WRAPPED:
+            self._learned.sites.note("model wrapped", 4)
         elif event is SCRIPT_PROFILER and not self.capture.own_profiler_busy:
             self.capture.foreign_profiler(active=subject)
 

@@ -45,6 +45,7 @@ OWNERS: tuple[tuple[Any, str], ...] = (
     (DataLoader, "__init__"),
     (optim_module.Optimizer, "zero_grad"),
     (optim_module.Optimizer, "__init__"),
+    (torch.nn.parallel.DistributedDataParallel, "__init__"),
     (torch.amp.GradScaler, "step"),
     (autograd_profiler.profile, "_prepare_trace"),
     (autograd_profiler.profile, "__exit__"),
@@ -403,6 +404,41 @@ def test_a_script_that_returns_before_all_is_captured_keeps_what_was_in_force(
     agent.finish()
     store: Store = agent._facts._store
     assert [facts.cls for facts in store.run.optimizers] == ["SGD"]
+
+
+class Branches(torch.nn.Module):
+    """The second layer is left out where it is not wanted."""
+
+    def __init__(self, *, both: bool) -> None:
+        super().__init__()
+        self.both, self.one, self.two = both, torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.two(self.one(x)) if self.both else self.one(x)
+
+
+@pytest.mark.parametrize(("both", "unused"), [(True, 0), (False, 2)])
+def test_ddp_tells_where_it_was_made_and_what_it_never_used(agent: Agent, both: bool, unused: int) -> None:
+    distributed = torch.distributed
+    if not distributed.is_available():
+        pytest.skip("torch without distributed")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(Branches(both=both), find_unused_parameters=True)
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        plain = torch.nn.parallel.DistributedDataParallel(Branches(both=True))
+        for model in (wrapped, plain):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(3):
+                model(torch.randn(2, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert torch_private.unused_parameters([wrapped]) == unused
+        assert torch_private.unused_parameters([plain, torch.nn.Linear(1, 1)]) is None
+        made = [item for item in agent._learned.entries() if item.phase == "model wrapped"]
+        assert line in [item.site.line for item in made if item.site.file == __file__]
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> None:
