@@ -79,7 +79,8 @@ def match(
         unknown = _unchecked(fix, context)
         if unknown is not None and not _gains_nothing(fix, what_ifs):
             suggestion = _suggest(fix, finding, context, what_ifs, unknown)
-            suggestion = _at_its_place(suggestion, fix, answered)
+            if not finding.call:
+                suggestion = _at_its_place(suggestion, fix, answered)
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}

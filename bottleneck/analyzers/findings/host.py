@@ -12,6 +12,7 @@ import msgspec
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.run import SourceSite
 from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
@@ -23,6 +24,7 @@ __all__ = ["ExtraWork", "GarbageCollector", "OtherHostWork", "ThreadSettings"]
 
 _MOST_NAMED = 5
 _MOSTLY = 0.8
+_EVALUATION = "evaluation"
 _HALF = 0.5
 """One line with so much of all extra work is what the finding speaks of; below `_MOSTLY` it says that there
 is more."""
@@ -109,7 +111,12 @@ class OtherHostWork(Analyzer):
             answer=answer,
             time_ms=sum(node.ms for node in extras),
             evidence=[_as_evidence(node) for node in extras[:_MOST_NAMED]],
-            sites=[node.site for node in extras if (node.price_ms or 0.0) >= MAIN_SHARE * answer.saves_ms],
+            sites=[
+                site
+                for node in extras
+                if (node.price_ms or 0.0) >= MAIN_SHARE * answer.saves_ms
+                for site in _sites(node)
+            ],
             not_this="Dispatch of operators and input are counted separately.",
         )
         return _about(found, first) if cost >= _HALF * answer.saves_ms else found
@@ -119,10 +126,30 @@ def _about(finding: Finding, node: CodeNode) -> Finding:
     return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee)
 
 
+def _within(node: CodeNode) -> CodeNode:
+    """Return the deepest line that takes nearly all of what a line does."""
+    while node.children and node.children[0].ms >= _MOSTLY * node.ms:
+        node = node.children[0]
+    return node
+
+
+def _sites(node: CodeNode) -> list[SourceSite | None]:
+    """Return where the time is spent, and what calls it; an evaluation is what its caller calls."""
+    inner = _within(node)
+    return [node.site, inner.site] if node.callee == _EVALUATION else [inner.site, node.site]
+
+
 def _costs(node: CodeNode) -> str:
-    at = f"{node.file.rpartition('/')[2]}:{node.line}"
+    inner = _within(node)
     most = "up to " if node.bound else ""
-    return f"`{node.name}` at {at} costs {most}{ms(node.price_ms or 0.0)} per step"
+    text = f"`{node.name}` at {_at(node)} costs {most}{ms(node.price_ms or 0.0)} per step"
+    if inner is not node and node.callee != _EVALUATION:
+        text += f", mostly `{inner.name}` at {_at(inner)}"
+    return text
+
+
+def _at(node: CodeNode) -> str:
+    return f"{node.file.rpartition('/')[2]}:{node.line}"
 
 
 def _as_evidence(node: CodeNode) -> Evidence:
@@ -174,8 +201,11 @@ class ExtraWork(Analyzer):
                     _costs(node),
                     cost_ms=node.price_ms,
                     time_ms=node.ms,
-                    evidence=[_as_evidence(each) for each in (node, *node.children[:1])],
-                    sites=[node.site, *(child.site for child in node.children[:1])],
+                    evidence=[
+                        _as_evidence(each)
+                        for each in dict.fromkeys((node, *node.children[:1], _within(node)))
+                    ],
+                    sites=_sites(node),
                     not_this="It may be wanted: the price says what it costs.",
                 ),
                 node,

@@ -30,6 +30,7 @@ _HOOKS = ("torch.autograd.graph.", "torch.utils.hooks.")
 """Modules whose functions call hooks of the user's in the backward; those that call code which the
 backward itself consists of are others (torch.autograd.function, torch.utils.checkpoint)."""
 _SCHEDULERS = "torch.optim."
+_EXITS = ("__exit__", "__aexit__")
 _ASIDE = (
     "gc", "json", "pickle", "csv", "logging", "copy", "shutil", "subprocess", "sqlite3",
     "torch.serialization", "torch.cuda.memory", "torch.utils.tensorboard", "tensorboardX", "wandb",
@@ -40,12 +41,18 @@ _ASIDE = (
 
 def order(here: Chain, there: Chain) -> int:
     """Return -1 where `here` stands above `there` in the function where they part, 1 below, 0 if unknown."""
-    for one, other in zip(here, there, strict=False):
+    for at, (one, other) in enumerate(zip(here, there, strict=False)):
         if (one.file, one.function) != (other.file, other.function):
             return 0
         if one.line != other.line:
-            return 1 if one.line > other.line else -1
+            # A block of `with` ends on the line where it began.
+            leaves = any(_leaves(below) for below in here[at + 1 : at + 2])
+            return 0 if leaves else 1 if one.line > other.line else -1
     return 0
+
+
+def _leaves(frame: StackFrame) -> bool:
+    return frame.function in _EXITS or frame.via.endswith(_EXITS)
 
 
 def _on_one_line(here: Chain, there: Chain) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from torch_bottleneck.catalog.match import match
@@ -440,3 +441,10 @@ def test_extra_work_is_answered_by_the_fix_made_for_its_call_and_named_by_it(
     assert named.site.line == 7
     for other in {"FX504", "FX505", "FX511"} & set(suggestions) - {fix}:
         assert call not in suggestions[other].title
+
+
+def test_of_several_lines_a_fix_stands_at_the_one_that_it_names() -> None:
+    other = msgspec.structs.replace(extra("`look()`", "", 20.0), sites=(SourceSite(file="a.py", line=99),))
+    (named, *_) = match([extra("`write()`", "", 60.0), other], {}, {}, 100.0)
+    assert (named.fix, named.site) == ("FX504", SourceSite(file="a.py", line=7))
+    assert "`write()`" in named.title

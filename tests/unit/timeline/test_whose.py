@@ -143,6 +143,18 @@ def test_what_stands_before_the_forward_makes_the_batch_unless_it_makes_none_any
     assert {branch.call: branch.role for branch in tree.root.branches()}["augment()"] == "input"
 
 
+@pytest.mark.parametrize(
+    ("function", "via"), [("__exit__", ""), ("collecting", "contextlib._Manager.__exit__")]
+)
+def test_the_end_of_a_with_block_stands_where_the_block_ends(function: str, via: str) -> None:
+    head = at(12, "")
+    enters = at(60, "register()", function="__enter__", loops=())
+    leaves = at(70, "handle.remove()", function=function, loops=(), via=via)
+    tree = tree_of(Seen((head, enters), 10, "", "data"), Seen((head, leaves), 30, "", "backward"))
+    assert extras_of(tree) == {"handle.remove()": 30.0}
+    assert tree.root.by_role["input"] == pytest.approx(15.0)
+
+
 def test_hooks_in_the_backward_are_extra_work_and_what_it_consists_of_is_not() -> None:
     def below(via: str, call: str) -> tuple[StackFrame, ...]:
         return (BACKWARD, at(len(call), call, function="look", loops=(), via=via))

@@ -1,0 +1,38 @@
+"""Extra work is named by the call in the loop, and stands at the line that the time goes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.analyzers.findings.host import ExtraWork, OtherHostWork
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.view import CodeNode
+
+from .facts import facts
+
+
+def node(name: str, line: int, ms: float, *children: CodeNode, callee: str = "") -> CodeNode:
+    return CodeNode(
+        name=name, role="extra", ms=ms, share=ms / 100, price_ms=ms, samples=50, file="/me/train.py",
+        line=line, function=name, callee=callee, children=children,
+    )  # fmt: skip
+
+
+WRITES = node("commit()", 30, 40.0, node("save()", 60, 39.0, node("write_text()", 80, 35.0)))
+SCATTERS = node("commit()", 30, 40.0, node("one()", 60, 20.0), node("two()", 61, 20.0))
+EVALUATES = node("test()", 30, 40.0, node("model()", 60, 39.0, callee="evaluation"), callee="evaluation")
+
+
+@pytest.mark.parametrize(
+    ("work", "lines"), [(WRITES, [80, 30]), (SCATTERS, [30]), (EVALUATES, [30, 60])],
+    ids=["in one line", "in several", "an evaluation"],
+)  # fmt: skip
+@pytest.mark.parametrize("analyzer", [ExtraWork, OtherHostWork])
+def test_the_line_is_the_deepest_that_takes_nearly_all(
+    analyzer: type[ExtraWork | OtherHostWork], work: CodeNode, lines: list[int]
+) -> None:
+    known = facts("cpu", parts={Part.HOST: 40.0}, saves={WhatIf.HOST_WORK_GONE: 40.0}, extras=(work,))
+    (found,) = analyzer().find(known)
+    assert [site.line for site in found.sites] == lines
+    assert found.call == f"`{work.name}`"
+    assert ("write_text()" in found.title) == (work is WRITES)
