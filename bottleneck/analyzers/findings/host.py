@@ -79,9 +79,20 @@ class OtherHostWork(Analyzer):
             for span in spans[:5]
             if span.exposed_ms > 0
         ]
+        grown = facts.number("host.grown_ms")
+        if grown:
+            evidence.insert(
+                0,
+                Evidence(
+                    text=f"Steps grow: {ms(grown)} of the mean step was not in the first ones",
+                    value=grown,
+                    unit="ms/step",
+                    source="baseline window",
+                ),
+            )
         extras = [node for node in facts.timeline.extras if node.price_ms is not None]
         if sum(node.price_ms or 0.0 for node in extras) >= MAIN_SHARE * answer.saves_ms:
-            return (self._by_code(facts, answer, extras),)
+            return (self._by_code(facts, answer, extras, evidence[:1] if grown else []),)
         title = f"Other host work costs {ms(answer.saves_ms)} per step"
         rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if rare is not None:
@@ -99,7 +110,9 @@ class OtherHostWork(Analyzer):
             ),
         )
 
-    def _by_code(self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode]) -> Finding:
+    def _by_code(
+        self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode], evidence: list[Evidence]
+    ) -> Finding:
         """Say whose code it is: one line and its call, or how many there are."""
         first, cost = extras[0], extras[0].price_ms or 0.0
         title = _costs(first)
@@ -110,7 +123,7 @@ class OtherHostWork(Analyzer):
             title,
             answer=answer,
             time_ms=sum(node.ms for node in extras),
-            evidence=[_as_evidence(node) for node in extras[:_MOST_NAMED]],
+            evidence=[*evidence, *(_as_evidence(node) for node in extras[:_MOST_NAMED])],
             sites=[
                 site
                 for node in extras

@@ -283,6 +283,8 @@ class CpuReader:
         if baseline.gc_ms is not None:
             out["gc.ms_per_step"] = baseline.gc_ms
         out["step.micro_steps"] = baseline.micro_steps
+        if baseline.grown_ms > 0:
+            out["host.grown_ms"] = baseline.grown_ms
         if segments is not None and (segments.op_class == OpClass.COMMUNICATION).any():
             sent = int((segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)).sum())
             per_step = sent / max(1, segments.steps)
@@ -386,7 +388,9 @@ def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPri
 def _extra_ms(facts: Facts) -> dict[str, float]:
     """Return the extra work by phase, ms per step: hooks in the backward, evaluations, lines of the loop."""
     tree = facts.tree
-    return {} if tree is None else {phase: tree.extra_ms(phase) for phase in tree.root.by_phase}
+    extra = {} if tree is None else {phase: tree.extra_ms(phase) for phase in tree.root.by_phase}
+    grown = facts.baseline.grown_ms if facts.baseline is not None else 0.0
+    return extra | {"": max(grown, extra.get("", 0.0))}
 
 
 def _collected_ms(facts: Facts) -> float:

@@ -19,6 +19,11 @@ __all__ = ["Baseline", "read_baseline"]
 _MOST_STEPS = 0.5
 """What more of the steps do is no exception: steps that hold a validation are not among those that count."""
 
+_BLOCKS = 6
+"""Of steps in their order, each of which takes longer than the one before where steps grow: by chance one of
+720 windows shows that."""
+_FEWEST_IN_BLOCK = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
@@ -37,6 +42,9 @@ class Baseline:
     micro_steps: float = 1.0
     outside_error_ms: float = 0.0
     """Standard error of the time outside every phase."""
+    grown_ms: float = 0.0
+    """Time outside every phase that the mean step has and the first ones had not, where it grows from
+    step to step."""
     evaluates: bool = False
     """Most steps run a model without gradients (a teacher, a frozen encoder, a policy): it is part of the
     step, where a validation every N steps is not."""
@@ -59,6 +67,14 @@ def _mean(values: Sequence[float], keep: NDArray[np.bool_]) -> float | None:
     if len(values) != len(keep) or not keep.any():
         return None
     return float(np.asarray(values, dtype=np.float64)[keep].mean())
+
+
+def _grown_ms(outside: NDArray[np.float64]) -> float:
+    """Return by how much the mean is above the first steps; 0 where the time does not grow steadily."""
+    if len(outside) < _BLOCKS * _FEWEST_IN_BLOCK:
+        return 0.0
+    blocks = [float(np.median(block)) for block in np.array_split(outside, _BLOCKS)]
+    return max(0.0, float(outside.mean()) - blocks[0]) if blocks == sorted(set(blocks)) else 0.0
 
 
 def _table(run: Run) -> StepTable | None:
@@ -112,6 +128,7 @@ def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = 
         system_ms=None if system is None else system * scale,
         faults=faults,
         outside_error_ms=error * scale,
+        grown_ms=_grown_ms(outside[plain]) * scale,
         steps=int(kept.sum()),
         micro_steps=micro or 1.0,
         evaluates=always,

@@ -52,8 +52,10 @@ class Facts:
         """The step by whose code it is; None where no stacks were sampled."""
         if self.stacks is None:
             return None
-        phases = self.baseline.phases_ms if self.baseline is not None else {}
-        return build_tree(self.stacks, true_ms=self.true_ms, phases_ms=phases)
+        if self.baseline is None:
+            return build_tree(self.stacks, true_ms=self.true_ms, phases_ms={})
+        phases, grown = self.baseline.phases_ms, self.baseline.grown_ms
+        return build_tree(self.stacks, true_ms=self.true_ms, phases_ms=phases, grown_ms=grown)
 
     @cached_property
     def supply(self) -> InputSupply | None:

@@ -82,9 +82,13 @@ class Roles:
             chains: its stacks, as frames.
         """
         begun: dict[str, dict[Chain, None]] = {}
+        clearing: dict[Chain, None] = {}
         for stack, phase, counts in zip(stacks.stack, stacks.phase, stacks.counts, strict=True):
             if not counts:
                 begun.setdefault(stacks.phases[phase], {})[chains[stack]] = None
+            elif stacks.phases[phase] == "zero_grad":
+                clearing[chains[stack]] = None
+        self._clearing = tuple(clearing)
         self._at = _Anchors(*(tuple(begun.get(name, ())) for name in ("forward", "backward", "optimizer")))
         self.training = (*self._at.backward, *self._at.update)
         """Stacks that every loop of the training holds: over steps, over micro-batches."""
@@ -106,7 +110,7 @@ class Roles:
             return "extra"
         if phase == "data":
             return "input"
-        if phase == "" and any(_on_one_line(chain, there) for there in self._at.update):
+        if phase == "" and any(_on_one_line(chain, there) for there in (*self._at.update, *self._clearing)):
             return "update"
         if phase == "" and any(_on_one_line(chain, there) for there in self._at.backward):
             return "backward"

@@ -171,13 +171,17 @@ class _Sample:
     count: int
 
 
-def build_tree(stacks: Stacks, *, true_ms: float, phases_ms: Mapping[str, float]) -> Tree | None:
+def build_tree(
+    stacks: Stacks, *, true_ms: float, phases_ms: Mapping[str, float], grown_ms: float = 0.0
+) -> Tree | None:
     """Build the tree; None where nothing was sampled.
 
     Args:
         stacks: the samples.
         true_ms: the step.
         phases_ms: its phases; empty where they were not timed.
+        grown_ms: of the time outside the phases, what the first steps had not. The samples are of a few
+            steps, and training does not grow: the extra work that they show does.
     """
     kept = _ordinary(stacks.step_ms)
     chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
@@ -197,6 +201,7 @@ def build_tree(stacks: Stacks, *, true_ms: float, phases_ms: Mapping[str, float]
     if not samples:
         return None
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
+    _let_grow(samples, grown_ms)
     depth = _depth(samples)
     paths = [list(_keys(sample.chain[depth:], depth, roles.training)) for sample in samples]
     root = _grow(samples, paths)
@@ -262,6 +267,18 @@ def _scale(samples: list[_Sample], *, true_ms: float, phases_ms: Mapping[str, fl
     whole = sum(sample.ms * factors.get(sample.phase, 1.0) for sample in samples)
     for sample in samples:
         sample.ms *= factors.get(sample.phase, 1.0) * (true_ms / whole if whole > 0 else 1.0)
+
+
+def _let_grow(samples: Sequence[_Sample], grown_ms: float) -> None:
+    """Have the extra work outside the phases take as much as is grown, out of what else is there."""
+    outside = [sample for sample in samples if sample.phase == ""]
+    whole = sum(sample.ms for sample in outside)
+    extra = sum(sample.ms for sample in outside if sample.role == "extra")
+    grown_ms = min(grown_ms, whole)
+    if not 0 < extra < grown_ms:
+        return
+    for sample in outside:
+        sample.ms *= grown_ms / extra if sample.role == "extra" else (whole - grown_ms) / (whole - extra)
 
 
 def _depth(samples: Sequence[_Sample]) -> int:

@@ -480,6 +480,47 @@ def test_an_update_by_hand_is_priced_where_it_runs_tensor_by_tensor(parameters: 
         assert answer.saves_ms == pytest.approx(0.8, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("outside", "grown"),
+    [
+        ([2.0 + 0.05 * k for k in range(60)], 1.25),
+        ([2.0 + 3.0 * (k % 10 == 0) for k in range(60)], 0.0),
+        ([4.0, *[2.0] * 30, *[2.5] * 29], 0.0),
+        ([2.0 + 0.05 * k for k in range(20)], 0.0),
+    ],
+    ids=["grows", "now and then", "another level", "too few to tell"],
+)
+def test_time_outside_the_phases_that_grows_from_step_to_step_is_host_work(
+    outside: list[float], grown: float
+):
+    rows, bounds = [], []
+    for step in range(4):
+        begin = 4100.0 * step
+        rows += [
+            ("forward", "label", begin, 1000.0),
+            ("aten::mm", "op", begin, 1000.0),
+            ("aten::mm", "op", begin + 1000, 2000.0),
+            ("backward", "label", begin + 3000, 1000.0),
+            ("aten::mm", "op", begin + 3000, 1000.0),
+            ("optimizer", "label", begin + 4000, 100.0),
+            ("aten::add_", "op", begin + 4000, 100.0),
+        ]
+        bounds.append((begin, begin + 4100))
+    table = StepTable(
+        wall_ms=[2.1 + extra for extra in outside],
+        phases_ms={
+            name: [ms] * len(outside)
+            for name, ms in (("forward", 1.0), ("backward", 1.0), ("optimizer", 0.1))
+        },
+    )
+    run = Run(windows=[Window(name="baseline", status="ok", steps=table)])
+    true_ms = 2.1 + float(np.mean(outside))
+    kept = np.ones(len(outside), dtype=bool)
+    timeline = read(make_trace(rows), make_steps(bounds), true_ms=true_ms, run=run, kept=kept)
+    assert timeline.context.get("host.grown_ms", 0.0) == pytest.approx(grown, abs=0.03)
+    assert timeline.part_ms(Part.HOST) == pytest.approx(grown, abs=0.03)
+
+
 def test_padding_takes_its_share_of_the_work_on_the_batch_and_none_of_the_update():
     trace, steps = training(4, math=5000.0, optimizer=5000.0)
     run, kept = run_of(15.0, {"forward": 5.0, "backward": 5.0, "optimizer": 5.0})

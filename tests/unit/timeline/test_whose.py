@@ -83,10 +83,15 @@ TRAINING = (
 )
 
 
-def tree_of(*more: Seen, true_ms: float | None = None, phases_ms: dict[str, float] | None = None) -> Tree:
+def tree_of(
+    *more: Seen,
+    true_ms: float | None = None,
+    phases_ms: dict[str, float] | None = None,
+    grown_ms: float = 0.0,
+) -> Tree:
     seen = [*TRAINING, *more]
     total = sum(each.ms for each in seen)
-    tree = build_tree(stacks_of(seen), true_ms=true_ms or total, phases_ms=phases_ms or {})
+    tree = build_tree(stacks_of(seen), true_ms=true_ms or total, phases_ms=phases_ms or {}, grown_ms=grown_ms)
     assert tree is not None
     return tree
 
@@ -153,6 +158,28 @@ def test_the_end_of_a_with_block_stands_where_the_block_ends(function: str, via:
     tree = tree_of(Seen((head, enters), 10, "", "data"), Seen((head, leaves), 30, "", "backward"))
     assert extras_of(tree) == {"handle.remove()": 30.0}
     assert tree.root.by_role["input"] == pytest.approx(15.0)
+
+
+def test_python_around_the_clearing_of_gradients_is_part_of_it() -> None:
+    clears = at(26, "optimizer.zero_grad()")
+    tree = tree_of(Seen((clears,), 1, "zero_grad", "optimizer"), Seen((clears,), 4, "", "optimizer"))
+    assert extras_of(tree) == {}
+    assert tree.root.by_role["update"] == pytest.approx(15.0)
+
+
+def test_what_grows_from_step_to_step_is_the_extra_work_that_the_samples_show() -> None:
+    def found(grown_ms: float, *more: Seen) -> Tree:
+        phases = {"data": 5.0, "forward": 20.0, "backward": 30.0, "optimizer": 10.0}
+        return tree_of(*more, true_ms=75.0, phases_ms=phases, grown_ms=grown_ms)
+
+    keeps = Seen((at(30, "history.append()"),), 5, "", "optimizer")
+    assert extras_of(found(0.0, keeps)) == {"history.append()": 5.0}
+    grown = found(8.0, keeps)
+    assert extras_of(grown) == {"history.append()": 8.0}
+    assert grown.root.total_ms == pytest.approx(75.0)
+    assert grown.root.by_role["loss"] == pytest.approx(2.0)
+    assert extras_of(found(3.0, keeps)) == {"history.append()": 5.0}, "it takes more than what has grown"
+    assert extras_of(found(8.0)) == {}, "no line is known to grow"
 
 
 def test_hooks_in_the_backward_are_extra_work_and_what_it_consists_of_is_not() -> None:
