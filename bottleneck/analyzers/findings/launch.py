@@ -114,11 +114,8 @@ class DispatchDecides(Analyzer):
 def _places(facts: Facts) -> list[SourceSite | None]:
     """Return where dispatch happens, most specific first: loop, sampled line, call of the model."""
     loop = facts.timeline.loop
-    if loop is not None:
-        # What is dispatched after the update (averages of the weights) is other host work.
-        aside = 2 * loop.seen.get("sampled after", 0) > sum(loop.seen.values())
-        if aside or (facts.number("loop.share") or 0.0) < MAIN_SHARE:
-            loop = None
+    if loop is not None and (facts.number("loop.share") or 0.0) < MAIN_SHARE:
+        loop = None
     return [
         loop.site if loop is not None else None,
         facts.sampled_site("sampled between", "sampled forward"),

@@ -373,7 +373,7 @@ def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPri
     # Python may be long enough to count as work of its own.
     dispatch = (*EAGER, Work.HOST)
     found = dearest_loop(
-        facts.run.loops if facts.run is not None else (),
+        facts.loops,
         whole=times(*dispatch, *TENSOR_WORK),
         dispatch=times(*dispatch),
         true_ms=facts.true_ms,

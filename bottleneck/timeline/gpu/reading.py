@@ -216,8 +216,8 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
             ungraded=forward_work(trace, program, phase="evaluation") if facts.evaluates else None,
-            loop=loop_of_dispatch(facts.run.loops, baseline=baseline, true_ms=facts.true_ms)
-            if facts.run is not None and baseline is not None
+            loop=loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
+            if baseline is not None
             else None,
         ),
     )

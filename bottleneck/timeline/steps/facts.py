@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import CompileFacts, LoaderFacts, OptimizerFacts, Run, Stacks
+from ...model.run import CompileFacts, LoaderFacts, LoopTime, OptimizerFacts, Run, Stacks
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply, training_loader
@@ -72,6 +72,18 @@ class Facts:
     def optimizers(self) -> Sequence[OptimizerFacts]:
         """As constructed."""
         return self.run.optimizers if self.run is not None else ()
+
+    @property
+    def loops(self) -> Sequence[LoopTime]:
+        """Python loops inside a step; one that is extra work is priced as that, whatever it dispatches."""
+        loops, tree = self.run.loops if self.run is not None else (), self.tree
+        if tree is None:
+            return loops
+        return [
+            loop
+            for loop in loops
+            if not tree.is_extra(tree.within(loop.site.file, loop.site.line, loop.last_line))
+        ]
 
     @property
     def compiled(self) -> bool:

@@ -110,11 +110,15 @@ class Tree:
         pending = self.root.branches()
         while pending:
             branch = pending.pop()
-            if branch.by_role.get("extra", 0.0) >= _MOSTLY * branch.total_ms:
+            if self.is_extra(branch):
                 found.append(branch)
             else:
                 pending += branch.children.values()
         return sorted(found, key=lambda branch: -branch.total_ms)
+
+    def is_extra(self, branch: Branch) -> bool:
+        """Return whether nearly all of a branch is extra work; False for one without samples."""
+        return 0 < _MOSTLY * branch.total_ms <= branch.by_role.get("extra", 0.0)
 
     def within(self, file: str, first: int, last: int) -> Branch:
         """Return all that runs in these lines of a file, as one branch."""

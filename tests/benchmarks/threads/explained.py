@@ -18,7 +18,6 @@ EXPLAINED: dict[str, str] = {
     "T11": "Beside other programs the share of the input differs from run to run.",
     "T15": "The cure leaves a part of the call that is dear.",
     "T17": "The cure leaves a part of the batch's cost; the prediction is for all of it ('at best').",
-    "T19": "Padding is known, but has no price, so its fix stands behind fixes of a few percent.",
     "T21": (
         "Keeping the workers (FX105) removes the start as a whole and stands first; measured is the thread's "
         "cure, a light dataset (FX223), whose workers still have to start. Its own price takes workers to "

@@ -199,10 +199,9 @@ def test_code_given_up_at_the_recompile_limit_is_dispatch_and_its_price_a_reason
     assert C.COMPILE not in verdict.also
 
 
-@pytest.mark.parametrize("part", ["sampled forward", "sampled after"])
-def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it(part):
+def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it():
     site = SourceSite(file="net.py", line=12, function="forward")
-    loop = LoopTime(site=site, last_line=15, seen={part: 30}, of={part: 40})
+    loop = LoopTime(site=site, last_line=15, seen={"sampled forward": 30}, of={"sampled forward": 40})
     known = facts(
         "cpu",
         parts={Part.DISPATCH: 70.0},
@@ -214,8 +213,7 @@ def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it(part):
     findings = find_all(known)
     causes = order_causes(known, findings, decide(known, findings, judge(known)))
     assert [(cause.code, cause.cost_ms) for cause in causes[:1]] == [("BN501", 70.0)]
-    # Averages of the weights behind the update are no dispatch of the training.
-    assert causes[0].sites == ((site,) if part == "sampled forward" else ())
+    assert causes[0].sites == (site,)
     assert any(finding.code == "BN503" and finding.cost_ms == 75.0 for finding in findings)
 
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from torch_bottleneck.model.run import StackFrame, Stacks
+from torch_bottleneck.model.run import LoopTime, Run, SourceSite, StackFrame, Stacks
 from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, without
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import host_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
+from torch_bottleneck.timeline.steps.facts import Facts
 from torch_bottleneck.timeline.whose.tree import Tree, build_tree
 
 LOOP = ((10, 40),)
@@ -158,6 +159,18 @@ def test_the_end_of_a_with_block_stands_where_the_block_ends(function: str, via:
     tree = tree_of(Seen((head, enters), 10, "", "data"), Seen((head, leaves), 30, "", "backward"))
     assert extras_of(tree) == {"handle.remove()": 30.0}
     assert tree.root.by_role["input"] == pytest.approx(15.0)
+
+
+def test_a_loop_of_extra_work_is_none_whose_dispatch_is_asked_for() -> None:
+    tests = Seen((at(31, "test()", loops=(*LOOP, (30, 31))),), 40, "evaluation", "optimizer")
+    heads = Seen((FORWARD, at(60, "head()", function="forward", loops=((59, 60),))), 40, "forward", "data")
+    loops = [
+        LoopTime(site=SourceSite(file="/me/train.py", line=first), last_line=first + 1)
+        for first in (30, 59, 90)
+    ]
+    known = Facts(true_ms=150.0, run=Run(loops=loops), stacks=stacks_of([*TRAINING, tests, heads]))
+    assert [loop.site.line for loop in known.loops] == [59, 90], "the last was not sampled"
+    assert list(Facts(true_ms=150.0, run=Run(loops=loops)).loops) == loops
 
 
 def test_python_around_the_clearing_of_gradients_is_part_of_it() -> None:
