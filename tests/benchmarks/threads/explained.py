@@ -29,30 +29,17 @@ EXPLAINED: dict[str, str] = {
         "the user's functions falls into it, and beside other processes all that waits for a "
         "processor."
     ),
-    "T27": (
-        "The JSON is priced, at the line of the caller, not at write_text; work in hooks of backward "
-        "counts as backward's dispatch."
-    ),
-    "T29": (
-        "A test pass in each step is taken for a frozen model (BN311), which has a time but no cost, "
-        "so that the operators of the test pass count as the step's own."
-    ),
-    "T35": (
-        "An optimizer of the user's own class is no case for FX311 or FX312, and its per-tensor loop "
-        "is not priced: FX510 names the forward's loop instead."
-    ),
-    "G1": (
-        "The step time is a mean over steps that grow; that they grow is not said. Python after backward "
-        "is placed at the line of the next event, not at the line that samples of it fell on."
-    ),
     "G3": (
         "The measured window ends at about step 35, where the growth has hardly begun; a later one "
         "(--warmup) sees more. Nothing reports that a step grows."
+    ),
+    "T35": (
+        "Beside other processes the trace stretches small operators, whose work then outweighs their "
+        "dispatch: compute-bound, with low confidence. The fix has its price from the whole update."
     ),
     "T51": (
         "The budget takes more for communication on a busy machine than the cure gained; the context that "
         "does nothing is not named."
     ),
-    "T53": "That no parameter was ever unused is known to DDP, not to the tool.",
-    "T55": "BN801 has no line, so that its fixes have none; its price is that of a busy machine.",
+    "T55": "Its price is that of a busy machine.",
 }
