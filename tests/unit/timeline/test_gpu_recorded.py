@@ -9,6 +9,7 @@ from recorded.cases import CASES, Case
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import BatchFacts, LoaderFacts
 from torch_bottleneck.timeline.result import Timeline
 from torch_bottleneck.timeline.steps.traced import find_steps
 
@@ -45,6 +46,24 @@ def test_the_predicted_step_is_near_the_measured_one(name: str) -> None:
     facts = BARE[name].facts
     predicted = reading(name).what_ifs[WhatIf(facts["what_if"])].step_ms
     assert predicted == pytest.approx(float(facts["fixed_step_ms"]), rel=0.20)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("fp32-h200", 0.3, 0.4), ("launch-h200", 0.0, 0.15)],
+    ids=["busy", "launching"],
+)
+def test_padding_saves_its_share_where_the_device_is_busy_and_little_where_it_waits_for_the_host(
+    name: str, least: float, most: float
+) -> None:
+    case: Case = CASES[name]
+    trace = read_trace(case.traces[0])
+    padded = [LoaderFacts(id=0, cls="DataLoader", fetches=10, batch=BatchFacts(padding_share=0.4))]
+    timeline = read(trace, find_steps(trace), true_ms=case.true_step_ms or 119.0, loaders=padded)
+    answer = timeline.what_ifs.get(WhatIf.PADDING_GONE)
+    saves = answer.saves_ms if answer is not None else 0.0
+    assert least * timeline.true_ms <= saves <= most * timeline.true_ms
+    assert answer is None or answer.bound
 
 
 def test_synchronisations_of_a_launch_bound_step_cost_next_to_nothing() -> None:
