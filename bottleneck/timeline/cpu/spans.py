@@ -15,7 +15,7 @@ from ...model.codes import Part
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER
 from ..result import HostSpan, SpanKind
-from ..steps.loop_lines import before_update, main_site, noted_site
+from ..steps.loop_lines import main_site, noted_site
 from ..trace.operators import OpClass
 from ..trace.stacks import UserFrames
 from .division import TENSOR_WORK
@@ -55,7 +55,7 @@ def cpu_spans(
     host_ms = priced.parts[Part.HOST] - float(priced.by_work[Work.COLLECTOR])
     spans = [*_causes(division, priced, facts, seams_per_step=seams_per_step)]
     if trace is None or segments is None or division.work is None:
-        spans.append(_python("Python outside the phases", host_ms))
+        spans.append(_unseen(host_ms))
     else:
         spans += _pauses(trace, segments, division.work, facts, host_ms=host_ms, lacked_ms=division.lacked_ms)
         spans += _operators(segments, division.work, priced)
@@ -128,11 +128,9 @@ def _span(
     )
 
 
-def _python(
-    what: str, ms: float, kind: SpanKind = SpanKind.ASIDE, site: SourceSite | None = None
-) -> HostSpan:
+def _unseen(ms: float, site: SourceSite | None = None) -> HostSpan:
     """Python that no stretch of the trace shows."""
-    return _span(Part.HOST, what, ms, kind=kind, site=site)
+    return _span(Part.HOST, "Python outside the phases", ms, kind=SpanKind.ASIDE, site=site)
 
 
 def _pauses(
@@ -148,14 +146,10 @@ def _pauses(
     run = facts.run
     # What the timed steps have outside the phases and the traced ones lack is in no stretch of the trace.
     lacked = min(host_ms, lacked_ms)
-    if run is not None and before_update(run.sites):
-        site = main_site(run, "sampled between")
-        yield _python("Python after forward", lacked, SpanKind.IN_LOSS, site)
-    else:
-        yield _python("Python outside the phases", lacked, site=main_site(run, "sampled after"))
+    yield _unseen(lacked, main_site(run, "sampled between", "sampled after"))
     chunks = _host_chunks(trace, segments, work, evaluates=facts.evaluates)
     if not chunks:
-        yield _python("Python outside the phases", host_ms - lacked)
+        yield _unseen(host_ms - lacked)
     seen = sum(chunk.ms for chunk in chunks)
     for chunk in chunks:
         yield HostSpan(

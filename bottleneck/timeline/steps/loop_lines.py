@@ -16,7 +16,6 @@ __all__ = [
     "MAIN_SHARE",
     "LoopShares",
     "after_share",
-    "before_update",
     "loop_shares",
     "main_site",
     "noted_site",
@@ -56,12 +55,6 @@ def after_share(sites: Sequence[SiteTime]) -> float | None:
     count = {part: sum(item.count for item in sites if item.phase == part) for part in SAMPLED}
     after, before = count["sampled after"], count["sampled before"]
     return after / (after + before) if after + before >= _FEWEST_SAMPLES else None
-
-
-def before_update(sites: Sequence[SiteTime]) -> bool:
-    """Return whether most samples outside phases fell between forward and update, and not behind it."""
-    between, after = (sum(item.count for item in sites if item.phase == part) for part in SAMPLED[1:3])
-    return between > after and between >= _FEWEST_SAMPLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,17 +146,14 @@ def test_work_between_the_steps_that_the_trace_lacks_is_host_work():
     assert timeline.part_ms(Part.HOST) == pytest.approx(7.9, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("part", "what"),
-    [("sampled between", "Python after forward"), ("sampled after", "Python outside the phases")],
-)
-def test_host_work_that_the_trace_lacks_has_the_place_that_the_samples_tell(part: str, what: str):
+@pytest.mark.parametrize("part", ["sampled between", "sampled after"])
+def test_host_work_that_the_trace_lacks_has_the_place_that_the_samples_tell(part: str):
     trace, steps = training(4, data=500.0)
     run, kept = run_of(50.0, {"data": 0.5, "forward": 1.0, "backward": 1.0, "optimizer": 0.1})
     place = SiteTime(site=SourceSite(file="loss.py", line=7, function="loss"), phase=part, count=30)
     run = msgspec.structs.replace(run, sites=[place])
     timeline = read(trace, steps, true_ms=50.0, run=run, kept=kept)
-    (span,) = (span for span in timeline.spans if span.what == what)
+    (span,) = (span for span in timeline.spans if span.what == "Python outside the phases")
     assert span.exposed_ms == pytest.approx(47.4, abs=0.5)
     assert span.site == place.site
 
