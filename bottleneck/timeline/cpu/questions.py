@@ -22,7 +22,7 @@ from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
 from .division import TENSOR_WORK
 
-__all__ = ["Amounts", "cpu_questions", "updates_one_by_one"]
+__all__ = ["Amounts", "cpu_questions"]
 
 _FUSED_WORK_LEFT = {
     # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
@@ -40,8 +40,6 @@ _OWN_LEFT = 0.2
 """Of an update that the script writes itself, one tensor after the other: processor time of torch's fused
 AdamW over that of AdamW as its paper has it. 0.11 for 300 tensors of 48 elements, 0.20 for 300 of 2304, 0.21
 for 100 of 4096, 0.15 for 8 of a million. foreach operators leave 0.45 to 0.77."""
-_EACH_BY_ITSELF = 2.0
-"""Operators in the update per parameter, from which it runs tensor by tensor."""
 _DOUBLE_OVER_SINGLE = 0.5
 """Share of the work that goes with float32 for float64: both the vector width and the bytes halve."""
 _WITHOUT_BATCH = ("data", "h2d", "optimizer", "zero_grad")
@@ -181,20 +179,8 @@ def _training_dispatch(program: Program) -> NDArray[np.float64]:
     return gone
 
 
-def updates_one_by_one(facts: Facts, updates: float) -> bool:
-    """Return whether optimizers that are not torch's update their parameters one after the other.
-
-    Args:
-        facts: of the run.
-        updates: operators in the update per step.
-    """
-    own = [o for o in facts.optimizers if o.flavour == "unknown" and not o.compiled]
-    count = sum(o.parameters for o in own)
-    return count > 1 and len(own) == len(facts.optimizers) and updates >= _EACH_BY_ITSELF * count
-
-
 def _fused_optimizer(facts: Facts, updates: float) -> Iterator[Question]:
-    if updates_one_by_one(facts, updates):
+    if facts.updates_one_by_one(updates):
         yield Question(
             WhatIf.OPTIMIZER_FUSED,
             Edit(work=dict.fromkeys((Work.OPTIMIZER, Work.UPDATE), _OWN_LEFT)),

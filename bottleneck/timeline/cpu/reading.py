@@ -35,7 +35,7 @@ from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
 from .program import cpu_program, seams_per_step
-from .questions import Amounts, cpu_questions, updates_one_by_one
+from .questions import Amounts, cpu_questions
 from .segments import PHASES, operator_ms, read_segments
 from .spans import cpu_spans
 from .steady import steady_ns
@@ -269,7 +269,7 @@ class CpuReader:
         out = describe_context(
             self.trace, segments, self.division, priced, self.replay.program, true_ms=facts.true_ms
         )
-        if updates_one_by_one(facts, self.amounts.updates):
+        if facts.updates_one_by_one(self.amounts.updates):
             out["optimizer.flavour"] = "for-loop"
         if facts.supply is not None:
             per_step = max(facts.supply.batches_per_step, 1e-9)

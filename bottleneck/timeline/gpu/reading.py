@@ -195,6 +195,9 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
         return None
     replay = Replay(program)
     flavour, tensors = optimizer_seen(trace)
+    work = read_device_work(trace, program)
+    if flavour == "unknown" and facts.updates_one_by_one(float(work.optimizer.sum()) / program.steps):
+        flavour = "for-loop"
     return GpuReader(
         trace=trace,
         steps=steps,
@@ -206,7 +209,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             input_ms=baseline.phases_ms.get("data") if baseline is not None else None,
             host_scale=_host_scale(trace, program, baseline),
         ),
-        work=read_device_work(trace, program),
+        work=work,
         known=Circumstances(
             facts=facts,
             copy_bytes=np.where(

@@ -19,6 +19,9 @@ from .supply import InputSupply, input_supply, training_loader
 
 __all__ = ["Facts", "on_gpu"]
 
+_EACH_BY_ITSELF = 2.0
+"""Launches in the update per parameter, from which it runs tensor by tensor."""
+
 
 # No slots: what follows from the facts is worked out once and kept.
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,16 @@ class Facts:
             for loop in loops
             if not tree.is_extra(tree.within(loop.site.file, loop.site.line, loop.last_line))
         ]
+
+    def updates_one_by_one(self, launches: float) -> bool:
+        """Return whether optimizers that are not torch's update their parameters one after the other.
+
+        Args:
+            launches: kernels (CPU: operators) in the update per step.
+        """
+        own = [o for o in self.optimizers if o.flavour == "unknown" and not o.compiled]
+        count = sum(o.parameters for o in own)
+        return count > 1 and len(own) == len(self.optimizers) and launches >= _EACH_BY_ITSELF * count
 
     @property
     def compiled(self) -> bool:

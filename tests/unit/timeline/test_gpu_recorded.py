@@ -9,7 +9,8 @@ from recorded.cases import CASES, Case
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import BatchFacts, LoaderFacts
+from torch_bottleneck.model.run import BatchFacts, LoaderFacts, OptimizerFacts, Run
+from torch_bottleneck.timeline.gpu import reading as gpu_reading
 from torch_bottleneck.timeline.result import Timeline
 from torch_bottleneck.timeline.steps.traced import find_steps
 
@@ -64,6 +65,27 @@ def test_padding_saves_its_share_where_the_device_is_busy_and_little_where_it_wa
     saves = answer.saves_ms if answer is not None else 0.0
     assert least * timeline.true_ms <= saves <= most * timeline.true_ms
     assert answer is None or answer.bound
+
+
+@pytest.mark.parametrize("offered", [True, False], ids=["for each", "few for all"])
+def test_an_update_by_hand_is_priced_as_that_of_torch_s_for_loop_where_it_launches_for_each_tensor(
+    monkeypatch: pytest.MonkeyPatch, offered: bool
+) -> None:
+    case: Case = CASES["for-loop-optimizer-h200"]
+    trace = read_trace(case.traces[0])
+    _, tensors = gpu_reading.optimizer_seen(trace)
+    torchs = reading("for-loop-optimizer-h200").what_ifs[WhatIf.OPTIMIZER_FUSED]
+    # Its trace names the loop of torch's; a step() of the script's own has no such names.
+    monkeypatch.setattr(gpu_reading, "optimizer_seen", lambda _: ("unknown", tensors))
+    count = tensors if offered else 100_000
+    mine = OptimizerFacts(cls="Mine", module="train", flavour="unknown", parameters=count)
+    timeline = read(trace, find_steps(trace), true_ms=case.true_step_ms or 119.0, run=Run(optimizers=[mine]))
+    answer = timeline.what_ifs.get(WhatIf.OPTIMIZER_FUSED)
+    assert (answer is not None) is offered
+    if answer is not None:
+        assert (answer.bound, torchs.bound) == (True, False)
+        assert answer.step_ms == pytest.approx(torchs.step_ms)
+        assert timeline.context["optimizer.flavour"] == "for-loop"
 
 
 def test_synchronisations_of_a_launch_bound_step_cost_next_to_nothing() -> None:
