@@ -147,9 +147,10 @@ def _within(node: CodeNode) -> CodeNode:
 
 
 def _sites(node: CodeNode) -> list[SourceSite | None]:
-    """Return where the time is spent, and what calls it; an evaluation is what its caller calls."""
+    """Return a line and the deepest one below it; that one first where it calls what is expensive."""
     inner = _within(node)
-    return [node.site, inner.site] if node.callee == _EVALUATION else [inner.site, node.site]
+    is_call = inner.callee != "" and node.callee != _EVALUATION
+    return [inner.site, node.site] if is_call else [node.site, inner.site]
 
 
 def _costs(node: CodeNode) -> str:

@@ -18,14 +18,20 @@ def node(name: str, line: int, ms: float, *children: CodeNode, callee: str = "")
     )  # fmt: skip
 
 
-WRITES = node("commit()", 30, 40.0, node("save()", 60, 39.0, node("write_text()", 80, 35.0)))
+WRITES = node(
+    "commit()",
+    30,
+    40.0,
+    node("save()", 60, 39.0, node("write_text()", 80, 35.0, callee="pathlib.Path.write_text")),
+)
+LOOPS = node("average()", 30, 40.0, node("old * 0.9", 60, 39.0))
 SCATTERS = node("commit()", 30, 40.0, node("one()", 60, 20.0), node("two()", 61, 20.0))
 EVALUATES = node("test()", 30, 40.0, node("model()", 60, 39.0, callee="evaluation"), callee="evaluation")
 
 
 @pytest.mark.parametrize(
-    ("work", "lines"), [(WRITES, [80, 30]), (SCATTERS, [30]), (EVALUATES, [30, 60])],
-    ids=["in one line", "in several", "an evaluation"],
+    ("work", "lines"), [(WRITES, [80, 30]), (LOOPS, [30, 60]), (SCATTERS, [30]), (EVALUATES, [30, 60])],
+    ids=["in a call", "in a line of its own", "in several", "an evaluation"],
 )  # fmt: skip
 @pytest.mark.parametrize("analyzer", [ExtraWork, OtherHostWork])
 def test_the_line_is_the_deepest_that_takes_nearly_all(
