@@ -7,6 +7,8 @@ when an older reader would misread a newer file; compare/baseline_file.py migrat
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from .codes import BottleneckClass
@@ -36,11 +38,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unprofiled step time of one run."""
 
-    step_ms: float
+    step_ms: Annotated[float, msgspec.Meta(gt=0.0)]
     """Mean of the steps that count, as `diagnose` reports it."""
     count: int = 0
     """Number of steps in the mean."""
-    error: float | None = None
+    error: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
     """Relative standard error of the run's step time, from its own steps. The difference between
     two runs is larger."""
 
