@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal out single tests of e2e, which take seconds each, and the other files whole, e2e first.
+    """Deal out single tests of e2e and fuzz, which take seconds each, and the other files whole, e2e first.
 
     So both of two workers are at work until the end: a file of e2e alone may take a quarter of the time.
     """
@@ -50,7 +50,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return nodeid if "/e2e/" in file and not file.endswith(SHARE) else file
+            single = "/e2e/" in file or "/fuzz/" in file
+            return nodeid if single and not file.endswith(SHARE) else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

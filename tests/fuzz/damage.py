@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -29,17 +31,37 @@ _NUMBERS: tuple[Any, ...] = (
 _KINDS = ("drop", "repeat", "reorder", "retype", "nest", "blow up", "swap", "rename", "copy")
 
 
-def _places(value: Any, draw: Any) -> tuple[Any, Any] | None:
-    """Walk down from the root; return a container and the key of one thing in it."""
-    found: tuple[Any, Any] | None = None
+def _place(value: Any, draw: Any) -> tuple[Any, ...]:
+    """Walk down from the root; return the keys that lead to one thing in it."""
+    keys: list[Any] = []
     while isinstance(value, (dict, list)) and value:
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        key = keys[draw(st.integers(0, len(keys) - 1))]
-        found = value, key
-        value = value[key]
+        number = draw(st.integers(0, len(value) - 1))
+        keys.append(next(itertools.islice(value, number, None)) if isinstance(value, dict) else number)
+        value = value[keys[-1]]
         if draw(st.integers(0, 3)) == 0:
             break
-    return found
+    return tuple(keys)
+
+
+def _held(value: Any, key: Any) -> bool:
+    if isinstance(value, dict):
+        return key in value
+    return isinstance(value, list) and isinstance(key, int) and key < len(value)
+
+
+def _with(root: Any, keys: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    """Return the value with the container at the end of these keys changed.
+
+    Copies the containers on the way and shares all else: copying traces whole took longer than reading them.
+    """
+    if not _held(root, keys[0]):
+        return root
+    own = copy.copy(root)
+    if len(keys) == 1:
+        change(own, keys[0])
+    else:
+        own[keys[0]] = _with(own[keys[0]], keys[1:], change)
+    return own
 
 
 def _blown(value: Any, draw: Any) -> Any:
@@ -47,7 +69,10 @@ def _blown(value: Any, draw: Any) -> Any:
         return draw(st.sampled_from(_NUMBERS))
     if isinstance(value, (int, float)):
         factor = draw(st.sampled_from([0, -1, 2, 1000, 1e-9, 1e9, 1e30]))
-        return draw(st.sampled_from([*_NUMBERS, value * factor]))
+        try:
+            return draw(st.sampled_from([*_NUMBERS, value * factor]))
+        except OverflowError:  # a number that was blown up before
+            return value * 10**9
     if isinstance(value, str):
         return draw(
             st.sampled_from([value * 1000, value + "x" * 100_000, "a::" * 5_000, "<" * 3_000, value * 2])
@@ -59,46 +84,53 @@ def _blown(value: Any, draw: Any) -> Any:
     return value
 
 
-def _change(root: Any, draw: Any) -> None:
-    place = _places(root, draw)
-    if place is None:
-        return
-    holder, key = place
+def _change(root: Any, draw: Any) -> Any:
+    keys = _place(root, draw)
+    if not keys:
+        return root
+    value = _at(root, keys)
+    holder = _at(root, keys[:-1])
     kind = draw(st.sampled_from(_KINDS))
-    value = holder[key]
     if kind == "drop":
-        del holder[key]
-    elif kind == "repeat" and isinstance(holder, list):
+        return _with(root, keys, lambda own, key: own.__delitem__(key))
+    if kind == "repeat" and isinstance(holder, list):
         count = draw(st.sampled_from([1, 3, 50]))
-        holder[key:key] = [copy.deepcopy(value) for _ in range(count)]
-    elif kind == "reorder" and isinstance(value, list):
-        holder[key] = draw(st.permutations(value)) if len(value) < 20 else value[::-1]
+        return _with(root, keys, lambda own, key: own.__setitem__(slice(key, key), [value] * count))
+    if kind == "rename" and isinstance(holder, dict):
+        other = draw(st.sampled_from(["", "ph", "format", "x" * 1000, "\x1b[2J", f"{keys[-1]}2"]))
+        return _with(root, keys, lambda own, key: own.__setitem__(other, own.pop(key)))
+    if kind == "reorder" and isinstance(value, list):
+        new = draw(st.permutations(value)) if len(value) < 20 else value[::-1]
     elif kind == "retype":
-        holder[key] = copy.deepcopy(draw(st.sampled_from(_OTHERS)))
+        new = draw(st.sampled_from(_OTHERS))
     elif kind == "nest":
-        holder[key] = draw(st.sampled_from([[value], {"x": value}, *(_DEEP % depth for depth in _DEPTHS)]))
+        new = draw(st.sampled_from([[value], {"x": value}, *(_DEEP % depth for depth in _DEPTHS)]))
     elif kind == "blow up":
-        holder[key] = _blown(value, draw)
-    elif kind == "rename" and isinstance(holder, dict):
-        holder[draw(st.sampled_from(["", "ph", "format", "x" * 1000, "\x1b[2J", f"{key}2"]))] = holder.pop(
-            key
-        )
+        new = _blown(value, draw)
     else:  # swap, copy, and whatever does not fit the place
-        other = _places(root, draw)
-        if other is None:
-            return
-        taken = copy.deepcopy(other[0][other[1]])
+        place = _place(root, draw)
+        new = _at(root, place)
         if kind == "swap":
-            other[0][other[1]] = copy.deepcopy(value)
-        holder[key] = taken
+            root = _put(root, place, value)
+    return _put(root, keys, new)
+
+
+def _at(root: Any, keys: tuple[Any, ...]) -> Any:
+    for key in keys:
+        root = root[key]
+    return root
+
+
+def _put(root: Any, keys: tuple[Any, ...], value: Any) -> Any:
+    return _with(root, keys, lambda own, key: own.__setitem__(key, value))
 
 
 @st.composite
 def damaged(draw: Any, value: Any) -> Any:
-    """Return the value with one to four things changed."""
-    root = [copy.deepcopy(value)]
+    """Return the value with one to four things changed; itself it stays as it was."""
+    root = [value]
     for _ in range(draw(st.integers(1, 4))):
-        _change(root, draw)
+        root = _change(root, draw)
         if not root:
             return None
     return root[0]
@@ -121,6 +153,8 @@ def damaged_bytes(draw: Any, data: bytes) -> bytes:
 
 
 def _deepened(text: str) -> str:
+    if "\ue000" not in text and "\\ue000" not in text:
+        return text
     for depth in _DEPTHS:
         for mark in (json.dumps(_DEEP % depth), json.dumps(_DEEP % depth, ensure_ascii=False)):
             text = text.replace(mark, "[" * depth + "]" * depth)

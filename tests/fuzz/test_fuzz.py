@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def check(*words: str | Path) -> None:
         if "FUZZ_KEEP" not in os.environ:
             raise
         told = "".join(traceback.format_exception(error))
-        lines = re.findall(r'/bottleneck/(\S+)\.py", line (\d+)', told)[-1:] or [("unknown", "0")]
+        shown = told.partition("\nassert ")[0]  # behind it pytest tells the beginning once more
+        lines = re.findall(r'/bottleneck/(\S+)\.py", line (\d+)', shown)[-1:] or [("unknown", "0")]
         kept = Path(os.environ["FUZZ_KEEP"]) / "-".join((*lines[0], str(words[0]))).replace("/", ".")
         if not kept.exists():
             shutil.copytree(Path.cwd(), kept)
@@ -129,6 +131,16 @@ def _write(file: Path, data: bytes) -> Path:
     return file
 
 
+@cache
+def _run_texts() -> list[dict[str, bytes]]:
+    return [{file: as_json(value) for file, value in files.items()} for files in bases.runs()]
+
+
+@cache
+def _baseline_text() -> bytes:
+    return as_json(bases.baselines()[0])
+
+
 def _of(values: Callable[[], list[Any]]) -> st.SearchStrategy[Any]:
     """Return a strategy of these values, damaged; they are made when the first test runs."""
     return st.deferred(lambda: st.integers(0, len(values()) - 1).flatmap(lambda n: damaged(values()[n])))
@@ -157,10 +169,9 @@ def test_run_folders(place: Path, number: int, data: Any) -> None:
     shutil.rmtree(place / "run", ignore_errors=True)
     files = bases.runs()[number]
     name = data.draw(st.sampled_from(["run.json", "run.json", *files]))
+    texts = _run_texts()[number]
     for file, value in files.items():
-        text = as_json(value)
-        if file == name:
-            text = data.draw(damaged_bytes(as_json(data.draw(damaged(value)))))
+        text = data.draw(damaged_bytes(as_json(data.draw(damaged(value))))) if file == name else texts[file]
         _write(place / "run" / file, text)
     command = data.draw(st.sampled_from(["analyze", "analyze", "analyze", "compare", "verify", "review"]))
     words: dict[str, tuple[str, ...]] = {
@@ -189,7 +200,7 @@ def test_baselines(place: Path, data: bytes) -> None:
 @fuzzed
 @given(damaged(SETTINGS).map(as_toml).flatmap(damaged_bytes))
 def test_configurations(place: Path, data: bytes) -> None:
-    good = _write(place / "baseline.json", as_json(bases.baselines()[0]))
+    good = _write(place / "baseline.json", _baseline_text())
     check("compare", "--config", _write(place / "c.toml", data), good, good)
 
 
