@@ -113,7 +113,7 @@ def judge(*words: str | Path) -> None:
     assert "Traceback" not in err, err[-4000:]
     assert code in (0, 2, 3), (code, err[-2000:])
     assert not _ACTIVE.search(err), err[-2000:]
-    if "html" not in words and "json" not in words:
+    if not {"html", "json", "gitlab"} & set(words):
         assert not _ACTIVE.search(out), _ACTIVE.search(out)
     if code == 2:
         assert err.count("\n") == 1, err[-2000:]
@@ -146,21 +146,27 @@ def _of(values: Callable[[], list[Any]]) -> st.SearchStrategy[Any]:
     return st.deferred(lambda: st.integers(0, len(values()) - 1).flatmap(lambda n: damaged(values()[n])))
 
 
-FORMATS = st.sampled_from(["text", "text", "md", "json", "html"])
+REPORT = st.sampled_from(
+    [("-v",), (), ("-v", "--format", "md"), ("--format", "json"), ("-v", "--format", "html")]
+)
+COMPARISON = st.sampled_from(
+    [("-v",), (), *(("-v", "--format", name) for name in ("md", "json", "junit", "github", "gitlab"))]
+)
+"""How what was read is shown."""
 SETTINGS = tomllib.loads(bases.CONFIG) if sys.version_info >= (3, 11) else {}
 
 
 @fuzzed
-@given(_of(bases.traces).map(as_json).flatmap(damaged_bytes), FORMATS)
-def test_traces(place: Path, data: bytes, format_: str) -> None:
-    check("analyze", "-v", "--format", format_, _write(place / "t.json", data))
+@given(_of(bases.traces).map(as_json).flatmap(damaged_bytes), REPORT)
+def test_traces(place: Path, data: bytes, shown: tuple[str, ...]) -> None:
+    check("analyze", *shown, _write(place / "t.json", data))
 
 
 @fuzzed
 @given(_of(bases.snapshots), st.data())
 def test_snapshots(place: Path, content: Any, data: Any) -> None:
     packed = data.draw(damaged_bytes(as_pickle(content)))
-    check("analyze", "-v", _write(place / "s.pickle", packed))
+    check("analyze", *data.draw(REPORT), _write(place / "s.pickle", packed))
 
 
 @fuzzed
@@ -175,8 +181,8 @@ def test_run_folders(place: Path, number: int, data: Any) -> None:
         _write(place / "run" / file, text)
     command = data.draw(st.sampled_from(["analyze", "analyze", "analyze", "compare", "verify", "review"]))
     words: dict[str, tuple[str, ...]] = {
-        "analyze": ("analyze", "-v", "run"),
-        "compare": ("compare", "run", "run"),
+        "analyze": ("analyze", *data.draw(REPORT), "run"),
+        "compare": ("compare", *data.draw(COMPARISON), "run", "run"),
         "verify": ("verify", "run"),
         "review": ("review", "--no-serve", "--out", "shown", "run"),
     }
@@ -184,17 +190,20 @@ def test_run_folders(place: Path, number: int, data: Any) -> None:
 
 
 @fuzzed
-@given(_of(bases.diagnoses).map(as_json).flatmap(damaged_bytes), FORMATS, st.integers(0, 4))
-def test_diagnoses(place: Path, data: bytes, format_: str, compared: int) -> None:
-    file = _write(place / "diagnosis.json", data)
-    check(*(("compare", file, file) if compared == 0 else ("report", "-v", "--format", format_, file)))
+@given(_of(bases.diagnoses).map(as_json).flatmap(damaged_bytes), st.integers(0, 4), st.data())
+def test_diagnoses(place: Path, packed: bytes, compared: int, data: Any) -> None:
+    file = _write(place / "diagnosis.json", packed)
+    if compared == 0:
+        check("compare", *data.draw(COMPARISON), file, file)
+    else:
+        check("report", "--out", "-", *data.draw(REPORT), file)
 
 
 @fuzzed
-@given(_of(bases.baselines).map(as_json).flatmap(damaged_bytes))
-def test_baselines(place: Path, data: bytes) -> None:
+@given(_of(bases.baselines).map(as_json).flatmap(damaged_bytes), COMPARISON)
+def test_baselines(place: Path, data: bytes, shown: tuple[str, ...]) -> None:
     file = _write(place / "baseline.json", data)
-    check("compare", "-v", file, file)
+    check("compare", *shown, file, file)
 
 
 @fuzzed
