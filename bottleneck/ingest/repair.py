@@ -37,7 +37,12 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _BETWEEN = re.compile(rb"[ \t\r\n,]*")
 _AFTER_VALUE = re.compile(rb"[,\]]")
 _NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)"\s*:)')
-_FORGIVING = json.JSONDecoder(strict=False)
+_INTEGER_DIGITS = 20
+_FORGIVING = json.JSONDecoder(
+    # What no counter holds is a float, which may be infinite: longer integers fit into no float.
+    strict=False,
+    parse_int=lambda text: int(text) if len(text) <= _INTEGER_DIGITS else float(text),
+)
 _LONGEST_EVENT_BYTES = 64 * 1024 * 1024
 _SEARCHES = 2
 """How many times over the data the ends of broken events are looked for."""

@@ -25,7 +25,7 @@ __all__ = ["flops_from_shapes", "operator_calls"]
 _PIECE = 4 * 1024 * 1024
 _LONGEST = 64 * 1024
 """Bytes that one event may take."""
-_TS = re.compile(rb'"ts"\s*:\s*"?([0-9.]+)')
+_TS = re.compile(rb'"ts"\s*:\s*"?(\d{1,19}(?:\.\d+)?)')
 _NEXT = re.compile(rb'"ph"\s*:')
 _DECODER = json.JSONDecoder()
 

@@ -121,8 +121,8 @@ def count_flops(calls: Iterable[OperatorCall]) -> tuple[dict[str, float], dict[s
         if rule is None:
             continue
         try:
-            flops = rule(call)
-        except (IndexError, TypeError, ValueError):
+            flops = float(rule(call))
+        except (IndexError, TypeError, ValueError, OverflowError):
             lost += 1
             continue
         by_operator[call.name.removeprefix("aten::")] += flops
