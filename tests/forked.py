@@ -286,12 +286,15 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    if request["unbuffered"]:
-        for name, number in (("stdout", 1), ("stderr", 2)):
-            raw, had = open(number, "wb", 0, closefd=False), getattr(sys, name)  # noqa: SIM115
-            stream = io.TextIOWrapper(raw, had.encoding, had.errors, write_through=True)
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
+    # Made anew: those of the server have learned that /dev/null can seek, which a pipe cannot.
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        had = getattr(sys, name)
+        through = request["unbuffered"] or had.write_through
+        raw = open(number, "wb", 0 if through else -1, closefd=False)  # noqa: SIM115
+        lines = had.line_buffering or os.isatty(number)
+        stream = io.TextIOWrapper(raw, had.encoding, had.errors, line_buffering=lines, write_through=through)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     sys.argv = request["words"]
     _show_as([sys.executable, *sys.argv])
     random.seed()

@@ -165,6 +165,7 @@ TABLE: dict[str, Situation] = {
     "a name that is not UTF-8, in such a folder, with line breaks": Situation(
         before="say(ascii(sys.argv), ascii(__file__), ascii(sys.path[0]))",
         name=b"f\xfe\nolder/tr\xff\nain\x1b[31m.py",
+        variables={"PYTHONWARNINGS": "ignore"},
         new=True,
     ),
     "hooks and limits of the interpreter": Situation(
@@ -229,12 +230,13 @@ TABLE: dict[str, Situation] = {
             if i == 20:
                 with contextlib.redirect_stdout(io.StringIO()) as caught: print("caught")
                 say(caught.getvalue())
+            if i == 25:
+                sys.stderr.close(); sys.stderr = None; sys.__stderr__ = None
             if i == 30:
                 sys.stdout.reconfigure(line_buffering=False, errors="replace")
             if i == 595:
-                os.write(1, b"| raw\\n"); say(sys.stdin.read())
+                os.write(1, b"| raw\\n"); say(sys.stdin.read(), sys.stderr)
         """,
-        new=True,
     ),
     "folders and variables": Situation(
         before="""
@@ -252,7 +254,7 @@ TABLE: dict[str, Situation] = {
                 say(oct(os.stat("log.txt").st_mode), sorted(os.listdir("."))[:2], os.environ["HOME"])
         HERE = os.getcwd()
         """,
-        variables={"HOME": "", "TMPDIR": "", "COLUMNS": "0", "TERM": "dumb", "PYTHONWARNINGS": "ignore"},
+        variables={"HOME": "", "TMPDIR": "", "COLUMNS": "0", "TERM": "dumb"},
     ),
     "signals": Situation(
         before="""
@@ -311,12 +313,19 @@ TABLE: dict[str, Situation] = {
         before="""
         import runpy, subprocess, cProfile
         open("inner.py", "w").write("import sys; print('| inner', __name__, sys.argv, flush=True)")
+        # A spawned process imports the script that is __main__ once more, so it must be one with a guard.
+        open("pooled.py", "w").write(
+            "import multiprocessing\\nif __name__ == '__main__':\\n"
+            "    with multiprocessing.get_context('spawn').Pool(1) as pool:\\n"
+            "        print('| pool', pool.map(abs, [-3]), flush=True)\\n")
         def each(i):
             if i in (3, 30, 596):
                 runpy.run_path("inner.py", run_name="__main__")
                 exec(compile(open("inner.py").read(), "inner.py", "exec"), {"__name__": "executed"})
                 done = subprocess.run([sys.executable, "inner.py", "x"], capture_output=True, text=True)
                 say(done.returncode, done.stdout.split("|")[-1].strip(), done.stderr)
+            if i in (12, 597):
+                runpy.run_path(os.path.abspath("pooled.py"), run_name="__main__")
             if i == 20:
                 profile = cProfile.Profile(); profile.runcall(step); say(profile.getstats() != [])
         """,
