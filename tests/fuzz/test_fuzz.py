@@ -113,7 +113,7 @@ def judge(*words: str | Path) -> None:
     assert "Traceback" not in err, err[-4000:]
     assert code in (0, 2, 3), (code, err[-2000:])
     assert not _ACTIVE.search(err), err[-2000:]
-    if not {"html", "json", "gitlab"} & set(words):
+    if not {"html", "json", "gitlab", "sarif"} & set(words):
         assert not _ACTIVE.search(out), _ACTIVE.search(out)
     if code == 2:
         assert err.count("\n") == 1, err[-2000:]
@@ -147,10 +147,22 @@ def _of(values: Callable[[], list[Any]]) -> st.SearchStrategy[Any]:
 
 
 REPORT = st.sampled_from(
-    [("-v",), (), ("-v", "--format", "md"), ("--format", "json"), ("-v", "--format", "html")]
+    [
+        ("-v",),
+        (),
+        ("-v", "--format", "md"),
+        ("--format", "json"),
+        ("-v", "--format", "html"),
+        ("--format", "sarif"),
+        ("--format", "brief"),
+    ]
 )
 COMPARISON = st.sampled_from(
-    [("-v",), (), *(("-v", "--format", name) for name in ("md", "json", "junit", "github", "gitlab"))]
+    [
+        ("-v",),
+        (),
+        *(("-v", "--format", name) for name in ("md", "json", "junit", "github", "gitlab", "sarif")),
+    ]
 )
 """How what was read is shown."""
 SETTINGS = tomllib.loads(bases.CONFIG) if sys.version_info >= (3, 11) else {}
