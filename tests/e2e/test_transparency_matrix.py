@@ -415,7 +415,10 @@ def test_a_script_does_the_same_under_the_tool(tmp_path: Path, name: str) -> Non
     rest = iter(shown)
     assert all(line in rest for line in lines(cut)), lines(cut)[-3:]
     assert lines(cut)[:1] == shown[:1]
-    assert cut.code in ((0, 3) if row.stopped is None else (row.stopped,)), cut.err
+    # Windows that follow the clock may be longer than a script of so many steps; then its code is its own.
+    ended = any(line.startswith("| ended") for line in lines(cut))
+    stopped = handed_on(row.code) if ended else (0, 3)
+    assert cut.code in (stopped if row.stopped is None else (row.stopped,)), cut.err
     for got in (whole, cut):
         assert "harness" not in got.err
         assert "Exception ignored" not in got.err
