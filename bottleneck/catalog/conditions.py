@@ -1,7 +1,7 @@
 """Evaluates a fix's conditions against the context of one run, and fills in its figures.
 
-In: a fix's data and the flat mapping of facts (keys: model/context.py). Out: True, False, or None where
-the run did not measure the fact: unknown is neither; code and options with this run's figures.
+In: a fix's data and the flat mapping of facts (keys: analyzers/sections/context_keys.py). Out: True, False,
+or None where the run did not measure the fact: unknown is neither; code and options with this run's figures.
 """
 
 from __future__ import annotations

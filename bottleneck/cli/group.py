@@ -21,6 +21,7 @@ SCRIPT_WORDS = "torch_bottleneck.script_words"
 """Key in a context's `meta`: arguments for the script that came before the verb."""
 VERBS: dict[str, str] = {
     "diagnose": "Run a training script and say what its step waits on.",
+    "watch": "Run a script to its end and say where the time of the whole job went.",
     "analyze": "Diagnose run folders, or anyone's profiler traces.",
     "compare": "Compare two sets of runs: what grew, and why.",
     "gate": "Run a script and fail if its step got worse than the baseline.",
@@ -60,7 +61,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep for the script the argument that a launcher puts before the verb."""
-        if args[1:2] == ["diagnose"] and LOCAL_RANK.fullmatch(args[0]):
+        if args[1:2] in (["diagnose"], ["watch"]) and LOCAL_RANK.fullmatch(args[0]):
             ctx.meta[SCRIPT_WORDS] = (args[0],)
             args = args[1:]
         return super().parse_args(ctx, args)

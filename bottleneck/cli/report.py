@@ -1,6 +1,6 @@
-"""`bottleneck report RUN`: show a diagnosis again.
+"""`bottleneck report RUN`: show a diagnosis again, or the account of a job.
 
-In: a run folder or a diagnosis.json. Out: the report as text, Markdown, JSON or one HTML page.
+In: a run folder, a diagnosis.json or a watch.json. Out: the report as text, Markdown, JSON or one HTML page.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ __all__ = ["command"]
 @click.option("--out", default="-", metavar="FILE", help="Write to FILE; - is standard output.")
 @verbose_option
 def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
-    """Show the diagnosis of RUN, a run folder or a diagnosis.json.
+    """Show the diagnosis of RUN, a run folder or a diagnosis.json; or the account that `watch` has written.
 
     \b
     bottleneck report RUN --format html    writes RUN/report.html
     """
-    from ..model.documents import load_diagnosis
-    from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for
+    from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, load_watch
+    from ..model.watch import WATCH_FILE
+    from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for, render_watch
     from ..verify.record import tried_in, with_tried
 
     folder = run if run.is_dir() else run.parent
+    watched = run / WATCH_FILE if run.is_dir() else run
+    if watched.name == WATCH_FILE and watched.exists() and not (run / DIAGNOSIS_FILE).exists():
+        emit(render_watch(load_watch(watched), format_, stream=sys.stdout if out == "-" else None), out=out)
+        return
     diagnosis = with_tried(load_diagnosis(run), tried_in(folder))
     if out == "-" and not fits_terminal(format_, sys.stdout):
         out = str(folder / PAGE_FILE)

@@ -14,8 +14,7 @@ import click
 
 from ..errors import UsageError
 from ..model.words import shown
-from .consent import ask_to_run
-from .console import say, silent
+from .console import ask_to_run, say, silent
 from .script_command import VerifyCommand
 from .verify_options import check_together, is_given, verify_options
 

@@ -1,7 +1,7 @@
-"""Our documents: run.json, diagnosis.json and verify.json read back, and any text file written whole.
+"""Our documents: run.json, diagnosis.json, verify.json, watch.json read back, and text files written whole.
 
 In: a path, or a record. Out: the record, or an error that says what is wrong and what to do; or its text.
-The JSON Schemas of the last two are next to this file.
+The JSON Schemas of the last three are next to this file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..files import decode_json, is_file, json_of, read_file
 from .diagnosis import SCHEMA, Diagnosis
 from .run import RUN_FORMAT, Run
 from .verify import VERIFY_SCHEMA, Verification
+from .watch import WATCH_FILE, WATCH_SCHEMA, Watch
 
 __all__ = [
     "DIAGNOSIS_FILE",
@@ -28,6 +29,7 @@ __all__ = [
     "expect_writable",
     "load_diagnosis",
     "load_verification",
+    "load_watch",
     "read_run",
     "run_files",
     "write_text",
@@ -129,6 +131,16 @@ def load_verification(path: Path) -> Verification:
     """
     file = path / VERIFY_FILE if path.is_dir() else path
     return _read(file, Verification, newest=VERIFY_SCHEMA, name=VERIFY_FILE)
+
+
+def load_watch(path: Path) -> Watch:
+    """Read the account of a job from a file, or from the watch.json in a folder.
+
+    Raises:
+        InputError: there is none, it is not one, or a newer version of the tool wrote it.
+    """
+    file = path / WATCH_FILE if path.is_dir() else path
+    return _read(file, Watch, newest=WATCH_SCHEMA, name=WATCH_FILE)
 
 
 def _read(path: Path, kind: type[_Document], *, newest: int, name: str, again: str = "") -> _Document:

@@ -1,7 +1,7 @@
 """Fixes: what the catalogue holds, and a fix as suggested for one run.
 
 In: nothing. Out: frozen structs. A fix is data; `applies` conditions are checked against the
-context, a flat mapping of facts and settings in force (keys: model/context.py).
+context, a flat mapping of facts and settings in force (keys: analyzers/sections/context_keys.py).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ __all__ = [
     "byte_size",
     "clean",
     "clean_code",
+    "duration",
     "milliseconds",
     "ms",
     "percent",
@@ -115,6 +116,16 @@ def milliseconds(value: float | None, *, like: float | None = None) -> str:
 def ms(value: float | None) -> str:
     """Word a time with its unit: "0.042 ms", "3.14 ms", "412.0 ms"."""
     return milliseconds(value) if value is None else f"{milliseconds(value)} ms"
+
+
+def duration(seconds: float) -> str:
+    """Word a long time: "0.42 s", "52.1 s", "1 min 05 s", "2 h 07 min"."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def percent(share: float | None) -> str:

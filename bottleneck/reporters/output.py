@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import InputError
+from ..errors import InputError, UsageError
 from ..model.documents import DIAGNOSIS_FILE, document_text, write_text
 from .base import reporter
 from .stream import show, tell
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..model.diagnosis import Diagnosis
     from ..model.verify import Verification
+    from ..model.watch import Watch
 
 __all__ = [
     "PAGE_FILE",
@@ -33,6 +34,7 @@ __all__ = [
     "print_diagnosis",
     "print_verification",
     "render_for",
+    "render_watch",
     "save",
     "traits",
 ]
@@ -149,6 +151,24 @@ def print_verification(verification: Verification, name: str) -> None:
 
         able = traits(sys.stdout)
         emit(as_text(verification, width=able.width, color=able.color, unicode=able.unicode))
+
+
+def render_watch(watch: Watch, name: str, *, stream: TextIO | None = None) -> str:
+    """Render the account of a job as "text", which suits itself to `stream`, or "json".
+
+    Raises:
+        UsageError: there is no such format of it.
+    """
+    if name == "json":
+        return document_text(watch)
+    if name != "text":
+        raise UsageError(
+            f"The account of a job has no format {name!r}.", remedy="Its formats are text and json."
+        )
+    from .watch_terminal import render as as_text
+
+    able = traits(stream) if stream is not None else Traits()
+    return as_text(watch, width=able.width, color=able.color, unicode=able.unicode)
 
 
 def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:

@@ -48,6 +48,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A run of an experiment: fixes applied, losses recorded, and the baseline window only."""
     trial_seconds: float = 0.0
     """For trying fixes in the process once everything is captured; 0: none, or nobody would say which."""
+    watch: bool = False
+    """Watch the whole job and attach nothing; no window is captured, and nothing stops the script."""
     child: bool = False
     """Started by the script's own process: because it starts itself again, or is a launcher."""
     launched: bool = False

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from torch_bottleneck.analyzers.sections.context_keys import CONTEXT_KEYS
 from torch_bottleneck.catalog.conditions import REFERENCE, evaluate, fill, filled_code, filled_options
 from torch_bottleneck.catalog.registry import FAMILIES, FIXES, by_id
 from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.codes import FINDING_CODES
-from torch_bottleneck.model.context import CONTEXT_KEYS
 from torch_bottleneck.model.fix import Fix, Risk
 
 IDS = Path(__file__).with_name("catalog_ids.txt")

@@ -44,6 +44,7 @@ HEAVY = ("torch", "pandas", "tensorboard", "torch_tb_profiler")
         ["explain", "FX301"],
         ["completion", "bash"],
         ["verify", "--help"],
+        ["watch", "--help"],
     ],
     ids=" ".join,
 )

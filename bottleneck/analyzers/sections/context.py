@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ...model.codes import Part, WhatIf
-from ...model.context import CONTEXT_KEYS
 from ...model.diagnosis import StepSummary
 from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ...timeline.result import SpanKind, Timeline
 from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
+from .context_keys import CONTEXT_KEYS
 from .memory_context import memory_context
 
 __all__ = ["build_context"]

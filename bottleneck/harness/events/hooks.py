@@ -31,6 +31,7 @@ from .table import (
     MODEL_WRAPPED,
     OPTIMIZER,
     OPTIMIZER_BUILT,
+    SAVE,
     SCALER,
     SCRIPT_PROFILER,
     WORKERS,
@@ -161,6 +162,10 @@ class Hooks:
             for name in ("to", "cuda"):
                 self._copies.put(torch.Tensor, name, self._watch(COPY, _moves))
 
+    def watch_saves(self) -> None:
+        """Report calls of `torch.save` too."""
+        self._replaced.put(torch, "save", self._save)
+
     def unlabel_copies(self) -> None:
         """Stop reporting copies."""
         self._copies.undo()
@@ -209,6 +214,19 @@ class Hooks:
             return call
 
         return make
+
+    def _save(self, original: Function) -> Function:
+        buffer = self._buffer
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            begun = buffer.begin(SAVE)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if begun is not None:
+                    buffer.end(SAVE)
+
+        return save
 
     def _step_hook(self, *, begins: bool) -> Callable[..., None]:
         buffer = self._buffer

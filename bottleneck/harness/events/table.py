@@ -27,6 +27,7 @@ __all__ = [
     "MODEL_WRAPPED",
     "OPTIMIZER",
     "OPTIMIZER_BUILT",
+    "SAVE",
     "SCALER",
     "SCRIPT_PROFILER",
     "UPDATE_ELSEWHERE",
@@ -85,6 +86,8 @@ LABEL = Event("label", says_subject=True)
 """The program names a stretch of its own."""
 COPY = Event("copy", "h2d", flushed="at once")
 """A copy from host to device, seen in the trace window only."""
+SAVE = Event("save", "checkpoint", flushed="at once")
+"""`torch.save`; seen while a whole job is watched, only."""
 
 UPDATE_ELSEWHERE = Event("update elsewhere")
 """An optimizer steps on another thread: in a backward hook on the device's."""
@@ -97,6 +100,6 @@ SCRIPT_PROFILER = Event("script profiler", flushed="at once")
 """A profiler begins or ends."""
 
 EVENTS = (
-    *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, SCALER, ZERO_GRAD, LABEL, COPY),
+    *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, SCALER, ZERO_GRAD, LABEL, COPY, SAVE),
     *(UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, MODEL_WRAPPED, SCRIPT_PROFILER),
 )

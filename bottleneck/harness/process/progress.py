@@ -76,6 +76,11 @@ class Progress:
         else:
             self._line(text)
 
+    def live(self, text: str) -> None:
+        """Rewrite the line in a terminal; say nothing elsewhere."""
+        if self._terminal and not self._quiet:
+            self._rewrite(text)
+
     def note(self, text: str) -> None:
         """Say something once, on a line of its own."""
         if not self._quiet:

@@ -22,6 +22,7 @@ from ...runs.plan import decode_plan
 from . import relaunches
 from .session import Session
 from .stopping import StopRun
+from .watched import WatchedRun
 
 if TYPE_CHECKING:
     from ...runs.plan import Plan
@@ -41,6 +42,9 @@ def main(working_folder: str | None) -> None:
     """
     plan = decode_plan(sys.argv[1], args=tuple(sys.argv[2:]))
     _die_with_parent()
+    if plan.watch:
+        _watch(plan, working_folder)
+        return
     session = Session(plan, child=plan.child)
     session.arm()
     if working_folder is not None:
@@ -66,6 +70,22 @@ def main(working_folder: str | None) -> None:
         _leave(session)
     session.close(None)
     relaunches.wait()
+
+
+def _watch(plan: Plan, working_folder: str | None) -> None:
+    """Run the plan to its end; nothing of ours stops it."""
+    watched = WatchedRun(plan)
+    watched.arm()
+    if working_folder is not None:
+        sys.path.insert(0, _first_path(plan, working_folder))
+    try:
+        _execute(plan)
+        _join_threads()
+    except BaseException as error:
+        watched.close(error)
+        _show_without_our_frames()
+        raise
+    watched.close(None)
 
 
 def prepare_script(path: str) -> tuple[types.ModuleType, types.CodeType]:

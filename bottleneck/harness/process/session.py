@@ -24,6 +24,7 @@ from ...runs.tasks import Task, this_task
 from ..imports import ImportWatch
 from ..trials.trial import TrialRun
 from .dropped import Dropped
+from .outcome import TERMINATED, outcome_of, read_machine
 from .progress import Progress
 from .saves import SaveGuard
 from .stopping import Stopper, StopRun
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "begin_in_child"]
 
-TERMINATED = 128 + signal.SIGTERM
 END_SECONDS = 20.0
 """How long the last flush may take before the process is ended regardless."""
 
@@ -174,7 +174,7 @@ class Session:
                     self._trial.end_helpers()
             except Exception:
                 self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
-        self._read_machine()
+        read_machine(self.store)
         self.progress.clear()
         # A full disk, or a folder taken away meanwhile, must not turn into the script's failure.
         try:
@@ -280,43 +280,13 @@ class Session:
 
     # -- what is known at the end ---------------------------------------------------------------
 
-    def _read_machine(self) -> None:
-        """Record machine and devices if no window has; torch must have been used for it."""
-        run = self.store.run
-        if "torch" not in sys.modules or (run.devices and run.host.torch):
-            return
-        with contextlib.suppress(Exception):
-            from ..facts.devices import read_devices, read_host
-
-            self.store.update(host=read_host(), devices=run.devices or read_devices())
-
     def _outcome(self, error: BaseException | None) -> ScriptOutcome:
         notes = [*self._notes, *self.saves.notes, *self._elsewhere()]
         diverted = self.saves.diverted
         if self.stopper.under_way or self._ended_by_us or isinstance(error, StopRun):
             how = "interrupted" if self.stopper.interrupted else "stopped"
             return ScriptOutcome(how=how, exit_code=0, diverted_saves=diverted, notes=notes)  # type: ignore[arg-type]
-        if error is None:
-            return ScriptOutcome(how="finished", exit_code=0, notes=notes)
-        if isinstance(error, SystemExit):
-            code = exit_code(error)
-            how = "killed" if code == TERMINATED and self._notes else "exited"
-            message = error.code if isinstance(error.code, str) else None
-            return ScriptOutcome(
-                how="finished" if code == 0 else how,  # type: ignore[arg-type]
-                exit_code=code,
-                exception=f"SystemExit: {message}" if message else None,
-                notes=notes,
-            )
-        if isinstance(error, KeyboardInterrupt):
-            return ScriptOutcome(how="interrupted", exit_code=128 + signal.SIGINT, notes=notes)
-        return ScriptOutcome(
-            how="raised",
-            exit_code=1,
-            exception=_one_line(error),
-            out_of_memory=is_out_of_memory(error),
-            notes=notes,
-        )
+        return outcome_of(error, notes=notes, terminated=bool(self._notes))
 
     def _elsewhere(self) -> list[str]:
         """Say where the training may be when this process has seen none."""
@@ -331,35 +301,6 @@ class Session:
             " them, start bottleneck there (`torchrun ... -m torch_bottleneck diagnose train.py`), or put"
             " torch_bottleneck.Harness around its loop."
         ]
-
-
-def exit_code(error: SystemExit) -> int:
-    """Return the exit code that python makes of a SystemExit."""
-    if error.code is None:
-        return 0
-    return error.code & 0xFF if isinstance(error.code, int) else 1
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an exception means that memory ran out, on the device or on the host."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    # RuntimeError is what torch's CPU allocator and cuBLAS raise.
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text
-        for sign in (
-            "out of memory",
-            "can't allocate memory",
-            "not enough memory",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-        )
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip().split("\n", 1)[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _last_line(text: str) -> str:

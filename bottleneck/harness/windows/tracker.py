@@ -8,7 +8,7 @@ of it is the same, but that windows do not change for a step taken in later.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...clocks import perf_counter_ns
 from ..events.table import (
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from ..events.buffer import Entry
     from ..events.table import Event
     from ..facts.compiler import CompileWatch
-    from ..facts.loader import LoaderWatch
     from ..facts.memory_notes import NoteBook
-    from .capture import Capture
     from .horizon import Horizon
     from .steps import StepRule
     from .table import Row
@@ -53,6 +51,45 @@ class _Meaning(NamedTuple):
     """Is given the time of its end, what its end says, and the ns it took."""
 
 
+class StepTaker(Protocol):
+    """Who the steps go to; see `Capture`."""
+
+    @property
+    def done(self) -> bool:
+        """No more steps are wanted."""
+
+    @property
+    def window_name(self) -> str:
+        """The window that a step belongs to now."""
+
+    def cut(self, row: Row, *, learned: bool) -> bool:
+        """A step has ended; return whether a window changed."""
+
+    def add(self, row: Row) -> None:
+        """A step ended before this call."""
+
+    def restart(self) -> None:
+        """The step rule has learned another cycle."""
+
+
+class FetchTaker(Protocol):
+    """Who is told of fetches; see `LoaderWatch`."""
+
+    def handed_over(
+        self, iterator: object, *, at_ns: int, grad: bool, wait_ms: float, step_index: int, window: str
+    ) -> None:
+        """A batch was handed over."""
+
+    def exhausted(self, *, wait_ms: float, step_index: int) -> None:
+        """A fetch found no further batch."""
+
+    def train_fetch(self, iterator: object) -> None:
+        """A backward followed this iterator's batch."""
+
+    def eval_fetch(self, iterator: object) -> None:
+        """An evaluation and no backward followed it."""
+
+
 class Tracker:
     """The step under way. Events come from the training thread, one at a time."""
 
@@ -60,7 +97,7 @@ class Tracker:
         self,
         rule: StepRule,
         *,
-        loaders: LoaderWatch,
+        loaders: FetchTaker,
         compiles: CompileWatch,
         horizon: Horizon,
     ) -> None:
@@ -77,10 +114,10 @@ class Tracker:
         self.clock = self.meter.clock
         self.steps = 0
         """Steps that have ended."""
-        self.capture: Capture
+        self.capture: StepTaker
         """Set by the owner: it needs the clock of this object first."""
-        self.notes: NoteBook
-        """Likewise."""
+        self.notes: NoteBook | None = None
+        """Likewise; None where no memory window is to come."""
         self.last_update_ns = 0
         self._loaders = loaders
         self._compiles = compiles
@@ -249,7 +286,7 @@ class Tracker:
 
     def _backward_ended(self, now: int, _what: None, _took_ns: int) -> None:
         if self.rule.backward_end():
-            if not self.meter.late:
+            if not self.meter.late and self.notes is not None:
                 self.notes.after_backward()
             self.meter.backwards += 1
             self._trained = True

@@ -163,7 +163,8 @@ def test_without_a_trace_the_baseline_alone_tells_waiting_for_input(tmp_path):
 
 def test_without_a_trace_nothing_else_is_guessed(tmp_path):
     phases = {"data": 0.1, "forward": 5.0, "backward": 5.0}
-    run = make_run(windows=[Window(name="baseline", status="ok", steps=table(20, phases))])
+    warm_up = Window(name="warm-up", status="ok")
+    run = make_run(windows=[warm_up, Window(name="baseline", status="ok", steps=table(20, phases))])
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
     assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     assert "missing or cannot be read" in diagnosis.verdict.remedy

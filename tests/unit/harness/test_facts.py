@@ -20,8 +20,9 @@ from torch_bottleneck.harness.facts.devices import read_devices, read_host
 from torch_bottleneck.harness.facts.settings import Seen, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
+from torch_bottleneck.harness.process.outcome import is_out_of_memory
 from torch_bottleneck.harness.process.saves import SaveGuard
-from torch_bottleneck.harness.process.session import begin_in_child, is_out_of_memory
+from torch_bottleneck.harness.process.session import begin_in_child
 from torch_bottleneck.model.run import CompileFacts
 from torch_bottleneck.runs.environment import usable_cores
 from torch_bottleneck.runs.plan import Plan

@@ -1,0 +1,89 @@
+"""`bottleneck watch train.py`: run a script to its end, and say where the time of the whole job went.
+
+In: options, then the script (or `-m` module) with its own arguments. Out: the script's effects and exit code,
+a report on stdout once it has ended, and a run folder with watch.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ..model.words import shown
+from ..runs.plan import Plan
+from .console import say
+from .group import SCRIPT_WORDS
+from .options import module_option, quiet_option
+from .script_command import ScriptCommand
+
+__all__ = ["command"]
+
+
+@click.command(
+    "watch",
+    cls=ScriptCommand,
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@module_option
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Run folder to write. Default: reports/<script>-<time>.",
+)
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@quiet_option
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    module: str | None,
+    script: tuple[str, ...],
+    out: Path | None,
+    format_: str,
+    quiet: bool,
+) -> None:
+    """Run SCRIPT to its end as python would, and say where the time of the whole job went.
+
+    Imports, set-up, first steps, training steps, epoch starts, validation, checkpoints, pauses, exit; and
+    whether the steps become slower, and what grows beside them. No profiler is attached.
+
+    \b
+    bottleneck watch train.py --epochs 10
+    bottleneck watch -m package.train config.yaml
+
+    Exit code: that of the script (1 after an exception, 128 + its number after a signal).
+    """
+    from ..errors import InputError
+    from ..reporters.output import emit, render_watch
+    from ..runs.job import account_of
+    from ..runs.place import choose_place
+    from ..runs.run_script import run_script
+    from ..runs.target import find_target
+
+    target = find_target(module, script, verb="watch")
+    arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
+    plan = Plan(script=target.script, module=module, args=arguments, watch=True, quiet=quiet)
+    place = choose_place(out, plan)
+    if place.world_size > 1:
+        raise InputError(
+            "`watch` follows one process, and a launcher has started several.",
+            remedy="Watch the script without the launcher, or use `bottleneck diagnose`.",
+        )
+    run = run_script(plan, place=place, say=say)
+    failed = run.exit_code(run_to_end=True)
+    if failed:
+        say(run.failure)
+    assert run.folder is not None
+    try:
+        watch = account_of(run, folder=run.folder, exit_code=failed)
+    except InputError as error:
+        say(f"the job left no account: {error}")
+    else:
+        emit(render_watch(watch, format_, stream=sys.stdout))
+    say(f"run folder: {shown(run.folder)}")
+    ctx.exit(failed)

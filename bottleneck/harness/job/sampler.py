@@ -1,0 +1,116 @@
+"""The other thread of a watched job: it looks at the training thread twenty times a second.
+
+In: the training thread. Out: calls of its owner, one per look, with the time since the look before, and the
+part of it in which the process was stopped. Nothing else in the process runs for us between two events.
+
+There is no other thread while the script forks: a child must not inherit what this one holds, and Python 3.12
+warns of threads beside a fork.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from ...clocks import perf_counter_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Sampler", "Watcher"]
+
+INTERVAL_SECONDS = 0.05
+PAUSED_NS = 500_000_000
+"""A look that comes later than that, while the process used next to no processor time, was kept away."""
+IDLE_SHARE = 0.05
+ENDING_SECONDS = 5.0
+
+_process_time_ns = partial(time.process_time_ns)
+
+
+class Watcher(Protocol):
+    """Who looks."""
+
+    def look(self, now_ns: int, for_ns: int, *, paused_ns: int) -> None:
+        """Look now; `for_ns` is the time since the look before, without the `paused_ns` of it."""
+
+    def stopped(self, error: Exception) -> None:
+        """A look has failed: there are no more."""
+
+
+class Sampler:
+    """Looks from `start` until `stop`."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self.before_ns = perf_counter_ns()
+        """When it looked last."""
+        self._stop = _thread.allocate_lock()
+        self._ended = _thread.allocate_lock()
+        self._pid = os.getpid()
+        self.runs = self._forks = False
+        """It looks now."""
+        ours = weakref.WeakMethod(self._before_fork), weakref.WeakMethod(self._after_fork)
+        os.register_at_fork(before=_calling(ours[0]), after_in_parent=_calling(ours[1]))
+
+    def start(self) -> None:
+        """Begin to look, or go on."""
+        self._stop.acquire()
+        self._ended.acquire()
+        self.runs = True
+        # The script may count its threads: this one is not among those that `threading` knows.
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """Look no more; the thread has ended when this returns."""
+        if self.runs and os.getpid() == self._pid:
+            self.runs = False
+            self._stop.release()
+            if self._ended.acquire(timeout=ENDING_SECONDS):
+                self._ended.release()
+
+    def _before_fork(self) -> None:
+        self._forks = self.runs
+        self.stop()
+
+    def _after_fork(self) -> None:
+        if self._forks:
+            self.start()
+
+    def _run(self) -> None:
+        used_ns = _process_time_ns()
+        try:
+            while not self._stop.acquire(timeout=INTERVAL_SECONDS):
+                now = perf_counter_ns()
+                for_ns, self.before_ns = now - self.before_ns, now
+                used_before_ns, used_ns = used_ns, _process_time_ns()
+                paused_ns = 0
+                if for_ns > PAUSED_NS and used_ns - used_before_ns < IDLE_SHARE * for_ns:
+                    paused_ns = for_ns - round(INTERVAL_SECONDS * 1e9)
+                self._watcher.look(now, for_ns - paused_ns, paused_ns=paused_ns)
+        except Exception as error:
+            self.runs = False
+            with contextlib.suppress(Exception):
+                self._watcher.stopped(error)
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self._stop.release()
+            self._ended.release()
+
+
+def _calling(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    """Return a call of a method, as long as its object lives: what is registered cannot be removed."""
+
+    def call() -> None:
+        bound = method()
+        if bound is not None:
+            # An error here would be printed among what the script prints.
+            with contextlib.suppress(Exception):
+                bound()
+
+    return call

@@ -1,0 +1,125 @@
+"""The usual steps of a job over time, in stretches: on disk for good, in memory for the trend.
+
+In: one time per usual step, in order. Out: lines of a file that only grows, and at most some hundred points.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...model.watch import Change, Growth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Series"]
+
+FIRST_LOOK = 500
+"""Usual steps; the next looks come at each doubling."""
+STRETCH = 8
+"""Steps of a point, as long as there are few points."""
+POINTS = 512
+"""With so many, each two become one."""
+FINE_STEPS = 4096
+LINE_STEPS = 64
+"""Steps of a line in the file, beyond those of the fine beginning: 0.6 MB for a million steps."""
+
+
+class Series:
+    """One per job; fed by one thread."""
+
+    def __init__(self, file: Path) -> None:
+        """Begin without steps; lines go to the end of `file`, which need not exist."""
+        self._file = file
+        self._open: list[float] = []
+        self._points: list[float] = []
+        self._merged: list[float] = []
+        self._per_point = STRETCH
+        self._line: list[float] = []
+        self._lines: list[bytes] = []
+        self._line_steps = 0
+        self._look_at = self._change_at = FIRST_LOOK
+        self._change: Change | None = None
+        self.steps = 0
+        """Usual steps so far."""
+
+    def add(self, index: int, step_ms: float) -> None:
+        """A usual step has ended; `index` is its number among all steps."""
+        self.steps += 1
+        self._open.append(step_ms)
+        if len(self._open) < STRETCH:
+            return
+        # Without the fastest and the slowest: one step that the machine gave away moves no point.
+        mean = fmean(sorted(self._open)[1:-1])
+        self._open.clear()
+        self._add_point(mean)
+        self._line.append(mean)
+        self._line_steps += STRETCH
+        if self.steps <= FINE_STEPS or self._line_steps >= LINE_STEPS:
+            line = [index + 1 - self._line_steps, self._line_steps, round(fmean(self._line), 4)]
+            self._lines.append(msgspec.json.encode(line) + b"\n")
+            self._line.clear()
+            self._line_steps = 0
+
+    def write(self) -> None:
+        """Append what is new."""
+        if self._lines:
+            with self._file.open("ab") as file:
+                file.write(b"".join(self._lines))
+            self._lines.clear()
+
+    def _add_point(self, mean: float) -> None:
+        self._merged.append(mean)
+        if len(self._merged) * STRETCH < self._per_point:
+            return
+        self._points.append(fmean(self._merged))
+        self._merged.clear()
+        if len(self._points) == POINTS:
+            pairs = zip(self._points[::2], self._points[1::2], strict=True)
+            self._points = [(a + b) / 2 for a, b in pairs]
+            self._per_point *= 2
+
+    @property
+    def best_ms(self) -> float | None:
+        """A usual step in the fastest tenth of the job."""
+        points = sorted(self._points)
+        return points[len(points) // 10] if points else None
+
+    def grown(self) -> Growth | None:
+        """Return how the steps grow, if now is the time to look and they do."""
+        if self.steps < self._look_at:
+            return None
+        self._look_at *= 2
+        # Late: numpy reads the environment, which the script may set before it imports anything.
+        from ...stats.growth import find_slope
+
+        slope = find_slope(self._points, steps_per_point=self._per_point)
+        if slope is None:
+            return None
+        return Growth(
+            what="step",
+            ms_per_1000_steps=round(slope.per_step * 1000, 4),
+            low=round(slope.low * 1000, 4),
+            high=round(slope.high * 1000, 4),
+            step_ms=round(fmean(self._points[-max(1, len(self._points) // 10) :]), 4),
+            at_step=self.steps,
+        )
+
+    def change(self, *, last: bool) -> Change | None:
+        """Return from which usual step on the steps are slower or faster, if they are.
+
+        Args:
+            last: look now; otherwise only when there are more steps by a tenth.
+        """
+        if self.steps >= FIRST_LOOK and (last or self.steps >= self._change_at):
+            from ...stats.growth import find_change
+
+            self._change_at = self.steps * 11 // 10
+            found = find_change(self._points)
+            self._change = None
+            if found is not None:
+                self._change = Change(step=found.point * self._per_point, ratio=round(found.ratio, 3))
+        return self._change

@@ -1,0 +1,244 @@
+"""Watches a whole job: steps from the events, everything else from looks at the stack.
+
+In: every event of the training thread, and looks of the sampler's thread. Out: the record of the job,
+rewritten once a second, and a file of usual steps that only grows. No profiler, no synchronisation, and no
+facts: an event costs what it costs while `diagnose` times its baseline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...clocks import perf_counter_ns
+from ...model.run import SourceSite, Window
+from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
+from ...runs.store import reason_of, write_atomically
+from ..lines.frames import stack_of
+from ..lines.sites import is_library
+from .account import Account, Sample, Stretch
+from .sampler import Sampler
+from .series import Series
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...model.watch import Growth
+    from ...runs.store import Store
+    from ..lines.frames import Frame
+    from ..windows.table import Row
+    from .looks import Grown
+
+__all__ = ["JobWatch"]
+
+WRITE_NS = 1_000_000_000
+_FIGURES = ("ms_per_1000_steps", "low", "high", "step_ms", "at_step")
+KEPT_STEPS = 512
+"""Usual steps that run.json holds as its baseline, for `compare` and `analyze`."""
+
+
+class JobWatch:
+    """One per process, from before the script's first line on. The sampler's thread makes it look."""
+
+    def __init__(self, store: Store, *, told: Callable[[JobRecord], None]) -> None:
+        """Begin the account.
+
+        Args:
+            store: holds the record.
+            told: is given each record that is written.
+        """
+        self._store = store
+        self._told = told
+        self._thread = threading.main_thread().ident or 0
+        self.account = Account()
+        self.series = Series(store.working / STEPS_FILE)
+        self._sampler = Sampler(self)
+        self._began_ns = self._until_ns = self._written_ns = perf_counter_ns()
+        self._samples: list[Sample] = []
+        self._pauses: list[tuple[int, int]] = []
+        self._stretches: deque[Stretch] = deque()
+        self._noted: deque[tuple[str, SourceSite | None]] = deque()
+        self._kept: list[Row] = []
+        self._growth: list[Growth] = []
+        self.problem = ""
+        """Why steps or looks are taken no more; empty for most jobs."""
+        self.phase: Callable[[], str] = str
+        """Innermost phase that is open, once torch is there; may be asked by another thread."""
+        self.training_thread: Callable[[], int | None] = lambda: None
+        self.wants_look = False
+        """The steps grow: the training thread is to look at what grows beside them."""
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._sampler.start()
+
+    def forked(self) -> None:
+        """This process is a fork of the one that is watched; its sampler is not here."""
+        self._stretches.clear()
+
+    # -- the training thread -------------------------------------------------------------------
+
+    def ended(self, stretch: Stretch) -> None:
+        """A step has ended."""
+        self._stretches.append(stretch)
+
+    def seen_at(self, part: str, site: SourceSite | None) -> None:
+        """An event of this part begins at a line of the user's."""
+        self._noted.append((part, site))
+
+    def found(self, grown: list[Grown]) -> None:
+        """The looks have shown what grows."""
+        self._growth = [
+            msgspec.structs.replace(
+                self._growth[0], what=g.what, site=g.site, kind=g.kind, objects_per_step=round(g.per_step, 3)
+            )
+            for g in grown
+        ] or self._growth
+
+    # -- the sampler's thread ------------------------------------------------------------------
+
+    def look(self, now_ns: int, for_ns: int, *, paused_ns: int) -> None:
+        """See `Watcher`."""
+        thread = self.training_thread() or self._thread
+        frames = stack_of(thread)
+        phase = "importing" if self._is_importing(frames) else self.phase()
+        self._samples.append(Sample(now_ns, for_ns, phase, _site(frames)))
+        if paused_ns:
+            self._pauses.append((now_ns - paused_ns, paused_ns))
+        self._take_in(now_ns)
+        if now_ns - self._written_ns >= WRITE_NS:
+            self._look_for_growth()
+            self._write(now_ns, ended=False)
+
+    def stopped(self, error: Exception) -> None:
+        """See `Watcher`."""
+        self.problem = reason_of(error)
+        self._write(perf_counter_ns(), ended=False)
+
+    def _is_importing(self, frames: list[Frame]) -> bool:
+        return any(frame.file.startswith("<frozen importlib") for frame in frames[-60:])
+
+    def _take_in(self, now_ns: int) -> None:
+        """Divide the steps that have ended before the last sample."""
+        while self._noted:
+            self.account.seen_at(*self._noted.popleft())
+        while self._stretches:
+            stretch = self._stretches[0]
+            row = stretch.row
+            end_ns = row.start_ns + round(row.wall_ms * 1e6)
+            if end_ns > now_ns:
+                return
+            self._stretches.popleft()
+            self._outside_until(row.start_ns)
+            samples, paused_ns = self._taken_until(end_ns)
+            step_ms = self.account.step(stretch._replace(paused_ns=paused_ns), samples)
+            self._until_ns = end_ns
+            if step_ms is not None:
+                self.series.add(row.index, step_ms)
+                self._keep(row)
+        if self.account.steps == 0:
+            self._outside_until(now_ns)
+
+    def _outside_until(self, end_ns: int) -> None:
+        """Divide what lies before the first step."""
+        took_ns = end_ns - self._until_ns
+        if took_ns <= 0:
+            return
+        samples, paused_ns = self._taken_until(end_ns)
+        self.account.paused(paused_ns)
+        self.account.outside(samples, part="set-up", took_ns=took_ns - paused_ns)
+        self._until_ns = end_ns
+
+    def _taken_until(self, end_ns: int) -> tuple[list[Sample], int]:
+        """Return the samples up to a time, and for how long the process was stopped until then.
+
+        The sample after it stands for the rest of the stretch as well, and is split.
+        """
+        count = next((i for i, s in enumerate(self._samples) if s.at_ns > end_ns), len(self._samples))
+        taken, self._samples = self._samples[:count], self._samples[count:]
+        if self._samples:
+            after = self._samples[0]
+            part_ns = min(after.for_ns, max(0, end_ns - (after.at_ns - after.for_ns)))
+            taken.append(after._replace(at_ns=end_ns, for_ns=part_ns))
+            self._samples[0] = after._replace(for_ns=after.for_ns - part_ns)
+        paused_ns = 0
+        while self._pauses and self._pauses[0][0] < end_ns:
+            paused_ns += self._pauses.pop(0)[1]
+        return taken, paused_ns
+
+    def _keep(self, row: Row) -> None:
+        if len(self._kept) < KEPT_STEPS:
+            self._kept.append(row)
+            if len(self._kept) == KEPT_STEPS:
+                self._write_steps()
+
+    def _write_steps(self) -> None:
+        if self._kept:
+            from ..windows.table import as_table
+
+            window = Window(
+                name="baseline", status="ok", planned_steps=len(self._kept), steps=as_table(self._kept)
+            )
+            self._store.update(windows=[window])
+
+    def _look_for_growth(self) -> None:
+        growth = self.series.grown()
+        if growth is not None:
+            # What the looks have named stays; the figures are the newest.
+            figures = {name: getattr(growth, name) for name in _FIGURES}
+            before, self._growth = self._growth, [growth]
+            if before:
+                self._growth = [msgspec.structs.replace(g, **figures) for g in before]
+            self.wants_look = not before
+
+    # -- the record ----------------------------------------------------------------------------
+
+    def end(self, tail: Stretch | None) -> None:
+        """The script has ended; `tail` is what lies after its last step, None where it had none."""
+        looks = self._sampler.runs
+        self._sampler.stop()
+        now = perf_counter_ns()
+        with contextlib.suppress(Exception):
+            if looks:
+                self.look(now, now - self._sampler.before_ns, paused_ns=0)
+        if tail is not None:
+            self._stretches.append(tail)
+        self._take_in(now)
+        self.account.settle()
+        self._write_steps()
+        done_ns = perf_counter_ns()
+        self.account.worked(done_ns - self._until_ns)
+        self._until_ns = done_ns
+        self._write(done_ns, ended=True)
+
+    def _write(self, now_ns: int, *, ended: bool) -> None:
+        self._written_ns = now_ns
+        change = self.series.change(last=ended)
+        record = JobRecord(
+            began_ns=self._began_ns,
+            at_ns=self._until_ns,
+            ended=ended,
+            parts=self.account.parts(),
+            steps=self.account.steps,
+            usual_ms=self.account.usual_ms,
+            best_ms=self.series.best_ms,
+            growth=self._growth,
+            changes=[] if change is None or self._growth else [change],
+            problem=self.problem,
+        )
+        # A full disk must not end the watching: the next record may find room.
+        with contextlib.suppress(OSError):
+            self.series.write()
+            write_atomically(self._store.working / RECORD_FILE, msgspec.json.encode(record))
+        self._told(record)
+
+
+def _site(frames: list[Frame]) -> SourceSite | None:
+    for frame in frames:
+        if not is_library(frame.file):
+            return SourceSite(file=frame.file, line=frame.line, function=frame.code.co_name)
+    return None

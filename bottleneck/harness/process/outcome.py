@@ -1,0 +1,96 @@
+"""How a script ended, and the machine that it ran on: what the record of each run closes with.
+
+In: what left the script, if anything did. Out: fields of run.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from ...model.run import ScriptOutcome
+
+if TYPE_CHECKING:
+    from ...runs.store import Store
+
+__all__ = ["TERMINATED", "exit_code", "is_out_of_memory", "outcome_of", "read_machine"]
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+def read_machine(store: Store) -> None:
+    """Record machine and devices if no window has; torch must have been used for it."""
+    run = store.run
+    if "torch" not in sys.modules or (run.devices and run.host.torch):
+        return
+    with contextlib.suppress(Exception):
+        from ..facts.devices import read_devices, read_host
+
+        store.update(host=read_host(), devices=run.devices or read_devices())
+
+
+def outcome_of(
+    error: BaseException | None,
+    *,
+    notes: list[str] | None = None,
+    terminated: bool = False,
+) -> ScriptOutcome:
+    """Return how a script ended that nobody stopped.
+
+    Args:
+        error: what left it; None where it came to its end.
+        notes: sentences for the report.
+        terminated: SIGTERM had come.
+    """
+    notes = notes or []
+    if error is None:
+        return ScriptOutcome(how="finished", exit_code=0, notes=notes)
+    if isinstance(error, SystemExit):
+        code = exit_code(error)
+        message = error.code if isinstance(error.code, str) else None
+        return ScriptOutcome(
+            how="finished" if code == 0 else "killed" if code == TERMINATED and terminated else "exited",
+            exit_code=code,
+            exception=f"SystemExit: {message}" if message else None,
+            notes=notes,
+        )
+    if isinstance(error, KeyboardInterrupt):
+        return ScriptOutcome(how="interrupted", exit_code=128 + signal.SIGINT, notes=notes)
+    return ScriptOutcome(
+        how="raised",
+        exit_code=1,
+        exception=_one_line(error),
+        out_of_memory=is_out_of_memory(error),
+        notes=notes,
+    )
+
+
+def exit_code(error: SystemExit) -> int:
+    """Return the exit code that python makes of a SystemExit."""
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an exception means that memory ran out, on the device or on the host."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # RuntimeError is what torch's CPU allocator and cuBLAS raise.
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in (
+            "out of memory",
+            "can't allocate memory",
+            "not enough memory",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        )
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

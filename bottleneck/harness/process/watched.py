@@ -1,0 +1,117 @@
+"""A script that is watched to its end: nothing stops it, no signal is taken over, no file diverted.
+
+In: a plan. Out: a process folder with the record of the job. Steps are seen from the first `import torch` on;
+processes that the script starts itself run without us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ... import __version__
+from ...model.run import Run
+from ...model.words import duration, milliseconds, percent
+from ...runs.store import Store, reason_of
+from ..imports import ImportWatch
+from ..job.watch import JobWatch
+from .outcome import outcome_of, read_machine
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ...model.watch import JobRecord
+    from ...runs.plan import Plan
+    from ..job.steps import StepWatch
+
+__all__ = ["WatchedRun"]
+
+
+class WatchedRun:
+    """Everything of ours that lives in the process of a watched script."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Create the process folder.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._pid = os.getpid()
+        self._store = Store(
+            Path(plan.out) / "main",
+            run=Run(
+                tool_version=__version__,
+                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                command=[plan.script or f"-m {plan.module}", *plan.args],
+                cwd=str(Path.cwd()),
+                pid=self._pid,
+            ),
+        )
+        self._store.artefact("trace", "absent", reason="`watch` attaches no profiler")
+        self._progress = Progress(quiet=plan.quiet, rank=0)
+        self._job = JobWatch(self._store, told=self._say)
+        self._steps: StepWatch | None = None
+        self._imports = ImportWatch("torch", self._on_torch)
+        self._closed = False
+
+    def arm(self) -> None:
+        """Watch from now on, and put the hooks in when the script imports torch."""
+        os.register_at_fork(after_in_child=self._forked)
+        self._imports.install()
+        self._job.start()
+
+    def _forked(self) -> None:
+        """In a forked child: take no event and write nothing."""
+        self._closed = True
+        # An error here would be printed among what the child prints.
+        with contextlib.suppress(Exception):
+            self._imports.uninstall()
+            self._job.forked()
+            if self._steps is not None:
+                self._steps.forked()
+
+    def close(self, error: BaseException | None) -> None:
+        """The script has ended, or `error` left it: write what there is, and give the folder its name."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._imports.uninstall()
+        # Whatever fails here is ours, and the script has ended as it has.
+        try:
+            tail = self._steps.tail() if self._steps is not None else None
+            if self._steps is not None:
+                self._steps.uninstall()
+                read_machine(self._store)
+            self._job.end(tail)
+        except Exception:
+            self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
+        self._progress.clear()
+        with contextlib.suppress(OSError):
+            self._store.finish(outcome_of(error))
+
+    def _on_torch(self) -> None:
+        """Torch is there: put the hooks in. Whatever fails, the script goes on."""
+        try:
+            from ..job.steps import StepWatch
+
+            self._steps = StepWatch(self._job, self._store)
+            self._steps.install()
+        except Exception as error:
+            self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
+            self._store.warn(f"The hooks could not be put in, so no step was seen ({reason_of(error)}).")
+
+    def _say(self, record: JobRecord) -> None:
+        """Rewrite the line in the terminal."""
+        if record.ended or not record.steps:
+            return
+        seconds = (record.at_ns - record.began_ns) / 1e9
+        text = f"{duration(seconds)}, step {record.steps}"
+        if record.usual_ms is not None and record.best_ms is not None and seconds > 0:
+            text += f", {milliseconds(record.usual_ms)} ms"
+            text += f", goodput {percent(record.steps * record.best_ms / 1e3 / seconds)}"
+        if record.growth:
+            text += f", growing by {milliseconds(record.growth[0].ms_per_1000_steps)} ms per 1000 steps"
+        self._progress.live(text)

@@ -1,0 +1,163 @@
+"""The account of a whole job: watch.json, and the record that it is made of.
+
+In: JSON. Out: frozen structs. The process of the script rewrites its `JobRecord` once a second, so that a
+job that is killed leaves one; the process that started the script makes the `Watch` of it when the script has
+ended.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .run import SourceSite
+
+__all__ = [
+    "GARBAGE",
+    "PARTS",
+    "RECORD_FILE",
+    "STEPS_FILE",
+    "WATCH_FILE",
+    "WATCH_SCHEMA",
+    "AccountLine",
+    "Change",
+    "Growth",
+    "JobRecord",
+    "PartTime",
+    "SiteSeconds",
+    "Watch",
+]
+
+WATCH_SCHEMA = 1
+WATCH_FILE = "watch.json"
+RECORD_FILE = "watch-record.json"
+STEPS_FILE = "watch-steps.jsonl"
+"""One JSON list per stretch of usual steps: its first step, how many, and the ms of one; only appended to."""
+
+GARBAGE = "garbage collections"
+PARTS = (
+    "interpreter and imports",
+    "set-up",
+    "first steps",
+    "training steps",
+    "epoch starts",
+    "validation",
+    "checkpoints",
+    "between steps",
+    "recompilations",
+    GARBAGE,
+    "pauses",
+    "after the last step",
+    "bottleneck",
+    "exit",
+    "unexplained",
+)
+"""Every part of a job, in the order in which a report shows them.
+
+first steps: what the first ten steps took beyond usual ones. between steps: what some steps do beside
+training, as at intervals of logging. bottleneck: looks at what grows.
+"""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every stored struct; unknown fields are ignored on reading."""
+
+
+class SiteSeconds(_Record, frozen=True, kw_only=True):
+    """A line of the user's program, and the seconds for which samples saw it."""
+
+    site: SourceSite
+    s: float
+
+
+class PartTime(_Record, frozen=True, kw_only=True):
+    """One part of the job so far."""
+
+    s: float
+    count: int
+    """How often it came; for most parts the number of steps that it lay in."""
+    places: list[SiteSeconds] = []
+    """The most frequent first."""
+
+
+class Growth(_Record, frozen=True, kw_only=True):
+    """Steps that become slower, and what grows beside them."""
+
+    what: str
+    """The name behind which something grows, like `self.outputs`; "step" where nothing was found to grow."""
+    site: SourceSite | None = None
+    """The line that adds to it, as far as the source shows one."""
+    ms_per_1000_steps: float
+    low: float
+    """95 % interval of the ms."""
+    high: float
+    objects_per_step: float | None = None
+    """None where nothing was found to grow."""
+    kind: str = ""
+    """Of what grows: "tensors in list", "hooks", "autograd nodes", ..."""
+    step_ms: float
+    """The usual step when the growth was last measured."""
+    at_step: int
+    """Steps that had ended by then."""
+
+
+class Change(_Record, frozen=True, kw_only=True):
+    """A step from which on all steps are slower or faster."""
+
+    step: int
+    ratio: float
+    """The step after it over the step before it."""
+
+
+class JobRecord(_Record, frozen=True, kw_only=True):
+    """watch-record.json: what the process of the script knows of its job; times are perf_counter_ns()."""
+
+    began_ns: int
+    """The script begins here; the interpreter and our own imports lie before."""
+    at_ns: int
+    """The account reaches up to here."""
+    ended: bool = False
+    """The script has ended and this record is whole; False also while it runs."""
+    parts: dict[str, PartTime] = {}
+    steps: int = 0
+    usual_ms: float | None = None
+    """A usual step of late; None before there were some."""
+    best_ms: float | None = None
+    """A usual step in the fastest tenth of the job."""
+    growth: list[Growth] = []
+    changes: list[Change] = []
+    problem: str = ""
+    """Why the watching ended before the job did; empty for most."""
+
+
+class AccountLine(_Record, frozen=True, kw_only=True):
+    """One part of the job."""
+
+    part: str
+    s: float
+    share: float
+    count: int
+    ms_each: float | None
+    """None for parts that do not come one by one."""
+    site: SourceSite | None = None
+    places: list[SiteSeconds] = []
+
+
+class Watch(_Record, frozen=True, kw_only=True):
+    """watch.json: the account of a job; its lines add up to `wall_s`."""
+
+    schema: int = WATCH_SCHEMA
+    command: list[str]
+    cwd: str
+    outcome: str
+    """How the script ended, one sentence."""
+    exit_code: int
+    wall_s: float
+    account: list[AccountLine]
+    explained_share: float
+    goodput: float | None
+    """Share of the wall-clock in which training steps ran at their best speed; None without steps."""
+    steps: int
+    step_ms: float | None
+    growth: list[Growth]
+    changes: list[Change]
+    problem: str = ""

@@ -1,0 +1,120 @@
+"""What is said of a whole job.
+
+In: a `Watch`. Out: rows and sentences, without widths and colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...model.words import clean, duration, milliseconds, percent, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...model.watch import Change, Growth, Watch
+
+__all__ = ["PartRow", "growth_lines", "headline", "part_rows", "under_headline"]
+
+_SMALL = 0.005
+"""Parts of less than this share of the job are one line."""
+_FAR = 100_000
+"""The step to which a growth is continued, so that its size can be felt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRow:
+    """One part of the job."""
+
+    part: str
+    time: str
+    share: str
+    times: str
+    """How often, and how long each; empty for what comes once."""
+    where: str
+
+
+def headline(watch: Watch) -> str:
+    """Return the job in one sentence."""
+    if not watch.steps:
+        return f"{duration(watch.wall_s)}, and no training step was seen in this process"
+    steps = next((line for line in watch.account if line.part == "training steps"), None)
+    share = percent(steps.share) if steps is not None else "none"
+    return f"{duration(watch.wall_s)}, of which {share} in {watch.steps} training steps"
+
+
+def under_headline(watch: Watch) -> list[str]:
+    """Return what else there is to say of the whole."""
+    out = []
+    if watch.step_ms is not None:
+        out.append(f"a usual step: {milliseconds(watch.step_ms)} ms")
+    if watch.goodput is not None:
+        out.append(f"goodput {percent(watch.goodput)}: share of the time in steps at their best speed")
+    lines = ["; ".join(out)] if out else []
+    if watch.exit_code:
+        lines.append(clean(watch.outcome))
+    if watch.problem:
+        lines.append(f"The watching ended before the job did: {clean(watch.problem)}")
+    return lines
+
+
+def part_rows(watch: Watch) -> list[PartRow]:
+    """Return the parts, in the order of the job; small ones are added up at the end."""
+    root = f"{watch.cwd}/"
+    rows, small = [], []
+    for line in watch.account:
+        if line.share < _SMALL and line.part != "unexplained":
+            small.append(line)
+            continue
+        times = f"{line.count} × {milliseconds(line.ms_each)} ms" if line.ms_each is not None else ""
+        where = place(line.site, root=root) if line.site is not None else ""
+        rows.append(
+            PartRow(
+                part=line.part, time=duration(line.s), share=percent(line.share), times=times, where=where
+            )
+        )
+    if small:
+        names = ", ".join(line.part for line in small)
+        total = sum(line.s for line in small)
+        rows.append(
+            PartRow(
+                part=f"{len(small)} smaller",
+                time=duration(total),
+                share=percent(total / watch.wall_s),
+                times="",
+                where=names,
+            )
+        )
+    return rows
+
+
+def growth_lines(watch: Watch) -> Iterator[str]:
+    """Yield what is said of steps that grow and of changes of pace."""
+    for i, growth in enumerate(watch.growth):
+        yield _growth(growth, root=f"{watch.cwd}/", first=i == 0)
+    for change in watch.changes:
+        yield _change(change)
+
+
+def _growth(growth: Growth, *, root: str, first: bool) -> str:
+    named = ""
+    if growth.objects_per_step is not None:
+        at = f" ({place(growth.site, root=root)})" if growth.site is not None else ""
+        named = f"{clean(growth.what)}{at} gains {growth.objects_per_step:.3g} a step ({growth.kind})"
+    if not first:
+        return f"Beside it, {named}."
+    slope = growth.ms_per_1000_steps
+    later = 1 + slope * (_FAR - growth.at_step) / 1000 / growth.step_ms
+    text = (
+        f"The step grows by {milliseconds(slope)} ms per 1000 steps"
+        f" (95 %: {milliseconds(growth.low)} to {milliseconds(growth.high)})"
+    )
+    if growth.at_step < _FAR:
+        text += f"; at step {_FAR} it takes {later:.1f} times as long as at step {growth.at_step}"
+    return f"{text}. {named or 'Nothing was found that grows with it'}."
+
+
+def _change(change: Change) -> str:
+    kind = "slower" if change.ratio > 1 else "faster"
+    return f"From step {change.step} on or so, steps are {kind}: {change.ratio:.2f} times the time before."

@@ -1,0 +1,108 @@
+"""The account of a watched job, made when its script has ended in whatever way.
+
+In: the record that the script's process left, and when the process began and ended. Out: watch.json in the
+run folder. What no record covers is said to be unexplained: the last second of a process that was killed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..files import read_json
+from ..model.watch import (
+    PARTS,
+    RECORD_FILE,
+    WATCH_FILE,
+    AccountLine,
+    JobRecord,
+    PartTime,
+    Watch,
+)
+from .layout import first_run
+from .store import write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .run_script import RunFolder
+
+__all__ = ["account_of"]
+
+_START, _EXIT, _UNKNOWN = "interpreter and imports", "exit", "unexplained"
+_NOT_ONE_BY_ONE = (
+    "interpreter and imports",
+    "set-up",
+    "first steps",
+    "after the last step",
+    "exit",
+    _UNKNOWN,
+)
+
+
+def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
+    """Return the account of a job, and write it into its run folder.
+
+    Args:
+        run: how it was run.
+        folder: the run folder.
+        exit_code: of the command.
+
+    Raises:
+        InputError: the process left no record.
+    """
+    record = read_json(folder / RECORD_FILE, JobRecord)
+    ended = run.ended
+    wall_ns = round(ended.seconds * 1e9)
+    seconds = {part: time.s for part, time in record.parts.items()}
+    before_s = (record.began_ns - ended.began_ns) / 1e9
+    after_s = (ended.began_ns + wall_ns - record.at_ns) / 1e9
+    seconds[_START] = seconds.get(_START, 0.0) + before_s
+    last = _EXIT if record.ended else _UNKNOWN
+    seconds[last] = seconds.get(last, 0.0) + after_s
+    wall_s = wall_ns / 1e9
+    # Steps that were handed over and not yet divided when the process was killed.
+    seconds[_UNKNOWN] = seconds.get(_UNKNOWN, 0.0) + wall_s - sum(seconds.values())
+    account = [
+        _line(part, seconds[part], wall_s, record.parts.get(part, PartTime(s=0.0, count=1)))
+        for part in PARTS
+        if seconds.get(part, 0.0) > 0
+    ]
+    described = first_run(folder)
+    watch = Watch(
+        command=[] if described is None else described.command,
+        cwd="" if described is None else described.cwd,
+        outcome=run.failure if exit_code else "the script ended by itself.",
+        exit_code=exit_code,
+        wall_s=round(wall_s, 6),
+        account=account,
+        explained_share=round(1 - max(0.0, seconds[_UNKNOWN]) / wall_s, 6),
+        goodput=_goodput(record, wall_s),
+        steps=record.steps,
+        step_ms=record.usual_ms,
+        growth=record.growth,
+        changes=record.changes,
+        problem=record.problem,
+    )
+    write_atomically(folder / WATCH_FILE, msgspec.json.format(msgspec.json.encode(watch)))
+    return watch
+
+
+def _line(part: str, seconds: float, wall_s: float, time: PartTime) -> AccountLine:
+    each = None if part in _NOT_ONE_BY_ONE or not time.count else round(seconds * 1e3 / time.count, 4)
+    return AccountLine(
+        part=part,
+        s=round(seconds, 6),
+        share=round(seconds / wall_s, 6),
+        count=time.count,
+        ms_each=each,
+        site=time.places[0].site if time.places else None,
+        places=time.places,
+    )
+
+
+def _goodput(record: JobRecord, wall_s: float) -> float | None:
+    if record.best_ms is None:
+        return None
+    return round(min(1.0, record.steps * record.best_ms / 1e3 / wall_s), 4)

@@ -1,0 +1,304 @@
+"""`bottleneck watch`: the account of a job beside clocks in the script itself, and what grows.
+
+The scripts carry clocks of their own, by hand, around what an account is to find: one run is measured twice.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import textwrap
+from pathlib import Path
+
+import jsonschema
+import pytest
+from e2e.running import PYTHON, Result, harness, plain, run
+
+from torch_bottleneck.model.documents import load_watch
+from torch_bottleneck.model.schema import watch_schema
+from torch_bottleneck.model.watch import Watch
+
+CLOCK = """
+import contextlib, json, time
+SPENT = {}
+@contextlib.contextmanager
+def clock(part):
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        SPENT[part] = SPENT.get(part, 0.0) + time.perf_counter() - began
+def write():
+    with open("clock.json", "w") as file:
+        json.dump(SPENT, file)
+"""
+
+EPOCHS = """
+import time
+from clock import clock, write
+import torch
+import torch._dynamo
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 160
+    def __getitem__(self, i):
+        return torch.randn(64), torch.tensor(float(i % 2))
+
+def validate(model, loader):
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            total += float((model(x).squeeze(1) - y).square().mean())
+            time.sleep(0.01)
+    return total
+
+def main():
+    with clock("set-up"):
+        torch.set_num_threads(1)
+        time.sleep(0.6)
+        model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)], torch.nn.Linear(64, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        training, held_out = DataLoader(Data(), batch_size=4), DataLoader(Data(), batch_size=8)
+    for epoch in range(6):
+        batches = iter(training)
+        for i in range(40):
+            with clock("training steps"):
+                x, y = next(batches)
+                loss = (model(x).squeeze(1) - y).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                time.sleep(0.015)
+                optimizer.step()
+            if i % 20 == 10:
+                with clock("between steps"):
+                    time.sleep(0.15)  # logging
+        with clock("validation"):
+            validate(model, held_out)
+        with clock("checkpoints"):
+            torch.save({"model": model.state_dict(), "more": torch.zeros(4_000_000)}, "model.pt")
+    with clock("after the last step"):
+        time.sleep(0.4)
+    write()
+
+main()
+"""
+
+GROWING = """
+import torch
+torch.set_num_threads(1)
+
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(16, 16)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.seen = 0
+        self.outputs = []
+
+    def step(self, x):
+        loss = self.model(x).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.seen += 1
+        self.outputs.append(loss.detach())
+        return sum(float(torch.stack(self.outputs).mean()) for _ in range(3))
+
+trainer = Trainer()
+for _ in range(2200):
+    trainer.step(torch.randn(8, 16))
+"""
+
+KILLED = """
+import os, signal, time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(400):
+    loss = model(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    time.sleep(0.01)
+    optimizer.step()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+SAME = """
+import gc, hashlib, os, sys, threading
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(3)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.3), torch.nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8, shuffle=True, num_workers=1)
+for epoch in range(4):
+    for (x,) in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(float(loss).hex())
+    with torch.no_grad():
+        print(float(model(x).sum()).hex())
+    torch.save(model.state_dict(), f=f"model-{epoch}.pt")
+print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
+print(sys.argv, __name__, os.getcwd(), threading.active_count(), gc.isenabled(), sys.getswitchinterval())
+print(torch.save.__name__, file=sys.stderr)
+if (child := os.fork()) == 0:
+    print("child", float(model(torch.ones(1, 8)).isfinite()), flush=True)
+    os._exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+{end}
+"""
+
+pytestmark = pytest.mark.usefixtures("new_interpreters")
+
+
+def watch(cwd: Path, *words: str, **extra: str) -> tuple[Result, Watch]:
+    """`bottleneck watch --out run WORDS...`."""
+    done = run([PYTHON, "-m", "torch_bottleneck", "watch", "--out", "run", *words], cwd, **extra)
+    watched = load_watch(cwd / "run")
+    jsonschema.validate(json.loads((cwd / "run/watch.json").read_text()), watch_schema())
+    assert sum(line.s for line in watched.account) == pytest.approx(watched.wall_s, rel=0.01)
+    return done, watched
+
+
+def write(path: Path, source: str) -> None:
+    path.write_text(textwrap.dedent(source))
+
+
+def test_the_account_agrees_with_clocks_in_the_script(tmp_path: Path) -> None:
+    write(tmp_path / "clock.py", CLOCK)
+    write(tmp_path / "train.py", EPOCHS)
+    done, watched = watch(tmp_path, "train.py")
+    assert done.code == 0, done.err
+    assert watched.explained_share >= 0.97
+    assert watched.steps == 240
+    spent = json.loads((tmp_path / "clock.json").read_text())
+    parts = {line.part: line for line in watched.account}
+    seconds = {part: line.s for part, line in parts.items()}
+    # By hand the first steps, the starts of epochs and collections lie within the steps.
+    for part in ("first steps", "epoch starts", "garbage collections"):
+        seconds["training steps"] += seconds.get(part, 0.0)
+    apart = {part: abs(seconds.get(part, 0.0) - by_hand) for part, by_hand in spent.items()}
+    assert sum(apart.values()) <= 0.03 * watched.wall_s, apart
+    within = {part: 0.25 * by_hand + 0.01 * watched.wall_s for part, by_hand in spent.items()}
+    assert all(apart[part] <= within[part] for part in spent), (apart, spent)
+    assert parts["validation"].count == parts["checkpoints"].count == 6
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    for part, words in (("checkpoints", "torch.save"), ("between steps", "# logging")):
+        site = parts[part].site
+        assert site is not None and words in lines[site.line - 1], part
+    assert parts["validation"].site is not None and parts["validation"].site.function == "validate"
+    assert not watched.growth
+    assert "Where the job goes" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_the_run_folder_is_one_that_the_other_commands_take(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", KILLED.replace("os.kill", "# "))
+    _, watched = watch(tmp_path, "train.py")
+
+    def command(*words: str) -> Result:
+        return run([PYTHON, "-m", "torch_bottleneck", *words], tmp_path)
+
+    again = command("report", "run")
+    assert again.code == 0
+    assert "Where the job goes" in again.out
+    assert json.loads(command("report", "run", "--format", "json").out)["wall_s"] == watched.wall_s
+    refused = command("report", "run", "--format", "html")
+    assert refused.code == 2
+    assert "text and json" in refused.err
+    analyzed = command("analyze", "run")
+    assert analyzed.code == 3
+    assert "`watch` attaches no profiler" in analyzed.out
+    assert "timed without the profiler" in analyzed.out
+    assert "This run was watched" in analyzed.out
+    compared = command("compare", "run", "run")
+    assert compared.code in (0, 3), compared.err
+
+
+def test_what_grows_beside_the_step_is_named_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", GROWING)
+    done, watched = watch(tmp_path, "train.py")
+    assert done.code == 0, done.err
+    assert watched.growth, (tmp_path / "run/watch-steps.jsonl").read_text()
+    first = watched.growth[0]
+    assert first.what in ("self.outputs", "trainer.outputs")
+    assert first.kind == "tensors in list"
+    assert first.objects_per_step == pytest.approx(1.0, abs=0.1)
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    assert first.site is not None and "self.outputs.append" in lines[first.site.line - 1]
+    assert 0 < first.low < first.ms_per_1000_steps < first.high
+    assert "The step grows by" in done.out
+
+
+def test_a_killed_job_leaves_everything_up_to_its_last_seconds(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", KILLED)
+    done, watched = watch(tmp_path, "train.py")
+    assert done.code == 128 + signal.SIGKILL
+    assert "SIGKILL" in done.err
+    assert watched.exit_code == done.code
+    assert watched.step_ms is not None
+    lost_s = (400 - watched.steps) * watched.step_ms / 1e3
+    assert watched.steps < 400
+    assert lost_s < 3.0
+    seconds = {line.part: line.s for line in watched.account}
+    assert seconds["unexplained"] < lost_s + 3.0
+    assert seconds["training steps"] == pytest.approx(watched.steps * watched.step_ms / 1e3, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("sys.exit(7)", 7), ("raise ValueError('too bad')", 1)],
+    ids=["ends", "exits", "raises"],
+)
+def test_a_watched_script_does_what_it_does_by_itself(tmp_path: Path, end: str, code: int) -> None:
+    results, files = [], []
+    for name in ("plain", "watched"):
+        folder = tmp_path / name
+        folder.mkdir()
+        write(folder / "train.py", SAME.replace("{end}", end))
+        if name == "plain":
+            done = plain(folder, "train.py", "--lr", "1")
+        else:
+            done = harness(folder, tmp_path / "out", "train.py", "--lr", "1", watch=True)
+        results.append((done.code, *(text.replace(str(folder), "FOLDER") for text in (done.out, done.err))))
+        files.append({path.name: path.read_bytes() for path in folder.glob("*.pt")})
+    assert results[0][0] == code
+    assert results[0] == results[1]
+    assert len(files[0]) == 4
+    assert files[0] == files[1]
+
+
+def test_a_module_and_a_script_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    write(
+        tmp_path / "package/train.py", "import sys, time; time.sleep(1.5); print(sys.argv[1:]); sys.exit(4)"
+    )
+    done, watched = watch(tmp_path, "-m", "package.train", "--lr", "1")
+    assert done.code == 4
+    assert done.out.startswith("['--lr', '1']\n")
+    assert "no training step was seen" in done.out
+    assert watched.steps == 0 and watched.goodput is None
+    assert watched.explained_share >= 0.97
+    seconds = {line.part: line.s for line in watched.account}
+    assert seconds["set-up"] >= 1.4
+
+
+def test_a_stopped_process_is_told_as_a_pause(tmp_path: Path) -> None:
+    stop = """
+    if step == 200:
+        import subprocess
+        me = os.getpid()
+        subprocess.Popen(f"sleep 0.2; kill -STOP {me}; sleep 3; kill -CONT {me}", shell=True)
+"""
+    source = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "")
+    write(tmp_path / "train.py", source.replace("    loss = model", f"{stop}    loss = model"))
+    done, watched = watch(tmp_path, "train.py")
+    assert done.code == 0, done.err
+    seconds = {line.part: line.s for line in watched.account}
+    assert 2.5 <= seconds["pauses"] <= 3.5, seconds
