@@ -19,7 +19,7 @@ from ..events.replacing import Replacements
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LossBook", "read_losses"]
+__all__ = ["LossBook", "copy_of_loss", "read_losses"]
 
 _is_compiling = torch.compiler.is_compiling
 MAX_LOSSES = 20_000
@@ -75,11 +75,12 @@ class LossBook:
         return _engine_run_backward
 
     def _note(self, outputs: Any) -> None:
-        first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-        if first.numel() != 1 or len(self._losses) >= MAX_LOSSES or torch_private.in_backward():
+        if len(self._losses) >= MAX_LOSSES or torch_private.in_backward():
             return
-        self._losses.append(first.detach().clone())
-        self._steps.append(self._step())
+        loss = copy_of_loss(outputs)
+        if loss is not None:
+            self._losses.append(loss)
+            self._steps.append(self._step())
 
     def _make_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,6 +122,12 @@ class LossBook:
     def norms(self) -> list[float | None]:
         """Return the gradient norms before the timed steps. Waits for the device."""
         return [] if self._scaled else read_losses(self._norms)
+
+
+def copy_of_loss(outputs: Any) -> Any:
+    """Return a copy of the loss that is given to a backward, on its device; None where it is no loss."""
+    first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+    return first.detach().clone() if torch.is_tensor(first) and first.numel() == 1 else None
 
 
 def read_losses(values: list[Any]) -> list[float | None]:

@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from ...clocks import monotonic, perf_counter
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.verify import TriedFix, TriedFixes
 from ...runs.asking import TRIALS
 from ...runs.store import reason_of
@@ -24,7 +25,7 @@ from .. import torch_private
 from ..events.table import BACKWARD, FETCH, FORWARD, SCALER
 from ..lines.sites import site_of_error
 from .batches import BatchTape
-from .losses import read_losses
+from .losses import copy_of_loss, read_losses
 from .patches import PATCHES
 from .patches.base import NotSwitchable, Program
 from .state import KeptState
@@ -48,8 +49,6 @@ LONGEST_BLOCK_SECONDS = 3 * BLOCK_SECONDS
 BLOCK_STEPS = (2, 60)
 """Fewest and most steps of a block."""
 LEAST_PAIRS, MOST_PAIRS = 3, 12
-THRESHOLD = 0.02
-"""Share of the step below which a difference counts as none; that of `verify`."""
 SPOILED = 3
 """Blocks of one trial that are repeated because of a validation or a compilation in them."""
 
@@ -216,18 +215,22 @@ class TrialWindow:
             return
         self._tape.record()
         first = yield from self._with_losses()
+        self._put_back()
         again = yield from self._again()
-        self._kept.put_back()
+        self._put_back()
         torch_private.skip_random_numbers()
-        otherwise = yield from self._again(put_back=False)
+        otherwise = yield from self._again()
+        self._put_back()
         self._reference = (first, again, otherwise)
         self._no_losses = self._tape.problem or ("" if first else "no loss was seen")
-        self._kept.put_back()
 
-    def _again(self, *, put_back: bool = True) -> Steps:
-        """Run the first steps once more, with their batches; return their losses."""
-        if put_back and self._kept is not None:
+    def _put_back(self) -> None:
+        """Have the training where the window began, if its state could be kept."""
+        if self._kept is not None:
             self._kept.put_back()
+
+    def _again(self) -> Steps:
+        """Run the first steps once more, with their batches; return their losses."""
         self._tape.replay()
         losses = yield from self._with_losses()
         self._tape.stop()
@@ -274,37 +277,57 @@ class TrialWindow:
             self._close_patches()
         self._tape.stop()
         self._losses = None
-        if self._kept is not None:
-            self._kept.put_back()
-        self._rows[-1] = _with_seconds(row, monotonic() - began)
+        self._put_back()
+        self._rows[-1] = msgspec.structs.replace(row, seconds=monotonic() - began)
         self._write()
 
     def _measure(self, wishes: tuple[TryWish, ...], *, until: float) -> Steps:
-        program, patches = self._program(), self._patches
+        program = self._program()
         yield from self._foresee_all(program)
         losses: list[float | None] = []
         losses_without: list[float | None] = []
         compared = not self._no_losses and not any(w.moves_samples for w in wishes)
         if compared:
             losses_without = yield from self._again()
-            if self._kept is not None:
-                self._kept.put_back()
+            self._put_back()
         self._switch_on(program)
         if compared:
-            losses = yield from self._again(put_back=False)
+            losses = yield from self._again()
         # While the first steps were repeated, workers have filled their queue.
         yield from self._settle(max(self._settle_steps(program), self._queued()))
+        evidence = self._evidence()
+        steps = self._block_steps()
+        without, with_it = yield from self._turns(program, steps=steps, until=until)
+        return TriedFix(
+            fix=wishes[0].wish.fix,
+            beside=wishes[1].wish.fix if len(wishes) > 1 else "",
+            state="measured",
+            without_ms=without,
+            with_ms=with_it,
+            steps=steps,
+            losses=losses,
+            losses_without=losses_without,
+            evidence=evidence,
+        )
+
+    def _evidence(self) -> str:
+        """Return what the patches have changed; refuse one that has changed nothing."""
         evidence = []
-        for patch in patches:
+        for patch in self._patches:
             applied = patch.check()
             if applied.state != "applied":
                 raise NotSwitchable(applied.reason or "it changed nothing here")
             evidence.append(applied.evidence)
-        steps = self._block_steps()
+        return "; ".join(evidence)
+
+    def _turns(self, program: Program, *, steps: int, until: float) -> Steps:
+        """Time blocks in turns until they decide; return the step times without and with the fix.
+
+        On, off, off, on, on, ...: drift cancels within two pairs, and half of the switches are saved.
+        """
         without: list[float] = []
         with_it: list[float] = []
         spoiled = 0
-        # On, off, off, on, on, ...: drift cancels within two pairs, and half of the switches are saved.
         while True:
             times = {}
             for on in (self._on, not self._on):
@@ -319,21 +342,8 @@ class TrialWindow:
                 times[on] = seconds * 1e3
             without.append(times[False])
             with_it.append(times[True])
-            if len(without) >= MOST_PAIRS or self._is_decided(without, with_it):
-                break
-            if monotonic() > until:
-                break
-        return TriedFix(
-            fix=wishes[0].wish.fix,
-            beside=wishes[1].wish.fix if len(wishes) > 1 else "",
-            state="measured",
-            without_ms=without,
-            with_ms=with_it,
-            steps=steps,
-            losses=losses,
-            losses_without=losses_without,
-            evidence="; ".join(evidence),
-        )
+            if len(without) >= MOST_PAIRS or self._is_decided(without, with_it) or monotonic() > until:
+                return without, with_it
 
     def _foresee_all(self, program: Program) -> Steps:
         """Refuse what cannot be switched, or shows in a few steps that it is not worth it."""
@@ -344,6 +354,7 @@ class TrialWindow:
                 )
             if len(self._patches) == 1 and patch.foresees:
                 yield from self._foresee(patch, program)
+                self._put_back()
 
     def _foresee(self, patch: Patch, program: Program) -> Steps:
         """Make a few steps that show whether it is worth switching on at all."""
@@ -379,7 +390,7 @@ class TrialWindow:
 
     def _is_decided(self, without: list[float], with_it: list[float]) -> bool:
         ratio = ratio_in_turns(without, with_it, [*(row.without_ms for row in self._rows), without])
-        return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "undecided"
+        return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE) != "undecided"
 
     # -- the patch -----------------------------------------------------------------------------
 
@@ -435,9 +446,8 @@ class TrialWindow:
             self._scaler = args[0]
 
     def _note_loss(self, outputs: Any) -> None:
-        first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-        if self._losses is not None and torch.is_tensor(first) and first.numel() == 1:
-            self._losses.append(first.detach().clone())
+        if self._losses is not None and (loss := copy_of_loss(outputs)) is not None:
+            self._losses.append(loss)
 
     # -- time and files ------------------------------------------------------------------------
 
@@ -467,14 +477,10 @@ def _synchronise() -> None:
 
 def _ratio_if_faster(row: TriedFix, rows: list[TriedFix]) -> float | None:
     ratio = ratio_in_turns(row.without_ms, row.with_ms, [r.without_ms for r in rows])
-    if ratio is None or decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=THRESHOLD) != "faster":
+    if ratio is None or decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE) != "faster":
         return None
     return ratio.ratio
 
 
 def _row(fix: str, state: Any, *, reason: str = "", beside: str = "") -> TriedFix:
     return TriedFix(fix=fix, state=state, reason=reason, beside=beside)
-
-
-def _with_seconds(row: TriedFix, seconds: float) -> TriedFix:
-    return msgspec.structs.replace(row, seconds=seconds)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import Overhead, Stretch, Window
 from ...stats import mean_interval
 from ...timeline.steps.clock import step_times
@@ -29,9 +30,6 @@ __all__ = ["WindowBook"]
 
 StretchName = Literal["baseline", "between", "after"]
 WindowName = Literal["warm-up", "baseline", "trace", "between", "memory", "after"]
-
-NEGLIGIBLE = 0.02
-"""Later steps that are slower by less than this agree with those before."""
 
 
 class WindowBook:
@@ -170,7 +168,7 @@ def _slower(before: list[float], after: list[float]) -> bool:
     if first is None or second is None:
         return False
     noise = math.hypot(first[1] - first[0], second[1] - second[0]) / 2
-    return fmean(after) - fmean(before) > max(noise, NEGLIGIBLE * fmean(before))
+    return fmean(after) - fmean(before) > max(noise, NEGLIGIBLE_SHARE * fmean(before))
 
 
 def _joined(first: Window, second: Window) -> Window:

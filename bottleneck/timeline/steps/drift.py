@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.doubt import Doubt, DoubtCode
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.words import ms, percent
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_drift"]
 
-_NEGLIGIBLE = 0.02
-"""A difference below this share of the step changes no figure that is shown."""
 _WHERE = {"between": "after the trace", "after": "after the captures"}
 
 
@@ -62,4 +61,4 @@ def _differ(before: TypicalStep, after: TypicalStep) -> bool:
     if before.interval_ms is None or after.interval_ms is None:
         return False
     noise = math.hypot(*((high - low) / 2 for low, high in (before.interval_ms, after.interval_ms)))
-    return abs(after.mean_ms - before.mean_ms) > max(noise, _NEGLIGIBLE * before.mean_ms)
+    return abs(after.mean_ms - before.mean_ms) > max(noise, NEGLIGIBLE_SHARE * before.mean_ms)
