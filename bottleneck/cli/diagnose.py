@@ -17,7 +17,7 @@ from ..model.codes import BottleneckClass
 from ..model.words import shown
 from ..runs.plan import Plan
 from .console import say
-from .diagnose_options import diagnose_options
+from .diagnose_options import TRIAL_SECONDS, diagnose_options
 from .group import SCRIPT_WORDS
 from .script_command import ScriptCommand
 
@@ -44,6 +44,8 @@ def command(
     script: tuple[str, ...],
     out: Path | None,
     no_memory: bool,
+    run_to_end: bool,
+    trial_seconds: float | None,
     format_: str,
     **options: Any,
 ) -> None:
@@ -68,7 +70,17 @@ def command(
 
     target = find_target(module, script, verb="diagnose")
     arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
-    plan = Plan(script=target.script, module=module, args=arguments, memory=not no_memory, **options)
+    if trial_seconds is None:
+        trial_seconds = 0.0 if run_to_end else TRIAL_SECONDS
+    plan = Plan(
+        script=target.script,
+        module=module,
+        args=arguments,
+        memory=not no_memory,
+        run_to_end=run_to_end,
+        trial_seconds=trial_seconds,
+        **options,
+    )
     place = choose_place(out, plan)
     run = run_script(plan, place=place, say=say, attend=partial(_answer, place.working, plan.trial_seconds))
     ctx.exit(_conclude(run, plan, format_=format_))

@@ -12,7 +12,10 @@ import click
 from ..runs.plan import Plan
 from .options import FiniteRange, format_option, module_option, quiet_option, together, verbose_option
 
-__all__ = ["diagnose_options"]
+__all__ = ["TRIAL_SECONDS", "diagnose_options"]
+
+TRIAL_SECONDS = 45.0
+"""For trials where the script is stopped afterwards; one that goes on is left alone unless asked."""
 
 diagnose_options = together(
     module_option,
@@ -52,11 +55,11 @@ diagnose_options = together(
     click.option(
         "--trial-seconds",
         type=FiniteRange(min=0),
-        default=45.0,
-        show_default=True,
         envvar="BOTTLENECK_TRIAL_SECONDS",
         show_envvar=True,
-        help="Time for trying suggested fixes in the running script, after the capture; 0: none.",
+        help="Time for trying suggested fixes in the running script, after the capture; 0: none. "
+        f"Default: {TRIAL_SECONDS:.0f}; 0 with --run-to-end. Given there, fixes are tried in a copy of the "
+        "process, on the CPU only, for which the script waits.",
     ),
     format_option,
     verbose_option,

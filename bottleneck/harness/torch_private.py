@@ -33,6 +33,7 @@ __all__ = [
     "cache_emptiers",
     "checkpoint_ways",
     "compile_in_place",
+    "compile_in_this_process",
     "compiled_call",
     "cudagraphs_recorded",
     "default_store",
@@ -57,6 +58,7 @@ __all__ = [
     "recompile_limit",
     "record_function",
     "record_in_this_thread",
+    "serves_another_process",
     "set_allocator_settings",
     "set_compiled_call",
     "set_recompile_limit",
@@ -126,6 +128,19 @@ def begin_pass(loader: Any, worker_loop: Callable[..., None] | None) -> Any:
         return _PLAIN_ITER(loader)
     finally:
         workers._worker_loop = replaced  # type: ignore[union-attr]
+
+
+def serves_another_process(iterator: Any) -> bool:
+    """Return whether the workers of a loader's iterator were started by another process than this one."""
+    workers = getattr(iterator, "_workers", None)
+    return any(getattr(worker, "_parent_pid", None) != os.getpid() for worker in workers or ())
+
+
+def without_pass(loader: Any) -> Any:
+    """Return a loader that has forgotten the pass that it keeps for its workers' sake."""
+    if getattr(loader, "_iterator", None) is not None:
+        loader._iterator = None
+    return loader
 
 
 def next_batch(iterator: Any) -> Any:
@@ -567,6 +582,14 @@ def cudagraphs_recorded() -> int | None:
         return sum(int(next(manager.graph_counter)) for manager in managers if manager is not None)
     except (AttributeError, TypeError):
         return None
+
+
+def compile_in_this_process() -> None:
+    """Have inductor compile here from now on: the processes that it has started serve another one."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = 1  # type: ignore[attr-defined]
 
 
 def end_compile_workers() -> None:

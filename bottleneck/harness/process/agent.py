@@ -450,6 +450,10 @@ class Agent:
             self._probe()
         self._facts.write_summary(self._tracker, self.capture)
         if self._plan.run_to_end:
+            if self.trying.why_not is None:
+                self._write_ending()
+                if self._begin_trials():
+                    return
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would
             # make the script recompile. Closed they cost a microsecond a step until its end.
             self.buffer.close()
@@ -459,14 +463,17 @@ class Agent:
                 self._write_ending()
                 self._whole = True
                 self._failures.detach()
-                if self.trying.begin(
-                    optimizers=self._learned.optimizers.living,
-                    loader_of=self._loader_watch.loader_of,
-                    queued=lambda: self._horizon.queued,
-                    step_ms=self.capture.step_ms,
-                ):
+                if self._begin_trials():
                     return
             self._stopper.request()
+
+    def _begin_trials(self) -> bool:
+        return self.trying.begin(
+            optimizers=self._learned.optimizers.living,
+            loader_of=self._loader_watch.loader_of,
+            queued=lambda: self._horizon.queued,
+            step_ms=self.capture.step_ms,
+        )
 
     def _cut_trial(self, now: int) -> None:
         """A step of the trial window has ended."""

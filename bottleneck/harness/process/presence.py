@@ -11,13 +11,15 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from .agent import Agent
 
-__all__ = ["active", "register", "unregister"]
+__all__ = ["active", "kept_in_forks", "register", "unregister"]
 
 _watching: list[weakref.ref[Agent]] = []
+_kept = False
+"""A fork takes the agent along."""
 
 
 def active() -> Agent | None:
@@ -37,6 +39,17 @@ def unregister(agent: Agent) -> None:
     _watching[:] = [watching for watching in _watching if watching() not in (None, agent)]
 
 
+@contextlib.contextmanager
+def kept_in_forks() -> Iterator[None]:
+    """Fork in here: the agent watches the copy as well."""
+    global _kept  # noqa: PLW0603 - what is registered for forks cannot be taken back
+    _kept = True
+    try:
+        yield
+    finally:
+        _kept = False
+
+
 def _in_child(agent: weakref.ref[Agent]) -> Callable[[], None]:
     """Return what a forked child does with its parent's agent; a weak one, as it cannot be removed."""
 
@@ -44,7 +57,7 @@ def _in_child(agent: weakref.ref[Agent]) -> Callable[[], None]:
         watching = agent()
         # An error here would be printed to the child's stderr.
         with contextlib.suppress(Exception):
-            if watching is not None:
+            if watching is not None and not _kept:
                 watching.forked()
 
     return forked

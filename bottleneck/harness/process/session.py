@@ -154,6 +154,8 @@ class Session:
         Args:
             error: what left the script, if anything did; a stop of ours is not an error.
         """
+        if self.agent is not None:
+            self.agent.trying.leave_copy()
         if self._closed or os.getpid() != self.pid:
             return
         self._closed = True

@@ -1,26 +1,38 @@
-"""Between the end of the capture and the stop: asks what to try, and opens the trial window.
+"""After the capture: asks what to try, and opens the trial window.
 
 In: a capture that is complete and on disk. Out: a window that each step drives, or none. What a trial does
-to the script (an error, a hang, an exit) costs nothing of what was captured.
+to the script (an error, a hang, an exit) costs nothing of what was captured. A script that is stopped
+afterwards is its own test bench; one that goes on to its end waits while a copy of its process is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from ...files import json_of
+from ...model.verify import TriedFix, TriedFixes
 from ...runs.asking import TRIALS, ask
-from ...runs.store import reason_of
+from ...runs.store import reason_of, write_atomically
 from .. import torch_private
+from .isolation import NotPrivateError, isolate, tell_of_effects
+from .private_copy import OwnPasses, make_copy, wait_for
+from .progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...model.verify import TrialRequest
     from ...runs.plan import Plan
     from ...runs.store import Store
     from ..events.buffer import EventBuffer
     from ..trials.window import TrialWindow
-    from .progress import Progress
     from .stopping import Stopper
 
 __all__ = ["Trying"]
@@ -29,6 +41,9 @@ ANSWER_SECONDS = 60.0
 """Longest wait for the analysis; a trace of the largest size that is captured takes some 4 s."""
 GRACE_SECONDS = 15.0
 """Beyond the time for trials: then one that hangs, or compiles on, is ended with the process."""
+FIRST_STEP_SECONDS = 20.0
+FIRST_STEP_STEPS = 20
+"""For the first step in a copy: so many seconds, or so many times what a step takes."""
 
 
 class Trying:
@@ -53,14 +68,16 @@ class Trying:
         self._buffer = buffer
         self._window: TrialWindow | None = None
         self._watchdog: threading.Timer | None = None
+        self._first_step: threading.Timer | None = None
+        """In a copy: ends it where the script waits for a thread that a fork does not take along."""
+        self._copy = 0
+        """Process number of the copy of the script's process; 0 where there is none."""
 
     @property
     def why_not(self) -> str | None:
         """Why there are no trials; None where there are to be some."""
         if self._plan.trial is not None or not self._plan.trial_seconds:
             return "not asked for"
-        if self._plan.run_to_end:
-            return "the script runs to its end, which trials would change"
         if torch_private.world()[1] > 1:
             return "several ranks would have to switch at the same step"
         return None
@@ -84,21 +101,24 @@ class Trying:
             Whether the window is open now.
         """
         self._store.artefact(TRIALS, "absent", reason="the script ended before anything was tried")
-        # Whatever the script saves from now on comes from a training with other parts in it.
-        self._stopper.prepare()
+        if not self._plan.run_to_end:
+            # Whatever the script saves from now on comes from a training with other parts in it.
+            self._stopper.prepare()
         self._progress.note("analysing, to see what to try")
         request = ask(self._store.working, seconds=ANSWER_SECONDS, unless=lambda: self._stopper.requested)
         if request is None or not request.wishes:
             why = "no answer came" if request is None else "no suggestion can be tried in a running process"
             self._store.artefact(TRIALS, "absent", reason=why)
             return False
+        if self._plan.run_to_end and not self._copied(request, loader_of=loader_of, step_ms=step_ms):
+            return False
         try:
             # With all the patches: only where something is tried.
             from ..trials.window import TrialWindow
 
             self._window = TrialWindow(
-                self._store,
                 request,
+                write=self._write,
                 optimizers=optimizers,
                 loader_of=loader_of,
                 queued=queued,
@@ -107,12 +127,80 @@ class Trying:
             )
         except Exception as error:
             self._store.artefact(TRIALS, "failed", reason=reason_of(error))
+            self.leave_copy()
             return False
         self._buffer.guard = self._window.guard
-        self._watchdog = threading.Timer(request.seconds + GRACE_SECONDS, self._give_up)
-        self._watchdog.daemon = True
-        self._watchdog.start()
+        self._watchdog = _timer(request.seconds + GRACE_SECONDS, self._give_up)
         return True
+
+    def _write(self, facts: TriedFixes) -> None:
+        try:
+            if self._copy:
+                write_atomically(self._store.working / f"{TRIALS}.json", msgspec.json.format(json_of(facts)))
+            else:
+                self._store.write_json(TRIALS, facts)
+        except Exception as error:
+            self._store.artefact(TRIALS, "failed", reason=reason_of(error))
+
+    # -- a script that runs to its end -----------------------------------------------------------
+
+    def _copied(self, request: TrialRequest, *, loader_of: Callable[[Any], Any], step_ms: float) -> bool:
+        """Fork; return True in the copy, and False in the script's process once the copy has ended."""
+        self._progress.note("trying fixes in a copy of the process, while the script waits")
+        try:
+            copy = make_copy()
+        except NotPrivateError as error:
+            self._write(_none_tried(request, str(error)))
+            return False
+        if copy:
+            self._wait_for(copy, seconds=request.seconds + 2 * GRACE_SECONDS)
+            return False
+        try:
+            self._be_private(loader_of, step_ms=step_ms)
+        except NotPrivateError as error:
+            self._write(_none_tried(request, str(error)))
+            os._exit(0)
+        except BaseException as error:
+            self._write(_none_tried(request, reason_of(error)))
+            os._exit(0)
+        return True
+
+    def _wait_for(self, copy: int, *, seconds: float) -> None:
+        why = wait_for(copy, seconds=seconds, unless=lambda: self._stopper.requested)
+        # What the copy has saved is of no training that anybody wants.
+        shutil.rmtree(self._store.working / "diverted", ignore_errors=True)
+        file = self._store.working / f"{TRIALS}.json"
+        if file.exists():
+            self._store.artefact(TRIALS, "ok", path=file)
+        else:
+            self._store.artefact(TRIALS, "failed", reason=f"the copy of the process ended {why}".rstrip())
+
+    def _be_private(self, loader_of: Callable[[Any], Any], *, step_ms: float) -> None:
+        """In the copy: let nothing of what happens from now on reach the script or its files."""
+        self._copy = os.getpid()
+        # Quiet, unless there is a place to speak: what the script has for it leads nowhere from now on.
+        self._progress, place = Progress(quiet=True), -1
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            place = os.dup(sys.__stderr__.fileno())  # type: ignore[union-attr]
+            self._progress = Progress(quiet=self._plan.quiet, stream=os.fdopen(place, "w"))
+        isolate(keep=place)
+        torch_private.compile_in_this_process()
+        self._stopper.prepare()
+        OwnPasses(loader_of).install()
+        tell_of_effects(self._would_show, allowed=self._store.working)
+        self._first_step = _timer(
+            max(FIRST_STEP_SECONDS, FIRST_STEP_STEPS * step_ms / 1e3),
+            lambda: self.end("the script does not go on in a copy of its process: its threads are not there"),
+        )
+
+    def _would_show(self, what: str) -> None:
+        self.end(f"with --run-to-end fixes are tried in a copy of the process, and there the script {what}")
+
+    def leave_copy(self) -> None:
+        """The script has ended: so does a copy of its process, without a trace. Elsewhere nothing happens."""
+        if self._copy == os.getpid():
+            self.end("the script ended")
+            os._exit(0)
 
     def _give_up(self) -> None:
         """A trial hangs or compiles on: what was measured is kept, and the process ended."""
@@ -124,6 +212,8 @@ class Trying:
         window = self._window
         if window is None:
             return True
+        if self._first_step is not None:
+            self._first_step.cancel()
         try:
             over = window.cut(odd=odd)
         except Exception as error:
@@ -137,7 +227,9 @@ class Trying:
     def raised(self, error: BaseException) -> None:
         """The script has ended with this while the window was open."""
         if self._window is not None:
-            self._window.fails(error)
+            if isinstance(error, Exception):
+                # Not for `sys.exit()`: that is how many a script ends.
+                self._window.fails(error)
             self.end(f"the script ended: {reason_of(error)}")
 
     def end(self, reason: str) -> None:
@@ -148,8 +240,25 @@ class Trying:
             self._watchdog.cancel()
         if window is None:
             return
-        window.end(reason, in_place=self._buffer.is_training_thread())
+        in_copy = self._copy == os.getpid()
+        window.end(reason, in_place=self._buffer.is_training_thread() and not in_copy)
+        if in_copy:
+            os._exit(0)
         torch_private.end_compile_workers()
+
+
+def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _none_tried(request: TrialRequest, reason: str) -> TriedFixes:
+    """Return that nothing was tried, and why."""
+    return TriedFixes(
+        rows=[TriedFix(fix=wish.wish.fix, state="not tried", reason=reason) for wish in request.wishes]
+    )
 
 
 _LATE = "it did not end in time (--trial-seconds)"

@@ -18,7 +18,6 @@ import torch
 from ...clocks import monotonic, perf_counter
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.verify import TriedFix, TriedFixes
-from ...runs.asking import TRIALS
 from ...runs.store import reason_of
 from ...stats.ratio_paired import decide_ratio, ratio_in_turns
 from .. import torch_private
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ...model.verify import TrialRequest, TryWish
-    from ...runs.store import Store
     from ..events.table import Event
     from .patches.base import Patch
 
@@ -66,9 +64,9 @@ class TrialWindow:
 
     def __init__(
         self,
-        store: Store,
         request: TrialRequest,
         *,
+        write: Callable[[TriedFixes], None],
         optimizers: Callable[[], list[Any]],
         loader_of: Callable[[Any], Any],
         queued: Callable[[], int],
@@ -78,8 +76,8 @@ class TrialWindow:
         """Begin at the end of a step.
 
         Args:
-            store: receives trials.json.
             request: what to try.
+            write: is given what is known so far, again and again; never raises.
             optimizers: returns those that live.
             loader_of: returns the DataLoader of an iterator, or None.
             queued: returns how many batches the training loader's workers hold ready.
@@ -88,8 +86,8 @@ class TrialWindow:
         """
         self.failing = ""
         """The error that the patch in force has caused in this step."""
-        self._store = store
         self._request = request
+        self._write_facts = write
         self._optimizers = optimizers
         self._loader_of = loader_of
         self._queued = queued
@@ -456,18 +454,16 @@ class TrialWindow:
 
     def _write(self) -> None:
         first, again, otherwise = self._reference
-        facts = TriedFixes(
-            rows=self._rows,
-            losses=first,
-            losses_again=again,
-            losses_otherwise=otherwise,
-            no_losses=self._no_losses,
-            seconds=monotonic() - self._began,
+        self._write_facts(
+            TriedFixes(
+                rows=self._rows,
+                losses=first,
+                losses_again=again,
+                losses_otherwise=otherwise,
+                no_losses=self._no_losses,
+                seconds=monotonic() - self._began,
+            )
         )
-        try:
-            self._store.write_json(TRIALS, facts)
-        except Exception as error:
-            self._store.artefact(TRIALS, "failed", reason=reason_of(error))
 
 
 def _synchronise() -> None:

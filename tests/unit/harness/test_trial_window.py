@@ -137,9 +137,10 @@ def run(
         fix = f"FX9{number:02d}"
         monkeypatch.setitem(PATCHES, fix, type(kind.__name__, (kind,), {"fix": ""}))
         wishes.append(TryWish(wish=Wish(fix=fix)))
+    store = Store(folder / "run")
     window = TrialWindow(
-        Store(folder / "run"),
         TrialRequest(wishes=tuple(wishes), seconds=seconds),
+        write=lambda facts: store.write_json("trials", facts),
         optimizers=lambda: [TRAINING.optimizer],
         loader_of=lambda iterator: None,
         queued=lambda: 0,
