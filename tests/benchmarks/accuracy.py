@@ -39,6 +39,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import tried_here
 import verify_table
 from recorded.cases import CASES
 
@@ -201,7 +202,7 @@ def report() -> str:
         "- That FX310 also speeds up batch norms on NCHW was added after it had been missed on "
         "example-transfer-bound; compile-batch-norms was not used for it.\n"
     )
-    return HEAD + "\n".join(lines) + summary + verify_table.section()
+    return HEAD + "\n".join(lines) + summary + verify_table.section() + tried_here.section()
 
 
 def main() -> None:

@@ -3,6 +3,9 @@
     python tests/benchmarks/tried_here.py run LIST --out RUNS [--devices 4] [--seconds 540] [--verify 1]
     python tests/benchmarks/tried_here.py table RUNS > reports/tried-here.md
 
+`section` is what `accuracy.py` puts into reports/accuracy.md: every pair of a prediction and a trial, of this
+report and of the recordings that hold a trials.json.
+
 LIST has a line per script: `name|folder|words after bottleneck diagnose`. Scripts of others are not part
 of this repository; the report says where each is from. With several devices the scripts are shared out among
 them, one at a time on each. The table is made from the run folders alone.
@@ -13,16 +16,59 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from torch_bottleneck.diagnose import diagnose_paths
+
 SETTLED = ("faster", "slower", "no-difference")
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "reports" / "tried-here.md"
+RECORDED = ROOT / "tests" / "recorded"
+ROW = re.compile(
+    r"^\| (?P<name>\S+) \| (?P<fix>FX\d+) \| (?P<bound>≤ )?(?P<predicted>[\d.]+)× "
+    r"\| (?P<measured>[\d.]+)×(?: \((?P<low>[\d.]+) to (?P<high>[\d.]+)\))?(?P<undecided>, undecided)?"
+)
+"""A row of the report with a prediction and a measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """What was predicted for a fix, and what its trial measured; all are speed-ups."""
+
+    name: str
+    fix: str
+    predicted: float
+    measured: float
+    low: float | None
+    high: float | None
+    bound: bool
+    decided: bool
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step, less one."""
+        return self.measured / self.predicted - 1
+
+    def is_one_of(self, recordings: set[str]) -> bool:
+        """Whether a recording is of this run."""
+        return any(name.startswith(f"trials-{self.name.replace('_', '-')}-") for name in recordings)
+
+    @property
+    def contradicts(self) -> bool:
+        """The trial rules the prediction out: its interval is past it. A bound need not be reached."""
+        if self.low is None or self.high is None:
+            return False
+        return self.low > self.predicted or (not self.bound and self.high < self.predicted)
 
 
 def run(listed: Path, out: Path, *, devices: int, seconds: float, trials: float, verified: int) -> None:
@@ -173,6 +219,88 @@ def table(runs: Path) -> str:
             f"Predicted (bounds left out) against measured in the run: {len(errors)} fixes, median error "
             f"of the step {median(map(abs, errors)):.1%}."
         )
+    return "\n".join(lines) + "\n"
+
+
+def published(report: str) -> list[Pair]:
+    """Return the pairs of the report's tables."""
+    found = [match for line in report.splitlines() if (match := ROW.match(line))]
+    return [
+        Pair(
+            name=m["name"],
+            fix=m["fix"],
+            predicted=float(m["predicted"]),
+            measured=float(m["measured"]),
+            low=float(m["low"]) if m["low"] else None,
+            high=float(m["high"]) if m["high"] else None,
+            bound=m["bound"] is not None,
+            decided=m["undecided"] is None,
+        )
+        for m in found
+    ]
+
+
+def recorded() -> list[Pair]:
+    """Return the pairs of recordings: predicted by the present version."""
+    pairs = []
+    for file in sorted(RECORDED.glob("*/trials.json")):
+        diagnosis = diagnose_paths([file.parent])
+        true_ms = diagnosis.step.true_ms
+        for suggestion in diagnosis.suggestions:
+            measured = suggestion.measured
+            if measured is None or measured.speedup is None or not suggestion.predicted_ms or not true_ms:
+                continue
+            pairs.append(
+                Pair(
+                    name=file.parent.name,
+                    fix=suggestion.fix,
+                    predicted=true_ms / suggestion.predicted_ms,
+                    measured=measured.speedup,
+                    low=measured.low,
+                    high=measured.high,
+                    bound=suggestion.bound,
+                    decided=measured.verdict in SETTLED,
+                )
+            )
+    return pairs
+
+
+def section() -> str:
+    """Return the part of reports/accuracy.md about trials."""
+    again = recorded()
+    anew = {pair.name for pair in again}
+    pairs = [*(p for p in published(REPORT.read_text("utf-8")) if not p.is_one_of(anew)), *again]
+    decided = [pair for pair in pairs if pair.decided]
+    exact, bounds = ([p for p in decided if p.bound is bound] for bound in (False, True))
+    by_fix: dict[str, list[Pair]] = defaultdict(list)
+    for pair in decided:
+        by_fix[pair.fix].append(pair)
+    lines = [
+        "",
+        "## Fixes tried in the running script",
+        "",
+        "Speed-ups predicted before, and measured by trials in the same process: the pairs of",
+        "[tried-here.md](tried-here.md), predicted by the version that ran them, and the recordings with a",
+        "trials.json, predicted by this one. A trial *rules out* a prediction that its 95 % interval does",
+        "not hold, and a bound that it exceeds.",
+        "",
+        f"{len(decided)} of {len(pairs)} pairs were decided. {len(exact)} of these predictions are no bound: "
+        f"median error {median(abs(p.error) for p in exact):.1%}, {sum(p.contradicts for p in exact)} ruled "
+        "out. "
+        f"Of {len(bounds)} bounds {sum(not p.contradicts for p in bounds)} held.",
+        "",
+        "| fix | decided | no bound | median error | ruled out |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for fix, found in sorted(by_fix.items()):
+        sized = [abs(p.error) for p in found if not p.bound]
+        wrong = ", ".join(
+            f"{p.name} ({'≤ ' if p.bound else ''}{p.predicted:.2f}x, measured {p.measured:.2f}x)"
+            for p in found
+            if p.contradicts
+        )
+        typical = f"{median(sized):.1%}" if sized else "-"
+        lines.append(f"| {fix} | {len(found)} | {len(sized)} | {typical} | {wrong or '-'} |")
     return "\n".join(lines) + "\n"
 
 
