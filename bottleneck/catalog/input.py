@@ -14,6 +14,7 @@ __all__ = ["FIXES"]
 _LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
 _HAS_WORKERS = given("loader.num_workers", ">", 0, "the DataLoader has worker processes")
 _LOADERS = ("*Loader",)
+_ONLY_WITH_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context")
 _WORKERS_EDIT = KeywordEdit(calls=_LOADERS, keywords=("num_workers", "persistent_workers"))
 _COPIES_EDIT = KeywordEdit(calls=("to", "cuda"), keywords=("non_blocking",), each=True)
 _DATA = docs("data.html", "torch.utils.data")
@@ -445,6 +446,9 @@ from torch.utils.data import DataLoader
 loader = DataLoader(dataset, batch_size=batch_size, num_workers=0)""",
         undo="Set num_workers again.",
         verify=_WAIT_GONE,
+        can_try=True,
+        edits=(KeywordEdit(calls=_LOADERS, keywords=("num_workers", *_ONLY_WITH_WORKERS)),),
+        moves_samples=True,
         sources=(_DATA,),
     ),
     Fix(

@@ -249,7 +249,9 @@ class TrialWindow:
         for i, second in enumerate(ranked[1:], start=1):
             for first in ranked[:i]:
                 one, other = wishes[first], wishes[second]
-                if second not in one.conflicts and first not in other.conflicts:
+                # Of two loaders of trials only one would feed the script.
+                both_feed = one.moves_samples and other.moves_samples
+                if not both_feed and second not in one.conflicts and first not in other.conflicts:
                     return one, other
         return None
 

@@ -140,6 +140,17 @@ def test_persistence_and_prefetching_need_workers(put_in: Callable[..., Patch]) 
     assert persistent.check().state == prefetch.check().state == "applied"
 
 
+def test_without_workers_a_loader_has_nothing_that_belongs_to_them(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX114")
+    assert DataLoader(dataset()).num_workers == 0
+    assert "no workers" in patch.check().reason
+    loader = DataLoader(dataset(), num_workers=2, persistent_workers=True, prefetch_factor=4, timeout=9)
+    assert (loader.num_workers, loader.persistent_workers) == (0, False)
+    assert (loader.prefetch_factor, loader.timeout) == (None, 0)
+    assert len(list(loader)) == len(dataset())
+    assert patch.check().state == "applied"
+
+
 def test_a_mistake_of_the_script_s_stays_torch_s_own_error(put_in: Callable[..., Patch]) -> None:
     put_in("FX101")
     with pytest.raises(TypeError, match="no_such_argument"):

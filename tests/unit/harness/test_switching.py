@@ -30,7 +30,7 @@ STEPS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 LIVE = sorted(fix for fix, patch in PATCHES.items() if patch.live)
-LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106"}
+LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX114"}
 NEED_A_GPU = {"FX103", "FX104"}
 IN_THE_STEP = sorted(set(LIVE) - LOADER_FIXES - (NEED_A_GPU if DEVICE == "cpu" else {"FX103"}))
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -386,6 +386,7 @@ LOADERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FX102": ({"num_workers": 2}, {"num_workers": 1}),
     "FX105": ({"num_workers": 1}, {}),
     "FX106": ({"num_workers": 1}, {}),
+    "FX114": ({"num_workers": 1}, {}),
 }
 
 

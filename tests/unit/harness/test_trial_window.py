@@ -131,12 +131,13 @@ def run(
     *kinds: type[Patch],
     seconds: float = 30.0,
     most: int = 3000,
+    moves_samples: bool = False,
 ) -> TriedFixes:
     wishes = []
     for number, kind in enumerate(kinds):
         fix = f"FX9{number:02d}"
         monkeypatch.setitem(PATCHES, fix, type(kind.__name__, (kind,), {"fix": ""}))
-        wishes.append(TryWish(wish=Wish(fix=fix)))
+        wishes.append(TryWish(wish=Wish(fix=fix), moves_samples=moves_samples))
     store = Store(folder / "run")
     window = TrialWindow(
         TrialRequest(wishes=tuple(wishes), seconds=seconds),
@@ -187,6 +188,26 @@ def test_the_training_is_put_back_at_the_end_of_each_trial(
 ) -> None:
     found = run(monkeypatch, tmp_path, Sleepless, Useless)
     assert [row.losses == found.losses for row in found.rows] == [True, True]
+
+
+class HalfAsleep(Useless):
+    def put_in(self, program: Program) -> None:
+        TRAINING.seconds /= 2
+        self.acted(None)
+
+    def take_out(self) -> None:
+        TRAINING.seconds *= 2
+
+
+@pytest.mark.parametrize("moves_samples", [False, True])
+def test_the_best_two_are_tried_together_unless_each_feeds_the_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moves_samples: bool
+) -> None:
+    """Of two second loaders the script would get the batches of one."""
+    found = run(monkeypatch, tmp_path, HalfAsleep, HalfAsleep, moves_samples=moves_samples)
+    assert [bool(row.beside) for row in found.rows] == (
+        [False] * 2 if moves_samples else [False, False, True]
+    )
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,23 @@ class FewerWorkers(Workers):
     upwards = False
 
 
+class NoWorkers(LoaderPatch):
+    """Batches made in the training process."""
+
+    fix = "FX114"
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        if not self._workers(given):
+            self.passed("the DataLoader has no workers")
+            return {}
+        # What only workers have is refused without them.
+        without = {"persistent_workers": False, "prefetch_factor": None, "timeout": 0}
+        besides = {name: value for name, value in without.items() if self._given(given, name) != value}
+        if self._given(given, "multiprocessing_context") is not None:
+            besides["multiprocessing_context"] = None
+        return {"num_workers": 0, **besides}
+
+
 class Persistent(LoaderPatch):
     """Workers that outlive the epoch."""
 
