@@ -43,7 +43,12 @@ EFFECTS = frozenset(
     }
 )
 """Audit events of Python after which the world is not what it was; `open` is looked at by its mode."""
-_COMPILERS = ("torch._inductor", "torch._dynamo", "torch._functorch", "torch.utils.cpp_extension", "triton")
+_HELPERS = (
+    *("torch._inductor", "torch._dynamo", "torch._functorch", "torch.utils.cpp_extension", "triton"),
+    # How tensors come from the workers of a loader, and what is cleared away for it.
+    *("multiprocessing.resource_sharer", "multiprocessing.util"),
+)
+"""Modules that change the world in a way of their own, which nobody sees."""
 _OUR_PATCHES = f"{__name__.partition('.harness.')[0]}.harness.trials.patches"
 
 
@@ -76,8 +81,8 @@ def isolate(*, keep: int) -> None:
 def tell_of_effects(tell: Callable[[str], None], *, allowed: Path) -> None:
     """From now on, call `tell` before something outside of this process is changed.
 
-    Compilers may write, and so may what belongs to a fix. In processes that this one starts (workers of a
-    DataLoader) the attempt is an error.
+    Compilers may write, and so may what belongs to a fix, and what brings batches from workers. In processes
+    that this one starts (workers of a DataLoader) the attempt is an error.
 
     Args:
         tell: takes what the script is about to do, and where; does not return.
@@ -107,11 +112,11 @@ def tell_of_effects(tell: Callable[[str], None], *, allowed: Path) -> None:
 
 
 def _is_scripts(frame: FrameType | None) -> bool:
-    """Say whether the script or a library of its does this, and neither a compiler nor a patch."""
+    """Say whether the script or a library of its does this, and neither a helper of torch's nor a patch."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         top = name.partition(".")[0]
-        if name.startswith((*_COMPILERS, _OUR_PATCHES)):
+        if name.startswith((*_HELPERS, _OUR_PATCHES)):
             return False
         if top not in sys.stdlib_module_names and top != "torch" and name != __name__:
             return True
