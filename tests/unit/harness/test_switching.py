@@ -411,7 +411,13 @@ def test_batches_of_a_second_loader_take_the_place_of_the_script_s(fix: str) -> 
         if turn == 0:
             first_pass = [x for batch in read(iterator, 5) for x in batch]
             assert sorted(first_pass) == list(range(20)), "a pass of the second loader"
-            assert len(read(iterator, 6)) == 6, "and on, into its third pass"
+            with pytest.raises(StopIteration):
+                next(iterator)
+            for _ in range(2):
+                again = [x for batch in shuffled for x in batch[0].tolist()]
+                assert sorted(again) == list(range(20)), "the script's next epoch is a pass of it, too"
+            assert iter(shuffled) is iterator
+            read(iterator, 1)
         else:
             read(iterator, 1)
         assert read(other, 1)[0] == [turn * 4.0 + i for i in range(4)], "another loader's batches are its own"
@@ -574,7 +580,8 @@ def test_a_stream_is_read_again_only_by_workers() -> None:
     iterator = iter(loader)
     patch = patch_of("FX106")
     patch.switch_on(program_of(loader))
-    assert [next(iterator).tolist() for _ in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    assert [batch.tolist() for batch in iterator] == [[0, 1], [2, 3]]
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
     patch.switch_off()
     assert [batch.tolist() for batch in iterator] == [[0, 1], [2, 3]]
     patch.close()

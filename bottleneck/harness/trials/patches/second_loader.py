@@ -1,8 +1,10 @@
 """A second loader over the script's data, whose batches the script gets in place of its own.
 
 In: the loader that feeds the training, and the arguments to change. Out: while it hands out, each
-`next()` on an iterator of the script's loader returns a batch of ours, pass after pass; the script's own
-iterator stands still, and goes on afterwards where it stood. Samplers and generators are copied.
+`next()` on an iterator of the script's loader returns a batch of ours, and ends where our pass ends: what
+the script does between epochs is part of the steps on both sides. Its `iter()` begins our next pass, and
+returns the iterator that it had. That one stands still, and goes on afterwards where it stood. Samplers and
+generators are copied.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ... import torch_private
 from ...events.replacing import Replacements
@@ -23,8 +25,6 @@ from .seeded_batches import random_numbers_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from torch.utils.data import DataLoader
 
 __all__ = ["SecondLoader", "arguments_of", "kept_by"]
 
@@ -60,6 +60,8 @@ class SecondLoader:
         self._handed: Callable[[], None] = lambda: None
         self._unless: Callable[[], bool] = bool
         self._iterator: Any = None
+        self._scripts: Any = None
+        """The script's iterator, which stands still."""
         arguments = _with_changes(arguments_of(loader), changes)
         self._refuse(loader.dataset, arguments)
         arguments |= _what_is_read(loader)
@@ -95,10 +97,12 @@ class SecondLoader:
             self._replaced.put(kind, "_next_data", self._make_next)
         if not self._replaced.entries:
             raise NotSwitchable("this torch offers no place to hand batches over")
+        self._replaced.put(DataLoader, "__iter__", self._make_iter)
 
     def stop(self) -> None:
         """Have the script read its own batches again."""
         self._replaced.undo()
+        self._scripts = None
 
     def close(self) -> None:
         """End the workers."""
@@ -123,8 +127,11 @@ class SecondLoader:
             is_ours = not self.failure and torch_private.reads_for(iterator, self._loader)
             if not is_ours or self._unless():
                 return original(iterator)
+            self._scripts = iterator
             try:
                 batch = self._next()
+            except StopIteration:
+                raise
             except Exception as error:
                 # Never the script's problem: it reads on where it stood.
                 self.failure = f"the second DataLoader failed: {_told(error)}"
@@ -138,17 +145,22 @@ class SecondLoader:
         if self._holds:
             batch, self._held, self._holds = self._held, None, False
             return batch
-        try:
-            return torch_private.next_batch(self._iterator)
-        except StopIteration:
-            with random_numbers_kept(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._begin()
-                try:
-                    return torch_private.next_batch(self._iterator)
-                except StopIteration:
-                    # It would end the script's own pass.
-                    raise RuntimeError("it cannot be read a second time") from None
+        return torch_private.next_batch(self._iterator)
+
+    def _make_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def __iter__(loader: Any) -> Any:  # noqa: N807 - stands in for it
+            if loader is not self._loader or self._scripts is None or self.failure or self._unless():
+                return original(loader)
+            try:
+                with random_numbers_kept(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self._begin()
+            except Exception as error:
+                self.failure = f"the second DataLoader failed: {_told(error)}"
+                return original(loader)
+            return self._scripts
+
+        return __iter__
 
 
 def arguments_of(loader: Any) -> dict[str, Any]:
