@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..lines.sites import user_site
+from ..lines.sites import is_library, user_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +44,8 @@ EFFECTS = frozenset(
 )
 """Audit events of Python after which the world is not what it was; `open` is looked at by its mode."""
 _HELPERS = (
-    *("torch._inductor", "torch._dynamo", "torch._functorch", "torch.utils.cpp_extension", "triton"),
+    *("torch._inductor", "torch._functorch", "torch._dynamo.convert_frame", "torch.utils.cpp_extension"),
+    "triton",
     # How tensors come from the workers of a loader, and what is cleared away for it.
     *("multiprocessing.resource_sharer", "multiprocessing.util"),
 )
@@ -114,11 +115,9 @@ def tell_of_effects(tell: Callable[[str], None], *, allowed: Path) -> None:
 def _is_scripts(frame: FrameType | None) -> bool:
     """Say whether the script or a library of its does this, and neither a helper of torch's nor a patch."""
     while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        top = name.partition(".")[0]
-        if name.startswith((*_HELPERS, _OUR_PATCHES)):
+        if str(frame.f_globals.get("__name__", "")).startswith((*_HELPERS, _OUR_PATCHES)):
             return False
-        if top not in sys.stdlib_module_names and top != "torch" and name != __name__:
+        if not is_library(frame.f_code.co_filename):
             return True
         frame = frame.f_back
     return True

@@ -213,3 +213,27 @@ def test_a_pass_with_workers_goes_on_with_workers_of_its_own() -> None:
 
 def test_the_openmp_that_torch_brings_is_found() -> None:
     assert private_copy._openmp_libraries()
+
+
+def test_what_a_compiler_writes_by_way_of_a_library_is_no_effect_of_the_script(tmp_path: Path) -> None:
+    def calls(module: str, function: Callable[[], object]) -> Callable[[], object]:
+        place = f"/usr/lib/python3/site-packages/{module}.py"
+        found: dict[str, object] = {"__name__": module, "function": function}
+        exec(compile("def call():\n    return function()\n", place, "exec"), found)
+        return found["call"]  # type: ignore[return-value]
+
+    path = tmp_path / "lock"
+    by_library = calls("filelock", calls("filelock._util", path.mkdir))
+    told: list[str] = []
+
+    def tries(call: Callable[[], object]) -> Callable[[], object]:
+        def in_there() -> object:
+            tell_of_effects(told.append, allowed=tmp_path / "run")
+            call()
+            return len(told)
+
+        return in_there
+
+    assert in_copy(tries(calls("torch._inductor.cpu_vec_isa", by_library))) == "0"
+    path.rmdir()
+    assert in_copy(tries(by_library)) == "1"
