@@ -189,7 +189,8 @@ def test_the_rest_of_a_run_to_the_end_is_as_without_trials(
     tmp_path: Path, threads: str, workers: str
 ) -> None:
     """Order of the batches, dropout, momentum, schedule, counters, shared memory and open files included."""
-    as_it_is, got = whole(tmp_path, EPOCHS="25", THREADS=threads, WORKERS=workers)
+    # Long enough that it does not end before the first trial does.
+    as_it_is, got = whole(tmp_path, EPOCHS="80", THREADS=threads, WORKERS=workers)
     found = trials(got)
     assert "measured" in {row["state"] for row in found["rows"]}, found["rows"]
     assert found["losses"] == found["losses_again"] != []
