@@ -15,13 +15,13 @@ import click
 
 from ..model.codes import BottleneckClass
 from ..model.words import shown
-from ..runs.plan import Plan
 from .console import say
-from .diagnose_options import TRIAL_SECONDS, diagnose_options
+from .diagnose_options import diagnose_options, plan_of
 from .group import SCRIPT_WORDS
 from .script_command import ScriptCommand
 
 if TYPE_CHECKING:
+    from ..runs.plan import Plan
     from ..runs.run_script import RunFolder
 
 __all__ = ["command"]
@@ -43,9 +43,6 @@ def command(
     module: str | None,
     script: tuple[str, ...],
     out: Path | None,
-    no_memory: bool,
-    run_to_end: bool,
-    trial_seconds: float | None,
     format_: str,
     **options: Any,
 ) -> None:
@@ -69,18 +66,7 @@ def command(
     from ..runs.target import find_target
 
     target = find_target(module, script, verb="diagnose")
-    arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
-    if trial_seconds is None:
-        trial_seconds = 0.0 if run_to_end else TRIAL_SECONDS
-    plan = Plan(
-        script=target.script,
-        module=module,
-        args=arguments,
-        memory=not no_memory,
-        run_to_end=run_to_end,
-        trial_seconds=trial_seconds,
-        **options,
-    )
+    plan = plan_of(target, (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args), **options)
     place = choose_place(out, plan)
     run = run_script(plan, place=place, say=say, attend=partial(_answer, place.working, plan.trial_seconds))
     ctx.exit(_conclude(run, plan, format_=format_))

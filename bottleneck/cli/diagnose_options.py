@@ -1,18 +1,22 @@
 """Options of `diagnose`.
 
-In: nothing. Out: a decorator that adds options.
+In: nothing, and what was typed. Out: a decorator that adds options, and the plan that they ask for.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..runs.plan import Plan
 from .options import FiniteRange, format_option, module_option, quiet_option, together, verbose_option
 
-__all__ = ["TRIAL_SECONDS", "diagnose_options"]
+if TYPE_CHECKING:
+    from ..runs.target import Target
+
+__all__ = ["diagnose_options", "plan_of"]
 
 TRIAL_SECONDS = 45.0
 """For trials where the script is stopped afterwards; one that goes on is left alone unless asked."""
@@ -66,3 +70,26 @@ diagnose_options = together(
     quiet_option,
 )
 """In the order of the help page; most have the names of a plan's fields."""
+
+
+def plan_of(
+    target: Target,
+    words: tuple[str, ...],
+    *,
+    no_memory: bool,
+    run_to_end: bool,
+    trial_seconds: float | None,
+    **options: Any,
+) -> Plan:
+    """Return the plan that the options ask for; `words` are the script's."""
+    if trial_seconds is None:
+        trial_seconds = 0.0 if run_to_end else TRIAL_SECONDS
+    return Plan(
+        script=target.script,
+        module=target.module,
+        args=words,
+        memory=not no_memory,
+        run_to_end=run_to_end,
+        trial_seconds=trial_seconds,
+        **options,
+    )

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ...clocks import perf_counter_ns
+from ..profile_forks import signals_go_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,8 @@ class Sampler:
         self._ended.acquire()
         self.runs = True
         # The script may count its threads: this one is not among those that `threading` knows.
-        _thread.start_new_thread(self._run, ())
+        with signals_go_elsewhere():
+            _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
         """Look no more; the thread has ended when this returns."""

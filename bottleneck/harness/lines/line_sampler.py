@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
+from ..profile_forks import signals_go_elsewhere
 from .calls import Position, call_at, is_read_by_index, name_of, position_of
 from .frames import stack_of
 from .sites import is_library
@@ -58,7 +59,8 @@ class LineSampler:
             self._producer = threading.get_ident()
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._sample, name="bottleneck-sampler", daemon=True).start()
+                with signals_go_elsewhere():
+                    threading.Thread(target=self._sample, name="bottleneck-sampler", daemon=True).start()
 
     def end(self) -> None:
         """The batch is done."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
+from ..profile_forks import signals_go_elsewhere
 from .busy_threads import BusyThreads
 from .frames import stack_of
 from .sites import is_library
@@ -72,9 +73,10 @@ class LoopLines:
         if self._wanted or self._over:
             return
         self._wanted = True
-        threading.Thread(
-            target=self._sample, args=(threading.get_ident(),), name="bottleneck-loop-lines", daemon=True
-        ).start()
+        with signals_go_elsewhere():
+            threading.Thread(
+                target=self._sample, args=(threading.get_ident(),), name="bottleneck-loop-lines", daemon=True
+            ).start()
 
     def end(self) -> None:
         """Look no more, ever: from here on steps are timed."""

@@ -20,6 +20,7 @@ import msgspec
 
 from ...clocks import perf_counter_ns, sleep
 from ...model.run import StackFrame, Stacks
+from ..profile_forks import signals_go_elsewhere
 from .calls import name_of, place_of
 from .frames import stack_of, threads
 from .sites import is_library
@@ -71,7 +72,8 @@ class StackSampler:
         self._wanted = True
         self._ended = threading.Event()
         # The script may count its threads: this one is not among those that `threading` knows.
-        _thread.start_new_thread(self._run, (threading.get_ident(), self._ended))
+        with signals_go_elsewhere():
+            _thread.start_new_thread(self._run, (threading.get_ident(), self._ended))
 
     def note(self, phase: str) -> None:
         """A phase begins on the training thread."""

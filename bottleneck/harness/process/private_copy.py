@@ -12,7 +12,6 @@ import ctypes
 import os
 import re
 import signal
-import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ...clocks import monotonic
+from ...clocks import monotonic, sleep
 from .. import torch_private
 from ..events.replacing import Replacements
 from . import presence
@@ -78,7 +77,7 @@ def wait_for(copy: int, *, seconds: float, unless: Callable[[], bool]) -> str:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(copy, 0)
             return "the run was interrupted" if unless() else "it did not end in time"
-        time.sleep(_POLL_SECONDS)
+        sleep(_POLL_SECONDS)
 
 
 def _end_operator_threads() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ...clocks import monotonic, sleep
 from ..lines.frames import stack_of
+from ..profile_forks import signals_go_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,4 +289,5 @@ class Stopper:
 
     @staticmethod
     def _start_thread(target: Callable[[], None]) -> None:
-        threading.Thread(target=target, name="bottleneck-watchdog", daemon=True).start()
+        with signals_go_elsewhere():
+            threading.Thread(target=target, name="bottleneck-watchdog", daemon=True).start()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 import time
 
@@ -105,3 +107,21 @@ def test_nothing_stays_behind() -> None:
     wait_for_samplers()
     assert clock.log is None
     assert abandoned._rows == []
+
+
+def test_no_signal_of_the_script_s_is_delivered_to_the_sampler() -> None:
+    """A script may block a signal and wait for it: one that went to our thread never comes."""
+    sampler = StackSampler(PhaseClock())
+    noted: list[int] = []
+    handler = signal.signal(signal.SIGUSR1, lambda number, _frame: noted.append(number))
+    sampler.begin()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert signal.sigtimedwait([signal.SIGUSR1], 10) is not None
+    finally:
+        sampler.stop()
+        signal.signal(signal.SIGUSR1, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert not noted
