@@ -130,7 +130,7 @@ class Agent:
         """A window is timed: from the end of the next update on, events are held."""
         self._held_before = self._hooks_are_fast = False
         self._timing_last = False
-        """All is captured but the last stretch of steps, which the script's end may cut short."""
+        """All is captured but the last stretch of steps and the stacks around it, which may be cut short."""
         self._look: dict[Event, Callable[[Any], object]] = {
             FETCH: lambda _: self._learned.look("data"),
             WORKERS: lambda _: self._learned.look("data"),
@@ -431,7 +431,7 @@ class Agent:
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()
-        self._timing_last = stage == "after"
+        self._timing_last = stage in ("stacks", "after")
         if stage == "done":
             self._all_captured()
 
