@@ -16,9 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from . import torch_private
@@ -28,23 +26,9 @@ __all__ = [
     "end_inherited",
     "profile_begins",
     "record_nothing",
-    "signals_go_elsewhere",
 ]
 
 _registered = False
-
-
-@contextlib.contextmanager
-def signals_go_elsewhere() -> Iterator[None]:
-    """Start threads in here: none of the script's signals is delivered to them.
-
-    A script that blocks a signal in its own threads and waits for it (`sigwait`) would wait for ever.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def profile_begins() -> None:

@@ -44,7 +44,7 @@ for i in range(STEPS):
 END = """
 say("ended", loss, random.random(), torch.rand(1).item(), [p.sum().item() for p in model.parameters()])
 """
-STEPS = 600
+STEPS = 900
 """Enough for every window; the situations come at steps of the warm-up, of the windows, and after them."""
 WORDS = ("-q", "--warmup", "4", "--steps", "3", "--max-seconds", "0.3", "--trial-seconds", "0")
 
@@ -131,7 +131,7 @@ def helpers():
     said = subprocess.run([sys.executable, "-c", "print(7)"], preexec_fn=before_exec, capture_output=True)
     say("preexec_fn", said.returncode, said.stdout)
 def situations(i):
-    if i in (8, 596):
+    if i in (8, 896):
         fork("exits", lambda: sys.exit(0))
     if i == 12:
         fork("trains", lambda: train(3)); fork("text", lambda: sys.exit("why")); in_thread(4); terminal()
@@ -249,7 +249,7 @@ TABLE: dict[str, Situation] = {
                 os.rmdir(os.getcwd())
             if i == 25:
                 os.environ["TMPDIR"] = tempfile.tempdir = "/nowhere"; os.environ["LANG"] = "xx"
-            if i == 596:
+            if i == 896:
                 os.chdir(HERE); torch.save(model.state_dict(), "last.pt"); open("log.txt", "a").close()
                 say(oct(os.stat("log.txt").st_mode), sorted(os.listdir("."))[:2], os.environ["HOME"])
         HERE = os.getcwd()
@@ -268,7 +268,7 @@ TABLE: dict[str, Situation] = {
                 for name in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGALRM", "SIGWINCH", "SIGCONT"):
                     os.kill(os.getpid(), getattr(signal, name))
                 say({n for n in got if n in (1, 10, 12, 14, 28, 18)})
-            if i == 596:
+            if i == 896:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)
                 signal.pthread_sigmask(signal.SIG_BLOCK, [10]); os.kill(os.getpid(), 10)
                 say(signal.sigwait([signal.SIGUSR1]))
@@ -285,7 +285,7 @@ TABLE: dict[str, Situation] = {
             seen, loop = [], asyncio.get_running_loop()
             task = asyncio.create_task(ticks(seen))
             for i in range(STEPS):
-                loss = await loop.run_in_executor(None, step) if i == 590 else step()
+                loss = await loop.run_in_executor(None, step) if i == 890 else step()
                 say(i, loss) if i % 10 == 0 else None; await asyncio.sleep(0)
             task.cancel(); say(len(seen) >= STEPS)
         asyncio.run(main())
@@ -319,7 +319,7 @@ TABLE: dict[str, Situation] = {
             "    with multiprocessing.get_context('spawn').Pool(1) as pool:\\n"
             "        print('| pool', pool.map(abs, [-3]), flush=True)\\n")
         def each(i):
-            if i in (3, 30, 596):
+            if i in (3, 30, 896):
                 runpy.run_path("inner.py", run_name="__main__")
                 exec(compile(open("inner.py").read(), "inner.py", "exec"), {"__name__": "executed"})
                 done = subprocess.run([sys.executable, "inner.py", "x"], capture_output=True, text=True)

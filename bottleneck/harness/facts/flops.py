@@ -20,6 +20,7 @@ from ...model.flops import COUNTED, count_flops
 from ...model.run import FlopCount
 from ...runs.store import reason_of
 from .. import profile_forks
+from ..signals import signals_go_elsewhere
 from ..torch_private import operator_calls
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class FlopStep:
         self.busy = True
         profile_forks.profile_begins()
         try:
-            with profile_forks.signals_go_elsewhere():
+            with signals_go_elsewhere():
                 self._profile.start()
         finally:
             self.busy = False

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ...clocks import perf_counter_ns
-from ..profile_forks import signals_go_elsewhere
+from ..signals import signals_go_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
-from ..profile_forks import signals_go_elsewhere
+from ..signals import signals_go_elsewhere
 from .calls import Position, call_at, is_read_by_index, name_of, position_of
 from .frames import stack_of
 from .sites import is_library

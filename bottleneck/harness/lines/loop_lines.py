@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
 from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
-from ..profile_forks import signals_go_elsewhere
+from ..signals import signals_go_elsewhere
 from .busy_threads import BusyThreads
 from .frames import stack_of
 from .sites import is_library

@@ -20,7 +20,7 @@ import msgspec
 
 from ...clocks import perf_counter_ns, sleep
 from ...model.run import StackFrame, Stacks
-from ..profile_forks import signals_go_elsewhere
+from ..signals import signals_go_elsewhere
 from .calls import name_of, place_of
 from .frames import stack_of, threads
 from .sites import is_library

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ...clocks import monotonic, sleep
 from ..lines.frames import stack_of
-from ..profile_forks import signals_go_elsewhere
+from ..signals import signals_go_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable

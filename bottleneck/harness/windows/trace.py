@@ -24,6 +24,7 @@ from torch import profiler
 
 from ...clocks import perf_counter_ns
 from .. import profile_forks, torch_private
+from ..signals import signals_go_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ class TraceSession:
         )
         self._thread = get_ident()
         profile_forks.profile_begins()
-        with _quiet(), profile_forks.signals_go_elsewhere():
+        with _quiet(), signals_go_elsewhere():
             self._profile.start()
         self.start_ms = (perf_counter_ns() - began) / 1e6
 
