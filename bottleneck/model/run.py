@@ -60,6 +60,11 @@ class SourceSite(_Record, frozen=True, kw_only=True):
     line: int
     function: str = ""
 
+    @property
+    def short(self) -> str:
+        """The name of the file, and the line: for the middle of a sentence."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
 
 class Artefact(_Record, frozen=True, kw_only=True):
     """State of one artefact of the capture; `reason` says why it is absent or failed."""

@@ -163,7 +163,7 @@ def _costs(node: CodeNode) -> str:
 
 
 def _at(node: CodeNode) -> str:
-    return f"{node.file.rpartition('/')[2]}:{node.line}"
+    return node.site.short if node.site is not None else ""
 
 
 def _as_evidence(node: CodeNode) -> Evidence:

@@ -126,7 +126,7 @@ class WaitingForInput(Analyzer):
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
         elif slow is not None:
-            title += f", mostly for `{slow.call}` at {slow.site.file.rpartition('/')[2]}:{slow.site.line}"
+            title += f", mostly for `{slow.call}` at {slow.site.short}"
         return (
             self.finding(
                 facts,
@@ -340,7 +340,7 @@ class WorkerStartUp(Analyzer):
             return ()
         first = starts.loaders[0]
         site = first.loader.site
-        at = f" of the loader at {site.file.rpartition('/')[2]}:{site.line}" if site is not None else ""
+        at = f" of the loader at {site.short}" if site is not None else ""
         more = f", of {len(starts.loaders)} loaders" if len(starts.loaders) > 1 else ""
         return (
             self.finding(

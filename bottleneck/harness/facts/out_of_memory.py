@@ -24,7 +24,7 @@ from ...model.run import SourceSite
 from ...model.snapshot import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
 from ...runs.store import write_atomically
 from .. import torch_private
-from ..lines.frames import stack_of
+from ..lines.frames import site_in, stack_of
 from ..lines.sites import is_library
 from .memory_notes import notes_path
 
@@ -147,7 +147,4 @@ def _raised_at(error: BaseException) -> SourceSite | None:
 
 def _site(thread: int | None) -> SourceSite | None:
     """The user's line on the training thread: the autograd thread, which may ask, runs no Python."""
-    for frame in (stack_of(thread) if thread is not None else []) or stack_of(threading.get_ident()):
-        if not is_library(frame.file):
-            return SourceSite(file=frame.file, line=frame.line, function=frame.code.co_name)
-    return None
+    return site_in((stack_of(thread) if thread is not None else []) or stack_of(threading.get_ident()))

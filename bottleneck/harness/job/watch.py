@@ -18,8 +18,7 @@ from ...clocks import perf_counter_ns
 from ...model.run import SourceSite, Window
 from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
 from ...runs.store import reason_of, write_atomically
-from ..lines.frames import stack_of
-from ..lines.sites import is_library
+from ..lines.frames import site_in, stack_of
 from .account import Account, Sample, Stretch
 from .sampler import Sampler
 from .series import Series
@@ -106,7 +105,7 @@ class JobWatch:
         thread = self.training_thread() or self._thread
         frames = stack_of(thread)
         phase = "importing" if self._is_importing(frames) else self.phase()
-        self._samples.append(Sample(now_ns, for_ns, phase, _site(frames)))
+        self._samples.append(Sample(now_ns, for_ns, phase, site_in(frames)))
         if paused_ns:
             self._pauses.append((now_ns - paused_ns, paused_ns))
         self._take_in(now_ns)
@@ -235,10 +234,3 @@ class JobWatch:
             self.series.write()
             write_atomically(self._store.working / RECORD_FILE, msgspec.json.encode(record))
         self._told(record)
-
-
-def _site(frames: list[Frame]) -> SourceSite | None:
-    for frame in frames:
-        if not is_library(frame.file):
-            return SourceSite(file=frame.file, line=frame.line, function=frame.code.co_name)
-    return None

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ...clocks import monotonic
 from ...model.run import BUSY_THREAD, SiteTime, SourceSite
-from .frames import stack_of, threads
-from .sites import is_library
+from .frames import site_in, stack_of, threads
 
 __all__ = ["BusyThreads"]
 
@@ -31,7 +30,7 @@ class BusyThreads:
     """Looks at all threads of Python's but some."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, Counter[tuple[str, int, str]]] = {}
+        self._lines: dict[int, Counter[SourceSite]] = {}
         self._began: tuple[float, dict[int, float]] | None = None
 
     def look(self, *, but: tuple[int, ...]) -> None:
@@ -46,11 +45,9 @@ class BusyThreads:
         if len(running) > MOST_THREADS:
             return
         for thread in running:
-            stack = stack_of(thread) if thread not in but else []
-            found = next((frame for frame in stack if not is_library(frame.file)), None)
-            if found is not None:
-                line = (found.file, found.line, found.code.co_name)
-                self._lines.setdefault(thread, Counter())[line] += 1
+            site = site_in(stack_of(thread)) if thread not in but else None
+            if site is not None:
+                self._lines.setdefault(thread, Counter())[site] += 1
 
     def entries(self) -> list[SiteTime]:
         """Return the most frequent line of each thread that was at work from the first look until now."""
@@ -64,8 +61,7 @@ class BusyThreads:
         for thread in self._lines:
             if thread not in used or used[thread] - before.get(thread, used[thread]) < LEAST_SHARE * passed:
                 continue
-            (file, line, function), count = self._lines[thread].most_common(1)[0]
-            site = SourceSite(file=file, line=line, function=function)
+            site, count = self._lines[thread].most_common(1)[0]
             out.append(SiteTime(site=site, phase=BUSY_THREAD, count=count))
         return out
 

@@ -14,10 +14,13 @@ from itertools import chain, compress, starmap, takewhile
 from operator import attrgetter, itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...model.run import SourceSite
+from .sites import is_library
+
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Frame", "stack_of", "threads"]
+__all__ = ["Frame", "site_in", "stack_of", "threads"]
 
 _VALUES = attrgetter("f_code", "f_lasti", "f_lineno", "f_globals")
 _CALLER = attrgetter("f_back")
@@ -82,3 +85,11 @@ def threads() -> list[int]:
     found: list[int] = []
     found.extend(chain.from_iterable(starmap(sys._current_frames, _ONCE)))
     return found
+
+
+def site_in(stack: list[Frame]) -> SourceSite | None:
+    """Return the innermost line of the user's in a stack; None if a library runs by itself."""
+    for frame in stack:
+        if not is_library(frame.file):
+            return SourceSite(file=frame.file, line=frame.line, function=frame.code.co_name)
+    return None

@@ -47,12 +47,8 @@ def main(working_folder: str | None) -> None:
         return
     session = Session(plan, child=plan.child)
     session.arm()
-    if working_folder is not None:
-        # As late as this: our own imports are done.
-        sys.path.insert(0, _first_path(plan, working_folder))
     try:
-        _execute(plan)
-        _join_threads()
+        _run(plan, working_folder)
     except StopRun:
         _leave(session)
     except BaseException as error:
@@ -76,16 +72,22 @@ def _watch(plan: Plan, working_folder: str | None) -> None:
     """Run the plan to its end; nothing of ours stops it."""
     watched = WatchedRun(plan)
     watched.arm()
-    if working_folder is not None:
-        sys.path.insert(0, _first_path(plan, working_folder))
     try:
-        _execute(plan)
-        _join_threads()
+        _run(plan, working_folder)
     except BaseException as error:
         watched.close(error)
         _show_without_our_frames()
         raise
     watched.close(None)
+
+
+def _run(plan: Plan, working_folder: str | None) -> None:
+    """Execute the script, and wait for its threads as python does."""
+    if working_folder is not None:
+        # As late as this: our own imports are done.
+        sys.path.insert(0, _first_path(plan, working_folder))
+    _execute(plan)
+    _join_threads()
 
 
 def prepare_script(path: str) -> tuple[types.ModuleType, types.CodeType]:

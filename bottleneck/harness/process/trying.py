@@ -157,11 +157,9 @@ class Trying:
             return False
         try:
             self._be_private(loader_of, step_ms=step_ms)
-        except NotPrivateError as error:
-            self._write(_none_tried(request, str(error)))
-            os._exit(0)
         except BaseException as error:
-            self._write(_none_tried(request, reason_of(error)))
+            why = str(error) if isinstance(error, NotPrivateError) else reason_of(error)
+            self._write(_none_tried(request, why))
             os._exit(0)
         return True
 

@@ -186,7 +186,7 @@ def _starts_of(loader: LoaderFacts, *, cores: int, trains: bool) -> LoaderStarts
     return LoaderStarts(
         loader=loader,
         each_ms=statistics.median(each) + stop,
-        error_ms=1.96 * statistics.stdev(each) / len(each) ** 0.5,
+        error_ms=_SURE * statistics.stdev(each) / len(each) ** 0.5,
         per_step=(len(at) - 1) / apart,
         light_ms=_light_ms(loader, cores=cores, stop_ms=stop),
         in_main_ms=batches * (made - waited),

@@ -265,7 +265,7 @@ def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator
             WhatIf.PRODUCTION_CHEAPER,
             supply.call_share,
             f"{percent(supply.call_share)} of {ms(supply.production_ms)} of production is `{call.call}` at "
-            f"{call.site.file.rpartition('/')[2]}:{call.site.line}",
+            f"{call.site.short}",
             bound=False,
         )
     else:
