@@ -142,10 +142,10 @@ def _other_steps(name: str, base: Baseline, head: Baseline, value: float, wanted
     assert base.counters is not None
     assert head.counters is not None
     if name == "flops":
-        one, other = base.counters.flops_step, head.counters.flops_step
+        one, other = ((side.flops_step, side.flops_steps) for side in (base.counters, head.counters))
         workload = head.workload
         alike = workload is not None and workload.distinct_shapes == 1
-        return (one is None or one != other) and not alike
+        return (None in one or one != other) and not alike
     if COUNTERS[name].scope != "step" or base.counters.first_step is None:
         return False
     same = base.counters.first_step == head.counters.first_step

@@ -182,6 +182,7 @@ def _counters(
             recompiles=tuple(_moved(item, root) for item in runs[0].recompiles),
             first_step=runs[0].first_step if len({run.first_step for run in runs}) == 1 else None,
             flops_step=runs[0].flops_step if len({run.flops_step for run in runs}) == 1 else None,
+            flops_steps=runs[0].flops_steps,
         ),
         unstable,
     )

@@ -185,7 +185,9 @@ class StepCounters(msgspec.Struct, frozen=True, kw_only=True):
     recompiles: tuple[BreakSite, ...] = ()
     """What was compiled again; `reason` is the guard that failed."""
     flops_step: int | None = None
-    """Step index of the one step that FLOPs were counted in."""
+    """Step index of the first step that FLOPs were counted in."""
+    flops_steps: int = 1
+    """In how many steps FLOPs were counted; the value is their mean."""
     first_step: int | None = None
     """Step index of the first traced step: two runs that traced the same steps can be compared in
     their ranges too."""

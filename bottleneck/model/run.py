@@ -367,11 +367,14 @@ class Run(_Record, frozen=True, kw_only=True):
 
 
 class FlopCount(_Record, frozen=True, kw_only=True):
-    """FLOPs of one step, counted from the operators' shapes in a step of its own."""
+    """FLOPs of a step, counted from the operators' shapes in steps of their own."""
 
     step: int
+    """The first of them."""
     flops: float
-    """Multiply and add count as two."""
+    """Of a step on average; multiply and add count as two."""
+    steps: int = 1
+    """In how many was counted."""
     by_dtype: dict[str, float] = {}
     """FLOPs by type of the operands: "float32", "bfloat16", ..."""
     by_operator: dict[str, float] = {}

@@ -1,6 +1,7 @@
-"""The flop-counter step: the FLOPs of one step, from the shapes that its operators were called with.
+"""The flop-counter steps: the FLOPs of a step, from the shapes that its operators were called with.
 
-In: one step behind the other captures, in which nothing is timed. Out: `FlopCount` for run.json.
+In: some steps behind the other captures, in which nothing is timed. Out: `FlopCount` for run.json, the mean
+of these steps, since batches may differ in size.
 
 A profiler session of its own, CPU activities only: recording shapes costs a fifth of the step more
 than plain tracing, so the trace window goes without, and CUPTI stays off here. Unlike a dispatch
@@ -30,7 +31,7 @@ __all__ = ["FlopStep"]
 
 
 class FlopStep:
-    """One step under the counting session; what goes wrong becomes the artefact's reason."""
+    """Steps under the counting session; what goes wrong becomes the artefact's reason."""
 
     def __init__(self) -> None:
         self._profile: Any = None
@@ -55,15 +56,16 @@ class FlopStep:
             return False
         return True
 
-    def end(self, store: Store, *, step: int) -> None:
+    def end(self, store: Store, *, first: int, steps: int) -> None:
         """End the recording and store the count.
 
         Args:
             store: receives it, or why there is none.
-            step: number of the step that was recorded.
+            first: number of the first step that was recorded.
+            steps: how many were.
         """
         try:
-            store.update(flops=self.stop(step))
+            store.update(flops=self.stop(first, steps=steps))
             store.artefact("flops", "ok")
         except Exception as error:
             self.abandon()
@@ -82,11 +84,12 @@ class FlopStep:
         finally:
             self.busy = False
 
-    def stop(self, step: int) -> FlopCount:
+    def stop(self, first: int, *, steps: int = 1) -> FlopCount:
         """End the recording and count.
 
         Args:
-            step: number of the step that was recorded.
+            first: number of the first step that was recorded.
+            steps: how many were.
 
         Raises:
             RuntimeError: this torch does not tell the shapes, or a call could not be counted.
@@ -104,10 +107,11 @@ class FlopStep:
         if lost:
             raise RuntimeError(f"{lost} calls have shapes that the count does not understand")
         return FlopCount(
-            step=step,
-            flops=sum(by_operator.values()),
-            by_dtype=by_dtype,
-            by_operator=by_operator,
+            step=first,
+            steps=steps,
+            flops=sum(by_operator.values()) / steps,
+            by_dtype={name: flops / steps for name, flops in by_dtype.items()},
+            by_operator={name: flops / steps for name, flops in by_operator.items()},
             operators=sorted(COUNTED),
         )
 

@@ -178,7 +178,9 @@ class Capture:
             if len(self._book.rows) >= self._times.schedule.memory:
                 self._timed(self._end_memory)
         elif stage == "flops":
-            self._timed(lambda: self._end_flops(row.index))
+            # As many as are traced: batches may differ in size.
+            if len(self._book.rows) >= self._times.schedule.traced:
+                self._timed(self._end_flops)
         elif stage == "stacks":
             self._stacks_cut()
         elif self._times.stretch_is_enough(self._book.rows, evaluations=self._book.evaluations):
@@ -338,7 +340,7 @@ class Capture:
         self._book.close("memory", planned=self._times.schedule.memory, reason=reason)
         self._open_flops()
 
-    # -- one step to count FLOPs in ------------------------------------------------------------
+    # -- steps to count FLOPs in ---------------------------------------------------------------
 
     def _open_flops(self) -> None:
         why_not = self._ended
@@ -352,8 +354,9 @@ class Capture:
         else:
             self._open_stacks()
 
-    def _end_flops(self, step: int) -> None:
-        self._flops.end(self._store, step=step)
+    def _end_flops(self) -> None:
+        rows = self._book.rows
+        self._flops.end(self._store, first=rows[0].index, steps=len(rows))
         self._open_stacks()
 
     # -- whose code runs: some steps before the last stretch, as the script may end in it, and more behind

@@ -209,4 +209,5 @@ def count_steps(
         recompiles=whole.recompiles,
         first_step=whole.first_step,
         flops_step=whole.flops_step,
+        flops_steps=whole.flops_steps,
     )

@@ -30,6 +30,7 @@ class RunCounts:
     recompiles: tuple[BreakSite, ...] = ()
     first_step: int | None = None
     flops_step: int | None = None
+    flops_steps: int = 1
 
 
 def _steps_run(run: Run) -> int | None:
@@ -103,6 +104,7 @@ def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunC
             "recompiles": Counter(value=float(sum(item.count for item in facts.recompiles))),
             "graphs": Counter(value=float(facts.unique_graphs)),
         }
+    flops = run.flops if run is not None else None
     return RunCounts(
         run_steps=_steps_run(run) if run is not None else None,
         values=values,
@@ -111,5 +113,6 @@ def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunC
         recompile_steps=tuple(at_steps[:_MOST_RECOMPILES]),
         recompiles=again,
         first_step=_first_traced(run) if run is not None else None,
-        flops_step=run.flops.step if run is not None and run.flops is not None else None,
+        flops_step=flops.step if flops is not None else None,
+        flops_steps=flops.steps if flops is not None else 1,
     )

@@ -27,6 +27,16 @@ def test_a_linear_layer_takes_three_products_forward_and_backward() -> None:
     assert found.step == 3
 
 
+def test_of_several_steps_the_mean_is_kept() -> None:
+    layer, step = torch.nn.Linear(16, 24), FlopStep()
+    step.start()
+    for rows in (2, 6, 10):
+        layer(torch.randn(rows, 16))
+    found = step.stop(30, steps=3)
+    assert (found.step, found.steps) == (30, 3)
+    assert found.flops == found.by_operator["addmm"] == found.by_dtype["float32"] == 2 * 6 * 16 * 24
+
+
 def test_the_type_is_that_of_the_operands_under_autocast() -> None:
     layer, x = torch.nn.Linear(16, 24), torch.randn(8, 16)
 
