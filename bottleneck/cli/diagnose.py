@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command(
-    "diagnose",
-    cls=ScriptCommand,
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS]",
-)
+@click.command("diagnose", cls=ScriptCommand)
 @diagnose_options
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context

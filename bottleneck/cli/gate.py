@@ -19,12 +19,7 @@ from .script_command import ScriptCommand
 __all__ = ["command"]
 
 
-@click.command(
-    "gate",
-    cls=ScriptCommand,
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS]",
-)
+@click.command("gate", cls=ScriptCommand)
 @gate_options
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context

@@ -18,6 +18,8 @@ _OURS_AFTER_SCRIPT = ("--fix", "--all", "--resume")
 class ScriptCommand(click.Command):
     """A command whose options end at the script: everything after it belongs to the script."""
 
+    allow_interspersed_args = False
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """End our options after `-m module` too, as python does."""
         return super().parse_args(ctx, self._close_after_module(args))

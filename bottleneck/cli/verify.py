@@ -21,12 +21,7 @@ from .verify_options import check_together, is_given, verify_options
 __all__ = ["command"]
 
 
-@click.command(
-    "verify",
-    cls=VerifyCommand,
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS]",
-)
+@click.command("verify", cls=VerifyCommand)
 @verify_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="RUN | SCRIPT [ARGS]...")
 @click.pass_context

@@ -21,12 +21,7 @@ from .script_command import ScriptCommand
 __all__ = ["command"]
 
 
-@click.command(
-    "watch",
-    cls=ScriptCommand,
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS]",
-)
+@click.command("watch", cls=ScriptCommand)
 @module_option
 @click.option(
     "--out",

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from .spread import mad_spread
 
-__all__ = ["LOOKS", "Slope", "Step", "find_change", "find_slope"]
+__all__ = ["Slope", "Step", "find_change", "find_slope"]
 
-LOOKS = {500: 3.5, 1000: 3.3, 2000: 2.6}
+_ERRORS_NEEDED = {500: 3.5, 1000: 3.3, 2000: 2.6}
 """Steps at which a growth is looked for, with the standard errors that it must exceed. One false alarm in 100
 jobs is spent on the look at 2,000, where a growth of 1 % per 1,000 steps first shows under noise of 10 %;
 from there on at each doubling `_LATER` is asked for, which such a growth exceeds by far."""
@@ -65,7 +65,7 @@ def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | No
     Args:
         times_ms: mean time of a step in each stretch, oldest first; at most some hundred points.
         steps_per_point: length of a stretch. The points times this is the number of steps, for which
-            `LOOKS` says how sure a growth must be.
+            `_ERRORS_NEEDED` says how sure a growth must be.
     """
     change = find_change(times_ms)
     if change is not None:
@@ -81,7 +81,7 @@ def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | No
     residuals = residuals - float(np.median(residuals))
     error = _error_of_slope(residuals)
     steps = n * steps_per_point
-    needed = next((sure for most, sure in LOOKS.items() if steps <= most * 1.2), _LATER)
+    needed = next((sure for most, sure in _ERRORS_NEEDED.items() if steps <= most * 1.2), _LATER)
     if slope <= needed * error or slope * n < _LEAST_GROWTH * float(np.median(y)):
         return None
     half = 1.96 * error
