@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .. import __version__
 from ..errors import RunFolderError
 from ..files import json_of
 from ..model.documents import RUN_FILE, read_run
 from ..model.run import Run, ScriptOutcome
 from .asking import TRIALS
 from .launch import name_signal
+from .plan import beginning_run
 from .store import RAW_RECORDS, Store, publish, write_atomically
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     run = run_of(path)
     if run is None:
         # It died before it could write anything: a fault of the interpreter or of ours.
-        store = Store(
-            path, run=Run(tool_version=__version__, command=[plan.target, *plan.args], cwd=str(Path.cwd()))
-        )
+        store = Store(path, run=msgspec.structs.replace(beginning_run(plan), created="", pid=0))
         outcome = _end_of(returncode)
         if not left:
             outcome = msgspec.structs.replace(outcome, notes=[*outcome.notes, _NO_RECORD])

@@ -7,12 +7,18 @@ or by pickling (to the processes that the script itself starts).
 from __future__ import annotations
 
 import json
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from .. import __version__
+from ..model.run import Run
 from ..model.verify import Trial
 
-__all__ = ["Plan", "decode_plan", "encode_plan"]
+__all__ = ["Plan", "beginning_run", "decode_plan", "encode_plan"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +68,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def target(self) -> str:
         """The script as typed, or `-m module`: how the run is named to the user."""
         return self.script if self.script is not None else f"-m {self.module}"
+
+
+def beginning_run(plan: Plan, **known: Any) -> Run:
+    """Return what is known of the run of a plan when its process begins, which is this one.
+
+    Args:
+        plan: what is run.
+        known: further fields of the run: where it stands among the ranks.
+    """
+    return Run(
+        tool_version=__version__,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=[plan.target, *plan.args],
+        cwd=str(Path.cwd()),
+        pid=os.getpid(),
+        **known,
+    )
 
 
 def encode_plan(plan: Plan) -> str:

@@ -20,13 +20,11 @@ import contextlib
 import math
 import os
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ... import __version__
-from ...model.run import Run, ScriptOutcome
-from ...runs.plan import Plan
+from ...model.run import ScriptOutcome
+from ...runs.plan import Plan, beginning_run
 from ...runs.store import Store
 from .. import torch_private
 from ..events.table import LABEL
@@ -132,15 +130,11 @@ class Harness:
         folder = Path(self._plan.out)
         self._store = Store(
             folder / f"rank{rank}" if count > 1 else folder,
-            run=Run(
-                tool_version=__version__,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                command=[self._plan.script or "", *self._plan.args],
-                cwd=str(Path.cwd()),
+            run=beginning_run(
+                self._plan,
                 rank=rank,
                 world_size=count,
                 local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-                pid=os.getpid(),
             ),
         )
         progress = Progress(quiet=self._plan.quiet, rank=rank)

@@ -13,12 +13,11 @@ import signal
 import sys
 import threading
 import traceback
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ... import __version__
-from ...model.run import Run, ScriptOutcome
+from ...model.run import ScriptOutcome
+from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
 from ...runs.tasks import Task, this_task
 from ..imports import ImportWatch
@@ -76,16 +75,12 @@ class Session:
         name = f"rank{task.rank}" if task.size > 1 else "main"
         self.store = Store(
             Path(plan.out) / (f"child-{self.pid}" if child else name),
-            run=Run(
-                tool_version=__version__,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                command=[plan.script or f"-m {plan.module}", *plan.args],
-                cwd=str(Path.cwd()),
+            run=beginning_run(
+                plan,
                 rank=task.rank,
                 world_size=task.size,
                 launched=task.size > 1 and (plan.launched or not child),
                 local_rank=task.local_rank,
-                pid=self.pid,
             ),
         )
         self.stopper = Stopper()

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ... import __version__
-from ...model.run import Run
 from ...model.words import duration, milliseconds, percent
+from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
 from ..imports import ImportWatch
 from ..job.watch import JobWatch
@@ -40,16 +38,7 @@ class WatchedRun:
             OSError: the folder cannot be written.
         """
         self._pid = os.getpid()
-        self._store = Store(
-            Path(plan.out) / "main",
-            run=Run(
-                tool_version=__version__,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                command=[plan.script or f"-m {plan.module}", *plan.args],
-                cwd=str(Path.cwd()),
-                pid=self._pid,
-            ),
-        )
+        self._store = Store(Path(plan.out) / "main", run=beginning_run(plan))
         self._store.artefact("trace", "absent", reason="`watch` attaches no profiler")
         self._progress = Progress(quiet=plan.quiet, rank=0)
         self._job = JobWatch(self._store, told=self._say)
