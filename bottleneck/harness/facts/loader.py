@@ -74,6 +74,7 @@ class LoaderWatch:
 
     def uninstall(self) -> None:
         """Take everything off and remove the workers' raw records."""
+        self._stop_samplers()
         self._replaced.undo()
         if os.getpid() == self._pid:
             # A forked child takes its parent's hooks out too, and has no say in its files.
@@ -101,7 +102,8 @@ class LoaderWatch:
         """
         if window != self._window:
             self._window = window
-            self._stop_samplers()
+            if window != "warm-up":
+                self._stop_samplers()
         try:
             iteration = self._last
             if iteration is None or iteration.iterator() is not iterator:
@@ -191,10 +193,9 @@ class LoaderWatch:
 
     def _stop_samplers(self) -> None:
         """Leave the process as it was before anything is timed in it."""
-        if self._window != "warm-up":
-            for loader in self._loaders:
-                if loader.sampler is not None:
-                    loader.sampler.stop()
+        for loader in self._loaders:
+            if loader.sampler is not None:
+                loader.sampler.stop()
 
     # -- hooks ----------------------------------------------------------------------------------
 

@@ -7,31 +7,20 @@ time.
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
-from ..events.buffer import EventBuffer
-from ..events.hooks import Hooks
 from ..events.table import EVALUATION, FORWARD, OPTIMIZER_BUILT, SAVE
-from ..events.update_label import in_update
-from ..facts.compiler import CompileWatch
 from ..lines.sites import user_site
-from ..torch_private import skip_package
-from ..windows.horizon import Horizon
-from ..windows.steps import StepRule
-from ..windows.tracker import Tracker
+from ..windows.observer import StepObserver, harmless
 from .account import Evaluated, Stretch
 from .epochs import EpochStarts
 from .looks import Looks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from ...runs.store import Store
-    from ..events.buffer import Entry
     from ..events.table import Event
     from ..windows.table import Row
     from .watch import JobWatch
@@ -49,22 +38,7 @@ class _NeverStop:
     reason: str | None = None
 
 
-def _harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Keep a fault of ours out of the user's program."""
-
-    @functools.wraps(method)
-    def call(self: StepWatch, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:
-            self._job.problem = self._job.problem or reason_of(error)
-            self.buffer.close()
-            self.released()
-
-    return call
-
-
-class StepWatch:
+class StepWatch(StepObserver[EpochStarts]):
     """Observer of the buffer, and taker of the tracker's steps."""
 
     done = False
@@ -73,18 +47,11 @@ class StepWatch:
 
     def __init__(self, job: JobWatch, store: Store) -> None:
         """Watch nothing yet."""
-        self.rule = StepRule()
-        self.buffer = EventBuffer(self, _NeverStop())
+        super().__init__(store, _NeverStop(), loaders=EpochStarts())
         self._job = job
-        self._store = store
-        self._hooks = Hooks(self.buffer)
-        self._epochs = EpochStarts()
-        self._compiles = CompileWatch(store, began=self._compilation_begins)
-        self._tracker = Tracker(self.rule, loaders=self._epochs, compiles=self._compiles, horizon=Horizon())
         self._tracker.capture = self
-        self._meter = self._tracker.meter
         self._meter.reads_usage = False
-        self._tracker.clock.log = []
+        self.clock.log = []
         self._looks = Looks()
         self._roots: set[type] = set()
         self._looked_ns = 0
@@ -93,31 +60,15 @@ class StepWatch:
 
     def install(self) -> None:
         """Put every hook in."""
-        self._hooks.install()
+        super().install()
         self._hooks.watch_saves()
-        self._epochs.install()
-        self._compiles.install()
-        self._meter.garbage.install()
-        skip_package(__name__.rpartition(".")[0].rpartition(".")[0])
         self._job.phase = self._phase
         self._job.training_thread = lambda: self.buffer.thread
 
     def uninstall(self) -> None:
         """Take every hook out again."""
         self._job.training_thread, self._job.phase = lambda: None, str
-        self.buffer.release()
-        self.buffer.close()
-        self._meter.garbage.uninstall()
-        self._compiles.uninstall()
-        self._epochs.uninstall()
-        self._hooks.uninstall()
-
-    def forked(self) -> None:
-        """This process is a fork of the one that is watched. The hooks stay, closed."""
-        self.buffer.close()
-        self.released()
-        self._meter.garbage.uninstall()
-        self._epochs.uninstall()
+        super().uninstall()
 
     def tail(self) -> Stretch | None:
         """The script has ended: return what lies after its last step; None where it had none."""
@@ -140,49 +91,46 @@ class StepWatch:
     def _phase(self) -> str:
         if self._compiles.compiling:
             return "compiling"
-        return self.buffer.innermost(self._tracker.clock.open_phases)
+        return self.buffer.innermost(self.clock.open_phases)
 
     # -- events --------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
         """See `Observer`."""
-        tracker = self._tracker
         if event is SAVE:
             self._job.seen_at("checkpoints", user_site())
             if self._meter.start_ns is None:
                 return
-        tracker.start(now)
-        if event.follows_update and self.rule.in_optimizer:
-            self._recover()
-        if tracker.ends_step(event):
-            tracker.cut(now, paused=paused)
-            if self._looks.wanted(self._job, tracker.steps):
-                self._look()
+        super().begin(event, subject, now, paused=paused)
+
+    def _cut(self, now: int, *, paused: bool) -> None:
+        self._tracker.cut(now, paused=paused)
+        if self._looks.wanted(self._job, self._tracker.steps):
+            self._look()
+
+    def _look_at(self, event: Event, subject: Any) -> None:
         if event is FORWARD:
             self._roots.add(type(subject))
         elif event is EVALUATION and not self._meter.evaluations:
             self.first_evaluation()
-        tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
-    @_harmless
-    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
-        """See `Observer`."""
-        self._tracker.take(entries, held=held)
-
-    @_harmless
+    @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
-        if event.updates and not self.buffer.holding and not self.rule.inside:
-            self._hold()
+        # Events are held again after each update: nothing that ended the holding lasts.
+        if not event.updates or self.buffer.holding or self.rule.inside:
+            return
+        if self._hold() and not self._compiles.asked_for:
+            self._hooks.narrow(self._roots)
 
-    @_harmless
+    @harmless
     def happened(self, event: Event, subject: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
         if event is OPTIMIZER_BUILT:
             self.rule.optimizer_built = True
 
-    @_harmless
+    @harmless
     def first_evaluation(self) -> None:
         """See `Observer`."""
         self._job.seen_at("validation", user_site())
@@ -194,31 +142,8 @@ class StepWatch:
             return 1
         return max(1, min(HELD_STEPS, int(HELD_MS / max(usual_ms, 1e-3))))
 
-    def released(self) -> None:
-        """See `Observer`."""
-        self._hooks.widen()
-        self._meter.garbage.sink = None
-
-    def _hold(self) -> None:
-        """Hold events from now on, where it is known which one will end the step."""
-        steps = self.steps_to_hold()
-        if self.rule.next_cut == "unknown" or steps == 1 or not self._compiles.foretells:
-            return
-        self._meter.garbage.sink = self.buffer.collected
-        self.buffer.hold(steps, at_fetch=self.rule.next_cut == "fetch", armed=self.rule.pending, mark=None)
-        if not self._compiles.asked_for:
-            self._hooks.narrow(self._roots)
-
-    def _compilation_begins(self) -> None:
-        if self.buffer.is_training_thread():
-            self.buffer.release()
-
-    def _recover(self) -> None:
-        """An exception may have left an optimizer step, whose hook for the end then never runs."""
-        if not in_update(sys._getframe(1)):
-            self.buffer.in_optimizer = 0
-            self.rule.optimizer_escaped()
-            self._tracker.clock.close_to(0)
+    def _record_fault(self, error: Exception) -> None:
+        self._job.problem = self._job.problem or reason_of(error)
 
     def _look(self) -> None:
         began = perf_counter_ns()
@@ -238,7 +163,7 @@ class StepWatch:
         self._job.ended(
             Stretch(
                 row,
-                starting=self._epochs.at_cut(),
+                starting=self._loaders.at_cut(),
                 evaluated=self._evaluated(row),
                 looked_ns=looked_ns,
                 learned=self.rule.learned,
@@ -249,7 +174,7 @@ class StepWatch:
 
     def _evaluated(self, row: Row) -> Evaluated | None:
         """Return when this step evaluated, if it did; the log of phases begins anew."""
-        log, self._tracker.clock.log = self._tracker.clock.log or [], []
+        log, self.clock.log = self.clock.log or [], []
         ends = [end for name, _, end in log if name == "evaluation"]
         if not row.validation or not ends:
             return None

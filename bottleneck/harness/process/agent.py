@@ -10,7 +10,6 @@ Between two cuts an event costs a few microseconds and allocates next to nothing
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import traceback
 from threading import get_ident
@@ -20,8 +19,6 @@ import torch
 
 from ...clocks import perf_counter_ns
 from .. import torch_private
-from ..events.buffer import EventBuffer
-from ..events.hooks import Hooks
 from ..events.table import (
     BACKWARD,
     COPY,
@@ -36,9 +33,8 @@ from ..events.table import (
     WORKERS,
     ZERO_GRAD,
 )
-from ..events.update_label import UpdateLabel, in_update
+from ..events.update_label import UpdateLabel
 from ..facts.batch_facts import size_of, tensors_of
-from ..facts.compiler import CompileWatch
 from ..facts.facts import FactWriter
 from ..facts.learned import Learned
 from ..facts.loader import LoaderWatch
@@ -46,10 +42,8 @@ from ..facts.memory_notes import NoteBook
 from ..facts.out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from ..facts.out_of_memory import FailureWatch
 from ..facts.own_cost import OwnCost
-from ..windows import horizon
 from ..windows.capture import Capture
-from ..windows.steps import StepRule
-from ..windows.tracker import Tracker
+from ..windows.observer import StepObserver, harmless
 from . import presence
 from .trying import Trying
 
@@ -58,28 +52,15 @@ if TYPE_CHECKING:
 
     from ...runs.plan import Plan
     from ...runs.store import Store
-    from ..events.buffer import Entry
     from ..events.table import Event
+    from ..windows.steps import StepRule
     from .progress import Progress
     from .stopping import Stopper
 
 __all__ = ["Agent"]
 
 
-def _harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Keep a fault of ours out of the user's program; StopRun is none, and passes."""
-
-    @functools.wraps(method)
-    def call(self: Agent, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except Exception:
-            self._give_up(traceback.format_exc(limit=-3))
-
-    return call
-
-
-class Agent:
+class Agent(StepObserver[LoaderWatch]):
     """Observer of the buffer; see `buffer.Observer` for when its methods are called."""
 
     def __init__(
@@ -91,21 +72,10 @@ class Agent:
         *,
         rule: StepRule | None = None,
     ) -> None:
-        self.rule = rule if rule is not None else StepRule()
+        super().__init__(store, stopper, loaders=LoaderWatch(store), rule=rule)
         self._plan = plan
-        self._store = store
         self._stopper = stopper
-        self.buffer = EventBuffer(self, stopper)
-        self._hooks = Hooks(self.buffer)
         self._own_cost = OwnCost()
-        self._loader_watch = LoaderWatch(store)
-        self._compile_watch = CompileWatch(store, began=self._compilation_begins)
-        self._horizon = horizon.Horizon()
-        self._tracker = Tracker(
-            self.rule, loaders=self._loader_watch, compiles=self._compile_watch, horizon=self._horizon
-        )
-        self._meter = self._tracker.meter
-        self.clock = self._meter.clock
         self._learned = Learned(self.clock)
         self._update_label = UpdateLabel()
         self._facts = FactWriter(store, self._learned, self._own_cost)
@@ -149,34 +119,20 @@ class Agent:
     def install(self) -> None:
         """Put every hook in; from now on the script is observed."""
         presence.register(self)
-        self._hooks.install()
-        self._loader_watch.install()
-        self._compile_watch.install()
-        self._meter.garbage.install()
-        torch_private.skip_package(torch_private.__name__.rpartition(".")[0])
+        super().install()
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
-        self.buffer.release()
-        self.buffer.close()
+        super().uninstall()
+        self._learned.lines.end()
         self._failures.detach()
-        self._meter.garbage.uninstall()
-        self._compile_watch.uninstall()
-        self._loader_watch.uninstall()
-        self._hooks.uninstall()
         presence.unregister(self)
 
     def forked(self) -> None:
-        """This process is a fork of the one that is watched: take no event, and record nothing.
-
-        The hooks stay, closed: compiled code guards on torch's table of them.
-        """
-        self.buffer.close()
-        self.released()
+        """See `StepObserver`."""
+        super().forked()
         self.capture.forked()
         self._failures.detach()
-        self._meter.garbage.uninstall()
-        self._loader_watch.uninstall()
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended or was stopped, or `error` left it: keep what there is. Never raises."""
@@ -196,9 +152,7 @@ class Agent:
         self._write_ending()
 
     def _write_ending(self) -> None:
-        self._facts.write_ending(
-            self._tracker, self.capture, loaders=self._loader_watch, compiles=self._compile_watch
-        )
+        self._facts.write_ending(self._tracker, self.capture, loaders=self._loaders, compiles=self._compiles)
 
     def _finish_capture(self) -> None:
         last = self._tracker.last_row()
@@ -222,15 +176,7 @@ class Agent:
 
     # -- events, taken at once -----------------------------------------------------------------
 
-    @_harmless
-    def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
-        """See `Observer`."""
-        tracker = self._tracker
-        tracker.start(now)
-        if event.follows_update and self.rule.in_optimizer:
-            self._recover()
-        if tracker.ends_step(event):
-            self._cut(now, paused=paused)
+    def _look_at(self, event: Event, subject: Any) -> None:
         if event.ends_step and not self.rule.inside:
             self._stopper.safe_point()
         look = self._look.get(event)
@@ -239,9 +185,8 @@ class Agent:
         stacks = self.capture.stacks.sampler
         if stacks is not None:
             stacks.note(event.phase)
-        tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
-    @_harmless
+    @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:
         """See `Observer`."""
         if event is FETCH and result is not None:
@@ -249,15 +194,10 @@ class Agent:
         elif event.updates:
             if not self.rule.in_optimizer:
                 self._update_label.end()
-            if self._to_hold:
-                self._hold()
+            if self._to_hold and not self.rule.inside:
+                self._begin_holding()
 
-    @_harmless
-    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
-        """See `Observer`."""
-        self._tracker.take(entries, held=held)
-
-    @_harmless
+    @harmless
     def happened(self, event: Event, subject: Any) -> None:
         """See `Observer`."""
         if event is OPTIMIZER_BUILT:
@@ -268,12 +208,8 @@ class Agent:
         elif event is SCRIPT_PROFILER and not self.capture.own_profiler_busy:
             self.capture.foreign_profiler(active=subject)
 
-    def _give_up(self, reason: str) -> None:
-        """Something of ours has failed in the middle of an event: the script goes on unobserved."""
-        with contextlib.suppress(Exception):
-            self.buffer.close()
-            self.released()
-            self._store.artefact("harness", "failed", reason=reason)
+    def _record_fault(self, error: Exception) -> None:  # noqa: ARG002 - its traceback says more
+        self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
 
     def _look_at_batch(self, iterator: object, batch: object) -> None:
         if self.capture.done:
@@ -283,7 +219,7 @@ class Agent:
         count, elements = size_of(tensors)
         self._meter.batch_bytes += count
         self._meter.batch_elements += elements
-        self._loader_watch.look_at(iterator, batch, tensors)
+        self._loaders.look_at(iterator, batch, tensors)
         self._own_cost.add(began)
 
     def _look_at_call(self, module: torch.nn.Module) -> None:
@@ -318,42 +254,21 @@ class Agent:
         return phase, self._tracker.steps, self.capture.window_name, self.buffer.thread
 
     def _recover(self) -> None:
-        """An exception may have left an optimizer step, whose hook for the end then never runs."""
-        if in_update(sys._getframe(1)):
-            return
-        self.buffer.in_optimizer = 0
-        self.rule.optimizer_escaped()
-        self.clock.close_to(0)
-        self._update_label.close()
+        super()._recover()
+        if not self.rule.in_optimizer:
+            self._update_label.close()
 
     # -- events, held --------------------------------------------------------------------------
 
-    def _hold(self) -> None:
+    def _begin_holding(self) -> None:
         """An update has ended in a window that is timed: from now on events are held, not looked at."""
-        rule = self.rule
-        if rule.inside:
-            return
         self._to_hold = False
-        steps = self.steps_to_hold()
-        # The cycle of a step must be known, and a compilation must be noticed when it begins.
-        if rule.next_cut == "unknown" or steps == 1 or not self._compile_watch.foretells:
+        if not self._hold(mark=self.capture.mark if torch_private.device_kind() != "cpu" else None):
             return
         self._held_before = True
-        self._meter.garbage.sink = self.buffer.collected
-        self.buffer.hold(
-            steps,
-            at_fetch=rule.next_cut == "fetch",
-            armed=rule.pending,
-            mark=self.capture.mark if torch_private.device_kind() != "cpu" else None,
-        )
-        self._hooks_are_fast = not self._compile_watch.asked_for
+        self._hooks_are_fast = not self._compiles.asked_for
         if self._hooks_are_fast and self._hooks.narrow(self._learned.roots):
             self._own_cost.nested_are_free = True
-
-    def released(self) -> None:
-        """See `Observer`."""
-        self._hooks.widen()
-        self._meter.garbage.sink = None
 
     def steps_to_hold(self) -> int:
         """See `Observer`."""
@@ -384,7 +299,6 @@ class Agent:
     # -- steps ---------------------------------------------------------------------------------
 
     def _cut(self, now: int, *, paused: bool) -> None:
-        """A step has ended at `now` (perf_counter_ns); `paused`: work of ours lies in between."""
         if self.capture.done:
             if self.trying.active:
                 self._cut_trial(now)
@@ -408,7 +322,7 @@ class Agent:
             # The step rule has learned something new meanwhile: these steps are warm-up again.
             self.buffer.release()
 
-    @_harmless
+    @harmless
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
         self.buffer.flush()
@@ -470,7 +384,7 @@ class Agent:
     def _begin_trials(self) -> bool:
         return self.trying.begin(
             optimizers=self._learned.optimizers.living,
-            loader_of=self._loader_watch.loader_of,
+            loader_of=self._loaders.loader_of,
             queued=lambda: self._horizon.queued,
             step_ms=self.capture.step_ms,
         )
@@ -486,4 +400,4 @@ class Agent:
     def _compilation_begins(self) -> None:
         if self.buffer.thread == get_ident():
             self._to_hold = False
-            self.buffer.release()
+        super()._compilation_begins()

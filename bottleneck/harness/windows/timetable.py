@@ -3,10 +3,15 @@
 In: the steps of the open window, what the data loader tells of the steps left, the wishes. Out:
 answers for the capture, which moves from window to window by them. The rules are functions in
 `lengths`; here they meet the clock, the ranks and the device.
+
+All ranks must cut, trace and stop at the same step: ranks that decided by their own clocks would leave each
+other waiting in a collective. So rank 0 makes the schedule from its own step time, and the others take it
+from the process group's key-value store, once, between the warm-up and the baseline.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -14,9 +19,9 @@ import msgspec
 
 from ...clocks import perf_counter_ns
 from .. import torch_private
-from . import ranks
 from .lengths import (
     AFTER_STEPS,
+    FOREVER_MS,
     Enough,
     Schedule,
     awaits_evaluation,
@@ -34,6 +39,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Stretch", "Timetable"]
 
+RANKS_WARMUP_STEPS = 8
+KEY = "torch_bottleneck/schedule"
+PATIENCE_SECONDS = 60
+FIXED = Schedule(
+    before=Enough(least=20, most=20, most_ms=FOREVER_MS),
+    whole=Enough(least=25, most=25, most_ms=FOREVER_MS),
+    after=5,
+    traced=4,
+    trace_warmup=1,
+    memory=0,
+)
+"""For ranks that cannot talk: numbers that need no clock."""
 Stretch = Literal["baseline", "between", "after"]
 """Stretches of the baseline, by the names of the windows in which they are timed."""
 
@@ -67,7 +84,7 @@ class Timetable:
         _, count = torch_private.world()
         if count > 1:
             # Times differ between ranks; they must all end the window at the same step.
-            return len(rows) >= (self._plan.warmup or ranks.WARMUP_STEPS), None
+            return len(rows) >= (self._plan.warmup or RANKS_WARMUP_STEPS), None
         return warmup_is_over(
             rows, plan=self._plan, left=self._horizon.steps_left(), queued=self._horizon.queued
         )
@@ -86,7 +103,7 @@ class Timetable:
             queued=self._horizon.queued,
             ranks=count,
         )
-        self._drawn_up = ranks.agree(schedule, rank=rank) if count > 1 else schedule
+        self._drawn_up = _agree(schedule, rank=rank) if count > 1 else schedule
         self._began_ns = perf_counter_ns()
         self._whole = Watch()
 
@@ -179,3 +196,18 @@ class Timetable:
             return False
         limit_ns = self._plan.max_seconds * 1e9 * share
         return perf_counter_ns() - self._began_ns > limit_ns
+
+
+def _agree(own: Schedule, *, rank: int) -> Schedule:
+    """Return rank 0's schedule on every rank."""
+    store = torch_private.default_store()
+    if store is None:
+        return FIXED
+    try:
+        if rank == 0:
+            store.set(KEY, msgspec.json.encode(own))
+        else:
+            store.wait([KEY], dt.timedelta(seconds=PATIENCE_SECONDS))
+        return msgspec.json.decode(store.get(KEY), type=Schedule)
+    except (RuntimeError, msgspec.DecodeError):
+        return FIXED

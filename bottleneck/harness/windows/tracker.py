@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .steps import StepRule
     from .table import Row
 
-__all__ = ["Tracker"]
+__all__ = ["FetchTaker", "Tracker"]
 
 VOTES = 200
 """Batches whose fate, trained on or evaluated, is noted by the loader watch; then never again."""
@@ -74,6 +74,12 @@ class StepTaker(Protocol):
 
 class FetchTaker(Protocol):
     """Who is told of fetches; see `LoaderWatch`."""
+
+    def install(self) -> None:
+        """Put its own hooks in."""
+
+    def uninstall(self) -> None:
+        """Take them out again."""
 
     def handed_over(
         self, iterator: object, *, at_ns: int, grad: bool, wait_ms: float, step_index: int, window: str

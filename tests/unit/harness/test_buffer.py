@@ -358,7 +358,7 @@ def test_a_real_loop_is_held_and_loses_no_step(agent: Agent) -> None:
         assert {"data", "forward", "backward", "optimizer", "zero_grad"} <= set(row.phases_ns)
         assert sum(row.phases_ns.values()) <= row.wall_ms * 1e6
         assert row.minor_faults is not None
-    waits = agent._loader_watch.facts()[0]
+    waits = agent._loaders.facts()[0]
     assert waits.fetches == 40
     assert len(waits.wait_ms) == len(waits.wait_step) > 20
 

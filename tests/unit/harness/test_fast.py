@@ -247,7 +247,7 @@ def test_the_account_is_the_same(
     fast, agent = account(program, tmp_path / "fast")
     entered = agent.clock.entered
     if way == "at once":
-        monkeypatch.setattr(Agent, "_hold", lambda _: None)
+        monkeypatch.setattr(Agent, "_hold", lambda *_args, **_how: False)
     else:
         monkeypatch.setattr(Hooks, "narrow", lambda *_args: False)
     other, slow = account(program, tmp_path / "other")
@@ -256,7 +256,7 @@ def test_the_account_is_the_same(
     assert fast == other[-len(fast) :]
     assert len(fast) > 20
     assert entered == slow.clock.entered
-    one, two = (who._loader_watch.facts() for who in (agent, slow))
+    one, two = (who._loaders.facts() for who in (agent, slow))
     assert [(facts.fetches, len(facts.wait_ms), facts.role) for facts in one] == [
         (facts.fetches, len(facts.wait_ms), facts.role) for facts in two
     ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from typing import Any
 
 import pytest
 import torch
+from unit.harness.samplers import NAMES, wait_for_samplers
 
+from torch_bottleneck.harness.lines.loop_lines import PATIENCE_SECONDS
 from torch_bottleneck.harness.lines.sites import line_of
 from torch_bottleneck.harness.process.agent import Agent
 from torch_bottleneck.harness.process.progress import Progress
@@ -62,6 +65,19 @@ def test_a_stop_passes(tmp_path: Any) -> None:
     finally:
         agent.uninstall()
         stopper.stand_down()
+
+
+def test_a_run_that_ends_while_it_warms_up_leaves_no_sampler(tmp_path: Any) -> None:
+    wait_for_samplers()
+    agent = Agent(Plan(warmup=1000), Store(tmp_path / "run"), Stopper(), Progress(quiet=True))
+    agent.install()
+    try:
+        train(5)
+        (sampler,) = (thread for thread in threading.enumerate() if thread.name in NAMES)
+    finally:
+        agent.uninstall()
+    sampler.join(timeout=PATIENCE_SECONDS / 2)
+    assert not sampler.is_alive()
 
 
 def test_a_frame_between_lines_is_at_its_first() -> None:

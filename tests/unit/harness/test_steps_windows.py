@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from torch_bottleneck.harness.windows import ranks
+from torch_bottleneck.harness.windows import timetable
 from torch_bottleneck.harness.windows.lengths import (
     AWAITED_MS,
     AWAITED_STEPS,
@@ -158,7 +158,7 @@ def test_ranks_count_and_never_look_at_a_clock(left: int | None, step_ms: float)
 def test_a_schedule_arrives_at_the_other_ranks_as_it_was_sent(trial: Trial | None) -> None:
     plan = Plan(script="train.py", trial=trial)
     schedule = make_schedule(50.0, plan=plan, left=500, gpu=True, ranks=2)
-    for sent in (schedule, ranks.FIXED):
+    for sent in (schedule, timetable.FIXED):
         assert msgspec.json.decode(msgspec.json.encode(sent), type=Schedule) == sent
 
 

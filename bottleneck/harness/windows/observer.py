@@ -1,0 +1,188 @@
+"""What follows the steps of a process, be it diagnosed or watched: hooks, buffer, step rule and tracker.
+
+In: events of the training thread, through the buffer. Out: steps, through the tracker, to whatever a
+subclass names; a fault of ours ends the observation, never the user's program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from abc import ABC, abstractmethod
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ...clocks import perf_counter_ns
+from .. import torch_private
+from ..events.buffer import EventBuffer
+from ..events.hooks import Hooks
+from ..events.update_label import in_update
+from ..facts.compiler import CompileWatch
+from .horizon import Horizon
+from .steps import StepRule
+from .tracker import FetchTaker, Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ...runs.store import Store
+    from ..events.buffer import Entry, Stop
+    from ..events.table import Event
+
+__all__ = ["StepObserver", "harmless"]
+
+Loaders = TypeVar("Loaders", bound=FetchTaker)
+
+
+def harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """Keep a fault of ours out of the user's program; StopRun is none, and passes."""
+
+    @functools.wraps(method)
+    def call(self: StepObserver[Any], *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self._give_up(error)
+
+    return call
+
+
+class StepObserver(ABC, Generic[Loaders]):
+    """Observer of the buffer; see `buffer.Observer` for when its methods are called."""
+
+    def __init__(self, store: Store, stop: Stop, *, loaders: Loaders, rule: StepRule | None = None) -> None:
+        """Observe nothing yet.
+
+        Args:
+            store: where facts go.
+            stop: a stop that is wanted ends the holding of events.
+            loaders: is told of every fetch.
+            rule: tells where a step ends; None: it is learned.
+        """
+        self.rule = rule if rule is not None else StepRule()
+        self.buffer = EventBuffer(self, stop)
+        self._store = store
+        self._hooks = Hooks(self.buffer)
+        self._loaders = loaders
+        self._compiles = CompileWatch(store, began=self._compilation_begins)
+        self._horizon = Horizon()
+        self._tracker = Tracker(self.rule, loaders=loaders, compiles=self._compiles, horizon=self._horizon)
+        self._meter = self._tracker.meter
+        self.clock = self._meter.clock
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put every hook in; from now on the script is observed."""
+        self._hooks.install()
+        self._loaders.install()
+        self._compiles.install()
+        self._meter.garbage.install()
+        torch_private.skip_package(torch_private.__name__.rpartition(".")[0])
+
+    def uninstall(self) -> None:
+        """Take every hook out again. May be called more than once."""
+        self.buffer.release()
+        self.buffer.close()
+        self._meter.garbage.uninstall()
+        self._compiles.uninstall()
+        self._loaders.uninstall()
+        self._hooks.uninstall()
+
+    def forked(self) -> None:
+        """This process is a fork of the one that is observed: take no event, and record nothing.
+
+        The hooks stay, closed: compiled code guards on torch's table of them.
+        """
+        self.buffer.close()
+        self.released()
+        self._meter.garbage.uninstall()
+        self._loaders.uninstall()
+
+    def _give_up(self, error: Exception) -> None:
+        """Something of ours has failed in the middle of an event: the script goes on unobserved."""
+        with contextlib.suppress(Exception):
+            self.buffer.close()
+            self.released()
+            self._record_fault(error)
+
+    @abstractmethod
+    def _record_fault(self, error: Exception) -> None:
+        """Say in the run folder why the observation has ended; called while the error is handled."""
+
+    # -- events --------------------------------------------------------------------------------
+
+    @harmless
+    def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
+        """See `Observer`."""
+        tracker = self._tracker
+        tracker.start(now)
+        if event.follows_update and self.rule.in_optimizer:
+            self._recover()
+        if tracker.ends_step(event):
+            self._cut(now, paused=paused)
+        self._look_at(event, subject)
+        tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
+
+    @harmless
+    def take(self, entries: Iterable[Entry], *, held: bool) -> None:
+        """See `Observer`."""
+        self._tracker.take(entries, held=held)
+
+    @abstractmethod
+    def ended(self, event: Event, subject: Any, result: Any) -> None:
+        """See `Observer`."""
+
+    @abstractmethod
+    def happened(self, event: Event, subject: Any) -> None:
+        """See `Observer`."""
+
+    @abstractmethod
+    def first_evaluation(self) -> None:
+        """See `Observer`."""
+
+    @abstractmethod
+    def _cut(self, now: int, *, paused: bool) -> None:
+        """A step has ended at `now` (perf_counter_ns); `paused`: work of ours lies in between."""
+
+    @abstractmethod
+    def _look_at(self, event: Event, subject: Any) -> None:
+        """Learn from an event that begins and is taken at once."""
+
+    def _recover(self) -> None:
+        """An exception may have left an optimizer step, whose hook for the end then never runs."""
+        if not in_update(sys._getframe(1)):
+            self.buffer.in_optimizer = 0
+            self.rule.optimizer_escaped()
+            self.clock.close_to(0)
+
+    # -- events, held --------------------------------------------------------------------------
+
+    @abstractmethod
+    def steps_to_hold(self) -> int:
+        """See `Observer`."""
+
+    def _hold(self, *, mark: Callable[[], None] | None = None) -> bool:
+        """An update has ended: hold events from now on, if they may be held; return whether they are.
+
+        Args:
+            mark: see `EventBuffer.hold`.
+        """
+        rule, steps = self.rule, self.steps_to_hold()
+        # The cycle of a step must be known, and a compilation must be noticed when it begins.
+        if rule.next_cut == "unknown" or steps == 1 or not self._compiles.foretells:
+            return False
+        self._meter.garbage.sink = self.buffer.collected
+        self.buffer.hold(steps, at_fetch=rule.next_cut == "fetch", armed=rule.pending, mark=mark)
+        return True
+
+    def released(self) -> None:
+        """See `Observer`."""
+        self._hooks.widen()
+        self._meter.garbage.sink = None
+
+    def _compilation_begins(self) -> None:
+        """A compilation begins on this thread."""
+        if self.buffer.thread == get_ident():
+            self.buffer.release()
