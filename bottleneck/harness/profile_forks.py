@@ -17,7 +17,7 @@ import contextlib
 import ctypes
 import os
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import torch_private
 
@@ -65,8 +65,26 @@ def end_inherited(profile: Any) -> None:
 
 def end_before_destructors() -> None:
     """Have this process flush C's streams and leave when its exit handlers come to this point."""
-    with contextlib.suppress(OSError, AttributeError):
+    if _LIBC is not None:
         # Handlers run in reverse order: those of the child's own before these, the parent's not at all.
+        _LIBC.on_exit(_LIBC.leave, None)
+        _LIBC.at_exit(_LIBC.flush, None, None)
+
+
+class _Libc(NamedTuple):
+    on_exit: Any
+    at_exit: Any
+    leave: ctypes.c_void_p
+    flush: ctypes.c_void_p
+
+
+def _libc() -> _Libc | None:
+    """Look the functions up beforehand: in a child, a thread left behind may hold the lock for that."""
+    with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
-        libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
+        leave, flush = (ctypes.cast(call, ctypes.c_void_p) for call in (libc._exit, libc.fflush))
+        return _Libc(libc.on_exit, libc.__cxa_atexit, leave, flush)
+    return None
+
+
+_LIBC = _libc()

@@ -7,11 +7,11 @@ script's process has captured everything and waits; the other one analyses the f
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..clocks import monotonic, sleep
 from ..errors import InputError
 from ..files import read_json
 from ..model.verify import TrialRequest
@@ -42,13 +42,13 @@ def ask(folder: Path, *, seconds: float, unless: Callable[[], bool]) -> TrialReq
         The answer; None where none came.
     """
     question, reply = folder / _QUESTION, folder / _ANSWER
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     try:
         question.touch()
-        while not unless() and time.monotonic() < deadline:
+        while not unless() and monotonic() < deadline:
             if reply.exists():
                 return read_json(reply, TrialRequest)
-            time.sleep(_POLL_SECONDS)
+            sleep(_POLL_SECONDS)
     except (InputError, OSError, ValueError):
         return None
     finally:

@@ -82,3 +82,58 @@ def test_every_event_is_a_row_of_the_table() -> None:
     events = {value for value in vars(table).values() if isinstance(value, table.Event)}
     assert set(table.EVENTS) == events
     assert len(rows) == len(events) == len({event.name for event in events})
+
+
+# -- what a script may do to the clocks, and to its signals -----------------------------------------------
+
+IN_THE_SCRIPT_S_PROCESS = [
+    *MODULES,
+    *(ROOT / "bottleneck" / "runs" / f"{name}.py" for name in ("asking", "plan", "store", "tasks")),
+]
+STARTS_THREADS_ITSELF = {"process/session.py": "once the process is being ended"}
+
+
+def calls_of_clocks(tree: ast.Module) -> list[str]:
+    """Return the calls of functions that a script may have replaced."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "time"
+    ]
+
+
+@pytest.mark.parametrize("path", IN_THE_SCRIPT_S_PROCESS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_clocks_are_those_from_before_the_script(path: Path) -> None:
+    assert calls_of_clocks(ast.parse(path.read_text())) == []
+
+
+def test_a_call_of_a_clock_is_found() -> None:
+    assert calls_of_clocks(ast.parse("import time\nx = time.sleep(time.time())\nkept = partial(time.sleep)"))
+
+
+def threads_started(tree: ast.Module) -> list[bool]:
+    """Return, for each thread that is started, whether the script's signals are kept from it."""
+    kept = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        and any("signals_go_elsewhere" in ast.unparse(item) for item in node.items)
+    ]
+    inside = {id(inner) for block in kept for inner in ast.walk(block)}
+    starts = ("start_new_thread", "Thread(", "timer.start()")
+    return [
+        id(node) in inside
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and any(word in ast.unparse(node) for word in starts)
+    ]
+
+
+def test_no_thread_of_ours_takes_a_signal() -> None:
+    found = {
+        path.relative_to(HARNESS).as_posix(): threads_started(ast.parse(path.read_text())) for path in MODULES
+    }
+    assert sum(map(len, found.values())) >= 7
+    assert {name for name, kept in found.items() if not all(kept)} == set(STARTS_THREADS_ITSELF)

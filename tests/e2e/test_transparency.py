@@ -361,3 +361,28 @@ def test_the_whole_command_leaves_stdout_to_the_script_while_it_runs(tmp_path: P
     got = run(command_line("--run-to-end", "--out", "run", "train.py", "0", "-"), tmp_path)
     assert got.out.startswith(expected.out)
     assert len(got.out) > len(expected.out), "our report follows"
+
+
+def test_a_child_that_is_ended_as_soon_as_it_is_forked_dies_of_it(tmp_path: Path) -> None:
+    """A pool ends workers that have hardly begun, and waits for them without a limit."""
+    write(
+        tmp_path / "train.py",
+        """
+        import multiprocessing, os, signal, time
+        ends = []
+        for _ in range(40):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(1)
+                os._exit(7)
+            os.kill(pid, signal.SIGTERM)
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        print(set(ends))
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1,))
+        process.start(); process.terminate(); process.join(); print(process.exitcode)
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        """,
+    )
+    expected, got = both(tmp_path, "train.py")
+    assert expected.out == "{-15}\n-15\nset()\n"
+    assert_same(expected, got)

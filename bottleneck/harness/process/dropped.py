@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..events.replacing import Replacements
+from ..signals import signals_go_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,7 @@ class Dropped:
         if call is not None:
             timer = threading.Timer(SECONDS, call)
             timer.daemon = True
-            timer.start()
+            with signals_go_elsewhere():
+                timer.start()
         else:
             self._previous(dropped)

@@ -21,10 +21,10 @@ import pathlib
 import shutil
 import stat
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...clocks import epoch_ns
 from ..events.replacing import Replacements
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SaveGuard:
         """Absolute paths that the script tried to write after the stop."""
         self.notes: list[str] = []
         self._store = store
-        self._began = time.time()
+        self._began = epoch_ns() / 1e9
         self._places: dict[str, Path] = {}
         self._replaced = Replacements()
 

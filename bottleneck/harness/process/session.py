@@ -21,6 +21,7 @@ from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
 from ...runs.tasks import Task, this_task
 from ..imports import ImportWatch
+from ..signals import HeldSignal
 from ..trials.trial import TrialRun
 from .dropped import Dropped
 from .outcome import TERMINATED, outcome_of, read_machine
@@ -93,6 +94,7 @@ class Session:
         self._notes: list[str] = []
         self._watch = ImportWatch("torch", self._on_torch)
         self._sigterm: signal.Handlers | None = None
+        self._held = HeldSignal(signal.SIGTERM)
         self._dropped = Dropped(self._again)
         self._closed = False
         self._ended_by_us = False
@@ -110,7 +112,9 @@ class Session:
             signal.signal(signal.SIGTERM, self._on_sigterm)
             self._sigterm = signal.SIG_DFL
         self._dropped.install()
-        os.register_at_fork(after_in_child=self._after_fork)
+        os.register_at_fork(
+            before=self._held.hold, after_in_parent=self._held.release, after_in_child=self._after_fork
+        )
         if self._trial is not None:
             self._trial.prepare()
         self._watch.install()
@@ -254,13 +258,16 @@ class Session:
         """
         from . import children, relaunches
 
-        self._watch.uninstall()
-        self._dropped.uninstall()
-        children.uninstall()
-        relaunches.uninstall()
-        self.stopper.forked()
-        if self._sigterm is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, self._sigterm)
+        try:
+            if self._sigterm is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+                signal.signal(signal.SIGTERM, self._sigterm)
+            self._watch.uninstall()
+            self._dropped.uninstall()
+            children.uninstall()
+            relaunches.uninstall()
+            self.stopper.forked()
+        finally:
+            self._held.release()
 
     def _end_now(self, reason: str) -> NoReturn:
         """Last resort of the stopper: keep what there is, then end the process."""

@@ -21,6 +21,7 @@ from ...model.verify import TriedFix, TriedFixes
 from ...runs.asking import TRIALS, ask
 from ...runs.store import reason_of, write_atomically
 from .. import torch_private
+from ..signals import signals_go_elsewhere
 from .isolation import NotPrivateError, isolate, tell_of_effects
 from .private_copy import OwnPasses, make_copy, wait_for
 from .progress import Progress
@@ -248,7 +249,8 @@ class Trying:
 def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, call)
     timer.daemon = True
-    timer.start()
+    with signals_go_elsewhere():
+        timer.start()
     return timer
 
 

@@ -6,6 +6,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from torch_bottleneck.model.verify import TrialRequest, TryWish, Wish
 from torch_bottleneck.runs.asking import answer, ask, find_question
 
@@ -60,3 +62,14 @@ def test_an_answer_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 def test_a_process_that_has_gone_needs_no_answer(tmp_path: Path) -> None:
     answer(tmp_path / "gone", REQUEST)
+
+
+def test_a_script_that_freezes_the_clocks_and_takes_sleep_away_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the script's process that asks."""
+    folder = process_folder(tmp_path)
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("time.sleep", None)
+    assert ask(folder, seconds=0.05, unless=lambda: False) is None
+    assert list(folder.iterdir()) == []
