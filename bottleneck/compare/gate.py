@@ -18,6 +18,7 @@ import msgspec
 from ..errors import InputError, UndeterminedError, UsageError
 from ..model.baseline import Baseline
 from ..model.compare import Comparison, Drift
+from ..model.documents import expect_writable
 from ..model.gate import GateSettings
 from ..model.run import SourceSite
 from ..runs.plan import Plan
@@ -112,6 +113,7 @@ class Gate:
         if settings.history is not None:
             # Before minutes of running, not after.
             read_history(Path(settings.history), series="")
+            expect_writable(Path(settings.history) / "entry.json")
         stored = None
         if self.baseline is not None and (self.baseline.exists() or not self.update):
             stored = read_baseline(self.baseline)

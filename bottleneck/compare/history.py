@@ -95,6 +95,10 @@ def read_history(folder: Path, series: str) -> list[Entry]:
     for file in sorted(folder.glob("*.json")):
         try:
             entry = read_json(file, Entry)
+        except InputError:
+            if file.exists():
+                raise
+            continue  # another gate has dropped it meanwhile, as the oldest
         except msgspec.DecodeError as error:
             raise InputError(
                 f"{file} is not a history entry: {error}.", remedy="Remove it from the folder."

@@ -167,7 +167,7 @@ def read_trace(path: str | os.PathLike[str], *, window_bytes: int = _WINDOW_BYTE
             reader.read()
             if reader.lost and not reader.understood:
                 raise NotATraceError(
-                    f"{name} is a JSON list, but not of trace events.",
+                    f"None of the {reader.lost} entries in {name} can be read as a trace event.",
                     remedy="Give what torch.profiler's export_chrome_trace wrote.",
                 )
             return columns.build(_meta(name, array, reader, columns, damaged=source.damaged))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
-from e2e.running import Result, diagnose, plain, read_run
+from e2e.running import PYTHON, Result, command_line, diagnose, plain, read_run
 
 TRAIN = """
 import os, signal, sys, time
@@ -124,6 +126,35 @@ def test_hooks_that_cannot_be_put_in_leave_the_script_alone(tmp_path: Path) -> N
     assert got.code == 3
     assert read_run(got.folder).artefacts["harness"].status == "failed"
     assert "failed to watch the script (ModuleNotFoundError" in " ".join(got.out.split())
+
+
+STREAMS = {
+    "stdout full": (">/dev/full", 2),
+    "stderr full": ("2>/dev/full", 3),
+    "all closed": ("<&- >&- 2>&-", 3),
+}
+"""Exit code of a script in which no step was seen."""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("name", list(STREAMS))
+def test_streams_that_cannot_be_written_cost_nothing_that_was_captured(tmp_path: Path, name: str) -> None:
+    streams, code = STREAMS[name]
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "open('said', 'w').write(repr([sys.stdin is None, sys.stdout is None, sys.stderr is None]))\n"
+    )
+    words = {"plain": [PYTHON, "train.py"], "ours": command_line("--out", "run", "train.py")}
+    said, codes = {}, {}
+    for way, command in words.items():
+        done = subprocess.run(
+            ["bash", "-c", f"{shlex.join(command)} {streams}"], cwd=tmp_path, check=False, timeout=600
+        )
+        codes[way], said[way] = done.returncode, (tmp_path / "said").read_text()
+    assert said["ours"] == said["plain"]
+    assert codes == {"plain": 0, "ours": code}
+    kept = {path.name for path in (tmp_path / "run").iterdir()}
+    assert kept >= {"run.json", "diagnosis.json", "report.md", "report.html", "tensorboard"}
 
 
 WRONG = {

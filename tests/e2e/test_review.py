@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,6 +186,9 @@ def test_ended_it_leaves_no_process_no_port_and_no_file(tmp_path: Path, number: 
     try:
         assert Served(address).json("/data/plugin/bottleneck/runs")["runs"] == ["example-input-bound"]
         assert not port_is_free(address)
+        foreign = urllib.request.Request(address, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign, timeout=60)
         process.send_signal(number)
         _, err = process.communicate(timeout=600)
     finally:

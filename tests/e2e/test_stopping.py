@@ -528,6 +528,37 @@ def _type_ctrl_c(command: list[str], cwd: Path) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_to_the_command_is_the_script_s(tmp_path: Path, number: signal.Signals) -> None:
+    """Schedulers and launchers know the command's process only."""
+    (tmp_path / "train.py").write_text(
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda number, _: sys.exit(40 + number))\n"
+        "print('going', flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    process = start(command_line("--quiet", "--out", "run", "train.py"), tmp_path)
+    wait_for(process, "going")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 40 + number, err
+    assert read_run(tmp_path / "run").outcome.how == "exited"
+
+
+def test_a_signal_to_the_command_ends_a_script_that_does_not_hear_it(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", INTERRUPTED)
+    process = start(command_line("--quiet", "--out", "run", "--max-seconds", "600", "train.py"), tmp_path)
+    wait_for(process, "going")
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 4, err
+    assert "finally" not in out
+    assert "SIGHUP" in err
+    run = read_run(tmp_path / "run")
+    assert run.outcome.how == "killed"
+    assert run.windows[0].steps.index, "what was captured is kept"
+
+
 SPAWN = """
 import torch.multiprocessing as mp
 import torch.distributed as dist

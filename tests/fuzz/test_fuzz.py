@@ -107,8 +107,8 @@ def check(*words: str | Path) -> None:
             (kept / "told.txt").write_text(told)
 
 
-def judge(*words: str | Path) -> None:
-    """Run a command and check how it ends."""
+def judge(*words: str | Path) -> int:
+    """Run a command, check how it ends, and return its exit code."""
     code, out, err = call(*words)
     assert "Traceback" not in err, err[-4000:]
     assert code in (0, 2, 3), (code, err[-2000:])
@@ -117,6 +117,7 @@ def judge(*words: str | Path) -> None:
         assert not _ACTIVE.search(out), _ACTIVE.search(out)
     if code == 2:
         assert err.count("\n") == 1, err[-2000:]
+    return code
 
 
 @pytest.fixture

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 
 import pytest
 from unit.compare.sides import baseline, counters, runs
 
+from torch_bottleneck.cli.main import run
+from torch_bottleneck.compare.baseline_file import write_baseline
 from torch_bottleneck.compare.history import Entry, append, entry_of, find_drifts, read_history
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.gate import CounterLimit, GateSettings
@@ -96,3 +99,41 @@ def test_a_file_that_is_no_entry_is_named(tmp_path, text):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(InputError, match=r"bad\.json"):
         read_history(tmp_path, "s")
+
+
+def test_an_entry_that_another_gate_drops_meanwhile_is_passed_over(tmp_path):
+    append(tmp_path, entry_of(baseline()))
+    (tmp_path / "gone.json").symlink_to("nowhere")
+    assert len(read_history(tmp_path, entry_of(baseline()).series)) == 1
+
+
+def test_gates_that_write_at_once_lose_nothing(tmp_path):
+    """Each entry is a file of its own; one process stands for each gate."""
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    children = []
+    for _ in range(8):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for day in range(10):
+                    append(tmp_path, entry_of(baseline(), now=start + dt.timedelta(days=day)))
+                    read_history(tmp_path, "s")
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 8
+    assert len(read_history(tmp_path, entry_of(baseline()).series)) == 80
+
+
+def test_a_history_that_cannot_be_written_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    write_baseline(baseline(), tmp_path / "base.json")
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, how: "locked" not in str(path) and allowed(path, how))
+    (tmp_path / "locked").mkdir()
+    assert run(["gate", "--baseline", "base.json", "--history", "locked/past", "train.py"]) == 2
+    assert "no permission in" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()

@@ -253,7 +253,7 @@ def test_a_trace_without_events_is_a_trace(tmp_path: Path) -> None:
         (b'{"a": 1}', "no list of trace events"),
         (b'{"traceEvents": {}}', "no list of trace events"),
         (b"[1, 2, 3]", "not a Kineto trace"),
-        (b'[{"a": 1}, {"b": 2}]', "not of trace events"),
+        (b'[{"a": 1}, {"b": 2}]', "None of the 2 entries"),
         (b'"text"', "not a Kineto trace"),
         (gzip.compress(b"hello", mtime=0), "not a Kineto trace"),
         (gzip.compress(b"hello", mtime=0)[:12], "not a Kineto trace"),
