@@ -178,9 +178,7 @@ class Capture:
             if len(self._book.rows) >= self._times.schedule.memory:
                 self._timed(self._end_memory)
         elif stage == "flops":
-            # As many as are traced: batches may differ in size.
-            if len(self._book.rows) >= self._times.schedule.traced:
-                self._timed(self._end_flops)
+            self._flops_cut()
         elif stage == "stacks":
             self._stacks_cut()
         elif self._times.stretch_is_enough(self._book.rows, evaluations=self._book.evaluations):
@@ -353,6 +351,11 @@ class Capture:
             self._book.drop()
         else:
             self._open_stacks()
+
+    def _flops_cut(self) -> None:
+        # As many as are traced: batches may differ in size.
+        if len(self._book.rows) >= self._times.schedule.traced:
+            self._timed(self._end_flops)
 
     def _end_flops(self) -> None:
         rows = self._book.rows
