@@ -26,7 +26,8 @@ from e2e.running import (
     run,
 )
 
-pytestmark = pytest.mark.usefixtures("new_interpreters")
+from_the_start = pytest.mark.usefixtures("new_interpreters")
+"""About what the interpreter does before and after the script; the others are about training."""
 
 LOOK = """
 import os, sys, pickle, inspect, __main__
@@ -60,6 +61,7 @@ def write(path: Path, source: str) -> None:
     path.write_text(textwrap.dedent(source))
 
 
+@from_the_start
 @pytest.mark.parametrize(
     "words", [("look.py", "--lr", "1", "-m", "--", "a b"), ("./look.py",), ("sub/../look.py",)]
 )
@@ -71,12 +73,14 @@ def test_a_script_sees_what_python_would_show_it(tmp_path: Path, words: tuple[st
     assert_same(expected, got)
 
 
+@from_the_start
 def test_a_script_in_another_folder_imports_its_neighbours(tmp_path: Path) -> None:
     write(tmp_path / "project/neighbour.py", "VALUE = 7")
     write(tmp_path / "project/train.py", LOOK + "\nimport neighbour; print(neighbour.VALUE)")
     assert_same(*both(tmp_path, "project/train.py"))
 
 
+@from_the_start
 def test_a_linked_script_imports_from_where_it_really_is(tmp_path: Path) -> None:
     write(tmp_path / "real/neighbour.py", "VALUE = 7")
     write(tmp_path / "real/train.py", LOOK + "\nimport neighbour; print(neighbour.VALUE)")
@@ -84,6 +88,7 @@ def test_a_linked_script_imports_from_where_it_really_is(tmp_path: Path) -> None
     assert_same(*both(tmp_path, "train.py"))
 
 
+@from_the_start
 def test_a_module_runs_as_with_dash_m(tmp_path: Path) -> None:
     write(tmp_path / "pkg/__init__.py", "print('package', __name__)")
     write(tmp_path / "pkg/other.py", "VALUE = 7")
@@ -93,12 +98,14 @@ def test_a_module_runs_as_with_dash_m(tmp_path: Path) -> None:
     assert_same(*both(tmp_path, "-m", "pkg", "x"))
 
 
+@from_the_start
 def test_a_missing_module_is_python_s_own_message(tmp_path: Path) -> None:
     expected, got = both(tmp_path, "-m", "nothing_here")
     assert expected.code == 1
     assert_same(expected, got)
 
 
+@from_the_start
 @pytest.mark.parametrize("flags", [("-O",), ("-W", "error"), ("-X", "dev"), ("-B", "-s"), ("-u",)])
 def test_interpreter_flags_reach_the_script(tmp_path: Path, flags: tuple[str, ...]) -> None:
     write(tmp_path / "look.py", LOOK)
@@ -152,6 +159,7 @@ FAILURES = {
 }
 
 
+@from_the_start
 @pytest.mark.parametrize("name", list(FAILURES))
 def test_ends_and_tracebacks_are_python_s(tmp_path: Path, name: str) -> None:
     write(tmp_path / f"{name}.py", FAILURES[name])
@@ -160,11 +168,13 @@ def test_ends_and_tracebacks_are_python_s(tmp_path: Path, name: str) -> None:
     assert "torch_bottleneck" not in got.err
 
 
+@from_the_start
 def test_tracebacks_of_a_module_are_python_s(tmp_path: Path) -> None:
     write(tmp_path / "fails.py", "def f():\n    1 / 0\nf()\n")
     assert_same(*both(tmp_path, "-m", "fails"))
 
 
+@from_the_start
 def test_folders_called_torch_or_bottleneck_beside_the_user_do_not_matter(tmp_path: Path) -> None:
     for name in ("torch", "bottleneck", "msgspec", "pandas"):
         write(tmp_path / name / "__init__.py", "raise SystemExit('the wrong one')")
@@ -175,6 +185,7 @@ def test_folders_called_torch_or_bottleneck_beside_the_user_do_not_matter(tmp_pa
     assert_same(expected, got)
 
 
+@from_the_start
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="MKL takes no more threads than cores")
 def test_what_a_script_sets_before_importing_torch_counts(tmp_path: Path) -> None:
     write(
@@ -335,6 +346,7 @@ def test_a_start_method_may_be_set_after_loaders_are_built(tmp_path: Path) -> No
     assert_same(expected, got)
 
 
+@from_the_start
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_before_any_training_act_as_on_python(tmp_path: Path, number: int) -> None:
     write(tmp_path / "train.py", "import time\nprint('up', flush=True)\ntime.sleep(60)\n")

@@ -106,7 +106,7 @@ class Trainer:
         return sum(float(torch.stack(self.outputs).mean()) for _ in range(3))
 
 trainer = Trainer()
-for _ in range(2200):
+for _ in range(1300):
     trainer.step(torch.randn(8, 16))
 """
 
@@ -154,8 +154,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 {end}
 """
 
-pytestmark = pytest.mark.usefixtures("new_interpreters")
-
 
 def watch(cwd: Path, *words: str, **extra: str) -> tuple[Result, Watch]:
     """`bottleneck watch --out run WORDS...`."""
@@ -170,6 +168,7 @@ def write(path: Path, source: str) -> None:
     path.write_text(textwrap.dedent(source))
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_the_account_agrees_with_clocks_in_the_script(tmp_path: Path) -> None:
     write(tmp_path / "clock.py", CLOCK)
     write(tmp_path / "train.py", EPOCHS)
@@ -251,6 +250,7 @@ def test_a_killed_job_leaves_everything_up_to_its_last_seconds(tmp_path: Path) -
     assert seconds["training steps"] == pytest.approx(watched.steps * watched.step_ms / 1e3, rel=0.5)
 
 
+@pytest.mark.usefixtures("new_interpreters")
 @pytest.mark.parametrize(
     ("end", "code"),
     [("", 0), ("sys.exit(7)", 7), ("raise ValueError('too bad')", 1)],
