@@ -30,7 +30,7 @@ from .join import counters_only
 from .repeats import Arm, foreign_files, run_in_turns
 from .sides import Side, read_side
 
-__all__ = ["WINDOWS", "Gate", "Held"]
+__all__ = ["WINDOWS", "Gate", "Held", "counting_plan", "hold", "windows_of"]
 
 WINDOWS = ("warmup", "baseline_steps", "steps")
 """Settings, fields of a plan and of a baseline that say how many steps each window has."""
@@ -117,48 +117,22 @@ class Gate:
         stored = None
         if self.baseline is not None and (self.baseline.exists() or not self.update):
             stored = read_baseline(self.baseline)
-        windows = self._windows(settings, stored) | given
+        windows = windows_of(settings, None if self.update else stored) | given
         with ExitStack() as stack:
             into = out if out is not None else _temporary(stack)
             head, base = self._measure(windows, settings, into=into, say=say)
         if head is None:
             return None
-        plan = dict(sorted(windows.items()))
-        head = Side(label=head.label, baseline=msgspec.structs.replace(head.baseline, plan=plan))
         if stored is not None:
             base = Side(label=str(self.baseline), baseline=stored)
-        return Held(
-            comparison=self._compare(base, head, settings) if base is not None else None,
-            new_baseline=head.baseline if settings.times != "off" else counters_only(head.baseline),
-            had_baseline=stored is not None,
-        )
-
-    def _windows(self, settings: GateSettings, stored: Baseline | None) -> dict[str, int]:
-        """Return the window lengths: those of the baseline, else the project's.
-
-        The same steps must be counted on both sides: a baseline therefore brings its own windows.
-        """
-        windows = {name: int(getattr(settings, name)) for name in WINDOWS}
-        if stored is not None and not self.update:
-            windows |= {name: steps for name, steps in stored.plan.items() if name in WINDOWS}
-        return windows
+        return hold(base, head, windows, settings=settings, interleaved=self.base_folder is not None)
 
     def _measure(
         self, windows: dict[str, Any], settings: GateSettings, *, into: Path, say: Callable[[str], None]
     ) -> tuple[Side | None, Side | None]:
         """Run, and return (head, base); base only where it was run too."""
-        plan = Plan(
-            script=self.target.script,
-            module=self.target.module,
-            args=self.target.args,
-            memory=False,
-            quiet=True,
-            lines=True,
-            # A trace that is first probed for its size begins some steps later, and other steps count.
-            trace_bytes_cap=_TRACE_BYTES,
-            max_seconds=_SECONDS,
-            **windows,
-        )
+        target = self.target
+        plan = counting_plan(windows, script=target.script, module=target.module, args=target.args)
         arms: tuple[Arm, ...] = (Arm(name="head"),)
         if self.base_folder is not None:
             arms = (Arm(name="base", cwd=self.base_folder), *arms)
@@ -179,18 +153,77 @@ class Gate:
         _check_apart(base, self.base_folder)
         return head, Side(label=f"{self.base_folder}/{plan.target}", baseline=base)
 
-    def _compare(self, base: Side, head: Side, settings: GateSettings) -> Comparison:
-        interleaved = self.base_folder is not None
-        entry = None
-        drifts: tuple[Drift, ...] = ()
-        if settings.history is not None:
-            entry = entry_of(head.baseline, against="" if interleaved else baseline_text(base.baseline))
-            past = read_history(Path(settings.history), entry.series)
-            drifts = find_drifts([*past, entry], settings)
-        comparison = compare_sides(base, head, settings=settings, interleaved=interleaved, drifts=drifts)
-        if entry is not None and settings.history is not None and comparison.outcome != "incomparable":
-            append(Path(settings.history), entry)
-        return comparison
+
+def windows_of(settings: GateSettings, stored: Baseline | None) -> dict[str, int]:
+    """Return the window lengths: those of the baseline, else the project's.
+
+    The same steps must be counted on both sides: a baseline therefore brings its own windows.
+    """
+    windows = {name: int(getattr(settings, name)) for name in WINDOWS}
+    if stored is not None:
+        windows |= {name: steps for name, steps in stored.plan.items() if name in WINDOWS}
+    return windows
+
+
+def counting_plan(windows: dict[str, Any], **target: Any) -> Plan:
+    """Return the plan of a run that is counted: the same steps each time.
+
+    Args:
+        windows: the lengths.
+        target: what is run, fields of a plan.
+    """
+    return Plan(
+        memory=False,
+        quiet=True,
+        lines=True,
+        # A trace that is first probed for its size begins some steps later, and other steps count.
+        trace_bytes_cap=_TRACE_BYTES,
+        max_seconds=_SECONDS,
+        **windows,
+        **target,
+    )
+
+
+def hold(
+    base: Side | None,
+    head: Side,
+    windows: dict[str, int],
+    *,
+    settings: GateSettings,
+    interleaved: bool = False,
+) -> Held:
+    """Hold what was measured against a side; read and add to the history.
+
+    Args:
+        base: a stored baseline, or the runs of another checkout; None where there is none yet.
+        head: the runs that are judged.
+        windows: the lengths that they had.
+        settings: limits, and where the history lies.
+        interleaved: both sides were run in turns.
+
+    Raises:
+        InputError: the history cannot be read or written.
+    """
+    plan = dict(sorted(windows.items()))
+    head = Side(label=head.label, baseline=msgspec.structs.replace(head.baseline, plan=plan))
+    return Held(
+        comparison=_compare(base, head, settings, interleaved=interleaved) if base is not None else None,
+        new_baseline=head.baseline if settings.times != "off" else counters_only(head.baseline),
+        had_baseline=base is not None and not interleaved,
+    )
+
+
+def _compare(base: Side, head: Side, settings: GateSettings, *, interleaved: bool) -> Comparison:
+    entry = None
+    drifts: tuple[Drift, ...] = ()
+    if settings.history is not None:
+        entry = entry_of(head.baseline, against="" if interleaved else baseline_text(base.baseline))
+        past = read_history(Path(settings.history), entry.series)
+        drifts = find_drifts([*past, entry], settings)
+    comparison = compare_sides(base, head, settings=settings, interleaved=interleaved, drifts=drifts)
+    if entry is not None and settings.history is not None and comparison.outcome != "incomparable":
+        append(Path(settings.history), entry)
+    return comparison
 
 
 def _temporary(stack: ExitStack) -> Path:

@@ -99,19 +99,38 @@ class Harness:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
         if not (max_seconds > 0 and math.isfinite(max_seconds)):
             raise ValueError(f"max_seconds must be a time, not {max_seconds}")
-        self._plan = Plan(
-            script=sys.argv[0] if sys.argv else "",
-            args=tuple(sys.argv[1:]),
-            out=str(Path(out).absolute()),
-            steps=steps,
-            warmup=warmup,
-            baseline_steps=baseline_steps,
-            memory=memory,
-            with_stack=with_stack,
-            max_seconds=max_seconds,
-            run_to_end=True,
-            quiet=quiet,
+        self._set_up(
+            Plan(
+                script=sys.argv[0] if sys.argv else "",
+                args=tuple(sys.argv[1:]),
+                out=str(Path(out).absolute()),
+                steps=steps,
+                warmup=warmup,
+                baseline_steps=baseline_steps,
+                memory=memory,
+                with_stack=with_stack,
+                max_seconds=max_seconds,
+                run_to_end=True,
+                quiet=quiet,
+            ),
+            ManualRule(),
         )
+
+    @classmethod
+    def by_plan(cls, plan: Plan) -> Self:
+        """Capture as a plan says; steps are found as in a script, until the program marks its first one.
+
+        What this process has compiled so far is dropped: what is compiled from now on is then counted
+        alike whatever ran before.
+        """
+        torch_private.forget_compiled([], everything=True)
+        made = cls.__new__(cls)
+        made._set_up(plan, ManualRule(marked=False))
+        return made
+
+    def _set_up(self, plan: Plan, rule: ManualRule) -> None:
+        self._plan = plan
+        self._rule = rule
         self._agent: Agent | None = None
         self._store: Store | None = None
         self._owner = self._entered = False
@@ -138,7 +157,7 @@ class Harness:
             ),
         )
         progress = Progress(quiet=self._plan.quiet, rank=rank)
-        self._agent = Agent(self._plan, self._store, _NeverStop(), progress, rule=ManualRule())
+        self._agent = Agent(self._plan, self._store, _NeverStop(), progress, rule=self._rule)
         self._agent.install()
         self._owner = True
         return self
@@ -208,6 +227,11 @@ class Harness:
             self._agent.end_step()
 
     @property
+    def captures(self) -> bool:
+        """This process is captured here, and not by a capture around it."""
+        return self._owner
+
+    @property
     def done(self) -> bool:
         """Everything is captured; more steps add nothing."""
         return self._owner and self._agent is not None and self._agent.capture.done
@@ -230,6 +254,7 @@ class Harness:
 
     def _begin(self) -> None:
         if self._owner and self._agent is not None:
+            self._rule.mark()
             self._agent.begin_step()
 
     @contextlib.contextmanager

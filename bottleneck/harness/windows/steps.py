@@ -302,17 +302,35 @@ class StepRule:
 class ManualRule(StepRule):
     """Steps as the program itself marks them (`Harness.step`): events only tell where we are."""
 
+    def __init__(self, *, marked: bool = True) -> None:
+        """Choose what cuts until the program marks its first step.
+
+        Args:
+            marked: nothing does. False: events do, as if nothing were ever marked.
+        """
+        self._marked = marked
+        super().__init__()
+
+    def mark(self) -> None:
+        """The program marks its steps: from now on no event cuts."""
+        if not self._marked:
+            self._marked = True
+            self._forget("none")
+
     @property
     def next_cut(self) -> Literal["fetch", "safe point", "unknown"]:
         """No event cuts."""
-        return "unknown"
+        return "unknown" if self._marked else super().next_cut
 
     @property
     def description(self) -> str:
         """The signal as run.json names it."""
-        return "api"
+        return "api" if self._marked else super().description
 
     def _new_update(self, key: int) -> None:
+        if not self._marked:
+            super()._new_update(key)
+            return
         self.learned = True
         self._backward_since_update = False
         self._group = [key]
