@@ -184,8 +184,9 @@ def test_the_action_compares_shows_and_fails_as_the_gate_does(runner, tmp_path):
     assert (work / "bottleneck-report" / "report.html").exists()
     summary = (tmp_path / "summary").read_text()
     assert "No performance regression" in summary
-    verdict = json.loads((work / "bottleneck-report" / "diagnosis.json").read_text())["verdict"]
-    assert verdict["headline"].partition(" ")[0] in summary.partition("No performance regression")[2]
+    diagnosis = json.loads((work / "bottleneck-report" / "diagnosis.json").read_text())
+    title, verdict = diagnosis["title"], diagnosis["verdict"]
+    assert f"# {title}: {verdict['class']}" in summary
     shutil.rmtree(work / "bottleneck-report")
 
     baseline = work / ".bottleneck" / "baseline.json"
