@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Option, RemovalEdit, Risk, Variable
+from ..model.fix import Fix, Option, RemovalEdit, Risk, StatementEdit, Variable
 from .build import ON_CUDA, ON_GPU, docs, given, seen, source
 
 __all__ = ["FIXES"]
@@ -56,6 +56,14 @@ import torch""",
                 # closely, in segments that grow as well: left in force it makes them ask the driver again
                 # (measured: 1.2 times as fast, not 1.6).
                 drops=("expandable_segments", "max_split_size_mb"),
+            ),
+        ),
+        edits=(
+            StatementEdit(
+                statement='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"',
+                setting="_ALLOC_CONF",
+                needs="os",
+                first=True,
             ),
         ),
         sources=(_CUDA_NOTES,),

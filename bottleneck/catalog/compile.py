@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Beside, Fix, Option, Risk
+from ..model.fix import Arithmetic, Beside, Fix, ModelEdit, Option, Risk
 from .build import COMPILER_OPTIONS, ON_CUDA, ON_GPU, compile_with, docs, given, recipe, seen
 
 __all__ = ["FIXES"]
@@ -251,6 +251,7 @@ if os.environ.get("COMPILE", "1") == "1":
         verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
         can_try=True,
         options={**COMPILER_OPTIONS, "blocks": Option(kind="bool")},
+        edits=(ModelEdit(method="compile({keywords})", keywords=("mode", "dynamic", "backend")),),
         arithmetic=Arithmetic.REORDERED,
         compiles=True,
         sources=(

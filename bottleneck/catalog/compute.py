@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Fix, KeywordEdit, Risk, StatementEdit
+from ..model.fix import Arithmetic, Fix, KeywordEdit, ModelEdit, Risk, StatementEdit
 from .build import ON_CUDA, ON_GPU, docs, given, paper, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -163,6 +163,12 @@ images = images.to(memory_format=torch.channels_last)""",
         undo="Remove both conversions.",
         verify="Kernels such as nchwToNhwc disappear.",
         can_try=True,
+        edits=(
+            ModelEdit(
+                method="to(memory_format=torch.channels_last)",
+                inputs=".to(memory_format=torch.channels_last)",
+            ),
+        ),
         arithmetic=Arithmetic.REORDERED,
         sources=(
             recipe(

@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Fix, KeywordEdit, Option, Risk
+from ..model.fix import Arithmetic, Fix, KeywordEdit, Option, PassesEdit, Risk
 from .build import docs, given, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -84,6 +84,7 @@ optimizer.step()""",
         undo="Remove no_sync.",
         verify="Collectives per optimizer step fall by the number of micro-steps.",
         can_try=True,
+        edits=(PassesEdit(),),
         arithmetic=Arithmetic.REORDERED,
         sources=(
             docs(

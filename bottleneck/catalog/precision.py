@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Fix, Option, Risk, StatementEdit
+from ..model.fix import Arithmetic, AroundEdit, Fix, Option, Risk, StatementEdit
 from .build import ON_CUDA, ON_GPU, docs, given, paper, seen, source
 
 __all__ = ["FIXES"]
@@ -111,6 +111,7 @@ loss.backward()  # outside autocast""",
         undo="Remove the with statement.",
         verify="Loss after the same number of steps is within its noise; 16-bit kernels appear.",
         can_try=True,
+        edits=(AroundEdit(context="torch.autocast({device!r}, dtype=torch.bfloat16)"),),
         arithmetic=Arithmetic.BF16,
         sources=(_AMP, _AMP_EXAMPLES, paper("1710.03740", "Mixed precision training")),
     ),

@@ -20,6 +20,8 @@ from .verify_options import check_together, is_given, verify_options
 
 __all__ = ["command"]
 
+PULL_REQUEST = "pull-request.md"
+
 
 @click.command("verify", cls=VerifyCommand)
 @verify_options
@@ -33,6 +35,7 @@ def command(
     words: tuple[str, ...],
     launcher: str | None,
     patch: Path | None,
+    pull_request: Path | None,
     write: bool,
     format_: str,
     quiet: bool,
@@ -59,10 +62,11 @@ def command(
     from ..diagnose import diagnose_paths
     from ..model.documents import expect_writable, write_text
     from ..reporters.output import print_verification, save
+    from ..reporters.pull_request import render as as_pull_request
     from ..reporters.verify_markdown import render as as_markdown
     from ..verify.edits import must_be_clean, script_file
     from ..verify.record import accumulate
-    from ..verify.run import apply_edits, run_verification
+    from ..verify.run import apply_edits, patch_of_pull_request, run_verification
     from ..verify.source import Asked, find_source, launcher_words, start
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -78,8 +82,9 @@ def command(
     # Before minutes of running, not after.
     if write and file is not None:
         must_be_clean(file)
-    if patch is not None:
-        expect_writable(patch)
+    for place in (patch, pull_request / PULL_REQUEST if pull_request is not None else None):
+        if place is not None:
+            expect_writable(place)
     progress = silent if quiet else say
     asked = Asked(**options, max_pairs_given=is_given(ctx, "max_pairs"))
     folder, state, candidates = start(
@@ -92,6 +97,10 @@ def command(
     accumulate(state, source.run_folder or folder.parent, keep=save, say=say)
     print_verification(state, format_)
     progress(f"verification: {shown(folder)}")
+    if pull_request is not None:
+        patch_of_pull_request(state, pull_request / "changes.patch", say=say)
+        write_text(pull_request / PULL_REQUEST, as_pull_request(state))
+        say(f"pull request: {shown(pull_request)}")
     if patch is not None or write:
         apply_edits(state, patch=patch, write=write, say=say)
     ctx.exit(130 if interrupted else 0)

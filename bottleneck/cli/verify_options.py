@@ -86,6 +86,13 @@ verify_options = together(
         help="Write the source edits for the best fixes to FILE, as a unified diff.",
     ),
     click.option(
+        "--pull-request",
+        type=PlacePath(file_okay=False),
+        metavar="DIR",
+        help="Write a pull request for the best fixes to DIR: changes.patch for `git apply`, and its text,"
+        " pull-request.md.",
+    ),
+    click.option(
         "--write", is_flag=True, help="Make these edits. Refused unless git has a clean copy of the file."
     ),
     click.option(

@@ -16,12 +16,15 @@ from .run import JsonValue, SourceSite
 
 __all__ = [
     "Arithmetic",
+    "AroundEdit",
     "Beside",
     "CodeEdit",
     "Condition",
     "Fix",
     "KeywordEdit",
+    "ModelEdit",
     "Option",
+    "PassesEdit",
     "RemovalEdit",
     "Risk",
     "Source",
@@ -124,6 +127,10 @@ class StatementEdit(msgspec.Struct, frozen=True, kw_only=True, tag="statement"):
     statement: str
     setting: str
     """A script that names it sets it itself: that line is the one to change."""
+    needs: str = "torch"
+    """The module that the statement uses."""
+    first: bool = False
+    """Before the imports of what is not Python's own: it counts only before torch is imported."""
 
 
 class RemovalEdit(msgspec.Struct, frozen=True, kw_only=True, tag="removal"):
@@ -132,7 +139,28 @@ class RemovalEdit(msgspec.Struct, frozen=True, kw_only=True, tag="removal"):
     call: str
 
 
-CodeEdit: TypeAlias = KeywordEdit | StatementEdit | RemovalEdit
+class AroundEdit(msgspec.Struct, frozen=True, kw_only=True, tag="around"):
+    """Put the call of the model, and what follows up to its backward, inside a `with`."""
+
+    context: str
+    """What comes after `with`; the patch's values by their names in braces."""
+
+
+class ModelEdit(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
+    """Call a method of the model where it was made."""
+
+    method: str
+    """With its arguments; `{keywords}` stands for the patch's values of `keywords`."""
+    keywords: tuple[str, ...] = ()
+    inputs: str = ""
+    """What to add to the first argument of the model's call."""
+
+
+class PassesEdit(msgspec.Struct, frozen=True, kw_only=True, tag="passes"):
+    """Leave the last backward pass before an update as it is, and put the others inside `no_sync()`."""
+
+
+CodeEdit: TypeAlias = KeywordEdit | StatementEdit | RemovalEdit | AroundEdit | ModelEdit | PassesEdit
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):

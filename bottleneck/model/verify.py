@@ -16,6 +16,7 @@ from .fix import Beside, Risk, Variable
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
 __all__ = [
+    "CALLED",
     "VERIFY_SCHEMA",
     "Applied",
     "Edit",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 VERIFY_SCHEMA = 1
+CALLED = "called"
+"""Key in `Applied.values`: "file:line" of each call of a module that was changed -> its name there."""
 
 Verdict: TypeAlias = Literal[
     "faster", "slower", "no gain", "undecided", "harmful", "failed", "not applied", "not run"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,15 +18,17 @@ import msgspec
 from ..catalog.registry import by_id
 from ..errors import InputError
 from ..files import named, path_of
-from ..model.fix import CodeEdit, KeywordEdit, RemovalEdit, StatementEdit
+from ..model.fix import AroundEdit, CodeEdit, KeywordEdit, ModelEdit, PassesEdit, RemovalEdit, StatementEdit
 from ..model.run import JsonValue, SourceSite
-from ..model.verify import Applied, Edit, Verification
-from .syntax import CannotEditError, add_after_imports, drop_statement, set_keywords
+from ..model.verify import CALLED, Applied, Edit, Verification
+from .reshape import around_call, around_passes, for_model
+from .syntax import CannotEditError, add_after_imports, add_before_imports, drop_statement, set_keywords
 
 __all__ = [
     "changed_sources",
     "joined_diff",
     "must_be_clean",
+    "repository_of",
     "script_file",
     "with_edits",
     "write_edits",
@@ -35,8 +37,12 @@ __all__ = [
 
 def with_edits(verification: Verification) -> Verification:
     """Return the verification with the edits that keep its winning combination."""
-    edits = tuple(edit for fix in verification.combination for edit in _edits_of(fix, verification))
-    return msgspec.structs.replace(verification, edits=edits)
+    edits = [edit for fix in verification.combination for edit in _edits_of(fix, verification)]
+    _changed, refused = _all_made(edits)
+    for number, reason in refused.items():
+        told = f"it cannot be made beside the other edits: {reason}"
+        edits[number] = msgspec.structs.replace(edits[number], diff="", reason=told)
+    return msgspec.structs.replace(verification, edits=tuple(edits))
 
 
 def _edits_of(fix: str, verification: Verification) -> list[Edit]:
@@ -62,8 +68,14 @@ def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     if applied is None or not sites:
         return [msgspec.structs.replace(base, reason="no line of your code was seen making the call")]
     also = " ".join(entry.by_hand[deed] for deed in applied.beside if deed in entry.by_hand)
-    edit = msgspec.structs.replace(base, also=also, values=_plain(applied.values))
-    return [_with_diff(msgspec.structs.replace(edit, where=site), verification) for site in sites]
+    names = applied.values.get(CALLED)
+    edits = []
+    for site in sites:
+        name = names.get(f"{site.file}:{site.line}", "") if isinstance(names, dict) else None
+        values = _plain(applied.values if name is None else {**applied.values, CALLED: name})
+        edit = msgspec.structs.replace(base, also=also, values=values, where=site)
+        edits.append(_with_diff(edit, verification))
+    return edits
 
 
 def _statement_of(fix: str) -> StatementEdit | None:
@@ -138,7 +150,11 @@ def _edited(edit: Edit, source: str) -> str:
             # Set by the script itself, perhaps later than at its top: that line is the one to change.
             if change.setting in source:
                 raise CannotEditError(f"the script sets {change.setting} itself: change that line")
-            return add_after_imports(source, [change.statement])
+            if change.first:
+                return add_before_imports(source, change.statement, needs=change.needs)
+            return add_after_imports(source, [change.statement], needs=change.needs)
+        if isinstance(change, (AroundEdit, ModelEdit, PassesEdit)):
+            return _reshaped(change, source, line, edit.values)
         if isinstance(change, RemovalEdit):
             return drop_statement(source, line, matches=_matcher((change.call,)))
         keywords = {name: edit.values[name] for name in change.keywords if name in edit.values}
@@ -158,25 +174,78 @@ def _edited(edit: Edit, source: str) -> str:
     raise problem
 
 
+def _reshaped(
+    change: AroundEdit | ModelEdit | PassesEdit, source: str, line: int, values: Mapping[str, JsonValue]
+) -> str:
+    """Return the source with its loop in another shape.
+
+    Raises:
+        CannotEditError: it is none of the plain ones.
+    """
+    called = values.get(CALLED)
+    if not isinstance(called, str) or not called:
+        raise CannotEditError("the name that the model is called by is not known")
+    if isinstance(change, AroundEdit):
+        changed = around_call(source, line, called=called, context=change.context.format(**values))
+    elif isinstance(change, PassesEdit):
+        changed = add_after_imports(around_passes(source, line, called=called), [], needs="contextlib")
+    else:
+        given = ", ".join(f"{name}={values[name]!r}" for name in change.keywords if name in values)
+        changed = for_model(
+            source, line, called=called, method=change.method.format(keywords=given), inputs=change.inputs
+        )
+    return changed if "torch." not in _added(source, changed) else add_after_imports(changed, [])
+
+
+def _added(old: str, new: str) -> str:
+    """Return the lines that are only in the new text."""
+    return "\n".join(line for line in difflib.ndiff(old.splitlines(), new.splitlines()) if line[0] == "+")
+
+
 def _matcher(calls: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: any(fnmatchcase(name, call) for call in calls)
 
 
 def changed_sources(edits: Iterable[Edit]) -> dict[Path, tuple[str, str]]:
     """Return file -> (old text, new text) with all edits made that have a diff."""
+    return _all_made(edits)[0]
+
+
+def _all_made(edits: Iterable[Edit]) -> tuple[dict[Path, tuple[str, str]], dict[int, str]]:
+    """Make all edits that have a diff; return the texts, and by its number why an edit cannot join."""
     changed: dict[Path, tuple[str, str]] = {}
-    # From the bottom up, and what goes to the top last: lines above an edit keep their numbers.
-    able = [edit for edit in edits if edit.diff and edit.where is not None]
-    for edit in sorted(able, key=_from_below):
+    refused: dict[int, str] = {}
+    able = [(number, edit) for number, edit in enumerate(edits) if edit.diff and edit.where is not None]
+    for number, edit in sorted(able, key=lambda item: _order(item[1])):
         assert edit.where is not None
         file = path_of(edit.where.file)
-        old, now = changed.get(file) or (_read(file),) * 2
-        changed[file] = (old, _edited(edit, now))
-    return changed
+        try:
+            old, now = changed.get(file) or (_read(file),) * 2
+            where = msgspec.structs.replace(edit.where, line=_line_now(edit.where.line, old, now))
+            changed[file] = (old, _edited(msgspec.structs.replace(edit, where=where), now))
+        except CannotEditError as error:
+            refused[number] = str(error)
+    return changed, refused
 
 
-def _from_below(edit: Edit) -> tuple[bool, int]:
-    return _statement_of(edit.fix) is not None, -edit.where.line if edit.where is not None else 0
+def _line_now(line: int, old: str, now: str) -> int:
+    """Return where a line stands after earlier edits, whatever it is indented by since."""
+    before, after = ([text.strip() for text in source.splitlines()] for source in (old, now))
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for tag, first, last, there, end in matcher.get_opcodes():
+        if not first < line <= last:
+            continue
+        if tag == "replace":
+            return 1 + max(range(there, end), key=lambda i: _likeness(before[line - 1], after[i]))
+        return there + line - first
+    return line
+
+
+def _order(edit: Edit) -> tuple[bool, bool, int]:
+    """From below, the wider of two blocks first, and what goes to the top last."""
+    wide = any(isinstance(change, PassesEdit) for change in by_id(edit.fix).edits)
+    line = -edit.where.line if edit.where is not None else 0
+    return _statement_of(edit.fix) is not None, not wide, line
 
 
 def joined_diff(edits: Sequence[Edit], *, root: Path | None = None) -> str:
@@ -196,6 +265,15 @@ def _diff(file: Path, old: str, new: str, *, root: Path) -> str:
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def _likeness(text: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, text, other, autojunk=False).ratio()
+
+
+def repository_of(folder: Path) -> Path:
+    """Return the root of the git repository that a folder lies in; the folder itself where there is none."""
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
 def write_edits(edits: Sequence[Edit]) -> list[Path]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..files import path_of
 from ..model.documents import write_text
 from ..model.words import shown
 from .arms import Arms
-from .edits import joined_diff, with_edits, write_edits
+from .edits import joined_diff, repository_of, with_edits, write_edits
 from .record import write_state
 from .session import Session
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ..runs.target import Target
     from .rows import Candidate
 
-__all__ = ["apply_edits", "run_verification"]
+__all__ = ["apply_edits", "patch_of_pull_request", "run_verification"]
 
 
 def run_verification(
@@ -106,3 +107,26 @@ def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Ca
     for edit in state.edits:
         if not edit.diff and not edit.already:
             say(f"{edit.fix} must be edited by hand: {edit.reason}")
+
+
+def patch_of_pull_request(state: Verification, file: Path, *, say: Callable[[str], None]) -> None:
+    """Write what `git apply` takes at the root of the repository; no file where nothing can be edited.
+
+    Args:
+        state: a verification with edits.
+        file: the patch.
+        say: takes what must be edited by hand.
+
+    Raises:
+        InputError: no fix helped, or the file cannot be written.
+    """
+    if not state.combination:
+        raise InputError("No fix was proven to help, so there is nothing to request.")
+    for edit in state.edits:
+        if not edit.diff and not edit.already:
+            say(f"{edit.fix} must be edited by hand: {edit.reason}")
+    diff = joined_diff(state.edits, root=repository_of(path_of(state.cwd)))
+    if diff:
+        write_text(file, diff)
+    else:
+        file.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ keeps comments, quotes and line breaks; a line number from a running frame finds
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,14 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ..model.run import JsonValue
 
-__all__ = ["CannotEditError", "add_after_imports", "drop_statement", "set_keywords"]
+__all__ = [
+    "CannotEditError",
+    "add_after_imports",
+    "add_before_imports",
+    "drop_statement",
+    "parsed",
+    "set_keywords",
+]
 
 _LOADER_ORDER = (
     "dataset",
@@ -64,7 +72,7 @@ def set_keywords(
     Raises:
         CannotEditError: there is no such call there, there are several, or it is given `**options`.
     """
-    wrapper = MetadataWrapper(_parsed(source))
+    wrapper = MetadataWrapper(parsed(source))
     editor = _CallEditor(line, _Change(matches=matches, keywords=keywords, drop=drop))
     changed = wrapper.visit(editor)
     if editor.problem:
@@ -81,12 +89,47 @@ def drop_statement(source: str, line: int, *, matches: Callable[[str], bool]) ->
     Raises:
         CannotEditError: the call is part of something larger, or the only statement of its block.
     """
-    wrapper = MetadataWrapper(_parsed(source))
+    wrapper = MetadataWrapper(parsed(source))
     editor = _StatementDropper(line, matches)
     changed = wrapper.visit(editor)
     if editor.problem or not editor.found:
         raise CannotEditError(editor.problem or f"line {line} has no such statement")
     return changed.code
+
+
+def add_before_imports(source: str, statement: str, *, needs: str) -> str:
+    """Return the source with a statement before its imports of anything but Python's own modules.
+
+    Args:
+        source: of the whole file.
+        statement: the line to add.
+        needs: a module of Python's own that it uses; it is imported with it where it is not yet.
+    """
+    module = parsed(source)
+    place, known = 0, False
+    for i, line in enumerate(module.body):
+        parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
+        imports = [part for part in parts if isinstance(part, (cst.Import, cst.ImportFrom))]
+        docstring = i == 0 and isinstance(parts[0] if parts else None, cst.Expr)
+        if not docstring and not (imports and all(_is_pythons_own(part) for part in imports)):
+            break
+        place = i + 1
+        known = known or any(
+            _binds(alias, needs) for part in imports if isinstance(part, cst.Import) for alias in part.names
+        )
+    lines = [*([] if known else [f"import {needs}"]), statement]
+    added = [cst.parse_statement(f"{line}\n") for line in lines]
+    body = [*module.body[:place], *added, *module.body[place:]]
+    return module.with_changes(body=body).code
+
+
+def _is_pythons_own(part: cst.Import | cst.ImportFrom) -> bool:
+    """Say whether an import is of the standard library, which imports no torch."""
+    names = [alias.name for alias in part.names] if isinstance(part, cst.Import) else [part.module]
+    if isinstance(part, cst.ImportFrom) and (part.relative or part.module is None):
+        return False
+    code = cst.Module([]).code_for_node
+    return all(name is not None and code(name).split(".")[0] in sys.stdlib_module_names for name in names)
 
 
 def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "torch") -> str:
@@ -97,7 +140,7 @@ def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "t
         statements: lines to add.
         needs: a module that they use; it is imported with them where its own name is not.
     """
-    module = _parsed(source)
+    module = parsed(source)
     last, known = -1, False
     for i, statement in enumerate(module.body):
         if not isinstance(statement, (cst.SimpleStatementLine, cst.If, cst.Try)):
@@ -113,6 +156,8 @@ def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "t
                 known = known or any(_binds(alias, needs) for alias in part.names)
     lines = [*([] if known else [f"import {needs}"]), *statements]
     added = [cst.parse_statement(f"{line}\n") for line in lines]
+    if not added:
+        return source
     first = added[0]
     if isinstance(first, cst.SimpleStatementLine) and last >= 0:
         added[0] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
@@ -124,7 +169,12 @@ def _binds(alias: cst.ImportAlias, name: str) -> bool:
     return cst.Module([]).code_for_node(alias.name).split(".")[0] == name and alias.asname is None
 
 
-def _parsed(source: str) -> cst.Module:
+def parsed(source: str) -> cst.Module:
+    """Return the syntax tree of a whole file.
+
+    Raises:
+        CannotEditError: it is not Python as this libcst knows it.
+    """
     try:
         return cst.parse_module(source)
     except cst.ParserSyntaxError as error:

@@ -100,6 +100,8 @@ def test_workers_are_found_to_help_without_touching_the_source(tmp_path: Path) -
         "12",
         "--patch",
         "fix.diff",
+        "--pull-request",
+        "request",
         "train.py",
         "--fix",
         "FX101:num_workers=2",
@@ -116,6 +118,10 @@ def test_workers_are_found_to_help_without_touching_the_source(tmp_path: Path) -
     assert state["complete"]
     assert (tmp_path / "train.py").read_text() == SLOW_INPUT
     diff = (tmp_path / "fix.diff").read_text()
+    assert (tmp_path / "request" / "changes.patch").read_text() == diff
+    request = (tmp_path / "request" / "pull-request.md").read_text()
+    assert "bottleneck verify --fix FX101:num_workers=2 train.py" in request
+    assert f"# train.py: training step {row['measured']['ratio']:.2f}× as fast" in request
     assert "+    loader = DataLoader(Slow(), batch_size=4, num_workers=2, persistent_workers=True)" in diff
     patched = subprocess.run(
         ["git", "apply", "fix.diff"], cwd=tmp_path, capture_output=True, text=True, check=False

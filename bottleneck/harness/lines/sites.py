@@ -21,6 +21,7 @@ __all__ = [
     "SiteBook",
     "is_library",
     "line_of",
+    "name_in",
     "site_of_error",
     "user_frame",
     "user_frame_of",
@@ -68,6 +69,22 @@ def user_frame_of(frame: FrameType | None) -> FrameType | None:
 def line_of(frame: FrameType) -> int:
     """Return the line that a frame is at; its first one where it is between lines, as another thread sees."""
     return frame.f_lineno or frame.f_code.co_firstlineno
+
+
+def name_in(frame: FrameType, value: object) -> str:
+    """Return the name by which a frame knows an object, like "model" or "self.model"; "" where by none."""
+    for names in (frame.f_locals, frame.f_globals):
+        for name, bound in list(names.items()):
+            if bound is value:
+                return name
+    for name, bound in list(getattr(frame.f_locals.get("self"), "__dict__", {}).items()):
+        if bound is value:
+            return f"self.{name}"
+        modules = bound if name == "_modules" and isinstance(bound, dict) else {}
+        for inner, module in modules.items():
+            if module is value:
+                return f"self.{inner}"
+    return ""
 
 
 def user_site(skip: int = 2) -> SourceSite | None:

@@ -21,6 +21,7 @@ __all__ = [
     "Row",
     "closing_lines",
     "combination_line",
+    "combination_outcome",
     "edit_rows",
     "headline",
     "how_lines",

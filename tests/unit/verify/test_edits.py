@@ -103,7 +103,7 @@ def test_each_edit_shows_its_own_diff_and_place(script: Path) -> None:
 @pytest.mark.parametrize(
     ("fix", "lines", "why"),
     [
-        ("FX414", (11,), "more than a keyword"),
+        ("FX414", (11,), "the name that the model is called by"),
         ("FX412", (11,), "no call of torch.compile"),
         ("FX101", (), "no line of your code"),
         ("FX101", (4,), "no such call"),

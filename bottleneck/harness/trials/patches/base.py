@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ....model.run import SourceSite
-from ....model.verify import Applied
+from ....model.verify import CALLED, Applied
 from ... import torch_private
 from ...events.replacing import Replacements
+from ...lines.sites import line_of, name_in, user_frame
 
 if TYPE_CHECKING:
     from torch import nn
@@ -185,6 +186,18 @@ class Patch:
         self.values.update(values)
         if site is not None and len(self._sites) < SITES_KEPT:
             self._sites[site.file, site.line] = site
+
+    def called(self, module: nn.Module) -> None:
+        """Note at which line of the user's a module is called, and by which name there."""
+        frame = user_frame()
+        if frame is None or len(self._sites) >= SITES_KEPT:
+            return
+        site = SourceSite(file=frame.f_code.co_filename, line=line_of(frame), function=frame.f_code.co_name)
+        names = self.values.setdefault(CALLED, {})
+        assert isinstance(names, dict)
+        if f"{site.file}:{site.line}" not in names:
+            self._sites[site.file, site.line] = site
+            names[f"{site.file}:{site.line}"] = name_in(frame, module)
 
     def passed(self, reason: str) -> None:
         """Note why it left something as it was."""

@@ -87,7 +87,8 @@ class _Compiling(RootPatch):
             else:
                 torch_private.compile_in_place(target, **self.arguments())
                 self._compiled[target] = torch_private.compiled_call(target)
-            self.acted(user_site(), **self.arguments())
+            blocks = {"blocks": True} if target is not module else {}
+            self.acted(None, **self.arguments(), **blocks)
         return True
 
     def put_in(self, program: Program) -> None:

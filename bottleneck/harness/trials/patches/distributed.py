@@ -97,7 +97,9 @@ class NoSync(Patch):
                 if self._cycle > 1 and not self._broken:
                     last = number + 1 >= self._cycle
                     if not last:
-                        self.acted(user_site() if self.count < 100 else None)
+                        self.acted(None)
+                    if self.count < 100:
+                        self.called(module)
                     module.require_backward_grad_sync = last
             return original(module, *args, **kwargs)
 

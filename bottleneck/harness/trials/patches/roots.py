@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import torch_private
-from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, plural
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RootPatch"]
 
+CALLS_NOTED = 100
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -49,6 +49,7 @@ class RootPatch(Patch):
 
     def _watch(self, kinds: set[type]) -> None:
         self._local = _Local()
+        self._calls = 0
         self._roots: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         for kind in kinds:
             self.replaced.put(kind, "__call__", self._make_call)
@@ -96,7 +97,14 @@ class RootPatch(Patch):
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a root module that `takes` accepted."""
+        self.note_call(module)
         return original(module, *args, **kwargs)
+
+    def note_call(self, module: torch.nn.Module) -> None:
+        """Note the line of a call that trains; every line is seen in the first steps."""
+        if self._calls < CALLS_NOTED and torch.is_grad_enabled():
+            self._calls += 1
+            self.called(module)
 
     def nothing_to_do(self) -> str:
         """See `Patch`."""
@@ -124,11 +132,12 @@ class Bf16(RootPatch):
         if floats and torch.float32 not in floats:
             self.passed(f"its parameters are {', '.join(sorted(str(d)[6:] for d in floats))}")
             return False
-        self.acted(user_site())
+        self.acted(None, device=device)
         return True
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """See `RootPatch`."""
+        self.note_call(module)
         device = next(module.parameters()).device.type
         with torch.autocast(device, torch.bfloat16):
             outputs = original(module, *args, **kwargs)
@@ -203,11 +212,12 @@ class ChannelsLast(RootPatch):
         for parameter in weights:
             self._lay_states(parameter)
         self._changed.append(weakref.ref(module))
-        self.acted(user_site())
+        self.acted(None)
         return True
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """See `RootPatch`."""
+        self.note_call(module)
         return original(
             module,
             *(self._converted(value) for value in args),
