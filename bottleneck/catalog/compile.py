@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Beside, Fix, ModelEdit, Option, Risk
+from ..model.fix import Arithmetic, Beside, Fix, ModelEdit, Option, Risk, Shortens
 from .build import COMPILER_OPTIONS, ON_CUDA, ON_GPU, compile_with, docs, given, recipe, seen
 
 __all__ = ["FIXES"]
@@ -50,6 +50,7 @@ out = compiled(inputs)""",
         edits=(compile_with("dynamic"),),
         arithmetic=Arithmetic.REORDERED,
         compiles=True,
+        shortens=(Shortens(part="recompilations", change="compiled once for all sizes", at_best=True),),
         sources=(_DYNAMIC,),
     ),
     Fix(

@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Variable
+from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Shortens, Variable
 from .build import ON_GPU, docs, given, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -143,6 +143,10 @@ writer = save_in_background(model, "checkpoint.pt")
 writer.join()  # before the next one, or at the end""",
         undo="Save in the loop again.",
         verify="'other host work' falls below 2 % of the step.",
+        shortens=(
+            Shortens(part="between steps", change="a tenth as often", removes=0.9),
+            Shortens(part="checkpoints", change="half as often", removes=0.5),
+        ),
         sources=(
             recipe(
                 "recipes/distributed_async_checkpoint_recipe.html",
@@ -186,6 +190,7 @@ for step, batch in enumerate(loader, start=1):
         evaluate(model, val_loader)""",
         undo="Evaluate as often as before.",
         verify="'other host work' falls below 2 % of the step.",
+        shortens=(Shortens(part="validation", change="on a tenth of the batches", removes=0.9),),
         sources=(docs("generated/torch.autograd.grad_mode.inference_mode.html", "torch.inference_mode"),),
     ),
     Fix(
@@ -215,6 +220,7 @@ for step, batch in enumerate(loader):
         undo="gc.enable()",
         verify="No collector time in the steps; memory does not grow.",
         can_try=True,
+        shortens=(Shortens(part="garbage collections", change="at chosen steps only", at_best=True),),
         sources=(source("https://docs.python.org/3/library/gc.html", "Python: gc"),),
     ),
     Fix(

@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Beside, Fix, KeywordEdit, Option, Risk
+from ..model.fix import Beside, Fix, KeywordEdit, Option, Risk, Shortens
 from .build import docs, given, if_known, paper, recipe, seen, source
 
 __all__ = ["FIXES"]
@@ -194,6 +194,7 @@ loader = DataLoader(
         can_try=True,
         edits=(KeywordEdit(calls=_LOADERS, keywords=("persistent_workers",)),),
         moves_samples=True,
+        shortens=(Shortens(part="epoch starts", change="with workers that stay", of="again", at_best=True),),
         sources=(_DATA,),
     ),
     Fix(

@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data. They change bytes; what they cost or save in ti
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Fix, Risk
+from ..model.fix import Fix, Risk, Shortens
 from .build import docs, given, paper, seen, source
 
 __all__ = ["FIXES"]
@@ -122,6 +122,14 @@ for number, (inputs, targets) in enumerate(loader):
         total.zero_()""",
         undo="Keep the tensors.",
         verify="torch.cuda.memory_allocated() between steps stays level.",
+        shortens=(
+            Shortens(
+                part="training steps",
+                change="with numbers kept, not tensors",
+                of="growth",
+                kinds=("tensors",),
+            ),
+        ),
         sources=(
             docs("notes/faq.html", "PyTorch FAQ: don't accumulate history across your training loop"),
             _UNDERSTAND,

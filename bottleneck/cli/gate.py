@@ -31,6 +31,7 @@ def command(
     baseline: Path | None,
     update_baseline: bool,
     base_folder: Path | None,
+    watch: bool,
     out: Path | None,
     format_: str,
     reports: tuple[str, ...],
@@ -50,6 +51,9 @@ def command(
     on this machine (--base). Against a stored baseline they are reported but do not fail the gate,
     unless --times gate is given.
 
+    With --watch, SCRIPT is run to its end each time, and whole jobs are compared: the step time, the job's
+    time, and steps that grow where they did not.
+
     The script's output goes to stderr. Limits come from [tool.bottleneck.gate] in pyproject.toml.
 
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable,
@@ -67,14 +71,15 @@ def command(
         baseline=baseline,
         base_folder=base_folder,
         update=update_baseline,
+        watch=watch,
     )
-    gate.check()
+    settings = settings_for(Path.cwd(), options)
+    gate.check(settings)
     wishes = wished_reports(reports)
     # Before minutes of running, not after.
     for file in (*wishes, *([baseline] if update_baseline and baseline is not None else [])):
         expect_writable(file)
     given = {name: options[name] for name in WINDOWS if options[name] is not None}
-    settings = settings_for(Path.cwd(), options)
     outcome = gate.run(settings, given=given, out=out, say=say)
     if outcome is None:
         return  # another rank reports for all ranks

@@ -92,6 +92,9 @@ gate_options = together(
         type=PlacePath(file_okay=False),
         help="Another checkout of the project: SCRIPT is run there and here, in turns.",
     ),
+    click.option(
+        "--watch", is_flag=True, help="Run SCRIPT to its end without a profiler and compare whole jobs."
+    ),
     click.option("--repeat", type=click.IntRange(min=1), help="Runs per side. Default: 3."),
     click.option("--warmup", type=click.IntRange(min=0), help="Steps to skip first. Default: 8."),
     click.option("--baseline-steps", type=click.IntRange(min=2), help="Steps to time. Default: 20."),

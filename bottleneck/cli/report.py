@@ -26,18 +26,19 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     \b
     bottleneck report RUN --format html    writes RUN/report.html
     """
+    from ..catalog.job import with_fixes
     from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, load_watch
     from ..model.watch import WATCH_FILE
     from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for, render_watch
     from ..verify.record import tried_in, with_tried
 
     folder = run if run.is_dir() else run.parent
-    watched = run / WATCH_FILE if run.is_dir() else run
-    if watched.name == WATCH_FILE and watched.exists() and not (run / DIAGNOSIS_FILE).exists():
-        emit(render_watch(load_watch(watched), format_, stream=sys.stdout if out == "-" else None), out=out)
-        return
-    diagnosis = with_tried(load_diagnosis(run), tried_in(folder))
     if out == "-" and not fits_terminal(format_, sys.stdout):
         out = str(folder / PAGE_FILE)
     stream = sys.stdout if out == "-" else None
+    watched = run / WATCH_FILE if run.is_dir() else run
+    if watched.name == WATCH_FILE and watched.exists() and not (run / DIAGNOSIS_FILE).exists():
+        emit(render_watch(with_fixes(load_watch(watched)), format_, stream=stream), out=out)
+        return
+    diagnosis = with_tried(load_diagnosis(run), tried_in(folder))
     emit(render_for(diagnosis, format_, stream=stream, verbose=verbose), out=out)

@@ -28,7 +28,13 @@ __all__ = ["command"]
     type=click.Path(path_type=Path),
     help="Run folder to write. Default: reports/<script>-<time>.",
 )
-@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "md", "json", "brief"]),
+    default="text",
+    show_default=True,
+)
 @quiet_option
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context
@@ -53,8 +59,9 @@ def command(
 
     Exit code: that of the script (1 after an exception, 128 + its number after a signal).
     """
+    from ..catalog.job import with_fixes
     from ..errors import InputError
-    from ..reporters.output import emit, render_watch
+    from ..reporters.output import emit, render_watch, save_watch
     from ..runs.job import account_of
     from ..runs.place import choose_place
     from ..runs.run_script import run_script
@@ -75,10 +82,11 @@ def command(
         say(run.failure)
     assert run.folder is not None
     try:
-        watch = account_of(run, folder=run.folder, exit_code=failed)
+        watch = with_fixes(account_of(run, folder=run.folder, exit_code=failed))
     except InputError as error:
         say(f"the job left no account: {error}")
     else:
+        save_watch(watch, run.folder)
         emit(render_watch(watch, format_, stream=sys.stdout))
     say(f"run folder: {shown(run.folder)}")
     ctx.exit(failed)

@@ -6,7 +6,9 @@ In: two sides, the settings, the history. Out: `Comparison`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -19,20 +21,25 @@ from ..model.compare import (
     CounterRow,
     Drift,
     FindingChange,
+    GrowthChange,
     Mismatch,
     Outcome,
+    PartChange,
     SideSummary,
     TimeRow,
     budget_words,
     counter_words,
     drift_words,
+    growth_words,
     mismatch_words,
+    part_words,
     time_words,
 )
 from ..model.gate import GateSettings
 from .cause import Reason, budget_changes, finding_changes, name_changes, reasons_by_counter
 from .comparable import changed_settings, mismatches
 from .counters import compare_counters
+from .job import WHOLE, compare_growth, compare_jobs
 from .sides import Side
 from .times import compare_times, median_of, spread_of
 
@@ -87,15 +94,18 @@ def compare_sides(
     changed = changed_settings(one, other)
     counters = compare_counters(one, other, settings.counters)
     time = compare_times(one, other, settings=settings, interleaved=interleaved)
+    job = compare_jobs(one, other, settings=settings, interleaved=interleaved)
+    growth = compare_growth(one, other)
     reasons = reasons_by_counter(one, other)
     budget = budget_changes(one, other, changed)
     findings = finding_changes(one, other)
-    outcome = _outcome(counters, time, drifts)
-    told = _told(counters, time, drifts, reasons=reasons, budget=budget)
+    slower = _Slower(time=time, job=job, growth=growth, drifts=tuple(drifts))
+    outcome = _outcome(counters, slower)
+    told = _told(counters, slower, reasons=reasons, budget=budget)
     return Comparison(
         tool_version=__version__,
         outcome=outcome,
-        headline=_headline(outcome, counters, time, drifts, reasons),
+        headline=_headline(outcome, counters, slower, reasons),
         reasons=told,
         base=_summary(base),
         head=_summary(head),
@@ -103,11 +113,13 @@ def compare_sides(
         counters=counters,
         time=time,
         budget=budget,
+        job=job,
+        growth=growth,
         findings=findings,
         names=name_changes(one.counters, other.counters) if one.counters and other.counters else (),
         settings=changed,
         drifts=tuple(drifts),
-        annotations=_annotations(counters, time, drifts, reasons=reasons, budget=budget, findings=findings),
+        annotations=_annotations(counters, slower, reasons=reasons, budget=budget, findings=findings),
         notes=_notes(one, other, differing, time),
     )
 
@@ -132,66 +144,81 @@ def _remedy(row: Mismatch) -> str:
     return f"{mismatch_words(row)}. To compare anyway: --allow {row.what}."
 
 
-def _outcome(counters: Sequence[CounterRow], time: TimeRow, drifts: Sequence[Drift]) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slower:
+    """What of a comparison is about time."""
+
+    time: TimeRow
+    job: tuple[PartChange, ...]
+    growth: GrowthChange | None
+    drifts: tuple[Drift, ...]
+
+    @property
+    def grows(self) -> GrowthChange | None:
+        """The growth, where it is a regression."""
+        return self.growth if self.growth is not None and self.growth.status == "worse" else None
+
+    def decided(self, decision: str) -> list[str]:
+        """Word the times that count for the outcome and are decided so."""
+        told = [time_words(self.time)] if self.time.gated and self.time.decision == decision else []
+        return told + [
+            part_words(row) for row in self.job if row.time.gated and row.time.decision == decision
+        ]
+
+
+def _outcome(counters: Sequence[CounterRow], slower: _Slower) -> Outcome:
     statuses = {row.status for row in counters}
-    if "worse" in statuses or drifts or (time.gated and time.decision == "slower"):
+    if "worse" in statuses or slower.drifts or slower.grows is not None or slower.decided("slower"):
         return "regression"
-    if not counters and time.decision == "not compared":
+    if not counters and slower.time.decision == "not compared":
         return "undecided"
-    if statuses & {"unstable", "unknown"} or (time.gated and time.decision == "undecided"):
+    if statuses & {"unstable", "unknown"} or slower.decided("undecided"):
         return "undecided"
     return "ok"
 
 
-def _headline(
-    outcome: Outcome,
-    counters: Sequence[CounterRow],
-    time: TimeRow,
-    drifts: Sequence[Drift],
-    reasons: _Reasons,
-) -> str:
+def _headline(outcome: Outcome, counters: Sequence[CounterRow], slower: _Slower, reasons: _Reasons) -> str:
     worse = [row for row in counters if row.status == "worse"]
     if outcome == "regression":
         parts = [counter_words(row) + _because(reasons.get(row.name, ())[:1]) for row in worse[:3]]
         if len(worse) > 3:
             parts.append(f"{len(worse) - 3} more counters")
-        if time.gated and time.decision == "slower":
-            parts.append(time_words(time))
-        parts += [drift_words(row) for row in drifts]
+        if slower.grows is not None:
+            parts.append(growth_words(slower.grows))
+        parts += slower.decided("slower")
+        parts += [drift_words(row) for row in slower.drifts]
         return f"Regression: {'; '.join(parts)}."
     if outcome == "undecided":
         doubtful = [row for row in counters if row.status in ("unstable", "unknown")]
-        parts = [f"{row.title}: {row.note}" for row in doubtful[:3]]
-        if time.gated and time.decision == "undecided":
-            parts.append(time_words(time))
+        parts = [f"{row.title}: {row.note}" for row in doubtful[:3]] + slower.decided("undecided")
         return f"Undecided: {'; '.join(parts) or 'nothing could be compared'}."
     better = [row for row in counters if row.status == "better"]
-    text = f"No regression: {sum(row.status != 'off' for row in counters)} counters within their limits"
+    text = "No regression"
+    if counters:
+        text += f": {sum(row.status != 'off' for row in counters)} counters within their limits"
     if better:
         text += f", {len(better)} of them lower"
-    if time.decision != "not compared":
-        text += f"; {time_words(time)}"
+    if slower.time.decision != "not compared":
+        text += f"{';' if counters else ':'} {time_words(slower.time)}"
     return f"{text}."
 
 
 def _told(
-    counters: Sequence[CounterRow],
-    time: TimeRow,
-    drifts: Sequence[Drift],
-    *,
-    reasons: _Reasons,
-    budget: Sequence[BudgetChange],
+    counters: Sequence[CounterRow], slower: _Slower, *, reasons: _Reasons, budget: Sequence[BudgetChange]
 ) -> tuple[str, ...]:
     lines = [
         counter_words(row) + _because(reasons.get(row.name, ()))
         for row in counters
         if row.status in ("worse", "unstable", "unknown")
     ]
-    if time.decision == "slower":
-        lines.append(f"{time_words(time)}{_budget_text(budget)}")
-    elif time.decision == "undecided":
-        lines.append(time_words(time))
-    lines += [drift_words(row) for row in drifts]
+    if slower.grows is not None:
+        lines.append(growth_words(slower.grows))
+    if slower.time.decision == "slower":
+        lines.append(f"{time_words(slower.time)}{_budget_text(budget)}")
+    elif slower.time.decision == "undecided":
+        lines.append(time_words(slower.time))
+    lines += [part_words(row) for row in slower.job if row.part == WHOLE and row.time.decision == "slower"]
+    lines += [drift_words(row) for row in slower.drifts]
     return tuple(lines)
 
 
@@ -212,8 +239,7 @@ def _budget_text(budget: Sequence[BudgetChange]) -> str:
 
 def _annotations(
     counters: Sequence[CounterRow],
-    time: TimeRow,
-    drifts: Sequence[Drift],
+    slower: _Slower,
     *,
     reasons: _Reasons,
     budget: Sequence[BudgetChange],
@@ -238,16 +264,29 @@ def _annotations(
         ] or [
             Annotation(level="error", title=title, message=counter_words(row) + _because(why), key=row.name)
         ]
-    if time.decision == "slower":
-        message = f"{time_words(time)}{_budget_text(budget)}"
-        out.append(
-            Annotation(
-                level="error" if time.gated else "warning", title="Slower step", message=message, key="time"
-            )
+    if slower.time.decision == "slower":
+        message = f"{time_words(slower.time)}{_budget_text(budget)}"
+        level: Literal["error", "warning"] = "error" if slower.time.gated else "warning"
+        out.append(Annotation(level=level, title="Slower step", message=message, key="time"))
+    if slower.grows is not None:
+        message = growth_words(slower.grows)
+        grown = Annotation(
+            level="error", title="Steps grow", message=message, site=slower.grows.site, key="growth"
         )
+        out.append(grown)
+    out += [
+        Annotation(
+            level="error" if row.time.gated else "warning",
+            title="Slower job",
+            message=part_words(row),
+            key=f"job-{row.part}",
+        )
+        for row in slower.job
+        if row.time.decision == "slower"
+    ]
     out += [
         Annotation(level="error", title="Slow drift", message=drift_words(row), key=f"drift-{row.what}")
-        for row in drifts
+        for row in slower.drifts
     ]
     # A finding is a judgement over measured times: worth a look, never a failure of its own.
     out += [
@@ -269,6 +308,8 @@ def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch], time: 
         )
     elif not base.workload.batch and base.workload.batch_elements is None:
         notes.append("The batches did not come from a DataLoader: check yourself that their shapes agree.")
+    if bool(base.jobs) != bool(head.jobs):
+        notes.append("Only one side was watched, so the parts of the job are not compared.")
     if base.title != head.title:
         notes.append(f"The scripts have different names: {base.title} and {head.title}.")
     return tuple(notes)

@@ -59,8 +59,10 @@ class Gate:
     base_folder: Path | None
     update: bool
     """Write a new baseline."""
+    watch: bool = False
+    """Run it to its end and compare the whole job; nothing is counted."""
 
-    def check(self) -> None:
+    def check(self, settings: GateSettings) -> None:
         """Check that the options go together, before anything runs.
 
         Raises:
@@ -74,6 +76,8 @@ class Gate:
             )
         if self.baseline is not None and self.base_folder is not None:
             raise UsageError("--baseline and --base exclude each other.", remedy="Give one.")
+        if self.watch and settings.times == "off":
+            raise UsageError("--watch compares times.", remedy="Leave out --times off, or --watch.")
         if self.update and self.baseline is None:
             raise UsageError("--update-baseline needs --baseline FILE.")
         if self.base_folder is None:
@@ -117,6 +121,11 @@ class Gate:
         stored = None
         if self.baseline is not None and (self.baseline.exists() or not self.update):
             stored = read_baseline(self.baseline)
+            if not self.update and bool(stored.jobs) != self.watch:
+                made, flag = (
+                    ("watched jobs", "Add") if stored.jobs else ("steps, not of watched jobs", "Leave out")
+                )
+                raise InputError(f"{self.baseline} is of {made}.", remedy=f"{flag} --watch.")
         windows = windows_of(settings, None if self.update else stored) | given
         with ExitStack() as stack:
             into = out if out is not None else _temporary(stack)
@@ -132,7 +141,9 @@ class Gate:
     ) -> tuple[Side | None, Side | None]:
         """Run, and return (head, base); base only where it was run too."""
         target = self.target
-        plan = counting_plan(windows, script=target.script, module=target.module, args=target.args)
+        plan = counting_plan(
+            windows, script=target.script, module=target.module, args=target.args, watch=self.watch
+        )
         arms: tuple[Arm, ...] = (Arm(name="head"),)
         if self.base_folder is not None:
             arms = (Arm(name="base", cwd=self.base_folder), *arms)
@@ -142,7 +153,12 @@ class Gate:
         if not folders["head"]:
             return None, None
         head = Side(label=plan.target, baseline=read_side(folders["head"], root=Path.cwd()).baseline)
-        if head.baseline.counters is None or not head.baseline.counters.values:
+        if self.watch and not head.baseline.runs:
+            raise UndeterminedError(
+                "The watched jobs have nothing to compare: no usual step was seen.",
+                remedy="Run `bottleneck watch` on the script.",
+            )
+        if not self.watch and (head.baseline.counters is None or not head.baseline.counters.values):
             raise UndeterminedError(
                 "The runs have nothing to compare: no counter was measured.",
                 remedy="Run `bottleneck diagnose` on the script.",

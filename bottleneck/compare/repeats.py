@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..errors import InputError, ScriptError
 from ..model.run import SourceSite
+from ..runs.job import account_of
 from ..runs.launch import launch, name_signal
 from ..runs.layout import holds_steps
 from ..runs.place import choose_place
@@ -100,6 +101,8 @@ def _run(plan: Plan, arm: Arm, folder: Path) -> Path | None:
             f"{plan.target} trained no step that could be measured ({arm.name}).",
             remedy="Let it run longer, or give --warmup 2 --baseline-steps 5 --steps 2.",
         )
+    if plan.watch and run.folder is not None:
+        account_of(run, folder=run.folder, exit_code=0)
     return run.folder
 
 

@@ -15,8 +15,10 @@ from ..errors import InputError
 from ..files import is_file, open_file, read_file
 from ..model.baseline import Baseline
 from ..model.diagnosis import Diagnosis
-from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, run_files
+from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, load_watch, run_files
+from ..model.watch import WATCH_FILE
 from .baseline_file import is_baseline, read_baseline
+from .job import job_times
 from .join import join_runs
 
 __all__ = ["Side", "read_side"]
@@ -48,7 +50,9 @@ def read_side(paths: Sequence[Path], *, root: Path | None = None) -> Side:
     if len(paths) == 1 and is_file(paths[0]) and not _is_trace(paths[0]) and is_baseline(read_file(paths[0])):
         return Side(label=label, baseline=read_baseline(paths[0]))
     runs = [run for path in paths for run in _runs(path)]
-    return Side(label=label, baseline=join_runs([_diagnosis(run) for run in runs], root=root))
+    here = Path.cwd() if root is None else root.absolute()
+    jobs = [job_times(load_watch(run), root=here) if is_file(run / WATCH_FILE) else None for run in runs]
+    return Side(label=label, baseline=join_runs([_diagnosis(run) for run in runs], root=here, jobs=jobs))
 
 
 def _holds_a_run(folder: Path) -> bool:

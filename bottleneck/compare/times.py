@@ -17,7 +17,7 @@ from ..model.gate import GateSettings
 from ..stats.gate import FEWEST_RUNS, TimeDecision, decide_times
 from .comparable import same_machine
 
-__all__ = ["compare_times", "median_of", "spread_of"]
+__all__ = ["compare_runs", "compare_times", "median_of", "spread_of"]
 
 _SUSPICIOUS = 3.0
 """Standard errors, as told from the steps of single runs, from which a slower run is suspicious."""
@@ -49,37 +49,64 @@ def compare_times(base: Baseline, head: Baseline, *, settings: GateSettings, int
         settings: tolerance, and whether times count.
         interleaved: run k of head was made right beside run k of base.
     """
-    one, other = base.runs, head.runs
+    return compare_runs(
+        [run.step_ms for run in base.runs],
+        [run.step_ms for run in head.runs],
+        settings=settings,
+        interleaved=interleaved,
+        within=_within(base.runs, head.runs),
+        same_machine=same_machine(base, head),
+        absent="no unprofiled step time was measured on both sides",
+    )
+
+
+def compare_runs(
+    base_ms: Sequence[float],
+    head_ms: Sequence[float],
+    *,
+    settings: GateSettings,
+    interleaved: bool,
+    same_machine: bool,
+    within: float | None = None,
+    absent: str = "one side has no such time",
+) -> TimeRow:
+    """Compare times of the runs of two sides.
+
+    Args:
+        base_ms: one positive time per run.
+        head_ms: likewise.
+        settings: tolerance, and whether times count.
+        interleaved: run k of head was made right beside run k of base.
+        same_machine: their times can be compared at all.
+        within: relative noise of a run's time, as told from the run alone.
+        absent: why a side may have none.
+    """
     common = TimeRow(
         decision="not compared",
         gated=False,
-        base_ms=median_of(one),
-        head_ms=median_of(other),
+        base_ms=statistics.median(base_ms) if base_ms else None,
+        head_ms=statistics.median(head_ms) if head_ms else None,
         tolerance=settings.time_tolerance,
-        base_runs=len(one),
-        head_runs=len(other),
-        interleaved=interleaved and len(one) == len(other),
+        base_runs=len(base_ms),
+        head_runs=len(head_ms),
+        interleaved=interleaved and len(base_ms) == len(head_ms),
     )
     if settings.times == "off":
         return _with(common, note="times are turned off")
-    if not one or not other:
-        return _with(common, note="no unprofiled step time was measured on both sides")
-    if not same_machine(base, head):
+    if not base_ms or not head_ms:
+        return _with(common, note=absent)
+    if not same_machine:
         return _with(common, note="the machines differ, so their times say nothing about the program")
-    within = _within(one, other)
     found = decide_times(
-        [run.step_ms for run in one],
-        [run.step_ms for run in other],
-        tolerance=settings.time_tolerance,
-        paired=common.interleaved,
-        within=within,
+        base_ms, head_ms, tolerance=settings.time_tolerance, paired=common.interleaved, within=within
     )
-    enough = min(len(one), len(other)) >= FEWEST_RUNS
+    fewest = min(len(base_ms), len(head_ms))
     if settings.times == "gate":
         gated = True
     elif settings.times == "report":
         gated = False
     else:
+        enough = fewest >= FEWEST_RUNS
         gated = common.interleaved if enough else _suspicious(found, within, settings.time_tolerance)
     return _with(
         common,
@@ -89,7 +116,7 @@ def compare_times(base: Baseline, head: Baseline, *, settings: GateSettings, int
         interval=found.interval,
         noise=found.noise,
         needed=found.needed,
-        note=_note(found, fewest=min(len(one), len(other)), interleaved=common.interleaved),
+        note=_note(found, fewest=fewest, interleaved=common.interleaved),
     )
 
 

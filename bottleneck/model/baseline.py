@@ -17,7 +17,16 @@ from .diagnosis import BudgetLine
 from .run import JsonValue, SourceSite
 from .work import Workload
 
-__all__ = ["BASELINE_FORMAT", "Baseline", "FindingKey", "Machine", "RunTime", "StateRow"]
+__all__ = [
+    "BASELINE_FORMAT",
+    "Baseline",
+    "FindingKey",
+    "GrowthKey",
+    "JobTimes",
+    "Machine",
+    "RunTime",
+    "StateRow",
+]
 
 BASELINE_FORMAT = 1
 
@@ -35,8 +44,32 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cuda: str | None = None
 
 
+class GrowthKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the steps of one job grow."""
+
+    ms_per_1000_steps: float
+    low: float
+    """95 % interval."""
+    high: float
+    what: str = ""
+    """What grows beside them; empty where nothing was found."""
+    site: SourceSite | None = None
+
+
+class JobTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One watched job."""
+
+    wall_s: Annotated[float, msgspec.Meta(gt=0.0)]
+    steps: int = 0
+    seconds: dict[str, float] = {}
+    """By part, as in `model.watch.PARTS`."""
+    counts: dict[str, int] = {}
+    """Of the parts that come one by one."""
+    growth: GrowthKey | None = None
+
+
 class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The unprofiled step time of one run."""
+    """The unprofiled times of one run."""
 
     step_ms: Annotated[float, msgspec.Meta(gt=0.0)]
     """Mean of the steps that count, as `diagnose` reports it."""
@@ -45,6 +78,8 @@ class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
     """Relative standard error of the run's step time, from its own steps. The difference between
     two runs is larger."""
+    job: JobTimes | None = None
+    """The whole of it, where it was watched."""
 
 
 class FindingKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,3 +124,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[FindingKey, ...] = ()
     settings: dict[str, JsonValue] = {}
     acceleration: tuple[StateRow, ...] = ()
+
+    @property
+    def jobs(self) -> tuple[JobTimes, ...]:
+        """The runs that were watched."""
+        return tuple(run.job for run in self.runs if run.job is not None)

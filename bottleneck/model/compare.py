@@ -22,17 +22,21 @@ __all__ = [
     "CounterRow",
     "Drift",
     "FindingChange",
+    "GrowthChange",
     "Mismatch",
     "NameChange",
     "Outcome",
+    "PartChange",
     "SettingChange",
     "SideSummary",
     "TimeRow",
     "budget_words",
     "counter_words",
     "drift_words",
+    "growth_words",
     "mismatch_words",
     "number",
+    "part_words",
     "signed_ms",
     "time_words",
 ]
@@ -103,6 +107,34 @@ class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
     needed: int | None = None
     """Runs per side that would find an increase of the tolerance, four times in five."""
     note: str = ""
+
+
+class PartChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a watched job, or the whole of it, both sides; the median over the runs of each."""
+
+    part: str
+    """As in `model.watch.PARTS`; "whole job" for all of them."""
+    base_s: float
+    head_s: float
+    base_count: int | None = None
+    """How often it came; None for what does not come one by one."""
+    head_count: int | None = None
+    time: TimeRow
+    """Of one occurrence, where both sides have some; else of all of it."""
+
+
+class GrowthChange(msgspec.Struct, frozen=True, kw_only=True):
+    """How the steps of watched jobs grow, both sides, in ms per 1,000 steps; 0 where they do not."""
+
+    status: Literal["same", "better", "worse"]
+    base: float
+    base_interval: tuple[float, float] | None = None
+    """95 %; None where they do not grow."""
+    head: float
+    head_interval: tuple[float, float] | None = None
+    what: str = ""
+    """What grows beside the steps of head."""
+    site: SourceSite | None = None
 
 
 class BudgetChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +220,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     time: TimeRow
     budget: tuple[BudgetChange, ...] = ()
     """Lines that changed, largest change first."""
+    job: tuple[PartChange, ...] = ()
+    """The whole job and its parts, where both sides were watched; the largest change first."""
+    growth: GrowthChange | None = None
+    """None where a side was not watched."""
     findings: tuple[FindingChange, ...] = ()
     names: tuple[NameChange, ...] = ()
     settings: tuple[SettingChange, ...] = ()
@@ -240,18 +276,40 @@ def counter_words(row: CounterRow) -> str:
     return f"{text} ({row.note})" if row.note and row.status in ("worse", "unstable") else text
 
 
-def time_words(row: TimeRow) -> str:
-    """Word the decision about the step time, with its interval or with what would decide."""
+def time_words(row: TimeRow, what: str = "step time") -> str:
+    """Word the decision about a time, with its interval or with what would decide."""
     if row.decision == "not compared":
-        return f"step time not compared: {row.note}" if row.note else "step time not compared"
+        return f"{what} not compared: {row.note}" if row.note else f"{what} not compared"
     change = ""
     if row.ratio is not None:
         change = _ratio(row)
     if row.decision == "no change":
-        return f"step time {change}: an increase of {100 * row.tolerance:.0f} % is ruled out"
+        return f"{what} {change}: an increase of {100 * row.tolerance:.0f} % is ruled out"
     if row.decision != "undecided":
-        return f"step time {change}: {row.decision}"
-    return f"step time {change}: undecided, {_what_would_decide(row)}"
+        return f"{what} {change}: {row.decision}"
+    return f"{what} {change}: undecided, {_what_would_decide(row)}"
+
+
+def part_words(row: PartChange) -> str:
+    """Word the change of a part of the job, by its time."""
+    each = "" if row.base_count is None or row.head_count is None else ", each"
+    return time_words(row.time, f"{row.part}{each}")
+
+
+def growth_words(row: GrowthChange) -> str:
+    """Word how the steps grow: "the steps grow by 3.10 ms per 1000 steps (95 %: 2.90 to 3.30), before 0"."""
+    if row.head_interval is None:
+        was = f", before by {milliseconds(row.base)} ms per 1000 steps" if row.base else ""
+        return f"the steps do not grow{was}"
+    low, high = row.head_interval
+    beside = ""
+    if row.what:
+        at = f" at {row.site.file}:{row.site.line}" if row.site is not None else ""
+        beside = f", and {row.what}{at} with them"
+    return (
+        f"the steps grow by {milliseconds(row.head)} ms per 1000 steps"
+        f" (95 %: {milliseconds(low)} to {milliseconds(high)}){beside}; before by {milliseconds(row.base)} ms"
+    )
 
 
 def _ratio(row: TimeRow) -> str:

@@ -24,7 +24,10 @@ __all__ = [
     "JobRecord",
     "PartTime",
     "SiteSeconds",
+    "StepTimes",
+    "Timeline",
     "Watch",
+    "WithFix",
 ]
 
 WATCH_SCHEMA = 1
@@ -75,6 +78,8 @@ class PartTime(_Record, frozen=True, kw_only=True):
     s: float
     count: int
     """How often it came; for most parts the number of steps that it lay in."""
+    again_s: float = 0.0
+    """Of `s`: epochs that started workers although an epoch before them had."""
     places: list[SiteSeconds] = []
     """The most frequent first."""
 
@@ -108,6 +113,18 @@ class Change(_Record, frozen=True, kw_only=True):
     """The step after it over the step before it."""
 
 
+class Timeline(_Record, frozen=True, kw_only=True):
+    """When the parts of a job lay, in stretches of equal length."""
+
+    begin_s: float = 0.0
+    """From the beginning of the process to the first stretch."""
+    stretch_s: float
+    steps: list[int] = []
+    """Steps that had ended by the end of each stretch."""
+    parts: dict[str, list[float]] = {}
+    """Part -> its s in each stretch."""
+
+
 class JobRecord(_Record, frozen=True, kw_only=True):
     """watch-record.json: what the process of the script knows of its job; times are perf_counter_ns()."""
 
@@ -125,8 +142,23 @@ class JobRecord(_Record, frozen=True, kw_only=True):
     """A usual step in the fastest tenth of the job."""
     growth: list[Growth] = []
     changes: list[Change] = []
+    timeline: Timeline | None = None
     problem: str = ""
     """Why the watching ended before the job did; empty for most."""
+
+
+class WithFix(_Record, frozen=True, kw_only=True):
+    """What a part would be with a change, as arithmetic on what was measured says."""
+
+    change: str
+    """What is done: "on a tenth of the batches"."""
+    s: float
+    share: float
+    """Of the job, which is then shorter by as much."""
+    at_best: bool = False
+    """True: the part may keep more than that."""
+    fix: str = ""
+    """The catalogue's entry; empty where it has none."""
 
 
 class AccountLine(_Record, frozen=True, kw_only=True):
@@ -138,8 +170,21 @@ class AccountLine(_Record, frozen=True, kw_only=True):
     count: int
     ms_each: float | None
     """None for parts that do not come one by one."""
+    again_s: float = 0.0
+    """See `PartTime`."""
     site: SourceSite | None = None
     places: list[SiteSeconds] = []
+    with_fix: WithFix | None = None
+    """None where nothing is known to shorten it, or too little would be gained."""
+
+
+class StepTimes(_Record, frozen=True, kw_only=True):
+    """Usual steps over the job, as columns of equal length: at most some hundred stretches."""
+
+    step: list[int] = []
+    """The first step of each stretch."""
+    ms: list[float] = []
+    """Of a usual step in it."""
 
 
 class Watch(_Record, frozen=True, kw_only=True):
@@ -158,6 +203,10 @@ class Watch(_Record, frozen=True, kw_only=True):
     """Share of the wall-clock in which training steps ran at their best speed; None without steps."""
     steps: int
     step_ms: float | None
+    best_ms: float | None = None
+    """A usual step in the fastest tenth of the job."""
     growth: list[Growth]
     changes: list[Change]
+    step_times: StepTimes = StepTimes()
+    timeline: Timeline | None = None
     problem: str = ""

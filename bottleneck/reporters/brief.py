@@ -20,7 +20,7 @@ from .rows.fixes import fix_rows, useless_rows
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["MOST_CHARACTERS", "render"]
+__all__ = ["MOST_CHARACTERS", "number", "render", "within_limit"]
 
 MOST_CHARACTERS = 6000
 """Code and JSON take a token for three to four characters."""
@@ -33,7 +33,11 @@ _FIXES = 4
 def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     """Return the brief; `verbose` changes nothing, as the length is the point."""
     del verbose
-    told = _told(diagnosis)
+    return within_limit(_told(diagnosis))
+
+
+def within_limit(told: dict[str, Any]) -> str:
+    """Return what is told as JSON in at most `MOST_CHARACTERS`, one key per line."""
     left_out: dict[str, int] = {}
     while len(text := _text({**told, "left_out": left_out})) > MOST_CHARACTERS:
         # The longest list loses its last entry: the first of each is what counts most.
@@ -60,15 +64,15 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
         "remedy": brief(sentence(verdict.remedy), _LONGEST),
         "script": brief(clean(diagnosis.title), _LONGEST),
         "device": clean(device_line(diagnosis)),
-        "step_ms": _number(step.true_ms),
-        "step_interval_ms": [_number(edge) for edge in step.true_ci_ms or ()],
+        "step_ms": number(step.true_ms),
+        "step_interval_ms": [number(edge) for edge in step.true_ci_ms or ()],
         "causes": [
             {
                 "class": cause.bottleneck_class.value,
                 "finding": clean(cause.code),
-                "costs_ms": _number(cause.cost_ms),
+                "costs_ms": number(cause.cost_ms),
                 "is_bound": is_bound(diagnosis, cause),
-                "step_without_ms": None if entry_of(cause.code).is_work else _number(cause.predicted_ms),
+                "step_without_ms": None if entry_of(cause.code).is_work else number(cause.predicted_ms),
                 "says": brief(row.means, _LONGEST),
                 "at": [place(site, root=root, width=_LONGEST) for site in cause.sites[:3]],
             }
@@ -82,7 +86,7 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
             {
                 "fix": row.fix,
                 "title": brief(row.title, _LONGEST),
-                "predicted_ms": _number(fix.predicted_ms),
+                "predicted_ms": number(fix.predicted_ms),
                 "is_bound": fix.bound,
                 "measured": row.measured,
                 "at": row.where,
@@ -100,7 +104,8 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _number(value: float | None) -> float | None:
+def number(value: float | None) -> float | None:
+    """Return a figure with as many digits as mean anything."""
     return None if value is None else float(f"{value:.4g}")
 
 

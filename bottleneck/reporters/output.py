@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError, UsageError
 from ..model.documents import DIAGNOSIS_FILE, document_text, write_text
+from ..model.watch import WATCH_FILE
 from .base import reporter
 from .stream import show, tell
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PAGE_FILE",
     "REPORT_FILE",
+    "WATCH_FORMATS",
     "Traits",
     "emit",
     "fits_terminal",
@@ -36,11 +38,13 @@ __all__ = [
     "render_for",
     "render_watch",
     "save",
+    "save_watch",
     "traits",
 ]
 
 REPORT_FILE = "report.md"
 PAGE_FILE = "report.html"
+WATCH_FORMATS = ("text", "md", "json", "html", "brief")
 
 _MIN_WIDTH = 40
 _MAX_WIDTH = 100
@@ -154,21 +158,43 @@ def print_verification(verification: Verification, name: str) -> None:
 
 
 def render_watch(watch: Watch, name: str, *, stream: TextIO | None = None) -> str:
-    """Render the account of a job as "text", which suits itself to `stream`, or "json".
+    """Render the account of a job in one of `WATCH_FORMATS`; "text" suits itself to `stream`.
 
     Raises:
         UsageError: there is no such format of it.
     """
+    if name == "text":
+        from .watch_terminal import render as as_text
+
+        able = traits(stream) if stream is not None else Traits()
+        return as_text(watch, width=able.width, color=able.color, unicode=able.unicode)
     if name == "json":
         return document_text(watch)
-    if name != "text":
-        raise UsageError(
-            f"The account of a job has no format {name!r}.", remedy="Its formats are text and json."
-        )
-    from .watch_terminal import render as as_text
+    if name == "md":
+        from .watch_markdown import render as as_markdown
 
-    able = traits(stream) if stream is not None else Traits()
-    return as_text(watch, width=able.width, color=able.color, unicode=able.unicode)
+        return as_markdown(watch)
+    if name == "html":
+        from .html.watch import render as as_page
+
+        return as_page(watch)
+    if name == "brief":
+        from .watch_brief import render as as_brief
+
+        return as_brief(watch)
+    raise UsageError(
+        f"The account of a job has no format {name!r}.", remedy=f"Its formats are {', '.join(WATCH_FORMATS)}."
+    )
+
+
+def save_watch(watch: Watch, folder: Path) -> None:
+    """Write watch.json, report.md and report.html into `folder`.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    for name, kind in ((WATCH_FILE, "json"), (REPORT_FILE, "md"), (PAGE_FILE, "html")):
+        write_text(folder / name, render_watch(watch, kind))
 
 
 def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..model.words import clean, shorten
 from .page import Page
-from .rows.watch import growth_lines, headline, part_rows, under_headline
+from .rows.watch import fix_lines, growth_lines, headline, part_rows, under_headline
 
 if TYPE_CHECKING:
     from ..model.watch import Watch
@@ -37,9 +37,12 @@ def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool 
             continue
         page.line(figures, (f"  {row.times}", "dim"))
         page.line((shorten(row.where, page.width - 4), "dim"), indent=4)
-    growth = list(growth_lines(watch))
-    if growth:
-        page.heading("Steps that change")
-        for line in growth:
+    for heading, lines in (
+        ("What to change", fix_lines(watch)),
+        ("Steps that change", list(growth_lines(watch))),
+    ):
+        if lines:
+            page.heading(heading)
+        for line in lines:
             page.line(line)
     return page.text()

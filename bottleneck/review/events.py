@@ -10,18 +10,21 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ..model.words import clean
 from ..reporters.base import reporter
+from ..reporters.output import render_watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from ..model.diagnosis import Diagnosis
+    from ..model.watch import Watch
 
-__all__ = ["hyperparameters", "scalars", "write_events"]
+__all__ = ["hyperparameters", "job_scalars", "scalars", "write_events", "write_watched_events"]
 
 _LINKS = "\n[Open the diagnosis](#bottleneck) · [open the trace](#pytorch_profiler)\n"
 _NOT_IN_A_TAG = re.compile(r"[^\w.\-]+")
@@ -39,6 +42,46 @@ def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
         ImportError: TensorBoard is not installed.
         OSError: the folder cannot be written to.
     """
+    # The time of the diagnosis, not of the writing: a folder made twice shows the same.
+    when = _seconds(diagnosis.created)
+    report = reporter("md").render(diagnosis, verbose=True) + _LINKS
+    _write(
+        folder, when, report=report, values=scalars(diagnosis), switches=hyperparameters(diagnosis), run=run
+    )
+
+
+def write_watched_events(watch: Watch, folder: Path, *, run: str) -> None:
+    """Write the event file of a watched job, as of now: its account has no date.
+
+    Args:
+        watch: its account.
+        folder: the same folder is the same run in every tab.
+        run: tells it from other runs.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+        OSError: the folder cannot be written to.
+    """
+    switches: dict[str, float | str] = {"verdict": "watched"}
+    _write(
+        folder,
+        time.time(),
+        report=render_watch(watch, "md"),
+        values=job_scalars(watch),
+        switches=switches,
+        run=run,
+    )
+
+
+def _write(
+    folder: Path,
+    when: float,
+    *,
+    report: str,
+    values: Iterable[tuple[str, int, float, str]],
+    switches: dict[str, float | str],
+    run: str,
+) -> None:
     from tensorboard.compat.proto import event_pb2, summary_pb2
     from tensorboard.plugins.hparams import summary_v2 as hparams
     from tensorboard.plugins.scalar import metadata as scalar_metadata
@@ -46,8 +89,6 @@ def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
     from tensorboard.util.tensor_util import make_tensor_proto
 
-    # The time of the diagnosis, not of the writing: a folder made twice shows the same.
-    when = _seconds(diagnosis.created)
     writer = EventFileWriter(str(folder), filename_suffix=".bottleneck")
 
     def add(step: int, summary: Any) -> None:
@@ -57,15 +98,36 @@ def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
         add(step, summary_pb2.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": tensor}]))
 
     try:
-        report = reporter("md").render(diagnosis, verbose=True) + _LINKS
         text = text_metadata.create_summary_metadata(display_name="diagnosis", description="")
         value(0, "diagnosis", text, make_tensor_proto(report.encode("utf-8", "backslashreplace")))
-        for tag, step, number, description in scalars(diagnosis):
+        for tag, step, number, description in values:
             metadata = scalar_metadata.create_summary_metadata(display_name="", description=description)
             value(step, tag, metadata, make_tensor_proto(float(number), dtype="float32"))
-        add(0, hparams.hparams_pb(hyperparameters(diagnosis), trial_id=run, start_time_secs=when))
+        add(0, hparams.hparams_pb(switches, trial_id=run, start_time_secs=when))
     finally:
         writer.close()
+
+
+def job_scalars(watch: Watch) -> Iterator[tuple[str, int, float, str]]:
+    """Yield (tag, step, value, description): step times in ms, and the s of each part up to a step."""
+    for step, ms in zip(watch.step_times.step, watch.step_times.ms, strict=False):
+        yield "step_ms/job", step, ms, "A usual step, without a profiler, in ms."
+    if watch.goodput is not None:
+        yield "job/goodput", watch.steps, watch.goodput, "Share of the job in steps at their best speed."
+    timeline = watch.timeline
+    known: set[str] = set()
+    if timeline is not None:
+        last = {step: i for i, step in enumerate(timeline.steps)}
+        for part, column in timeline.parts.items():
+            known.add(part)
+            so_far = list(accumulate(column))
+            for step, i in last.items():
+                if so_far:
+                    s = so_far[min(i, len(so_far) - 1)]
+                    yield f"job_s/{_tag(part)}", step, s, "Seconds of the job in this part, up to this step."
+    for line in watch.account:
+        if line.part not in known:
+            yield f"job_s/{_tag(line.part)}", watch.steps, line.s, "Seconds of the job in this part."
 
 
 def scalars(diagnosis: Diagnosis) -> Iterator[tuple[str, int, float, str]]:

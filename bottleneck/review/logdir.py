@@ -19,17 +19,19 @@ from ..errors import InputError
 from ..ingest import bundle as ingest
 from ..model.documents import write_text
 from ..reporters.base import reporter
+from ..reporters.output import render_watch
 from .copy import Copied, copy_trace
-from .events import write_events
+from .events import write_events, write_watched_events
 from .lane import Place, idle_of, lane_events, places
-from .page import PAGE_FILE, TraceFile, make_page
+from .page import PAGE_FILE, TraceFile, make_page, make_watched_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..model.diagnosis import Diagnosis
+    from ..model.watch import Watch
 
-__all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_beside", "prepare_run"]
+__all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_beside", "prepare_run", "prepare_watched"]
 
 FOLDER = "tensorboard"
 """Name of the log folder inside a run folder."""
@@ -84,20 +86,12 @@ def prepare_run(
         InputError: the folder cannot be written to or holds something else, a path holds nothing to
             read, or TensorBoard is not installed.
     """
-    _must_be_ours(folder)
     ranks = ingest.load(*paths).ranks if paths else ()
     traces: list[TraceFile] = []
     problems: list[str] = []
     found: dict[str, Place] = {}
-    made = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    try:
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write {folder}: {error.strerror or error}.", remedy="Choose another folder with --out."
-        ) from None
-    try:
+
+    def fill(made: Path) -> None:
         for rank in ranks:
             if rank.trace_path is None:
                 continue
@@ -116,12 +110,55 @@ def prepare_run(
                 problems.append(f"Rank {rank.rank} has no trace here: {error}")
                 continue
             traces.append(_described(copied, rank.rank))
-            found |= places(diagnosis, copied, rank=rank.rank)
+            found.update(places(diagnosis, copied, rank=rank.rank))
         page = make_page(diagnosis, traces=traces, places=found, problems=problems)
         (made / PAGE_FILE).write_bytes(msgspec.json.encode(page))
         if report:
             write_text(made / "report.html", reporter("html").render(diagnosis))
         write_events(diagnosis, made, run=run or folder.name)
+
+    _write_folder(folder, fill)
+    return Prepared(folder=folder, traces=tuple(traces), problems=tuple(problems))
+
+
+def prepare_watched(watch: Watch, folder: Path, *, run: str) -> Prepared:
+    """Write the log folder of a watched job, which has no trace.
+
+    Args:
+        watch: its account.
+        folder: the log folder of this run; an earlier one of ours is replaced, anything else is not.
+        run: the run's name beside others.
+
+    Raises:
+        InputError: the folder cannot be written to or holds something else, or TensorBoard is not installed.
+    """
+
+    def fill(made: Path) -> None:
+        (made / PAGE_FILE).write_bytes(msgspec.json.encode(make_watched_page(watch)))
+        write_text(made / "report.html", render_watch(watch, "html"))
+        write_watched_events(watch, made, run=run)
+
+    _write_folder(folder, fill)
+    return Prepared(folder=folder, traces=())
+
+
+def _write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a folder under another name, and publish it.
+
+    Raises:
+        InputError: it cannot be written to or holds something else, or TensorBoard is not installed.
+    """
+    _must_be_ours(folder)
+    made = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {folder}: {error.strerror or error}.", remedy="Choose another folder with --out."
+        ) from None
+    try:
+        fill(made)
         _publish(made, folder)
     except OSError as error:
         raise InputError(f"Cannot write {folder}: {error.strerror or error}.") from None
@@ -131,7 +168,6 @@ def prepare_run(
         ) from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return Prepared(folder=folder, traces=tuple(traces), problems=tuple(problems))
 
 
 def _copy(diagnosis: Diagnosis, rank: ingest.Rank, target: Path) -> Copied:

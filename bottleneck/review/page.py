@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model.words import clean, milliseconds, percent
-from ..reporters.html.palette import COLOURS
+from ..reporters.html.palette import COLOURS, JOB_COLOURS
 from ..reporters.rows.closing import capture_line, settings_lines
 from ..reporters.rows.diagnosis import budget_rows, cause_rows, device_line, headline, step_line
 from ..reporters.rows.fixes import combination_line, fix_rows, useless_rows
+from ..reporters.rows.watch import fix_lines, fix_words, growth_lines, under_headline
+from ..reporters.rows.watch import headline as headline_of_job
 from .lane import Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model.diagnosis import Diagnosis
+    from ..model.watch import Watch
 
-__all__ = ["PAGE_FILE", "PAGE_FORMAT", "Page", "TraceFile", "make_page"]
+__all__ = ["PAGE_FILE", "PAGE_FORMAT", "Page", "TraceFile", "make_page", "make_watched_page"]
 
 PAGE_FILE = "bottleneck-page.json"
 """What the plugin looks for in the log folder."""
@@ -64,6 +67,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """How the times in the trace relate to the true step."""
     budget: tuple[dict[str, Any], ...] = ()
     causes: tuple[dict[str, Any], ...] = ()
+    budget_title: str = "Where the step goes"
+    budget_unit: str = "ms"
     small_causes: str = ""
     fixes: tuple[dict[str, Any], ...] = ()
     useless: tuple[tuple[str, str], ...] = ()
@@ -118,6 +123,38 @@ def make_page(
         problems=tuple(clean(text) for text in (*diagnosis.capture.problems, *diagnosis.notes, *problems)),
         traces=tuple(traces),
         places=places,
+    )
+
+
+def make_watched_page(watch: Watch) -> Page:
+    """Put the tab's page of a watched job together: its account in the place of the step's budget."""
+    told = [*growth_lines(watch), *fix_lines(watch)]
+    return Page(
+        title=clean(" ".join(watch.command)) or "run",
+        created="",
+        classes=("watched",),
+        confidence="none",
+        headline=headline_of_job(watch),
+        reason="; ".join(told),
+        step="; ".join(under_headline(watch)),
+        step_ms=watch.step_ms,
+        device="",
+        traced="`bottleneck watch` records no trace; `bottleneck diagnose` divides the step.",
+        budget=tuple(
+            {
+                "label": line.part,
+                "ms": f"{line.s:.1f}",
+                "share": line.share,
+                "percent": percent(line.share),
+                "detail": fix_words(line),
+                "colours": JOB_COLOURS.get(line.part),
+            }
+            for line in watch.account
+        ),
+        budget_title="Where the job goes",
+        budget_unit="s",
+        capture=f"{percent(watch.explained_share)} of the job is explained",
+        problems=(clean(watch.problem),) if watch.problem else (),
     )
 
 

@@ -10,9 +10,12 @@ import os
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..catalog.job import with_fixes
 from ..errors import InputError, NotATraceError
-from ..model.documents import DIAGNOSIS_FILE, RUN_FILE, load_diagnosis, run_files
-from .logdir import prepare_run
+from ..files import is_file
+from ..model.documents import DIAGNOSIS_FILE, RUN_FILE, load_diagnosis, load_watch, run_files
+from ..model.watch import WATCH_FILE
+from .logdir import prepare_run, prepare_watched
 from .page import PAGE_FILE
 
 if TYPE_CHECKING:
@@ -76,9 +79,13 @@ def prepare_runs(
     taken: set[str] = set()
     for path in runs:
         try:
-            diagnosis, sources = _diagnosis(path, diagnose)
             name = _free_name(path, taken)
-            prepared = prepare_run(diagnosis, sources, folder / name, run=name, report=True)
+            if is_file(path / WATCH_FILE) and not is_file(path / DIAGNOSIS_FILE):
+                watch = with_fixes(load_watch(path))
+                prepared = prepare_watched(watch, folder / name, run=name)
+            else:
+                diagnosis, sources = _diagnosis(path, diagnose)
+                prepared = prepare_run(diagnosis, sources, folder / name, run=name, report=True)
         except InputError as error:
             if len(runs) == 1:
                 raise

@@ -6,18 +6,22 @@ run folder. What no record covers is said to be unexplained: the last second of 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..files import read_json
+from ..errors import InputError
+from ..files import decode_json, read_file, read_json
 from ..model.watch import (
     PARTS,
     RECORD_FILE,
+    STEPS_FILE,
     WATCH_FILE,
     AccountLine,
     JobRecord,
     PartTime,
+    StepTimes,
     Watch,
 )
 from .layout import first_run
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
     from .run_script import RunFolder
 
-__all__ = ["account_of"]
+__all__ = ["account_of", "write_account"]
 
 _START, _EXIT, _UNKNOWN = "interpreter and imports", "exit", "unexplained"
 _NOT_ONE_BY_ONE = (
@@ -39,6 +43,7 @@ _NOT_ONE_BY_ONE = (
     "exit",
     _UNKNOWN,
 )
+_MOST_POINTS = 400
 
 
 def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
@@ -52,16 +57,35 @@ def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
     Raises:
         InputError: the process left no record.
     """
+    return write_account(
+        folder,
+        began_ns=run.ended.began_ns,
+        wall_s=run.ended.seconds,
+        exit_code=exit_code,
+        outcome=run.failure if exit_code else "the script ended by itself.",
+    )
+
+
+def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int, outcome: str) -> Watch:
+    """Return the account of what a record in a folder tells of, and write it there.
+
+    Args:
+        folder: the run folder.
+        began_ns: when the job began, on the clock of its process.
+        wall_s: how long it ran.
+        exit_code: of the command.
+        outcome: how it ended, one sentence.
+
+    Raises:
+        InputError: the process left no record.
+    """
     record = read_json(folder / RECORD_FILE, JobRecord)
-    ended = run.ended
-    wall_ns = round(ended.seconds * 1e9)
     seconds = {part: time.s for part, time in record.parts.items()}
-    before_s = (record.began_ns - ended.began_ns) / 1e9
-    after_s = (ended.began_ns + wall_ns - record.at_ns) / 1e9
+    before_s = (record.began_ns - began_ns) / 1e9
+    after_s = (began_ns - record.at_ns) / 1e9 + wall_s
     seconds[_START] = seconds.get(_START, 0.0) + before_s
     last = _EXIT if record.ended else _UNKNOWN
     seconds[last] = seconds.get(last, 0.0) + after_s
-    wall_s = wall_ns / 1e9
     # Steps that were handed over and not yet divided when the process was killed.
     seconds[_UNKNOWN] = seconds.get(_UNKNOWN, 0.0) + wall_s - sum(seconds.values())
     account = [
@@ -70,10 +94,11 @@ def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
         if seconds.get(part, 0.0) > 0
     ]
     described = first_run(folder)
+    timeline = record.timeline
     watch = Watch(
         command=[] if described is None else described.command,
         cwd="" if described is None else described.cwd,
-        outcome=run.failure if exit_code else "the script ended by itself.",
+        outcome=outcome,
         exit_code=exit_code,
         wall_s=round(wall_s, 6),
         account=account,
@@ -81,12 +106,34 @@ def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
         goodput=_goodput(record, wall_s),
         steps=record.steps,
         step_ms=record.usual_ms,
+        best_ms=record.best_ms,
         growth=record.growth,
         changes=record.changes,
+        step_times=_step_times(folder / STEPS_FILE),
+        timeline=None if timeline is None else msgspec.structs.replace(timeline, begin_s=round(before_s, 4)),
         problem=record.problem,
     )
     write_atomically(folder / WATCH_FILE, msgspec.json.format(msgspec.json.encode(watch)))
     return watch
+
+
+def _step_times(file: Path) -> StepTimes:
+    """Return the usual steps that the process has written down, in at most `_MOST_POINTS` stretches."""
+    lines: list[tuple[int, int, float]] = []
+    with contextlib.suppress(InputError):
+        for text in read_file(file).splitlines():
+            # The last line of a process that was killed may be cut off.
+            with contextlib.suppress(msgspec.DecodeError):
+                lines.append(decode_json(text, tuple[int, int, float]))
+    each = -(-len(lines) // _MOST_POINTS) or 1
+    groups = [lines[i : i + each] for i in range(0, len(lines), each)]
+    return StepTimes(
+        step=[group[0][0] for group in groups],
+        ms=[
+            round(sum(n * ms for _, n, ms in group) / max(1, sum(n for _, n, _ in group)), 4)
+            for group in groups
+        ],
+    )
 
 
 def _line(part: str, seconds: float, wall_s: float, time: PartTime) -> AccountLine:
@@ -97,6 +144,7 @@ def _line(part: str, seconds: float, wall_s: float, time: PartTime) -> AccountLi
         share=round(seconds / wall_s, 6),
         count=time.count,
         ms_each=each,
+        again_s=time.again_s,
         site=time.places[0].site if time.places else None,
         places=time.places,
     )

@@ -36,6 +36,7 @@ NOTICED = 0.25
 DEVIATIONS = 6.0
 """Of what lies outside of all phases, from the median: likewise."""
 PLACES = 4
+STARTS = "epoch starts"
 _TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad")
 _DIRECT = {"checkpoint": "checkpoints", "evaluation": "validation"}
 """Phases of which a sample says the part at once."""
@@ -69,6 +70,8 @@ class Stretch(NamedTuple):
     row: Row
     starting: tuple[int, SourceSite | None] = (0, None)
     """For how many ns workers started and the first batch was waited for, if an epoch begins; and where."""
+    restarted: bool = False
+    """Workers were started that an epoch before had started as well."""
     evaluated: Evaluated | None = None
     looked_ns: int = 0
     """Looks of ours at what grows."""
@@ -97,6 +100,8 @@ class Account:
         self.usual_ms: float | None = None
         self._ns: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
+        self._again_ns = 0
+        """Starts of workers after the first."""
         self._sites: dict[str, Counter[SourceSite]] = {}
         self._plain: deque[_Usual] = deque(maxlen=KNOWN)
         self._usual: _Usual | None = None
@@ -114,6 +119,7 @@ class Account:
             part: PartTime(
                 s=round(ns / 1e9, 6),
                 count=self._counts[part],
+                again_s=round(self._again_ns / 1e9, 6) if part == STARTS else 0.0,
                 places=[
                     SiteSeconds(site=site, s=round(weight / 1e9, 3))
                     for site, weight in self._sites.get(part, Counter()).most_common(PLACES)
@@ -122,6 +128,11 @@ class Account:
             for part, ns in self._ns.items()
             if ns > 0
         }
+
+    @property
+    def sums_ns(self) -> Counter[str]:
+        """The parts so far; what waits to be divided is in none of them."""
+        return self._ns
 
     def seen_at(self, part: str, site: SourceSite | None) -> None:
         """An event of this part has begun at a line; it may be too short for a sample."""
@@ -206,15 +217,18 @@ class Account:
             ("bottleneck", stretch.looked_ns),
             ("checkpoints", phases.get("checkpoint", 0)),
             (GARBAGE, row.gc_ms * 1e6),
-            ("epoch starts", stretch.starting[0] - usual.data_ns),
+            (STARTS, stretch.starting[0] - usual.data_ns),
         ):
-            left -= self._take(part, ns, left)
+            took = self._take(part, ns, left)
+            left -= took
+            if part == STARTS and stretch.restarted:
+                self._again_ns += took
         evaluated = stretch.evaluated
         if evaluated is not None:
             span_ns = evaluated.end_ns - evaluated.begin_ns - evaluated.saved_ns
             left -= self._take("validation", span_ns, left - (0 if stretch.tail else usual.step_ns))
         if stretch.starting[0]:
-            self.seen_at("epoch starts", stretch.starting[1])
+            self.seen_at(STARTS, stretch.starting[1])
         if stretch.tail:
             if stretch.whole:
                 left -= self._take("training steps", min(usual.step_ns, sum(phases.values())), left)

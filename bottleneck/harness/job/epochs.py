@@ -33,6 +33,12 @@ class EpochStarts:
         self._new: int | None = None
         self._starts: dict[int, tuple[int, SourceSite | None]] = {}
         self._last = 0
+        self._workers: set[int] = set()
+        """Loaders that have started workers for one epoch alone, by id: one made anew may be the same."""
+        self._again: set[int] = set()
+        """Iterators for which they were started anew."""
+        self.restarted = False
+        """Likewise, for the step that ended last."""
 
     def install(self) -> None:
         """Time `iter(loader)`. Undo in reverse order of others."""
@@ -47,6 +53,10 @@ class EpochStarts:
             began = perf_counter_ns()
             iterator = original(loader)
             self._iterating, self._new = (perf_counter_ns() - began, user_site()), id(iterator)
+            if loader.num_workers and not loader.persistent_workers:
+                if id(loader) in self._workers:
+                    self._again.add(self._new)
+                self._workers.add(id(loader))
             return iterator
 
         return __iter__
@@ -79,8 +89,11 @@ class EpochStarts:
 
     def at_cut(self) -> tuple[int, SourceSite | None]:
         """A step has ended: return the ns that the start of its epoch took, and where; 0 where none began."""
+        self.restarted = False
         if not self._starts:
             return 0, None
         took = self._starts.get(self._last, (0, None))
+        self.restarted = self._last in self._again
         self._starts.clear()
+        self._again.clear()
         return took

@@ -164,6 +164,7 @@ class StepWatch(StepObserver[EpochStarts]):
             Stretch(
                 row,
                 starting=self._loaders.at_cut(),
+                restarted=self._loaders.restarted,
                 evaluated=self._evaluated(row),
                 looked_ns=looked_ns,
                 learned=self.rule.learned,

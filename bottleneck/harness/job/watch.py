@@ -20,6 +20,7 @@ from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
 from ...runs.store import reason_of, write_atomically
 from ..lines.frames import site_in, stack_of
 from .account import Account, Sample, Stretch
+from .over_time import OverTime
 from .sampler import Sampler
 from .series import Series
 
@@ -57,6 +58,7 @@ class JobWatch:
         self.series = Series(store.working / STEPS_FILE)
         self._sampler = Sampler(self)
         self._began_ns = self._until_ns = self._written_ns = perf_counter_ns()
+        self._over_time = OverTime(self._began_ns)
         self._samples: list[Sample] = []
         self._pauses: list[tuple[int, int]] = []
         self._stretches: deque[Stretch] = deque()
@@ -109,6 +111,7 @@ class JobWatch:
         if paused_ns:
             self._pauses.append((now_ns - paused_ns, paused_ns))
         self._take_in(now_ns)
+        self._note_time()
         if now_ns - self._written_ns >= WRITE_NS:
             self._look_for_growth()
             self._write(now_ns, ended=False)
@@ -141,6 +144,9 @@ class JobWatch:
                 self._keep(row)
         if self.account.steps == 0:
             self._outside_until(now_ns)
+
+    def _note_time(self) -> None:
+        self._over_time.add(self._until_ns, self.account.sums_ns, steps=self.account.steps)
 
     def _outside_until(self, end_ns: int) -> None:
         """Divide what lies before the first step."""
@@ -208,6 +214,7 @@ class JobWatch:
             self._stretches.append(tail)
         self._take_in(now)
         self.account.settle()
+        self._note_time()
         self._write_steps()
         done_ns = perf_counter_ns()
         self.account.worked(done_ns - self._until_ns)
@@ -227,6 +234,7 @@ class JobWatch:
             best_ms=self.series.best_ms,
             growth=self._growth,
             changes=[] if change is None or self._growth else [change],
+            timeline=self._over_time.timeline(),
             problem=self.problem,
         )
         # A full disk must not end the watching: the next record may find room.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from ...model.compare import counter_words, drift_words, mismatch_words, time_words
+from ...model.compare import counter_words, drift_words, growth_words, mismatch_words, part_words, time_words
 from ...model.words import clean
 
 if TYPE_CHECKING:
-    from ...model.compare import Comparison, CounterRow, TimeRow
+    from ...model.compare import Comparison, CounterRow, GrowthChange, TimeRow
 
 __all__ = ["render"]
 
@@ -29,7 +29,11 @@ def render(comparison: Comparison) -> str:
     for row in comparison.counters:
         _counter(_case(suite, title, row.name), row, comparison)
     if comparison.outcome != "incomparable":
-        _time(_case(suite, title, "step time"), comparison.time)
+        _time(_case(suite, title, "step time"), comparison.time, time_words(comparison.time))
+    for part in comparison.job:
+        _time(_case(suite, title, f"job: {part.part}"), part.time, part_words(part))
+    if comparison.growth is not None:
+        _growth(_case(suite, title, "growth of the step"), comparison.growth)
     for drift in comparison.drifts:
         _add(_case(suite, title, f"drift of {drift.what}"), "failure", drift_words(drift))
     for kind in ("failure", "error", "skipped"):
@@ -64,8 +68,14 @@ def _counter(case: ET.Element, row: CounterRow, comparison: Comparison) -> None:
         ET.SubElement(case, "system-out").text = clean(text)
 
 
-def _time(case: ET.Element, row: TimeRow) -> None:
-    text = time_words(row)
+def _growth(case: ET.Element, row: GrowthChange) -> None:
+    if row.status == "worse":
+        _add(case, "failure", growth_words(row))
+    else:
+        ET.SubElement(case, "system-out").text = clean(growth_words(row))
+
+
+def _time(case: ET.Element, row: TimeRow, text: str) -> None:
     if row.decision == "slower" and row.gated:
         _add(case, "failure", text)
     elif row.decision == "undecided" and row.gated:

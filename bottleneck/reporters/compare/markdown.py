@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..markdown_text import escape
-from ..rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
+from ..rows.compare import (
+    budget_rows,
+    counter_rows,
+    finding_rows,
+    growth_lines,
+    job_rows,
+    name_rows,
+    setting_rows,
+    side_line,
+)
 
 if TYPE_CHECKING:
     from ...model.compare import Comparison
@@ -35,6 +44,13 @@ def render(comparison: Comparison) -> str:
         lines += ["", *_table(("counter", "base", "head", "change"), bad)]
     lines += _folded("All counters", _all_counters(comparison))
     lines += _folded("Where the time went", _budget(comparison))
+    lines += _folded(
+        "Where the jobs went",
+        [
+            *_table(("part", "base", "head", "times", "change of one"), job_rows(comparison)),
+            *(["", *map(escape, growth)] if (growth := growth_lines(comparison)) else []),
+        ],
+    )
     findings = finding_rows(comparison)
     lines += _folded("Findings", [f"- {change} **{code}** {escape(text)}" for change, code, text in findings])
     lines += _folded("Settings that changed", _table(("setting", "base", "head"), setting_rows(comparison)))

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from ...model.words import clean, sentence, shorten
 from ..page import Page
-from ..rows.compare import budget_rows, counter_rows, finding_rows, name_rows, setting_rows, side_line
+from ..rows.compare import (
+    budget_rows,
+    counter_rows,
+    finding_rows,
+    growth_lines,
+    job_rows,
+    name_rows,
+    setting_rows,
+    side_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +56,7 @@ def render(
             page.line(clean(reason), indent=2)
     _counters(page, comparison, verbose=verbose)
     _budget(page, comparison)
+    _job(page, comparison)
     _lists(page, comparison, verbose=verbose)
     if comparison.notes:
         page.heading("Notes")
@@ -80,6 +90,19 @@ def _budget(page: Page, comparison: Comparison) -> None:
         page.line(f"{part:<28} {base:>10} → {head:>10}  {change:>11}")
         if because:
             page.line((because, "dim"), indent=4)
+
+
+def _job(page: Page, comparison: Comparison) -> None:
+    rows = job_rows(comparison)
+    if rows:
+        page.heading("Where the jobs went", "change of one")
+    for part, base, head, often, change in rows:
+        page.columns((f"{part:<24} {base:>10} → {head:>10}  {often}", ""), change)
+    growth = growth_lines(comparison)
+    if growth:
+        page.heading("Steps that grow")
+        for line in growth:
+            page.line(line)
 
 
 def _lists(page: Page, comparison: Comparison, *, verbose: bool) -> None:

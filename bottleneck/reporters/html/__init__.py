@@ -10,69 +10,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..rows.diagnosis import NEGLIGIBLE
 from .charts import chart_data, json_for_script
+from .environment import environment, static
 from .how import HOW
 from .page import build
 from .palette import variables
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from ...model.diagnosis import Diagnosis
 
 __all__ = ["render"]
 
-_HERE = Path(__file__).parent
-_LONGEST_TEXT = 4_000
-"""Characters; the longest code of the catalogue has an eighth of that."""
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|µs|s|[KMGT]iB|steps?)\b))")
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "timeline.js")
 
 
 @cache
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates", encoding="utf-8"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_bounded,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["whole"] = _whole
-    environment.globals["negligible"] = NEGLIGIBLE
-    return environment
-
-
-def _whole(text: str) -> str:
-    """Keep a number and its unit on one line."""
-    return _BEFORE_UNIT.sub("\u00a0", text)
-
-
-def _bounded(value: object) -> object:
-    """Cut a text that runs on: a script can make any name or message as long as it likes."""
-    if type(value) is str and len(value) > _LONGEST_TEXT:
-        return f"{value[:_LONGEST_TEXT]}…"
-    return value
-
-
-@cache
-def _static(name: str) -> str:
-    return (_HERE / "static" / name).read_text(encoding="utf-8")
-
-
-@cache
 def _own_script() -> str:
-    parts = "\n".join(_static(name) for name in _SCRIPTS)
+    parts = "\n".join(static(name) for name in _SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}\n}})();'
 
 
@@ -86,15 +43,15 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     from markupsafe import Markup
 
     del verbose
-    library, script = _static("echarts.min.js"), _own_script()
+    library, script = static("echarts.min.js"), _own_script()
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             page=build(diagnosis),
             how=HOW,
             # Ours, or made harmless by json_for_script: the only text that autoescape does not touch.
-            style=Markup(_static("report.css")),  # noqa: S704
+            style=Markup(static("report.css")),  # noqa: S704
             light=Markup(variables(dark=False)),  # noqa: S704
             dark=Markup(variables(dark=True)),  # noqa: S704
             library=Markup(library),  # noqa: S704

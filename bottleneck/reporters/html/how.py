@@ -1,11 +1,11 @@
 """How each figure of the page was measured: shown on hover, and in full at the end of each section.
 
-In: nothing. Out: `HOW`, topic -> one or two sentences.
+In: nothing. Out: `HOW` and `JOB_HOW`, topic -> one or two sentences.
 """
 
 from __future__ import annotations
 
-__all__ = ["HOW"]
+__all__ = ["HOW", "JOB_HOW"]
 
 HOW: dict[str, str] = {
     "step": (
@@ -85,3 +85,21 @@ HOW: dict[str, str] = {
     ),
     "ranks": "Each rank is timed separately; waiting is the time in collectives until the last rank arrives.",
 }
+
+JOB_HOW: dict[str, str] = {
+    "account": (
+        "Every moment of the job belongs to exactly one part, so they add up to its time. What has a clock "
+        "of its own (a save, a collection, the start of an epoch) is taken out of its step; of the rest the "
+        "step keeps its usual time. Places are from looks at the stack, twenty a second."
+    ),
+    "goodput": (
+        "Share of the job's time in which training steps ran at their best speed: their number times a step "
+        "in the fastest tenth of the job, over the time from start to end."
+    ),
+    "job_step": "Median of the latest usual steps: without an evaluation, a save, a compilation or a start.",
+    "job_steps": (
+        "Means of neighbouring usual steps, without the fastest and the slowest of each eight. A growth is "
+        "drawn where a trend is significant; its band is the 95 % interval of the slope."
+    ),
+}
+"""The same for the page of a watched job."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.compare import number, signed_ms
-from ...model.words import clean, milliseconds, place, sentence
+from ...model.compare import growth_words, number, signed_ms
+from ...model.words import clean, duration, milliseconds, place, sentence
 
 if TYPE_CHECKING:
-    from ...model.compare import Comparison, CounterRow, SideSummary
+    from ...model.compare import Comparison, CounterRow, SideSummary, TimeRow
 
 __all__ = [
     "CHANGED",
@@ -20,6 +20,8 @@ __all__ = [
     "budget_rows",
     "counter_rows",
     "finding_rows",
+    "growth_lines",
+    "job_rows",
     "name_rows",
     "setting_rows",
     "side_line",
@@ -108,6 +110,37 @@ def budget_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str]]:
         )
         for row in comparison.budget
     ]
+
+
+def job_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str]]:
+    """Return (part, base, head, times, change) of the whole job and its parts."""
+    rows = []
+    for row in comparison.job:
+        often = (
+            ""
+            if row.base_count is None or row.head_count is None
+            else f"{row.base_count} → {row.head_count} ×"
+        )
+        rows.append((row.part, duration(row.base_s), duration(row.head_s), often, _time_change(row.time)))
+    return rows
+
+
+def _time_change(time: TimeRow) -> str:
+    if time.ratio is None:
+        return ""
+    change = f"{(time.ratio - 1) * 100:+.1f} %"
+    if time.interval is not None:
+        low, high = ((bound - 1) * 100 for bound in time.interval)
+        change += f" [{low:+.1f}, {high:+.1f}]"
+    return change if time.decision in ("undecided", "not compared") else f"{change} {time.decision}"
+
+
+def growth_lines(comparison: Comparison) -> list[str]:
+    """Return what is said of steps that grow, or no longer do."""
+    growth = comparison.growth
+    if growth is None or (growth.base_interval is None and growth.head_interval is None):
+        return []
+    return [clean(growth_words(growth))]
 
 
 def finding_rows(comparison: Comparison) -> list[tuple[str, str, str]]:

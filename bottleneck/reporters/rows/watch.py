@@ -13,9 +13,18 @@ from ...model.words import clean, duration, milliseconds, percent, place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...model.watch import Change, Growth, Watch
+    from ...model.watch import AccountLine, Change, Growth, Watch
 
-__all__ = ["PartRow", "growth_lines", "headline", "part_rows", "under_headline"]
+__all__ = [
+    "PartRow",
+    "fix_lines",
+    "fix_words",
+    "growth_lines",
+    "headline",
+    "part_rows",
+    "trouble_lines",
+    "under_headline",
+]
 
 _SMALL = 0.005
 """Parts of less than this share of the job are one line."""
@@ -51,12 +60,15 @@ def under_headline(watch: Watch) -> list[str]:
         out.append(f"a usual step: {milliseconds(watch.step_ms)} ms")
     if watch.goodput is not None:
         out.append(f"goodput {percent(watch.goodput)}: share of the time in steps at their best speed")
-    lines = ["; ".join(out)] if out else []
+    return [*(["; ".join(out)] if out else []), *trouble_lines(watch)]
+
+
+def trouble_lines(watch: Watch) -> Iterator[str]:
+    """Yield how the job failed, and how the watching did."""
     if watch.exit_code:
-        lines.append(clean(watch.outcome))
+        yield clean(watch.outcome)
     if watch.problem:
-        lines.append(f"The watching ended before the job did: {clean(watch.problem)}")
-    return lines
+        yield f"The watching ended before the job did: {clean(watch.problem)}"
 
 
 def part_rows(watch: Watch) -> list[PartRow]:
@@ -87,6 +99,33 @@ def part_rows(watch: Watch) -> list[PartRow]:
             )
         )
     return rows
+
+
+def fix_lines(watch: Watch) -> list[str]:
+    """Return what parts would be with their fix, what gains most first."""
+    lines = []
+    for line in watch.account:
+        fix = line.with_fix
+        if fix is not None:
+            often = (
+                f", every {round(watch.steps / line.count)} steps" if _comes_at_intervals(line, watch) else ""
+            )
+            text = f"{line.part}{often}: {percent(line.share)} of the job; {fix_words(line)}"
+            lines.append((fix.s - line.s, text))
+    return [text for _, text in sorted(lines)]
+
+
+def fix_words(line: AccountLine) -> str:
+    """Return what one part would be with its fix; empty where none is known."""
+    fix = line.with_fix
+    if fix is None:
+        return ""
+    entry = f" ({fix.fix})" if fix.fix else ""
+    return f"{fix.change} {'at best ' if fix.at_best else ''}{percent(fix.share)}{entry}"
+
+
+def _comes_at_intervals(line: AccountLine, watch: Watch) -> bool:
+    return line.ms_each is not None and 0 < line.count <= watch.steps / 2
 
 
 def growth_lines(watch: Watch) -> Iterator[str]:

@@ -28,7 +28,7 @@ const stackedBar = (rows) => {
   const bar = make('div', { className: 'bar' });
   bar.setAttribute('aria-hidden', 'true');
   for (const row of rows.filter((one) => one.share > 0)) {
-    const piece = make('span', { title: `${row.label}: ${row.ms} ms, ${row.percent}` });
+    const piece = make('span', { title: `${row.label}: ${row.percent}` });
     piece.style.flexGrow = String(row.share);
     piece.style.background = colourOf(row);
     bar.append(piece);
@@ -77,9 +77,9 @@ const budget = (page) => {
       make('th', { scope: 'row' }, swatch, row.label, row.detail && make('small', { textContent: ` ${row.detail}` })),
       make('td', { textContent: row.ms }), make('td', { textContent: row.percent }));
   });
-  return section('Where the step goes', stackedBar(page.budget),
+  return section(page.budget_title || 'Where the step goes', stackedBar(page.budget),
     make('table', { id: 'budget' },
-      make('thead', {}, make('tr', {}, ...['part', 'ms', 'share'].map((text) => make('th', { scope: 'col', textContent: text })))),
+      make('thead', {}, make('tr', {}, ...['part', page.budget_unit || 'ms', 'share'].map((text) => make('th', { scope: 'col', textContent: text })))),
       make('tbody', {}, ...rows)));
 };
 
