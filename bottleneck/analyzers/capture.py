@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..model.codes import Part
-from ..model.doubt import Doubt, DoubtCode
+from ..model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
 from ..model.finding import Evidence, Finding
 from ..model.words import ms, percent
 from .base import Analyzer, Facts
@@ -39,8 +39,8 @@ def _remedy_for_no_trace(facts: Facts) -> str:
     trace = run.artefacts.get("trace") if run is not None else None
     if trace is not None and trace.status == "ok" and facts.timeline.steps == 0:
         return "The trace of this run is missing or cannot be read: run diagnose again."
-    if run is not None and run.window("baseline") is not None and run.window("warm-up") is None:
-        return "This run was watched, without a profiler: run `bottleneck diagnose` to divide its step."
+    if run is not None and run.watched:
+        return WATCHED_REMEDY
     if run is not None and facts.timeline.steps == 0 and run.outcome.how in ("finished", "exited", "raised"):
         return "The script ended before the trace: let it make more steps, or use --warmup 2 --steps 3."
     return "Run again and let the trace window finish; use --steps 3 if the trace grew too large."

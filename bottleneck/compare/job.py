@@ -14,22 +14,42 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..model.baseline import Baseline, GrowthKey, JobTimes
+from ..model.baseline import Baseline, GrowthKey, JobTimes, RunTime
 from ..model.compare import GrowthChange, PartChange
 from ..model.gate import GateSettings
 from ..model.watch import PARTS, Watch
+from ..stats.interval import mean_interval
 from .comparable import same_machine
 from .times import compare_runs
 
-__all__ = ["WHOLE", "compare_growth", "compare_jobs", "job_times"]
+__all__ = ["WHOLE", "compare_growth", "compare_jobs", "time_of_job"]
 
 WHOLE = "whole job"
 _LEAST = 0.005
 """Of the job: parts that are smaller on both sides are left out."""
 
 
-def job_times(watch: Watch, *, root: Path) -> JobTimes:
-    """Return what a comparison needs of one job; places are told from `root`."""
+def time_of_job(watch: Watch, *, root: Path) -> RunTime | None:
+    """Return what a comparison needs of one job; None where no usual step was seen.
+
+    Args:
+        watch: its account.
+        root: folder that places are told from.
+    """
+    steps = next((line for line in watch.account if line.part == "training steps"), None)
+    if steps is None or not steps.ms_each:
+        return None
+    # The interval knows how the steps vary over the job; of stretches as good as of steps.
+    interval = mean_interval(watch.step_times.ms)
+    error = None
+    if interval is not None and interval[0] + interval[1] > 0:
+        error = float(f"{(interval[1] - interval[0]) / 1.96 / (interval[0] + interval[1]):.6g}")
+    return RunTime(
+        step_ms=float(f"{steps.ms_each:.6g}"), count=steps.count, error=error, job=_job_of(watch, root=root)
+    )
+
+
+def _job_of(watch: Watch, *, root: Path) -> JobTimes:
     first = watch.growth[0] if watch.growth else None
     growth = None
     if first is not None:

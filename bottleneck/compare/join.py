@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from .. import __version__
-from ..model.baseline import Baseline, FindingKey, JobTimes, Machine, RunTime, StateRow
+from ..model.baseline import Baseline, FindingKey, Machine, RunTime, StateRow
 from ..model.codes import Part
 from ..model.counters import BreakSite, Counter, StepCounters, SyncSite
 from ..model.diagnosis import BudgetLine, Diagnosis
@@ -35,14 +35,14 @@ _Moved = TypeVar("_Moved", SyncSite, BreakSite, LoaderArguments, OptimizerArgume
 
 
 def join_runs(
-    diagnoses: Sequence[Diagnosis], *, root: Path | None = None, jobs: Sequence[JobTimes | None] = ()
+    diagnoses: Sequence[Diagnosis], *, root: Path | None = None, watched: Sequence[RunTime | None] = ()
 ) -> Baseline:
     """Join the runs of one side.
 
     Args:
         diagnoses: at least one.
         root: folder that paths of the user's files are told from; default: the working folder.
-        jobs: for each of them the whole job, where it was watched.
+        watched: for each of them the times of the whole job, where it was watched.
     """
     assert diagnoses, "a side has at least one run"
     root = Path.cwd() if root is None else root.absolute()
@@ -60,8 +60,8 @@ def join_runs(
         unstable=unstable,
         runs=tuple(
             time
-            for d, job in zip_longest(diagnoses, jobs)
-            if d is not None and (time := _time(d, job)) is not None
+            for d, job in zip(diagnoses, watched or repeat(None), strict=False)
+            if (time := job or _time(d)) is not None
         ),
         verdict=middle.verdict.bottleneck_class,
         step_ms=_rounded(statistics.fmean(measured)) if measured else None,
@@ -122,14 +122,14 @@ def _workload(workload: Workload | None, root: Path) -> Workload | None:
     )
 
 
-def _time(diagnosis: Diagnosis, job: JobTimes | None) -> RunTime | None:
+def _time(diagnosis: Diagnosis) -> RunTime | None:
     """The run's unprofiled step: the mean that `diagnose` reports, with half its 95 % interval over 1.96."""
     step = diagnosis.step
     if step.true_ms is None or step.true_ms <= 0 or step.true_is == "profiled":
         return None
     ci = step.true_ci_ms
     error = None if ci is None else (ci[1] - ci[0]) / 2 / 1.96 / step.true_ms
-    return RunTime(step_ms=float(f"{step.true_ms:.6g}"), count=step.count, error=_rounded(error), job=job)
+    return RunTime(step_ms=float(f"{step.true_ms:.6g}"), count=step.count, error=_rounded(error))
 
 
 def _budget(diagnoses: Sequence[Diagnosis]) -> tuple[BudgetLine, ...]:

@@ -18,7 +18,7 @@ from ..model.diagnosis import Diagnosis
 from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, load_watch, run_files
 from ..model.watch import WATCH_FILE
 from .baseline_file import is_baseline, read_baseline
-from .job import job_times
+from .job import time_of_job
 from .join import join_runs
 
 __all__ = ["Side", "read_side"]
@@ -51,8 +51,10 @@ def read_side(paths: Sequence[Path], *, root: Path | None = None) -> Side:
         return Side(label=label, baseline=read_baseline(paths[0]))
     runs = [run for path in paths for run in _runs(path)]
     here = Path.cwd() if root is None else root.absolute()
-    jobs = [job_times(load_watch(run), root=here) if is_file(run / WATCH_FILE) else None for run in runs]
-    return Side(label=label, baseline=join_runs([_diagnosis(run) for run in runs], root=here, jobs=jobs))
+    watched = [time_of_job(load_watch(run), root=here) if is_file(run / WATCH_FILE) else None for run in runs]
+    return Side(
+        label=label, baseline=join_runs([_diagnosis(run) for run in runs], root=here, watched=watched)
+    )
 
 
 def _holds_a_run(folder: Path) -> bool:

@@ -361,6 +361,11 @@ class Run(_Record, frozen=True, kw_only=True):
     outcome: ScriptOutcome = ScriptOutcome(how="running")
     warnings: list[str] = []
 
+    @property
+    def watched(self) -> bool:
+        """`watch` made it: steps are timed from the first on, and nothing is ever attached."""
+        return self.window("baseline") is not None and self.window("warm-up") is None
+
     def window(self, name: str) -> Window | None:
         """Return the window of that name, or None when the capture never reached it."""
         return next((w for w in self.windows if w.name == name), None)

@@ -208,9 +208,11 @@ def test_the_run_folder_is_one_that_the_other_commands_take(tmp_path: Path) -> N
     assert again.code == 0
     assert "Where the job goes" in again.out
     assert json.loads(command("report", "run", "--format", "json").out)["wall_s"] == watched.wall_s
-    refused = command("report", "run", "--format", "html")
+    assert "Step times over the job" in (tmp_path / "run/report.html").read_text()
+    assert "validation" not in command("report", "run", "--format", "brief").out
+    refused = command("report", "run", "--format", "sarif")
     assert refused.code == 2
-    assert "text and json" in refused.err
+    assert "text, md, json, html, brief" in refused.err
     analyzed = command("analyze", "run")
     assert analyzed.code == 3
     assert "`watch` attaches no profiler" in analyzed.out
@@ -218,6 +220,31 @@ def test_the_run_folder_is_one_that_the_other_commands_take(tmp_path: Path) -> N
     assert "This run was watched" in analyzed.out
     compared = command("compare", "run", "run")
     assert compared.code in (0, 3), compared.err
+    assert "whole job" in compared.out
+    reviewed = command("review", "--no-serve", "--out", "logs", "run")
+    assert reviewed.code == 0, reviewed.err
+    assert list((tmp_path / "logs/run").glob("events.out.tfevents*"))
+
+
+def test_a_gate_of_watched_jobs(tmp_path: Path) -> None:
+    source = KILLED.replace("os.kill", "# ").replace("range(400)", "range(120)")
+    write(tmp_path / "train.py", source)
+
+    def gate(*words: str) -> Result:
+        options = ("--watch", "--repeat", "1", "--baseline", "base.json", *words)
+        return run([PYTHON, "-m", "torch_bottleneck", "gate", *options, "train.py"], tmp_path)
+
+    wrote = gate("--update-baseline")
+    assert wrote.code == 0, wrote.err
+    again = gate()
+    assert again.code in (0, 3), again.err
+    assert "whole job" in again.out
+    write(
+        tmp_path / "train.py", source.replace("    optimizer.step()", "    if step > 50: raise SystemExit(3)")
+    )
+    failed = gate()
+    assert failed.code == 4
+    assert "Nothing was compared" in failed.err
 
 
 def test_what_grows_beside_the_step_is_named_with_its_line(tmp_path: Path) -> None:

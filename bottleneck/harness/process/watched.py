@@ -39,7 +39,7 @@ class WatchedRun:
         """
         self._pid = os.getpid()
         self._store = Store(Path(plan.out) / "main", run=beginning_run(plan))
-        self._store.artefact("trace", "absent", reason="`watch` attaches no profiler")
+        self._store.artefact("trace", "absent", reason="`watch` attaches no profiler, `diagnose` does")
         self._progress = Progress(quiet=plan.quiet, rank=0)
         self._job = JobWatch(self._store, told=self._say)
         self._steps: StepWatch | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ...model.codes import Part
-from ...model.doubt import Doubt, DoubtCode
+from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.ask import Asker
@@ -138,7 +138,9 @@ def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> 
                 code=DoubtCode.NOT_TRACED,
                 text="No trace: only the phases of the baseline window are known, so computing and dispatch "
                 "cannot be separated",
-                remedy="Run again and let the trace window finish.",
+                remedy=WATCHED_REMEDY
+                if run is not None and run.watched
+                else "Run again and let the trace window finish.",
             )
         )
     elif steps < 2:

@@ -1,9 +1,19 @@
-"""The account of a job in the terminal."""
+"""The account of a job in the terminal, on its page and in the other formats."""
 
 from __future__ import annotations
 
+import json
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from recorded.watched_job import recorded
+
+from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.watch import AccountLine, Change, Growth, SiteSeconds, Watch
+from torch_bottleneck.reporters.brief import MOST_CHARACTERS
+from torch_bottleneck.reporters.output import WATCH_FORMATS, render_watch
 from torch_bottleneck.reporters.watch_terminal import render
 
 SITE = SourceSite(file="/home/me/project/training/loop_of_the_model.py", line=48, function="validate_model")
@@ -88,3 +98,96 @@ def test_changes_failures_and_jobs_without_steps_are_told() -> None:
     text = render(sample(steps=0, goodput=None, step_ms=None), unicode=False)
     assert "no training step was seen in this process" in text
     assert text.isascii()
+
+
+class Parsed(HTMLParser):
+    """What a page draws and where it leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = ""
+        self.scripts = 0
+        self.addresses: list[str] = []
+        self.shapes: list[tuple[str, str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if found.get("http-equiv") == "Content-Security-Policy":
+            self.policy = found["content"]
+        self.scripts += tag == "script"
+        self.addresses += [v for k, v in found.items() if k in ("src", "href") and not v.startswith("#")]
+        if tag in ("path", "polyline", "polygon"):
+            self.shapes.append((tag, found.get("class", ""), found.get("points", found.get("d", ""))))
+
+
+def parsed(text: str) -> Parsed:
+    page = Parsed()
+    page.feed(text)
+    return page
+
+
+@pytest.mark.parametrize("name", WATCH_FORMATS)
+def test_every_format_says_the_same_of_the_recorded_job(name: str) -> None:
+    text = render_watch(recorded(), name)
+    for words in ("training steps", "validation", "losses", "train.py", "FX511"):
+        assert words in text, words
+    assert text.endswith("\n")
+
+
+def test_the_brief_is_short_and_the_other_formats_are_named() -> None:
+    text = render_watch(recorded(), "brief")
+    assert len(text) <= MOST_CHARACTERS
+    told = json.loads(text)
+    assert told["steps"] == 2560
+    assert told["account"][0]["part"] == "training steps"
+    with pytest.raises(UsageError, match="no format 'sarif'"):
+        render_watch(recorded(), "sarif")
+
+
+def test_the_page_asks_nothing_of_a_network_and_runs_no_script() -> None:
+    page = parsed(render_watch(recorded(), "html"))
+    assert "default-src 'none'" in page.policy
+    assert not page.scripts and not page.addresses
+    drawn = [shape for shape in page.shapes if shape[0] == "path"]
+    columns = recorded().timeline
+    assert columns is not None
+    assert len(drawn) >= len(columns.parts)
+    # Whole, however long: a drawing that is cut off is not drawn at all.
+    line = next(shape for shape in page.shapes if "series" in shape[1])
+    assert len(line[2].split()) == len(recorded().step_times.step)
+    assert all(0 <= float(y) <= 100 for _, y in (point.split(",") for point in line[2].split()))
+    assert any("trend" in shape[1] for shape in page.shapes)
+
+
+def test_names_from_the_job_stay_text_on_the_page() -> None:
+    nasty = '<img src=x onerror="alert(1)">'
+    site = SourceSite(file=f"/{nasty}.py", line=1, function=nasty)
+    hostile = sample(
+        command=[nasty],
+        cwd=nasty,
+        outcome=nasty,
+        exit_code=1,
+        problem=nasty,
+        account=[msgspec.structs.replace(line("validation", 6.0), places=[SiteSeconds(site=site, s=1.0)])],
+        growth=[
+            Growth(
+                what=nasty,
+                site=site,
+                ms_per_1000_steps=1,
+                low=1,
+                high=1,
+                step_ms=1,
+                at_step=9,
+                kind=nasty,
+                objects_per_step=1.0,
+            )
+        ],
+    )
+    for name in ("html", "md"):
+        assert "<img" not in render_watch(hostile, name)
+
+
+def test_a_job_without_steps_or_times_has_a_page() -> None:
+    page = render_watch(sample(steps=0, step_ms=None, goodput=None), "html")
+    assert "too few usual steps" in page
+    assert "The job over time" not in page
