@@ -227,8 +227,7 @@ def test_the_run_folder_is_one_that_the_other_commands_take(tmp_path: Path) -> N
 
 
 def test_a_gate_of_watched_jobs(tmp_path: Path) -> None:
-    source = KILLED.replace("os.kill", "# ").replace("range(400)", "range(120)")
-    write(tmp_path / "train.py", source)
+    write(tmp_path / "train.py", KILLED.replace("os.kill", "# ").replace("range(400)", "range(120)"))
 
     def gate(*words: str) -> Result:
         options = ("--watch", "--repeat", "1", "--baseline", "base.json", *words)
@@ -239,12 +238,6 @@ def test_a_gate_of_watched_jobs(tmp_path: Path) -> None:
     again = gate()
     assert again.code in (0, 3), again.err
     assert "whole job" in again.out
-    write(
-        tmp_path / "train.py", source.replace("    optimizer.step()", "    if step > 50: raise SystemExit(3)")
-    )
-    failed = gate()
-    assert failed.code == 4
-    assert "Nothing was compared" in failed.err
 
 
 def test_what_grows_beside_the_step_is_named_with_its_line(tmp_path: Path) -> None:
