@@ -19,6 +19,7 @@ from ..analyzers.sections.acceleration import acceleration_rows
 from ..analyzers.sections.compile_facts import compile_summary
 from ..analyzers.sections.compute_facts import compute_facts
 from ..analyzers.sections.context import build_context
+from ..analyzers.sections.job_parts import job_parts
 from ..analyzers.sections.view_rows import loader_rows
 from ..analyzers.verdict import decide, order_causes
 from ..catalog.match import applicable, match
@@ -107,6 +108,7 @@ def diagnose_paths(
         windows=reading.windows,
         timeline=_of_rank(timeline, reading.rank.rank),
         loaders=loader_rows(reading.rank.loaders or ()),
+        job=job_parts(reading.rank.run, reading.rank.loaders or (), step.true_ms),
         tree=timeline.tree,
     )
 

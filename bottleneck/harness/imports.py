@@ -14,6 +14,8 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
+from ..clocks import perf_counter_ns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
@@ -28,6 +30,8 @@ class ImportWatch(MetaPathFinder):
         self._name = name
         self._callback = callback
         self._searching = False
+        self.took_ms: float | None = None
+        """Of the import; None before it, and where the module was there already."""
 
     def install(self) -> None:
         """Watch from now on; calls back at once if the module is there already."""
@@ -64,7 +68,9 @@ class ImportWatch(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             # On the instance, and only until it has run: the module keeps its plain loader.
             del loader.__dict__["exec_module"]
+            began_ns = perf_counter_ns()
             original(module)
+            self.took_ms = (perf_counter_ns() - began_ns) / 1e6
             self.uninstall()
             self._callback()
 

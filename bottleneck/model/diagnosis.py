@@ -18,7 +18,7 @@ from .fix import MeasuredHere, Suggestion
 from .memory import MemorySummary
 from .run import Artefact, DeviceFacts, HostFacts, JsonValue, SourceSite
 from .verify import Outcome
-from .view import CodeNode, LoaderRow, StepTimeline, WindowSteps
+from .view import CodeNode, JobPart, LoaderRow, StepTimeline, WindowSteps
 from .work import CompileSummary, ComputeFacts, Workload
 
 __all__ = [
@@ -231,5 +231,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     timeline: StepTimeline | None = None
     """One traced step, thinned; None where no trace divides it."""
     loaders: tuple[LoaderRow, ...] = ()
+    job: tuple[JobPart, ...] = ()
+    """The rest of the job: what comes once, beside its steps; empty where no first step was seen."""
     tree: CodeNode | None = None
     """The step by whose code it is; None where no stacks were sampled."""

@@ -325,6 +325,12 @@ class Run(_Record, frozen=True, kw_only=True):
     """True: a launcher started the ranks, so another run needs one. False: the script started them."""
     local_rank: int = 0
     pid: int = 0
+    began_ns: int | None = None
+    """When the script began, without the interpreter's start and ours; None where the program calls us."""
+    torch_import_ms: float | None = None
+    """Of the script's own import of torch; None where it was there already."""
+    install_ms: float = 0.0
+    """Of ours: putting the hooks in, right after that."""
     host: HostFacts = HostFacts()
     devices: list[DeviceFacts] = []
     """Devices this process used; a CPU run has one entry of kind "cpu"."""

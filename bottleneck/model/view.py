@@ -13,15 +13,7 @@ import msgspec
 from .codes import Part
 from .run import SourceSite
 
-__all__ = [
-    "NO_PART",
-    "CodeNode",
-    "Lane",
-    "LoaderRow",
-    "Span",
-    "StepTimeline",
-    "WindowSteps",
-]
+__all__ = ["NO_PART", "CodeNode", "JobPart", "Lane", "LoaderRow", "Span", "StepTimeline", "WindowSteps"]
 
 NO_PART = -1
 """`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
@@ -138,6 +130,17 @@ class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Step numbers that contain a compilation."""
     of_steps: int = 0
     """Number of steps that ran; can exceed the columns, where only the slowest of several steps is kept."""
+
+
+class JobPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job does once, beside its usual steps, as far as the run has seen it."""
+
+    part: str
+    """import of torch, set-up, first batch, compiling, first steps."""
+    s: float
+    """Seconds, once per job."""
+    what: str = ""
+    site: SourceSite | None = None
 
 
 class LoaderRow(msgspec.Struct, frozen=True, kw_only=True):

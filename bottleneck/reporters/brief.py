@@ -16,6 +16,7 @@ from .rows.closing import capture_line
 from .rows.code import code_rows
 from .rows.diagnosis import cause_rows, device_line, headline, is_bound, root_of
 from .rows.fixes import fix_rows, useless_rows
+from .rows.job import job_line
 
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
@@ -99,6 +100,7 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
             for fix, row in zip(fixes[:_FIXES], fix_rows(diagnosis)[:_FIXES], strict=True)
         ],
         "does_not_help": [f"{name}: {why}" for name, why in useless_rows(diagnosis)],
+        "rest_of_the_job": job_line(diagnosis),
         "capture": brief(capture_line(diagnosis), _LONGEST),
         "explain": f"bottleneck explain {clean(first)}" if first else "",
     }

@@ -43,6 +43,8 @@ class Room:
     problems: int = 3
     lines: int = 2
     """Lines for a problem, a warning or a reason."""
+    job: bool = False
+    """Name what the job does once."""
 
 
 _TIGHT = Room(
@@ -58,6 +60,7 @@ _TIGHT = Room(
     lines=1,
 )
 ROOMS = (
+    Room(job=True),
     Room(),
     Room(code=6, settings=1, problems=2),
     Room(memory=6, code_lines=3, code=6, prose=False, further=1, settings=1, problems=2, lines=1),

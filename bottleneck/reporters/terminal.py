@@ -24,6 +24,7 @@ from .rows.diagnosis import (
     headline,
     step_line,
 )
+from .rows.job import job_line
 from .rows.memory import memory_rows
 from .terminal_fixes import show_fixes, show_whole_fixes
 
@@ -223,6 +224,9 @@ def _closing(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
         if room is not None:
             text = listed(head, names, page.width, lines=room.settings)
         page.line((head, "bold"), text.removeprefix(head))
+    job = job_line(diagnosis)
+    if job and room is not None and room.job:
+        page.line(("the rest of the job: ", "bold"), brief(job, page.width - 21))
     page.line(("capture: ", "bold"), capture_line(diagnosis, short=room is not None))
     capture = diagnosis.capture
     said = {capture.codes[code] for code in diagnosis.verdict.doubts if code in capture.codes}

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ...clocks import perf_counter_ns
 from ...model.run import ScriptOutcome
 from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
@@ -82,6 +83,7 @@ class Session:
                 world_size=task.size,
                 launched=task.size > 1 and (plan.launched or not child),
                 local_rank=task.local_rank,
+                began_ns=None if child else perf_counter_ns(),
             ),
         )
         self.stopper = Stopper()
@@ -196,6 +198,7 @@ class Session:
         """Torch is there: put the hooks in. Whatever fails, the script goes on."""
         from . import children, relaunches
 
+        began_ns = perf_counter_ns()
         try:
             relaunches.install(self.plan)
             children.install(self.plan, begin=begin_in_child, wake=self.stopper.wake)
@@ -208,6 +211,9 @@ class Session:
             self.agent.install()
             if self._trial is not None:
                 self._trial.follow(self.agent)
+            self.store.update(
+                torch_import_ms=self._watch.took_ms, install_ms=(perf_counter_ns() - began_ns) / 1e6
+            )
         except Exception:
             reason = traceback.format_exc(limit=-3)
             self.store.artefact("harness", "failed", reason=reason)

@@ -53,6 +53,11 @@ HOW: dict[str, str] = {
         "One dot per step. Only the baseline window counts for the step time; in the trace and memory "
         "windows the profiler slows the steps. Hollow dots are left out of the mean."
     ),
+    "job": (
+        "From the script's first line to the first step, and what the first steps took beyond usual ones. "
+        "The interpreter's own start is not in it, nor is what the job does later: `bottleneck watch` tells "
+        "of all."
+    ),
     "timeline": (
         "One step as the profiler recorded it, so the host is slower than without it. Where a lane has more "
         "events than a screen can show, short neighbours are drawn as one block; hover to see how many."

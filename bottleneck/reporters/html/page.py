@@ -16,6 +16,7 @@ from ..rows.code import CodeRow, FlameBlock, code_rows, flame_blocks
 from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import FixRow, combination_line, fix_rows, useless_rows
+from ..rows.job import JobRow, job_rows
 from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
 from .charts import blocks_of
@@ -84,6 +85,7 @@ class Page:
     code: tuple[CodeRow, ...]
     flame: tuple[FlameBlock, ...]
     windows: tuple[WindowCells, ...]
+    job: tuple[JobRow, ...]
     timeline: TimelineSection | None
     kernels: tuple[KernelCells, ...]
     counts: tuple[CountCells, ...]
@@ -144,6 +146,7 @@ def build(diagnosis: Diagnosis) -> Page:
         code=tuple(code_rows(diagnosis)),
         flame=tuple(flame_blocks(diagnosis)),
         windows=window_rows(diagnosis),
+        job=tuple(job_rows(diagnosis)),
         timeline=timeline_section(diagnosis),
         kernels=kernel_rows(diagnosis),
         counts=count_rows(diagnosis),
@@ -174,6 +177,7 @@ _PLACES = {
     "What if": "causes",
     "Host time per phase": "steps",
     "Settings in force": "settings",
+    "The rest of the job": "",
     # Tables of their own show these.
     "Kernels and operators, per step": "",
     "Ranks": "",

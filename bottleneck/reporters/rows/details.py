@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...model.words import clean, milliseconds, percent, place, shorten
 from .diagnosis import root_of
+from .job import job_rows
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
@@ -31,6 +32,7 @@ def sections(diagnosis: Diagnosis) -> list[Section]:
         ("What if", _what_ifs(diagnosis)),
         ("Kernels and operators, per step", _kernels(diagnosis)),
         ("Host time per phase", _phases(diagnosis)),
+        ("The rest of the job", _job(diagnosis)),
         ("Ranks", _ranks(diagnosis)),
         ("Settings in force", _settings(diagnosis)),
         ("Artefacts and what the capture cost", _artefacts(diagnosis)),
@@ -99,6 +101,14 @@ def _kernels(diagnosis: Diagnosis) -> list[Row]:
 def _phases(diagnosis: Diagnosis) -> list[Row]:
     phases = sorted(diagnosis.phases_ms.items(), key=lambda item: -item[1])
     return [(0, f"{clean(name)} {milliseconds(ms)} ms") for name, ms in phases]
+
+
+def _job(diagnosis: Diagnosis) -> list[Row]:
+    rows = []
+    for row in job_rows(diagnosis):
+        more = " at ".join(filter(None, [row.what, row.where]))
+        rows.append((0, f"{row.part}: {row.time}, once{f' ({more})' if more else ''}"))
+    return rows
 
 
 def _ranks(diagnosis: Diagnosis) -> list[Row]:

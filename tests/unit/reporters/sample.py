@@ -22,6 +22,7 @@ from torch_bottleneck.model.finding import Evidence, Finding, Interval
 from torch_bottleneck.model.fix import MeasuredHere, Risk, Source, Suggestion
 from torch_bottleneck.model.run import Artefact, DeviceFacts, HostFacts, SourceSite
 from torch_bottleneck.model.verify import Measured, Outcome, Parity
+from torch_bottleneck.model.view import JobPart
 
 LOADER = SourceSite(file="train.py", line=41, function="main")
 ITEM = SourceSite(file="pkg/very/deep/down/in/a/tree/of/folders/model.py", line=107, function="training_step")
@@ -195,6 +196,10 @@ def sample() -> Diagnosis:
                 name="vectorized_elementwise_kernel", part=Part.MEMORY_BOUND, count=310, ms=3.3, share=0.04
             ),
         ),
+        job=(
+            JobPart(part="import of torch", s=3.2),
+            JobPart(part="compiling", s=41.0, what="in 2 of the first steps", site=LOADER),
+        ),
         phases_ms={"data": 55.0, "forward": 9.2, "backward": 14.1, "optimizer": 3.0},
         settings={"matmul.precision": "highest", "cudnn.benchmark": False},
         acceleration=(
@@ -263,6 +268,7 @@ def hostile() -> Diagnosis:
             )
             for fix in base.suggestions
         ),
+        job=(JobPart(part=HOSTILE_NAME, s=1.0, what=HOSTILE_NAME, site=site),),
         settings={"env.FOO": "\x1b[31m\n[bold]", "surrogate": "\udc80"},
         notes=(HOSTILE_NAME,),
     )

@@ -14,7 +14,8 @@ from torch_bottleneck.reporters.brief import MOST_CHARACTERS, render
 
 KEYS = {
     "verdict", "also", "confidence", "headline", "why", "remedy", "script", "device", "step_ms",
-    "step_interval_ms", "causes", "code", "fixes", "does_not_help", "capture", "explain", "left_out",
+    "step_interval_ms", "causes", "code", "fixes", "does_not_help", "rest_of_the_job", "capture", "explain",
+    "left_out",
 }  # fmt: skip
 
 

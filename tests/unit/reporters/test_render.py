@@ -190,3 +190,14 @@ def test_a_kernel_name_of_thousands_of_characters_does_not_flood_the_screen() ->
     assert len(HOSTILE_NAME) > 4000
     # Four such names and three blocks of folded code: more than a screen, far from a flood.
     assert len(terminal.render(hostile()).splitlines()) <= 90
+
+
+def test_the_rest_of_the_job_is_a_line_where_there_is_room_and_a_section_of_all() -> None:
+    told = sample()
+    short = msgspec.structs.replace(told, suggestions=told.suggestions[:1])
+    assert "the rest of the job: compiling 41.0 s, import of torch 3.20 s" in terminal.render(short)
+    # It is the first that goes: what to change counts more.
+    assert "the rest of the job" not in terminal.render(told)
+    for text in (terminal.render(told, verbose=True), markdown.render(told, verbose=True)):
+        assert "The rest of the job" in text
+        assert "compiling: 41.0 s, once (in 2 of the first steps at train.py:41" in text
