@@ -109,8 +109,13 @@ def test_a_script_that_ends_early_is_analysed_as_far_as_it_goes(tmp_path: Path, 
     assert got.code in (0, 3), got.err
     assert got.out.startswith("done\n")
     assert "Traceback" not in got.err
-    assert read_run(got.folder).outcome.how == "finished"
+    run = read_run(got.folder)
+    assert run.outcome.how == "finished"
     assert verdict(got)
+    # What the rest of the job is told from.
+    warm_up = run.window("warm-up")
+    assert run.began_ns is not None and run.torch_import_ms is not None and warm_up is not None
+    assert run.began_ns + 1e6 * (run.torch_import_ms + run.install_ms) < warm_up.steps.start_ns[0]
 
 
 def test_hooks_that_cannot_be_put_in_leave_the_script_alone(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from .looks import Looks
 if TYPE_CHECKING:
     from ...runs.store import Store
     from ..events.table import Event
+    from ..windows.steps import StepRule
     from ..windows.table import Row
     from .watch import JobWatch
 
@@ -45,9 +46,16 @@ class StepWatch(StepObserver[EpochStarts]):
     """Steps are taken until the script ends."""
     window_name = "job"
 
-    def __init__(self, job: JobWatch, store: Store) -> None:
-        """Watch nothing yet."""
-        super().__init__(store, _NeverStop(), loaders=EpochStarts())
+    def __init__(self, job: JobWatch, store: Store, *, rule: StepRule | None = None) -> None:
+        """Watch nothing yet.
+
+        Args:
+            job: is given the steps.
+            store: where facts go.
+            rule: for steps that the program marks itself; None: where a step ends is learned.
+        """
+        super().__init__(store, _NeverStop(), loaders=EpochStarts(), rule=rule)
+        self._marked = rule is not None
         self._job = job
         self._tracker.capture = self
         self._meter.reads_usage = False
@@ -83,7 +91,7 @@ class StepWatch(StepObserver[EpochStarts]):
             row,
             evaluated=self._evaluated(row),
             looked_ns=self._looked_ns,
-            learned=self.rule.learned,
+            learned=self._marked or self.rule.learned,
             tail=True,
             whole=pending,
         )
@@ -167,7 +175,7 @@ class StepWatch(StepObserver[EpochStarts]):
                 restarted=self._loaders.restarted,
                 evaluated=self._evaluated(row),
                 looked_ns=looked_ns,
-                learned=self.rule.learned,
+                learned=self._marked or self.rule.learned,
             )
         )
         if self._job.wants_look and self.buffer.holding:

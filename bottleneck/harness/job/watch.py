@@ -154,6 +154,8 @@ class JobWatch:
         if took_ns <= 0:
             return
         samples, paused_ns = self._taken_until(end_ns)
+        # A pause may have begun before what is divided here.
+        paused_ns = min(paused_ns, took_ns)
         self.account.paused(paused_ns)
         self.account.outside(samples, part="set-up", took_ns=took_ns - paused_ns)
         self._until_ns = end_ns

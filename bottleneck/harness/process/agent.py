@@ -323,17 +323,6 @@ class Agent(StepObserver[LoaderWatch]):
             self.buffer.release()
 
     @harmless
-    def end_step(self) -> None:
-        """The program marks the end of a step itself (`Harness.step`)."""
-        self.buffer.flush()
-        self._cut(perf_counter_ns(), paused=False)
-
-    def begin_step(self) -> None:
-        """The program marks its first step's beginning itself (`Harness.step`)."""
-        if self.buffer.thread is None:
-            self.buffer.thread = get_ident()
-        self._tracker.start(perf_counter_ns())
-
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
         self.buffer.release()

@@ -11,6 +11,9 @@ In: a program that marks its steps. Out: the same run folder that `bottleneck di
                 loss = model(batch)
                 ...
 
+With `watch=True` nothing is captured: the whole job is watched, as `bottleneck watch` does, for `bottleneck
+report`.
+
 The program is never stopped; once all windows are captured every call here is a no-op.
 """
 
@@ -23,7 +26,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ...clocks import perf_counter_ns
 from ...model.run import ScriptOutcome
+from ...runs.job import write_account
 from ...runs.plan import Plan, beginning_run
 from ...runs.store import Store
 from .. import torch_private
@@ -34,12 +39,15 @@ from .agent import Agent
 from .presence import active
 from .progress import Progress
 from .stopping import Stopper
+from .watched import WatchedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from ..job.steps import StepWatch
 
 __all__ = ["Harness"]
 
@@ -74,6 +82,7 @@ class Harness:
         with_stack: bool = False,
         max_seconds: float = 60.0,
         quiet: bool = False,
+        watch: bool = False,
     ) -> None:
         """Choose what to capture; nothing happens before `with`.
 
@@ -86,6 +95,8 @@ class Harness:
             with_stack: Python stacks in the trace; far dearer.
             max_seconds: limit on the windows after warm-up, together.
             quiet: no progress lines on stderr.
+            watch: do not capture: watch everything up to the end of the `with` block, as `bottleneck watch`
+                does a script, and write watch.json. The options of windows then mean nothing.
 
         Raises:
             ValueError: a window would have no step, or no time.
@@ -112,6 +123,7 @@ class Harness:
                 max_seconds=max_seconds,
                 run_to_end=True,
                 quiet=quiet,
+                watch=watch,
             ),
             ManualRule(),
         )
@@ -131,7 +143,9 @@ class Harness:
     def _set_up(self, plan: Plan, rule: ManualRule) -> None:
         self._plan = plan
         self._rule = rule
-        self._agent: Agent | None = None
+        self._agent: Agent | StepWatch | None = None
+        self._watched: WatchedRun | None = None
+        self._began_ns = 0
         self._store: Store | None = None
         self._owner = self._entered = False
         self.folder: Path | None = None
@@ -141,6 +155,7 @@ class Harness:
 
     def __enter__(self) -> Self:
         self._entered = True
+        self._began_ns = perf_counter_ns()
         self._agent = active()
         if self._agent is not None:
             return self
@@ -156,10 +171,15 @@ class Harness:
                 local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             ),
         )
+        self._owner = True
+        if self._plan.watch:
+            self._watched = WatchedRun(self._plan, store=self._store, rule=self._rule)
+            self._watched.arm()
+            self._agent = self._watched.steps
+            return self
         progress = Progress(quiet=self._plan.quiet, rank=rank)
         self._agent = Agent(self._plan, self._store, _NeverStop(), progress, rule=self._rule)
         self._agent.install()
-        self._owner = True
         return self
 
     def __exit__(
@@ -168,11 +188,15 @@ class Harness:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        agent, store = self._agent, self._store
-        self._agent = self._store = None
-        if not self._owner or agent is None or store is None:
+        agent, store, watched = self._agent, self._store, self._watched
+        self._agent = self._store = self._watched = None
+        if not self._owner or store is None:
             return
         self._owner = False
+        if watched is not None:
+            self._end_watching(watched, store, error)
+            return
+        assert isinstance(agent, Agent)
         agent.finish()
         agent.uninstall()
         how = ScriptOutcome(how="finished", exit_code=0)
@@ -181,6 +205,24 @@ class Harness:
         # A full disk must not turn into the program's failure.
         with contextlib.suppress(OSError):
             self.folder = store.finish(how)
+
+    def _end_watching(self, watched: WatchedRun, store: Store, error: BaseException | None) -> None:
+        """Complete the folder, with the account of what the `with` block did."""
+        watched.close(error)
+        wall_s = (perf_counter_ns() - self._began_ns) / 1e9
+        outcome = "the block ended by itself."
+        if error is not None:
+            outcome = f"the block was left by {type(error).__name__}: {error}"
+        # Neither a full disk nor a fault of ours may become the program's failure.
+        with contextlib.suppress(Exception):
+            self.folder = store.folder
+            write_account(
+                store.folder,
+                began_ns=self._began_ns,
+                wall_s=wall_s,
+                exit_code=int(error is not None),
+                outcome=outcome,
+            )
 
     # -- marks ---------------------------------------------------------------------------------
 
@@ -234,7 +276,7 @@ class Harness:
     @property
     def done(self) -> bool:
         """Everything is captured; more steps add nothing."""
-        return self._owner and self._agent is not None and self._agent.capture.done
+        return self._owner and isinstance(self._agent, Agent) and self._agent.capture.done
 
     @contextlib.contextmanager
     def label(self, name: str) -> Iterator[None]:

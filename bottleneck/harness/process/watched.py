@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...model.watch import JobRecord
     from ...runs.plan import Plan
     from ..job.steps import StepWatch
+    from ..windows.steps import StepRule
 
 __all__ = ["WatchedRun"]
 
@@ -31,18 +32,25 @@ __all__ = ["WatchedRun"]
 class WatchedRun:
     """Everything of ours that lives in the process of a watched script."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, store: Store | None = None, rule: StepRule | None = None) -> None:
         """Create the process folder.
+
+        Args:
+            plan: what is watched.
+            store: of the folder; None: one in that of the plan.
+            rule: for steps that the program marks itself.
 
         Raises:
             OSError: the folder cannot be written.
         """
         self._pid = os.getpid()
-        self._store = Store(Path(plan.out) / "main", run=beginning_run(plan))
+        self._store = store or Store(Path(plan.out) / "main", run=beginning_run(plan))
+        self._rule = rule
         self._store.artefact("trace", "absent", reason="`watch` attaches no profiler, `diagnose` does")
         self._progress = Progress(quiet=plan.quiet, rank=0)
         self._job = JobWatch(self._store, told=self._say)
-        self._steps: StepWatch | None = None
+        self.steps: StepWatch | None = None
+        """Once torch is there; None where the hooks could not be put in."""
         self._imports = ImportWatch("torch", self._on_torch)
         self._closed = False
 
@@ -59,8 +67,8 @@ class WatchedRun:
         with contextlib.suppress(Exception):
             self._imports.uninstall()
             self._job.forked()
-            if self._steps is not None:
-                self._steps.forked()
+            if self.steps is not None:
+                self.steps.forked()
 
     def close(self, error: BaseException | None) -> None:
         """The script has ended, or `error` left it: write what there is, and give the folder its name."""
@@ -70,9 +78,9 @@ class WatchedRun:
         self._imports.uninstall()
         # Whatever fails here is ours, and the script has ended as it has.
         try:
-            tail = self._steps.tail() if self._steps is not None else None
-            if self._steps is not None:
-                self._steps.uninstall()
+            tail = self.steps.tail() if self.steps is not None else None
+            if self.steps is not None:
+                self.steps.uninstall()
                 read_machine(self._store)
             self._job.end(tail)
         except Exception:
@@ -86,8 +94,8 @@ class WatchedRun:
         try:
             from ..job.steps import StepWatch
 
-            self._steps = StepWatch(self._job, self._store)
-            self._steps.install()
+            self.steps = StepWatch(self._job, self._store, rule=self._rule)
+            self.steps.install()
         except Exception as error:
             self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
             self._store.warn(f"The hooks could not be put in, so no step was seen ({reason_of(error)}).")

@@ -125,6 +125,17 @@ class StepObserver(ABC, Generic[Loaders]):
         self._look_at(event, subject)
         tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
+    def begin_step(self) -> None:
+        """The program marks its first step's beginning itself (`Harness.step`)."""
+        if self.buffer.thread is None:
+            self.buffer.thread = get_ident()
+        self._tracker.start(perf_counter_ns())
+
+    def end_step(self) -> None:
+        """The program marks the end of a step itself (`Harness.step`)."""
+        self.buffer.flush()
+        self._cut(perf_counter_ns(), paused=False)
+
     @harmless
     def take(self, entries: Iterable[Entry], *, held: bool) -> None:
         """See `Observer`."""

@@ -345,10 +345,13 @@ def test_an_import_is_announced_when_it_is_complete(tmp_path: Path, monkeypatch:
     import some_module_xyz  # type: ignore[import-not-found]
 
     assert seen == [True]
+    assert watch.took_ms is not None and watch.took_ms > 0
     assert sys.meta_path == finders
     assert "exec_module" not in vars(some_module_xyz.__loader__)
-    ImportWatch("some_module_xyz", lambda: seen.append(False)).install()
+    late = ImportWatch("some_module_xyz", lambda: seen.append(False))
+    late.install()
     assert seen == [True, False], "already there: at once"
+    assert late.took_ms is None
 
 
 def test_an_import_that_fails_stays_the_script_s_error(
