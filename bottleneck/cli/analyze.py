@@ -31,6 +31,11 @@ __all__ = ["command"]
     help="Step time measured without a profiler. A bare trace does not contain it, and"
     " profiled steps are inflated.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes that read the traces of several ranks.  [default: the cores of this machine]",
+)
 @format_option
 @verbose_option
 @click.pass_context
@@ -40,19 +45,23 @@ def command(
     *,
     out: Path | None,
     true_step_ms: float | None,
+    jobs: int | None,
     format_: str,
     verbose: bool,
 ) -> None:
     """Diagnose PATH...: run folders, Kineto traces (.json, .json.gz), memory snapshots or folders of them.
 
     A snapshot (torch.cuda.memory._dump_snapshot) may come alone or with its trace. Several traces are
-    read as the ranks of one run.
+    read as the ranks of one run: which rank is late, why, and what it costs the others. Of more than a few
+    ranks, summaries are kept beside the traces (or in the user's cache folder) for the next time.
 
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined.
     """
     from ..diagnose import diagnose_paths
     from ..reporters.output import emit, fits_terminal, render_for, save
+    from ..runs.environment import usable_cores
     from ..verify.record import tried_in, with_tried
+    from .console import RankProgress
 
     if not fits_terminal(format_, sys.stdout):
         if out is None:
@@ -63,7 +72,9 @@ def command(
         format_ = "text"
     if out is not None:
         _refuse_foreign_reports(out)
-    diagnosis = diagnose_paths(list(paths), true_step_ms=true_step_ms)
+    diagnosis = diagnose_paths(
+        list(paths), true_step_ms=true_step_ms, jobs=jobs or usable_cores(), progress=RankProgress()
+    )
     if len(paths) == 1 and paths[0].is_dir():
         diagnosis = with_tried(diagnosis, tried_in(paths[0]))
     if out is not None:

@@ -1,6 +1,7 @@
 """What a command says to the one who typed it, and asks, apart from its report.
 
-In: a sentence; what a verification was started from. Out: a line on stderr; an error where the answer is no.
+In: a sentence; how far a reading is; what a verification was started from. Out: a line on stderr; an error
+where the answer is no.
 """
 
 from __future__ import annotations
@@ -8,17 +9,24 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
+from ..clocks import monotonic
 from ..errors import UsageError
-from ..reporters.stream import tell
+from ..model.words import duration
+from ..reporters.stream import is_terminal, rewrite, tell
 
 if TYPE_CHECKING:
     from ..verify.source import Source
 
-__all__ = ["ask_to_run", "say", "silent"]
+__all__ = ["RankProgress", "ask_to_run", "say", "silent"]
+
+_PATIENCE_SECONDS = 2.0
+_REWRITE_SECONDS = 0.2
+_PLAIN_SECONDS = 10.0
 
 
 def say(text: str) -> None:
@@ -29,6 +37,34 @@ def say(text: str) -> None:
 
 def silent(_text: str) -> None:
     """Write nothing, for --quiet."""
+
+
+@dataclass(slots=True)
+class RankProgress:
+    """Says how many ranks are read and how long the others will take, once it takes longer than a moment."""
+
+    _began: float = field(default_factory=monotonic)
+    _said: float = 0.0
+    _dirty: bool = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note that so many are read."""
+        now, terminal = monotonic(), is_terminal()
+        spent = now - self._began
+        if done == total:
+            if self._dirty:
+                rewrite("")
+            return
+        pause = _REWRITE_SECONDS if terminal else _PLAIN_SECONDS
+        if spent < _PATIENCE_SECONDS or now - max(self._said, self._began) < pause:
+            return
+        self._said = now
+        text = f"bottleneck: {done} of {total} ranks read, {duration(spent / done * (total - done))} left"
+        if terminal:
+            self._dirty = True
+            rewrite(text)
+        else:
+            tell(text)
 
 
 def ask_to_run(source: Source) -> None:

@@ -23,39 +23,48 @@ from ..analyzers.sections.job_parts import job_parts
 from ..analyzers.sections.view_rows import loader_rows
 from ..analyzers.verdict import decide, order_causes
 from ..catalog.match import applicable, match
+from ..fleet.compare import Skew, compare_ranks
 from ..ingest import bundle as ingest
 from ..model.diagnosis import Diagnosis
 from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
 from ..timeline.result import Timeline
 from ..timeline.steps.workload import read_workload
-from ..timeline.trace.collectives import Skew
 from .capture import capture_of, notes_of, outcome_of
 from .choice import best_pair, verdicts_own_first
 from .counted import counters_of
-from .ranks import critical, rank_rows, skew_of
-from .reading import Reading, read_rank
+from .job import Progress, read_job
+from .ranks import critical, rank_rows
+from .reading import Reading
 from .trials import by_measurement, with_measured_pair
 
 __all__ = ["diagnose_paths"]
 
 
 def diagnose_paths(
-    paths: Sequence[str | os.PathLike[str]], *, true_step_ms: float | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    true_step_ms: float | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
 ) -> Diagnosis:
     """Diagnose what lies on disk.
 
     Args:
         paths: run folders, traces or folders of traces; several are ranks of one run.
         true_step_ms: step time measured without a profiler, for traces that do not hold it.
+        jobs: processes to read several ranks with.
+        progress: is told how many ranks are read, of how many.
 
     Raises:
         InputError: a path holds nothing that can be read.
     """
     gathered = ingest.load(*paths)
-    readings = [read_rank(rank, true_step_ms) for rank in gathered.ranks]
-    skew = skew_of(readings)
-    reading = critical(readings, skew)
+    job = read_job(gathered.ranks, true_step_ms=true_step_ms, jobs=jobs, progress=progress)
+    together = compare_ranks(job.summaries, (*gathered.unread, *job.unread))
+    skew = together.skew
+    reading = job.reading(critical(job.summaries, skew) if job.summaries else 0)
+    lowest = job.reading(0)
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     facts = _facts(reading, skew)
     findings = find_all(facts)
@@ -99,12 +108,13 @@ def diagnose_paths(
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
         rank=reading.rank.rank,
-        ranks=rank_rows(readings, skew),
-        counters=counters_of(readings[0]),
-        workload=read_workload(readings[0].basis.run, readings[0].rank.loaders, readings[0].basis.kept),
+        ranks=rank_rows(job.summaries, together),
+        fleet=together.fleet if len(job.ranks) > 1 or together.fleet.unread else None,
+        counters=counters_of(lowest),
+        workload=read_workload(lowest.basis.run, lowest.rank.loaders, lowest.basis.kept),
         capture=capture_of(reading, facts, problems),
         outcome=outcome_of(run),
-        notes=notes_of(reading, len(readings)),
+        notes=notes_of(reading, len(job.ranks)),
         windows=reading.windows,
         timeline=_of_rank(timeline, reading.rank.rank),
         loaders=loader_rows(reading.rank.loaders or ()),

@@ -1,6 +1,6 @@
-"""Several ranks of one run: which of them decides the step, and how they compare.
+"""Several ranks of one run: the summary of each, which of them decides the step, and a row for each.
 
-In: readings. Out: the critical one, and a row per rank.
+In: readings, then summaries. Out: `RankSummary`; a position; rows of the report.
 """
 
 from __future__ import annotations
@@ -9,45 +9,86 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..fleet.collectives import PackedCollectives, collectives_of, pack
+from ..fleet.compare import Comparison, Skew
+from ..fleet.summary import KernelSketch, RankSummary
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
 from ..model.finding import NEGLIGIBLE_SHARE
+from ..model.run import SourceSite
+from ..model.words import shorten
+from ..timeline.counts.counters import count_steps
 from ..timeline.steps.clock import step_times
-from ..timeline.trace.collectives import Skew, collective_ns, rank_skew
+from ..timeline.steps.recorded import recorded_ms
 from .reading import Reading
 
-__all__ = ["critical", "rank_rows", "skew_of"]
+__all__ = ["critical", "rank_rows", "summary_of"]
 
 _AHEAD = 0.05
 """Share of the step by which a host must be faster than its device to be called ahead of it."""
 _AS_LONG = 0.005
 """Step times of ranks within this share are the same: they make their steps together."""
-NOTICED_ON_HOSTS = 0.05
-"""Of the step: ranks on the cores of one machine take turns in being late by less than that."""
+_KERNELS = 40
+_NAME_WIDTH = 160
+_STEPS = 128
+"""Lengths of recorded steps that are kept, the last ones."""
 
 
-def skew_of(readings: Sequence[Reading]) -> Skew | None:
-    """Return how the ranks wait for each other, when all their traces are there."""
-    if len(readings) < 2:
-        return None
-    if all(reading.timeline.kind == "cpu" for reading in readings):
-        return _skew_on_hosts(readings)
-    traces = [reading.rank.trace for reading in readings]
-    durations = [collective_ns(trace) for trace in traces if trace is not None]
-    if len(durations) < len(readings):
-        return None
-    skew = rank_skew(durations, min(reading.timeline.steps for reading in readings))
-    return None if skew is None or _of_the_profiler(readings, skew) else skew
+def summary_of(reading: Reading) -> RankSummary:
+    """Reduce a reading to what the comparison of ranks needs."""
+    rank, timeline, steps, run = reading.rank, reading.timeline, reading.steps, reading.basis.run
+    trace = rank.trace
+    idle = timeline.context.get("step.idle_share")
+    numbered = steps is not None and steps.how == "ProfilerStep"
+    counters = count_steps(
+        trace, steps, run=run, compile_facts=rank.compile, missing=timeline.missing_activities or 0
+    )
+    own = [row for row in timeline.kernels if row.part is not Part.COMMUNICATION]
+    recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else np.zeros(0)
+    properties = trace.meta.device_properties if trace is not None else ()
+    return RankSummary(
+        rank=rank.rank,
+        world_size=rank.world_size,
+        path=rank.name,
+        kind=timeline.kind,
+        torch=run.host.torch if run is not None else (trace.meta.torch_version or "") if trace else "",
+        device=shorten(str(properties[0].get("name", "")), _NAME_WIDTH) if properties else "",
+        steps=len(steps) if steps is not None else 0,
+        true_ms=timeline.true_ms,
+        has_step=reading.basis.summary.true_ms is not None,
+        recorded_ms=tuple(recorded[-_STEPS:].tolist()),
+        alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
+        step_numbers=tuple(steps.numbers.tolist()) if numbered and steps is not None else (),
+        base_ns=trace.meta.base_ns if trace is not None else 0,
+        budget={line.part.value: line.ms for line in timeline.budget},
+        own_work_ms={cause: each[-_STEPS:] for cause, each in timeline.own_work_ms.items()},
+        prices={question.value: answer.saves_ms for question, answer in timeline.what_ifs.items()}
+        if timeline.usable_what_ifs
+        else {},
+        counters={name: counter.value for name, counter in counters.values.items()},
+        kernels=tuple(
+            KernelSketch(shorten(row.name, _NAME_WIDTH), row.count, row.ms)
+            for row in sorted(own, key=lambda row: -row.ms)[:_KERNELS]
+        ),
+        own_kernels_ms=sum(row.ms for row in own),
+        runs_ahead=_runs_ahead(reading),
+        idle_share=float(idle) if isinstance(idle, (int, float)) else None,
+        peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),
+        whole=trace is None or not trace.meta.truncated,
+        sites=_sites(reading),
+        collectives=pack(collectives_of(trace, steps))
+        if trace is not None and steps is not None and len(steps)
+        else PackedCollectives(),
+    )
 
 
-def _of_the_profiler(readings: Sequence[Reading], skew: Skew) -> bool:
-    """Tell whether the late rank is late in the trace alone, where each rank pays the profiler differently.
-
-    In the baseline its host ran ahead of its device, so that nothing waited for that host, and its device
-    has no more work of its own than that of the rank which waits longest.
-    """
-    late, patient = readings[skew.critical], readings[int(skew.waits_ms.argmax())]
-    return _runs_ahead(late) and _own_work_ms(late) - _own_work_ms(patient) < 0.5 * skew.skew_ms
+def _sites(reading: Reading) -> dict[str, SourceSite]:
+    """Return where most of each part of the budget stands in the source."""
+    found: dict[str, SourceSite] = {}
+    for span in reading.timeline.spans:
+        if span.site is not None:
+            found.setdefault(span.part.value, span.site)
+    return found
 
 
 def _runs_ahead(reading: Reading) -> bool:
@@ -68,54 +109,37 @@ def _runs_ahead(reading: Reading) -> bool:
     return host < (1.0 - _AHEAD) * device
 
 
-def _own_work_ms(reading: Reading) -> float:
-    """Return the time of a rank's kernels without its collectives, in ms per step."""
-    return sum(row.ms for row in reading.timeline.kernels if row.part is not Part.COMMUNICATION)
-
-
-def _skew_on_hosts(readings: Sequence[Reading]) -> Skew | None:
-    """Compare the ranks by their budgets, since a collective on the CPU has no kernel to time.
-
-    Ranks that exchange gradients make their steps together, so what one of them spends in
-    communication beyond the least that any spends is waiting for a rank that comes later.
-    """
-    exchanged_ms = np.array([reading.timeline.part_ms(Part.COMMUNICATION) for reading in readings])
-    wire_ms = float(exchanged_ms.min())
-    if wire_ms <= 0:
-        return None
-    skew = Skew(waits_ms=exchanged_ms - wire_ms, critical=int(exchanged_ms.argmin()))
-    longest_ms = max(reading.timeline.true_ms for reading in readings)
-    return skew if skew.skew_ms >= NOTICED_ON_HOSTS * longest_ms else None
-
-
-def critical(readings: Sequence[Reading], skew: Skew | None) -> Reading:
-    """The rank that the others wait for in their collectives; without any, the slowest one."""
+def critical(summaries: Sequence[RankSummary], skew: Skew | None) -> int:
+    """Return which rank the others wait for in their collectives; without any, the slowest one."""
     # Of snapshots without a step time, the fullest.
-    slowest = max(
-        readings,
-        key=lambda r: (r.timeline.true_ms, max((m.peak_bytes for m in r.memory), default=0)),
-    )
-    if skew is not None and skew.skew_ms >= NEGLIGIBLE_SHARE * slowest.timeline.true_ms:
-        return readings[skew.critical]
+    slowest = max(summaries, key=lambda s: (s.true_ms, s.peak_bytes))
+    if skew is not None and skew.skew_ms >= NEGLIGIBLE_SHARE * slowest.true_ms:
+        return skew.critical
+    if slowest.own_kernels_ms <= 0:
+        return summaries.index(slowest)
     # Of ranks that take as long, the one with the most work of its own.
-    as_slow = [r for r in readings if r.timeline.true_ms > (1.0 - _AS_LONG) * slowest.timeline.true_ms]
-    return max(as_slow, key=_own_work_ms) if _own_work_ms(slowest) > 0 else slowest
+    as_slow = [i for i, s in enumerate(summaries) if s.true_ms > (1.0 - _AS_LONG) * slowest.true_ms]
+    return max(as_slow, key=lambda i: summaries[i].own_kernels_ms)
 
 
-def rank_rows(readings: Sequence[Reading], skew: Skew | None) -> tuple[RankRow, ...]:
+def rank_rows(summaries: Sequence[RankSummary], comparison: Comparison) -> tuple[RankRow, ...]:
     """Return a row per rank; none for a single one."""
-    if len(readings) < 2:
+    if len(summaries) < 2:
         return ()
     rows = []
-    for i, reading in enumerate(readings):
-        idle = reading.timeline.context.get("step.idle_share")
+    for summary, account in zip(summaries, comparison.accounts, strict=True):
         rows.append(
             RankRow(
-                rank=reading.rank.rank,
-                step_ms=reading.basis.summary.true_ms,
-                busy_share=1.0 - float(idle) if isinstance(idle, (int, float)) else None,
-                waits_for_others_ms=float(skew.waits_ms[i]) if skew is not None else None,
-                path=reading.rank.name,
+                rank=summary.rank,
+                step_ms=summary.true_ms if summary.has_step else None,
+                busy_share=1.0 - summary.idle_share if summary.idle_share is not None else None,
+                own_ms=account.own_ms if account is not None else None,
+                waits_for_others_ms=account.waits_ms if account is not None else None,
+                waits_for=account.waits_for if account is not None else None,
+                transfer_ms=account.transfer_ms if account is not None else None,
+                late_ms=account.late_ms if account is not None else None,
+                cause=account.cause if account is not None else "",
+                path=summary.path,
             )
         )
     return tuple(rows)

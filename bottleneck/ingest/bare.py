@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, NotATraceError
+from ..model.diagnosis import UnreadRank
 from .event_array import EventArray
 from .header import read_header
 from .rank import Rank
@@ -83,8 +84,8 @@ def _last_spans(files: list[Path], problems: list[str]) -> list[Path]:
     return [file for _, file in last.values()]
 
 
-def _peek(path: Path) -> int | None:
-    """Return the rank that a trace file states near its start, or None.
+def _peek(path: Path) -> tuple[int | None, int | None]:
+    """Return the rank and the number of ranks that a trace file states near its start, or None.
 
     Raises:
         InputError: it is no trace.
@@ -94,25 +95,35 @@ def _peek(path: Path) -> int | None:
         array = EventArray(source, path=str(path), window_bytes=_PEEK_BYTES)
     finally:
         source.close()
-    stated = (read_header(array.header, b"").distributed or {}).get("rank")
-    return stated if isinstance(stated, int) else None
+    stated = read_header(array.header, b"").distributed or {}
+    rank, world = stated.get("rank"), stated.get("world_size")
+    return rank if isinstance(rank, int) else None, world if isinstance(world, int) else None
 
 
-def bare_ranks(files: list[Path]) -> list[Rank]:
-    """Make a rank of each file.
+def bare_ranks(files: list[Path], unread: list[UnreadRank]) -> list[Rank]:
+    """Make a rank of each file; `unread` gets those that cannot be read, as long as others can.
 
     Raises:
-        InputError: a file does not exist or is neither a trace nor a snapshot.
+        InputError: no file exists, or none is a trace or a snapshot.
     """
     ranks: list[Rank] = []
+    failure: InputError | None = None
     for order, file in enumerate(files):
         if file.name.endswith(_SNAPSHOT_SUFFIXES) or looks_like_pickle(file):
             named = _RANK_IN_NAME.search(file.name)
             number = int(named[1]) if named else order
             ranks.append(Rank(rank=number, snapshot_path=file))
             continue
-        stated = _peek(file)
         named = _RANK_IN_NAME.search(file.name)
-        number = stated if stated is not None else int(named[1]) if named else order
-        ranks.append(Rank(rank=number, trace_path=file))
+        by_name = int(named[1]) if named else None
+        try:
+            stated, world = _peek(file)
+        except InputError as error:
+            failure = failure or error
+            unread.append(UnreadRank(rank=by_name, path=file.name, reason=str(error)))
+            continue
+        number = stated if stated is not None else by_name if by_name is not None else order
+        ranks.append(Rank(rank=number, world_size=world, trace_path=file))
+    if failure is not None and not ranks:
+        raise failure
     return ranks

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, RunFolderError
+from ..model.diagnosis import UnreadRank
 from .bare import bare_files, bare_ranks
 from .rank import Rank
 from .run_folder import PARTIAL_SUFFIX, is_partial, read_rank
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Bundle", "Rank", "load"]
 
+_MOST_RANKS = 1 << 16
+"""Of a job: a file may state any number."""
 _PROCESS = re.compile(rf"\.?(?P<name>main|rank\d+)(?:{re.escape(PARTIAL_SUFFIX)})?")
 
 
@@ -37,6 +41,8 @@ class Bundle:
     """The run folder, where diagnosis.json belongs; None for bare traces."""
     partial: bool = False
     """Some process was killed before it could finish its folder."""
+    unread: tuple[UnreadRank, ...] = ()
+    """Ranks that were given and cannot be used, or that are missing."""
     problems: tuple[str, ...] = ()
     """Doubts about the whole, each one sentence; those of one rank are in `Rank.problems`."""
 
@@ -67,13 +73,17 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
             folder = folder or place
         else:
             files.extend(bare_files(place, problems))
-    ranks.extend(bare_ranks(files))
-    ranks = _numbered(_with_snapshots(ranks, problems), problems)
+    unread: list[UnreadRank] = []
+    ranks.extend(bare_ranks(files, unread))
+    ranks = _of_one_job(_with_snapshots(ranks, problems), unread)
+    ranks = _numbered(ranks, problems)
+    unread += _missing(ranks, unread)
     return Bundle(
         paths=given,
         ranks=tuple(ranks),
         folder=folder,
         partial=any(r.folder is not None and is_partial(r.folder) for r in ranks),
+        unread=tuple(unread),
         problems=tuple(problems),
     )
 
@@ -158,6 +168,35 @@ def _with_snapshots(ranks: list[Rank], problems: list[str]) -> list[Rank]:
         else:
             problems.append(f"{snapshot.name} belongs to no trace here and is left out.")
     return others
+
+
+def _of_one_job(ranks: list[Rank], unread: list[UnreadRank]) -> list[Rank]:
+    """Leave out ranks of a job of another size, and a rank that is there already."""
+    sizes = Counter(r.world_size for r in ranks if r.world_size is not None and r.world_size > 1)
+    if not sizes:
+        return ranks
+    size = sizes.most_common(1)[0][0]
+    kept: dict[int, Rank] = {}
+    for rank in ranks:
+        reason = ""
+        if rank.world_size not in (None, size):
+            reason = f"it is of a job of {rank.world_size} ranks, the others are of one of {size}"
+        elif rank.rank in kept:
+            reason = f"this rank was given before, as {kept[rank.rank].name}"
+        if reason:
+            unread.append(UnreadRank(rank=rank.rank, path=rank.name, reason=reason))
+        else:
+            kept[rank.rank] = rank
+    return list(kept.values())
+
+
+def _missing(ranks: list[Rank], unread: list[UnreadRank]) -> list[UnreadRank]:
+    """Return the ranks of the job that were not given; of a single rank nobody expects the others."""
+    size = max((r.world_size for r in ranks if r.world_size is not None), default=0)
+    if len(ranks) + len(unread) < 2 or size > _MOST_RANKS:
+        return []
+    there = {r.rank for r in ranks} | {each.rank for each in unread}
+    return [UnreadRank(rank=i, reason="it was not given") for i in range(size) if i not in there]
 
 
 def _numbered(ranks: list[Rank], problems: list[str]) -> list[Rank]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..timeline.trace.table import NONE, Trace, TraceMeta
+from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
 from .events import Args, Event, Metadata, Number, XEvent, XEventExact, as_int
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = ["Columns"]
 
 _COLUMNS = (
     "ts_ns", "dur_ns", "name", "cat", "pid", "tid", "correlation", "stream", "device", "bytes", "sequence",
+    "message", "group_sequence",
 )  # fmt: skip
 _SIZES = (np.int8, np.int16, np.int32)
 
@@ -45,6 +46,9 @@ _HEAD, _TAIL = 6144, 2048
 _LONGEST_TEXT = _HEAD + _TAIL
 """Names are matched against a hundred patterns, and shown. The longest kernel names have 4000 characters;
 of longer ones the ends are kept, which is where kernel names differ."""
+
+_LONGEST_WORD = 1024
+"""Of the name of a process group, or of the list of its ranks."""
 
 _LONGEST_US = 2.0**61 / 1000
 """73 years; the sum of two such times is still a 64-bit number of nanoseconds."""
@@ -78,6 +82,30 @@ class _Codes:
         if code == len(self.texts):
             self.texts.append(text)
         return code
+
+
+class _Messages:
+    """Dictionary coding of what collectives are."""
+
+    def __init__(self) -> None:
+        self.found: list[Message] = []
+        self._codes: dict[Message, int] = {}
+
+    def of(self, args: Sequence[Args]) -> NDArray[np.int32]:
+        """Return the code of each event's message, NONE where it is no collective."""
+        out = np.full(len(args), NONE, dtype=np.int32)
+        for i, each in enumerate(args):
+            if each.collective and isinstance(each.collective, str):
+                message = Message(_word(each.group), _word(each.group_ranks), _word(each.collective))
+                code = self._codes.setdefault(message, len(self.found))
+                if code == len(self.found):
+                    self.found.append(message)
+                out[i] = code
+        return out
+
+
+def _word(value: object) -> str:
+    return value[:_LONGEST_WORD] if isinstance(value, str) else ""
 
 
 def _ints(values: Sequence[Number]) -> NDArray[np.int64]:
@@ -132,6 +160,7 @@ class Columns:
         self._cats = _Codes()
         self._pids = _Codes()
         self._tids = _Codes()
+        self._messages = _Messages()
         self._fresh: list[dict[str, NDArray[Any]]] = []
         self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
         self.thread_names: dict[tuple[str, str], str] = {}
@@ -190,6 +219,8 @@ class Columns:
             "device": _ints([a.device for a in args]),
             "bytes": _sizes(args),
             "sequence": _ints([a.sequence for a in args]),
+            "message": self._messages.of(args),
+            "group_sequence": _ints([a.group_sequence for a in args]),
         }
         self._fresh.append(chunk)
         self.rows += n
@@ -241,6 +272,7 @@ class Columns:
             cats=self._cats.texts,
             pids=self._pids.texts,
             tids=self._tids.texts,
+            messages=self._messages.found,
             meta=meta,
         )
 

@@ -47,6 +47,10 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     message_elements: Number = msgspec.field(default=NONE, name="In msg nelems")
     dtype: Any = ""
     """Element type of a collective's message, by kineto's name: "Float", "BFloat16"."""
+    collective: Any = msgspec.field(default="", name="Collective name")
+    group: Any = msgspec.field(default="", name="Process Group Name")
+    group_ranks: Any = msgspec.field(default="", name="Process Group Ranks")
+    group_sequence: Number = msgspec.field(default=NONE, name="Seq")
 
 
 _NO_ARGS = Args()
@@ -138,7 +142,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-_ARG_KEYS = tuple((f.name, f.encode_name) for f in msgspec.structs.fields(Args) if f.name != "dtype")
+_ARGS = tuple((f.name, f.encode_name, f.default) for f in msgspec.structs.fields(Args))
 
 
 def coerce_event(raw: object) -> Event | None:
@@ -172,6 +176,9 @@ def coerce_event(raw: object) -> Event | None:
         pid=_as_id(raw.get("pid")),
         tid=_as_id(raw.get("tid")),
         args=Args(
-            **{field: as_int(args.get(key, NONE)) for field, key in _ARG_KEYS}, dtype=args.get("dtype", "")
+            **{
+                field: as_int(args.get(key, NONE)) if default == NONE else args.get(key, default)
+                for field, key, default in _ARGS
+            }
         ),
     )

@@ -26,6 +26,8 @@ class Rank:
     """One process: its run record, its side files, and where its trace lies."""
 
     rank: int
+    world_size: int | None = None
+    """Ranks of the job, as the process itself recorded; None where it did not."""
     run: Run | None = None
     """None for a bare trace."""
     loaders: tuple[LoaderFacts, ...] | None = None

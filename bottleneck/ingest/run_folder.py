@@ -114,6 +114,7 @@ def read_rank(folder: Path) -> Rank:
         snapshot = None
     return Rank(
         rank=run.rank,
+        world_size=run.world_size,
         run=run,
         loaders=None if loaders is None else tuple(loaders),
         compile=compiled,

@@ -110,6 +110,25 @@ class WhatIf(str, Enum):
     PADDING_GONE = "padding-gone"
 
 
+LateCause = Literal[
+    "input",
+    "host",
+    "garbage collection",
+    "launch",
+    "synchronisation",
+    "allocator",
+    "compiling",
+    "copies",
+    "optimizer",
+    "compute",
+    "slower device",
+    "unknown",
+    "",
+]
+"""What a late rank does longer than its peers. compute: it computes more. slower device: it takes longer for
+the same kernels. unknown: nothing stands out. Empty: it is not late."""
+
+
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a line of the budget."""
 
@@ -123,6 +142,9 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Counters whose growth explains that the line grew."""
     settings: tuple[str, ...] = ()
     """Parts of names of settings whose change explains that the line changed."""
+    late_for: LateCause = ""
+    """What a rank is late for if this line is longer than on the others; empty where it follows from
+    others."""
 
 
 _KERNELS = ("kernels", "operators")
@@ -130,24 +152,34 @@ _MATH = ("TF32", "mixed precision", "torch.compile", "fused attention", "channel
 _ALLOCATOR = ("expandable segments", "allocator", "caching malloc")
 
 BUDGET_PARTS: dict[Part, PartEntry] = {
-    Part.TENSOR_CORE: PartEntry(device="computes", counters=_KERNELS, settings=_MATH),
-    Part.OTHER_MATH: PartEntry(device="computes", counters=_KERNELS, settings=_MATH),
-    Part.MEMORY_BOUND: PartEntry(device="computes", counters=_KERNELS, settings=_MATH),
-    Part.OPTIMIZER: PartEntry(device="computes", settings=("optimizer", "fused optimizer")),
+    Part.TENSOR_CORE: PartEntry(device="computes", late_for="compute", counters=_KERNELS, settings=_MATH),
+    Part.OTHER_MATH: PartEntry(device="computes", late_for="compute", counters=_KERNELS, settings=_MATH),
+    Part.MEMORY_BOUND: PartEntry(device="computes", late_for="compute", counters=_KERNELS, settings=_MATH),
+    Part.OPTIMIZER: PartEntry(
+        device="computes", late_for="optimizer", settings=("optimizer", "fused optimizer")
+    ),
     Part.COMMUNICATION: PartEntry(device="moves", counters=("collectives",)),
     Part.COPIES: PartEntry(
         device="moves",
+        late_for="copies",
         meanwhile="host in a blocking copy",
         in_calls=True,
         counters=("copies",),
         settings=("pinned", "loader"),
     ),
-    Part.INPUT: PartEntry(device="idle", meanwhile="waiting for the next batch", settings=("loader",)),
+    Part.INPUT: PartEntry(
+        device="idle", late_for="input", meanwhile="waiting for the next batch", settings=("loader",)
+    ),
     Part.SYNC: PartEntry(
-        device="idle", meanwhile="host blocked in a synchronisation", in_calls=True, counters=("syncs",)
+        device="idle",
+        late_for="synchronisation",
+        meanwhile="host blocked in a synchronisation",
+        in_calls=True,
+        counters=("syncs",),
     ),
     Part.ALLOCATOR: PartEntry(
         device="idle",
+        late_for="allocator",
         meanwhile="host in the allocator",
         in_calls=True,
         counters=("segments", "allocations"),
@@ -155,18 +187,22 @@ BUDGET_PARTS: dict[Part, PartEntry] = {
     ),
     Part.COMPILE: PartEntry(
         device="idle",
+        late_for="compiling",
         meanwhile="host compiling",
         counters=("recompiles", "graphs"),
         settings=("torch.compile",),
     ),
     Part.GRAPH_BREAK: PartEntry(
         device="idle",
+        late_for="launch",
         meanwhile="host between compiled regions",
         counters=("graph_breaks",),
         settings=("torch.compile",),
     ),
-    Part.DISPATCH: PartEntry(device="idle", meanwhile="host still dispatching operators", counters=_KERNELS),
-    Part.HOST: PartEntry(device="idle", meanwhile="host in Python without operators"),
+    Part.DISPATCH: PartEntry(
+        device="idle", late_for="launch", meanwhile="host still dispatching operators", counters=_KERNELS
+    ),
+    Part.HOST: PartEntry(device="idle", late_for="host", meanwhile="host in Python without operators"),
     Part.DEVICE: PartEntry(device="idle", meanwhile="device's own gap between queued work"),
     Part.UNEXPLAINED: PartEntry(device="", meanwhile="the profiler's own work"),
 }

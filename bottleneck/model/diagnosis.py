@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from .codes import BottleneckClass, Part, WhatIf
+from .codes import BottleneckClass, LateCause, Part, WhatIf
 from .counters import StepCounters
 from .doubt import DoubtCode
 from .finding import Finding
@@ -28,10 +28,13 @@ __all__ = [
     "Cause",
     "Combination",
     "Diagnosis",
+    "Fleet",
     "KernelRow",
     "RankRow",
     "SettingRow",
     "StepSummary",
+    "Straggler",
+    "UnreadRank",
     "Verdict",
     "WhatIfResult",
 ]
@@ -147,13 +150,72 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
     seen_by: str = ""
 
 
+class UnreadRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that is missing from the comparison."""
+
+    rank: int | None
+    """None: its file does not say."""
+    path: str = ""
+    reason: str
+
+
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that the others wait for."""
+
+    ranks: tuple[int, ...]
+    kind: Literal["persistent", "wandering", "group"]
+    """persistent: the same rank in all steps. wandering: one rank in one step, another in the next. group:
+    all ranks of a process group, of a pipeline stage, or of one of several equal blocks of ranks."""
+    cause: LateCause
+    costs_ms: float
+    """What the step of all ranks would be shorter without it."""
+    late_ms: float
+    """How much more of its own such a rank does in a step than its peers; wandering: in the steps
+    concerned."""
+    group: str = ""
+    """Which group, in words."""
+    site: SourceSite | None = None
+    """Where the cause stands in the source, if the trace or the run tells."""
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What the traces of several ranks say together."""
+
+    compared: int
+    """Ranks in the comparison."""
+    world_size: int | None = None
+    """Ranks of the job, if a trace tells."""
+    stragglers: tuple[Straggler, ...] = ()
+    step_ms: float | None = None
+    """The median of the ranks."""
+    step_without_late_ranks_ms: float | None = None
+    clock_error_us: float | None = None
+    """How far apart the ends of one collective still lie on two ranks, once their clocks are aligned by them
+    (robust spread, on the worst rank). None: no collectives in common."""
+    collectives: int = 0
+    """Collectives that were matched on all ranks of their group, in all steps together."""
+    unmatched: int = 0
+    """Collectives that could not be matched, on the rank that has most of them."""
+    unread: tuple[UnreadRank, ...] = ()
+
+
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank, compared with the others."""
 
     rank: int
     step_ms: float | None
     busy_share: float | None = None
+    own_ms: float | None = None
+    """The step without waiting for other ranks and without transfer: with both it adds up to `step_ms`."""
     waits_for_others_ms: float | None = None
+    """Time in which the device only waits for a rank that comes later."""
+    waits_for: int | None = None
+    """The rank that it waits for longest."""
+    transfer_ms: float | None = None
+    """Time in which the device only communicates, and all ranks of the group are there."""
+    late_ms: float | None = None
+    """How much more work of its own it has in a step than its peers; 0 if it has less."""
+    cause: LateCause = ""
     path: str = ""
 
 
@@ -219,6 +281,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     """The rank that these figures belong to: of several, the one that decides the step."""
     ranks: tuple[RankRow, ...] = ()
+    fleet: Fleet | None = None
+    """The ranks together; None for a single one."""
     counters: StepCounters | None = None
     """Counters of a step, on the lowest rank; None in files of older versions."""
     workload: Workload | None = None

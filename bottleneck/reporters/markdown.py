@@ -16,6 +16,7 @@ from .rows.closing import capture_line, settings_lines
 from .rows.code import code_rows
 from .rows.diagnosis import NEGLIGIBLE, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
 from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
+from .rows.fleet import account_rows, clock_line, late_lines, unread_lines
 from .rows.memory import memory_rows
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 _BAR_WIDTH = 30
+_RANKS, _MOST_RANKS = 8, 256
 
 
 def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
@@ -31,6 +33,7 @@ def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     lines = _head(diagnosis)
     lines += _budget(diagnosis, whole=verbose)
     lines += _causes(diagnosis)
+    lines += _ranks(diagnosis, whole=verbose)
     lines += _code(diagnosis)
     lines += _memory(diagnosis, whole=verbose)
     lines += _fixes(diagnosis)
@@ -92,6 +95,25 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
     if small:
         listed = ", ".join(f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms" for row in small)
         lines += ["", f"Below {NEGLIGIBLE} of the step: {escape(listed)}."]
+    return lines
+
+
+def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
+    late, unread = late_lines(diagnosis), unread_lines(diagnosis)
+    if not late and not unread:
+        return []
+    lines = ["", "## Ranks", ""]
+    for who, why, without in late:
+        rest = f" ({why}); step without it {without}" if without else ""
+        lines.append(f"- {escape(f'{who}{rest}')}")
+    lines += [f"- {escape(text)}" for text in filter(None, [clock_line(diagnosis), *unread])]
+    rows = account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)
+    if rows:
+        lines += ["", "| rank | step, ms | own work | waits | transfer | late by | |"]
+        lines.append("|---:|---:|---:|---:|---:|---:|---|")
+    for row in rows:
+        cells = (row.rank, row.step, row.own, row.waits, row.transfer, row.late, row.why)
+        lines.append(f"| {' | '.join(map(escape, cells))} |")
     return lines
 
 

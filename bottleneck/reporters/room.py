@@ -28,6 +28,8 @@ class Room:
     causes: int = 3
     code_lines: int = 4
     """Of the user's code."""
+    ranks: int = 5
+    """Rows for those of several ranks that are worth a look; 0: no more than who is late."""
     words: bool = True
     """Also what is behind a cause, beside its place."""
     memory: int = 8
@@ -50,6 +52,7 @@ class Room:
 _TIGHT = Room(
     budget=7,
     code_lines=2,
+    ranks=0,
     words=False,
     memory=5,
     code=5,
@@ -62,9 +65,9 @@ _TIGHT = Room(
 ROOMS = (
     Room(job=True),
     Room(),
-    Room(code=6, settings=1, problems=2),
-    Room(memory=6, code_lines=3, code=6, prose=False, further=1, settings=1, problems=2, lines=1),
-    Room(memory=6, code_lines=3, code=6, prose=False, further=0, settings=1, problems=2, lines=1),
+    Room(code=6, ranks=3, settings=1, problems=2),
+    Room(memory=6, code_lines=3, ranks=2, code=6, prose=False, further=1, settings=1, problems=2, lines=1),
+    Room(memory=6, code_lines=3, ranks=2, code=6, prose=False, further=0, settings=1, problems=2, lines=1),
     replace(_TIGHT, words=True, code=6),
     _TIGHT,
     replace(_TIGHT, budget=6, causes=2, memory=4, code_lines=1),

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from ..model.words import visible, visible_lines
 
-__all__ = ["show", "tell", "tell_lines"]
+__all__ = ["is_terminal", "rewrite", "show", "tell", "tell_lines"]
 
 
 def tell(text: str) -> None:
@@ -24,12 +24,29 @@ def tell_lines(text: str) -> None:
     _tell(visible_lines(text))
 
 
+def is_terminal() -> bool:
+    """Return whether somebody may be reading stderr as it is written."""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        return False
+
+
+def rewrite(text: str) -> None:
+    """Write one line to stderr in the place of the last such line; nothing to take it away."""
+    _write(f"\r\x1b[K{visible(text)}\r" if text else "\r\x1b[K")
+
+
 def _tell(text: str) -> None:
+    _write(text + "\n")
+
+
+def _write(text: str) -> None:
     stream = sys.stderr
     if stream is None:
         return
     try:
-        stream.write(_encodable(text + "\n", stream))
+        stream.write(_encodable(text, stream))
         stream.flush()
     except (OSError, ValueError):  # full, gone, or closed
         return

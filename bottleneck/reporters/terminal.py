@@ -24,6 +24,7 @@ from .rows.diagnosis import (
     headline,
     step_line,
 )
+from .rows.fleet import account_rows, clock_line, late_lines, unread_lines
 from .rows.job import job_line
 from .rows.memory import memory_rows
 from .terminal_fixes import show_fixes, show_whole_fixes
@@ -40,6 +41,8 @@ _FILLS = "█▓▒░▚▌▪·+x~=*o>"
 _ASCII_FILLS = "#=+-%:o.x~*<>@&"
 _COLORS = ("red", "yellow", "cyan", "green", "magenta", "blue", "bright_black", "white")
 
+_MOST_RANKS = 64
+"""In the whole report; diagnosis.json has all."""
 _BELOW = f"below {NEGLIGIBLE} of the step"
 
 
@@ -75,6 +78,7 @@ def _screen(diagnosis: Diagnosis, page: Page, room: Room) -> str:
     _verdict(page, diagnosis, room)
     _budget(page, diagnosis, budget_rows(diagnosis, most=room.budget), details_too=False)
     _causes(page, diagnosis, room)
+    _ranks(page, diagnosis, room)
     _code(page, diagnosis, room)
     _memory(page, memory_rows(diagnosis), room)
     show_fixes(page, diagnosis, room)
@@ -86,6 +90,7 @@ def _whole(diagnosis: Diagnosis, page: Page) -> str:
     _verdict(page, diagnosis, None)
     _budget(page, diagnosis, budget_rows(diagnosis, whole=True), details_too=True)
     _causes(page, diagnosis, None)
+    _ranks(page, diagnosis, None)
     _code(page, diagnosis, None)
     _memory(page, memory_rows(diagnosis, whole=True), None)
     show_whole_fixes(page, diagnosis)
@@ -183,6 +188,34 @@ def _cause(page: Page, row: CauseRow, *, room: Room | None) -> None:
         told = [brief(means, page.width - 2), *row.sites[:1], row.after_previous]
     for text in filter(None, told):
         page.line(text, indent=2)
+
+
+def _ranks(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
+    """Show who is late and what that costs all ranks, and the ranks worth a look."""
+    late, unread = late_lines(diagnosis), unread_lines(diagnosis)
+    if room is not None and not room.ranks:
+        late = [line for line in late if line[2]]
+    if not late and not unread:
+        return
+    page.heading("Ranks", "step without it" if any(without for _, _, without in late) else "")
+    for who, why, without in late if room is None else late[: room.causes]:
+        page.columns((shorten(who, page.width - len(without) - 1), "bold"), without)
+        if why:
+            page.line(cut(why, page, room, indent=2), indent=2)
+    if page.width >= NARROW:
+        rows = account_rows(diagnosis, most=_MOST_RANKS if room is None else room.ranks)
+        if rows:
+            page.line((f"{'rank':>5} {'step':>9} {'own work':>9} {'waits':>9} {'transfer':>9}", "dim"))
+        for row in rows:
+            figures = f"{row.rank:>5} {row.step:>9} {row.own:>9} {row.waits:>9} {row.transfer:>9}"
+            page.line(figures, (f"  {shorten(row.why, page.width - len(figures) - 2)}", "dim"))
+    clock = clock_line(diagnosis)
+    if clock and room is None:
+        page.line((clock, "dim"))
+    for text in unread if room is None else unread[: max(room.problems, 1)]:
+        page.line(("! ", "yellow"), cut(text, page, room, indent=2))
+    if room is not None and len(unread) > max(room.problems, 1):
+        page.line((f"! {len(unread) - max(room.problems, 1)} more with --verbose", "dim"))
 
 
 def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:

@@ -16,7 +16,8 @@ from .cpu.reading import cpu_reader
 from .gpu.reading import gpu_reader
 from .lanes.ask import Asker
 from .lanes.budget import step_budget
-from .lanes.questions import shared_questions, without_fetching
+from .lanes.own_work import own_work
+from .lanes.questions import collectives_left, shared_questions, without_fetching
 from .lanes.reader import Priced
 from .result import Timeline
 from .steps.facts import Facts, on_gpu
@@ -66,6 +67,7 @@ def _read(reader: Reader) -> Timeline:
             facts.supply, rest_ms=rest_ms, true_ms=facts.true_ms, cores=facts.cores, baseline=facts.baseline
         )
         answers.results.update(supplied)
+    overlapped = collectives_left(program, 0.0)
     priced = Priced(
         parts={part: ns / 1e6 * scale for part, ns in budget.parts.items()},
         by_work=budget.by_work / 1e6 * scale,
@@ -82,6 +84,13 @@ def _read(reader: Reader) -> Timeline:
         what_ifs=answers.results,
         after=answers.after,
         context=context,
+        own_work_ms={
+            cause: tuple((ns / 1e6 * scale).tolist())
+            for cause, ns in own_work(program, reader.base.factors()).items()
+        }
+        if overlapped is not None
+        else {},
+        alone_ms=asker.lengths_ms(overlapped) if overlapped is not None else (),
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Literal
 
-from ..model.codes import Part, WhatIf
+from ..model.codes import LateCause, Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
 from ..model.doubt import Doubt
 from ..model.run import JsonValue, LoopTime, SourceSite
@@ -129,6 +129,12 @@ class Timeline:
     """The Python loop inside the step that `LOOP_GONE` is about."""
     update_loop: SourceSite | None = None
     """The loop of the user's that the optimizer's update runs in."""
+    own_work_ms: dict[LateCause, tuple[float, ...]] = field(default_factory=dict)
+    """Work of host and device in each traced step, exposed or not, by what a rank is late for if it has more
+    of it. Empty where nothing is communicated."""
+    alone_ms: tuple[float, ...] = ()
+    """Lengths of single traced steps, the last ones, as replayed without communication: the pace of this rank
+    if it waited for nobody. Empty where nothing is communicated."""
     pauses_ms: tuple[float, ...] = ()
     """Pauses between operators near the limit from which they are Python of its own, of all traced steps."""
     tree: CodeNode | None = None

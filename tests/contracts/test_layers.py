@@ -27,7 +27,7 @@ def test_import_linter_keeps_the_layers() -> None:
         [*command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Contracts: [4-9] kept, 0 broken", done.stdout), done.stdout
+    assert re.search(r"Contracts: \d+ kept, 0 broken", done.stdout), done.stdout
 
 
 def test_every_folder_with_python_in_it_is_packaged() -> None:

@@ -88,7 +88,11 @@ HOW: dict[str, str] = {
         "Before any verdict the capture is checked: kernels against launches, number and spread of steps, "
         "and how well the replay reproduces the profiled window."
     ),
-    "ranks": "Each rank is timed separately; waiting is the time in collectives until the last rank arrives.",
+    "ranks": (
+        "A collective ends on all ranks together, and its kernel begins when its rank is there: what is "
+        "longer than on the last rank is waiting for that one. Own work, waiting and transfer add up to the "
+        "step."
+    ),
 }
 
 JOB_HOW: dict[str, str] = {

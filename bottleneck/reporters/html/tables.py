@@ -100,7 +100,11 @@ class RankCells:
     rank: int
     step: str
     busy: str
+    own: str
     waits: str
+    transfer: str
+    late: str
+    cause: str
     path: str
 
 
@@ -231,7 +235,11 @@ def rank_rows(diagnosis: Diagnosis) -> tuple[RankCells, ...]:
             rank=row.rank,
             step=milliseconds(row.step_ms),
             busy=percent(row.busy_share),
+            own=milliseconds(row.own_ms),
             waits=milliseconds(row.waits_for_others_ms),
+            transfer=milliseconds(row.transfer_ms),
+            late=milliseconds(row.late_ms) if row.cause else "",
+            cause=row.cause,
             path=clean(row.path),
         )
         for row in diagnosis.ranks

@@ -21,6 +21,7 @@ Row: TypeAlias = "tuple[int, str]"
 Section: TypeAlias = "tuple[str, list[Row]]"
 
 _KERNELS = 15
+_RANKS = 64
 _NAME_WIDTH = 60
 _TEXT_WIDTH = 200
 
@@ -113,15 +114,19 @@ def _job(diagnosis: Diagnosis) -> list[Row]:
 
 def _ranks(diagnosis: Diagnosis) -> list[Row]:
     rows = []
-    for rank in diagnosis.ranks:
+    for rank in diagnosis.ranks[:_RANKS]:
         parts = [f"rank {rank.rank}: step {milliseconds(rank.step_ms)} ms"]
         if rank.busy_share is not None:
             parts.append(f"device busy {percent(rank.busy_share)}")
         if rank.waits_for_others_ms is not None:
             parts.append(f"waits for others {milliseconds(rank.waits_for_others_ms)} ms")
+        if rank.late_ms is not None and rank.cause:
+            parts.append(f"late by {milliseconds(rank.late_ms)} ms ({rank.cause})")
         if rank.path:
             parts.append(clean(rank.path))
         rows.append((0, ", ".join(parts)))
+    if len(diagnosis.ranks) > _RANKS:
+        rows.append((0, f"{len(diagnosis.ranks) - _RANKS} more in diagnosis.json"))
     return rows if len(rows) > 1 else []
 
 

@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
 from ...model.diagnosis import WhatIfResult
@@ -57,6 +58,14 @@ class Asker:
             return self.true_ms
         step = self.true_ms * self._replay.run(self._base.and_also(edit)).step_ns / self._reference_ns
         return step if may_lose else min(self.true_ms, step)
+
+    def lengths_ms(self, edit: Edit) -> tuple[float, ...]:
+        """Return the true lengths of the single steps under an edit, those that count for the mean."""
+        if self._reference_ns <= 0:
+            return ()
+        ends = self._replay.run(self._base.and_also(edit)).step_end
+        lengths = np.diff(ends[1:] if len(ends) > 2 else ends)
+        return tuple((self.true_ms * lengths / self._reference_ns).tolist())
 
     def ask(self, questions: Iterable[Question]) -> Answers:
         """Answer the questions, the costly ones also two at a time; only what changes something is kept."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from ..steps.facts import Facts
     from .program import Program
 
-__all__ = ["EAGER", "Question", "amount_gone", "shared_questions", "without_fetching"]
+__all__ = [
+    "EAGER", "Question", "amount_gone", "collectives_left", "shared_questions", "without_fetching",
+]  # fmt: skip
 
 EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 """What the host launches operator by operator."""
@@ -55,6 +57,14 @@ def without_fetching(program: Program) -> Edit:
     fetches = [not program.phases or program.phases[k] == "data" for k in range(len(program.kind))]
     gone[fetches, Work.INPUT] = program.work[fetches, Work.INPUT]
     return Edit(gone=gone)
+
+
+def collectives_left(program: Program, share: float) -> Edit | None:
+    """Return the edit in which collectives take this share of their time; None without collectives."""
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    if not collective.any() and not program.work[:, Work.COMMUNICATION].any():
+        return None
+    return Edit(work={Work.COMMUNICATION: share}, duration=np.where(collective, share, 1.0))
 
 
 def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
@@ -105,21 +115,18 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
         "replay without operators' fixed cost and the Python between them",
         bound=True,
     )
-    collective = program.part == PARTS.index(Part.COMMUNICATION)
-    if has[Work.COMMUNICATION] or collective.any():
-
-        def collectives(left: float) -> Edit:
-            return Edit(work={Work.COMMUNICATION: left}, duration=np.where(collective, left, 1.0))
-
+    overlapped = collectives_left(program, 0.0)
+    if overlapped is not None:
         yield Question(
             WhatIf.COMM_OVERLAPPED,
-            collectives(0.0),
+            overlapped,
             "replay with all communication overlapped with other work",
             bound=True,
         )
-        if facts.micro_steps > 1:
+        once = collectives_left(program, 1.0 / max(facts.micro_steps, 1.0))
+        if facts.micro_steps > 1 and once is not None:
             yield Question(
                 WhatIf.COMM_ONCE,
-                collectives(1.0 / facts.micro_steps),
+                once,
                 f"replay with the collectives of one of {facts.micro_steps:.0f} backward passes",
             )

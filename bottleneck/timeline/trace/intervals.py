@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 __all__ = [
     "before",
     "clip",
+    "covered",
     "gaps",
     "innermost",
     "latest",
@@ -65,6 +66,18 @@ def measure(start: Times, end: Times) -> float:
     """Return the length of the union of the intervals, in their unit."""
     merged_start, merged_end = union(start, end)
     return float((merged_end - merged_start).sum())
+
+
+def covered(start: Times, end: Times, when: Times) -> Times:
+    """Return how much of the union of the intervals lies before each moment."""
+    start, end = union(start, end)
+    if not len(start):
+        return np.zeros_like(when)
+    total = np.concatenate([np.zeros(1, dtype=end.dtype), np.cumsum(end - start)])
+    at = latest(start, when)
+    first = np.maximum(at, 0)
+    inside = np.clip(when - start[first], 0, end[first] - start[first])
+    return np.asarray(np.where(at >= 0, total[first] + inside, 0))
 
 
 def gaps(start: Times, end: Times, low: float, high: float) -> tuple[Times, Times]:

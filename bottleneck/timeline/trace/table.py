@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from . import intervals
 from .dialect import DEVICE_KINDS, HOST_CALL_KINDS, MISNAMED, Kind, normalise
 
-__all__ = ["NONE", "Names", "Ranges", "Thread", "Trace", "TraceMeta"]
+__all__ = ["NONE", "Message", "Names", "Ranges", "Thread", "Trace", "TraceMeta"]
 
 NONE = -1
 """Marks "this event has no such field" in the integer columns."""
@@ -29,6 +29,17 @@ Ints = NDArray[np.signedinteger[Any]]
 """A column in integers no larger than its values need: widen it before arithmetic beyond sums."""
 Thread = tuple[int, int]
 """(pid, tid) codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a collective is, in the words of the profiler, which are the same on all ranks of the group."""
+
+    group: str
+    """Name of the process group."""
+    ranks: str
+    """Its ranks, as in "[0, 1]"; long lists have "..." in them."""
+    collective: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +124,15 @@ class Trace:
     """Memcpy / memset size, or the input message of a collective kernel; NONE elsewhere."""
     sequence: Ints
     """Autograd sequence number of an operator; NONE elsewhere."""
+    message: Ints
+    """Position in `messages` of a collective, on the host and on the device; NONE elsewhere."""
+    group_sequence: Ints
+    """Number of a collective in its process group; NONE elsewhere, and before torch wrote it."""
     names: Sequence[str]
     cats: Sequence[str]
     pids: Sequence[str]
     tids: Sequence[str]
+    messages: Sequence[Message]
     meta: TraceMeta
     _answers: dict[Hashable, NDArray[np.bool_]] = field(init=False, default_factory=dict, repr=False)
     """Which names are meant, per question that was asked before."""

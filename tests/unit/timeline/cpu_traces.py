@@ -36,10 +36,13 @@ def make_trace(rows: Sequence[Row]) -> Trace:
         device=absent(np.int32),
         bytes=absent(np.int64),
         sequence=absent(np.int64),
+        message=absent(np.int64),
+        group_sequence=absent(np.int64),
         names=names,
         cats=cats,
         pids=["1"],
         tids=["1"],
+        messages=[],
         meta=TraceMeta(),
     )
 

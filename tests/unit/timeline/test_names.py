@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.timeline.lanes.labels import Work, label_of
-from torch_bottleneck.timeline.trace.collectives import rank_skew
 from torch_bottleneck.timeline.trace.kernels import classify
 from torch_bottleneck.timeline.trace.stacks import UserFrames, parse_frame
 
@@ -104,14 +102,3 @@ def test_the_innermost_user_frame_is_found_through_library_frames() -> None:
     assert frames.at(300_000, tid).line == 9
     assert frames.at(170_000, tid).line == 10
     assert frames.at(2_000_000, tid) is None
-
-
-def test_the_rank_that_waits_least_in_collectives_is_the_straggler() -> None:
-    quick = np.asarray([100, 5_000_000, 120, 6_000_000])
-    slow = np.asarray([110, 400_000, 100, 500_000])
-    skew = rank_skew([quick, slow], steps=2)
-    assert skew is not None
-    assert skew.critical == 1
-    assert skew.waits_ms[0] == pytest.approx((4.6 + 5.5) / 2, rel=0.01)
-    assert rank_skew([quick], steps=2) is None
-    assert rank_skew([quick, slow[:2]], steps=2) is None

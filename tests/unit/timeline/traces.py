@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from torch_bottleneck.timeline.trace.table import NONE, Trace, TraceMeta
+from torch_bottleneck.timeline.trace.table import NONE, Message, Trace, TraceMeta
 
 MAIN, BACKWARD = "100", "101"
 
@@ -17,6 +17,7 @@ class TraceWriter:
     def __init__(self) -> None:
         self.rows: list[dict] = []
         self.next_correlation = 1
+        self.messages: list[Message] = []
 
     def row(self, name: str, cat: str, ts: float, dur: float, tid: str = MAIN, **fields: int) -> None:
         self.rows.append({"name": name, "cat": cat, "ts": ts, "dur": dur, "tid": tid, **fields})
@@ -70,9 +71,12 @@ class TraceWriter:
             device=column("device").astype(np.int32),
             bytes=column("bytes"),
             sequence=column("sequence"),
+            message=column("message"),
+            group_sequence=column("group_sequence"),
             names=names,
             cats=cats,
             pids=["1"],
             tids=tids,
+            messages=self.messages,
             meta=TraceMeta(),
         )

@@ -1,0 +1,192 @@
+"""Reads all ranks of a job, over the cores of this machine where that pays.
+
+In: what ingest found of each rank. Out: `Job`: a summary per rank, and the whole reading of those that are
+asked for. A rank that cannot be read is told, and the others are read all the same.
+
+Whole readings of many ranks would not fit into memory: of more than a few only the summaries are kept, also
+beside the traces for the next time, and the rank that decides is read once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import BottleneckError
+from ..fleet.summary import RankSummary, content_hash, load, store
+from ..ingest import bundle as ingest
+from ..model.diagnosis import UnreadRank
+from .ranks import summary_of
+from .reading import Reading, read_rank
+
+__all__ = ["Job", "Progress", "read_job"]
+
+_FEW = 8
+"""Ranks whose readings are kept."""
+_FEW_BYTES = 32_000_000
+"""Of traces as text: reading them takes as long as starting processes."""
+_COMPRESSION = 12
+"""Of a trace by gzip."""
+_KILLED = "the process that read it was killed (too little memory?)"
+
+Progress = Callable[[int, int], None]
+"""Takes how many ranks are read, of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The ranks of a job that could be read, in the order given."""
+
+    ranks: tuple[ingest.Rank, ...]
+    summaries: tuple[RankSummary, ...]
+    """Empty for a rank that was given alone: it is compared with nobody."""
+    unread: tuple[UnreadRank, ...]
+    true_step_ms: float | None
+    _readings: dict[int, Reading] = field(default_factory=dict, repr=False)
+
+    def reading(self, position: int) -> Reading:
+        """Return the whole reading of a rank."""
+        if position not in self._readings:
+            self._readings[position] = read_rank(self.ranks[position], self.true_step_ms)
+        return self._readings[position]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What came of one rank."""
+
+    summary: RankSummary | None = None
+    reading: Reading | None = None
+    reason: str = ""
+
+
+def read_job(
+    ranks: Sequence[ingest.Rank],
+    *,
+    true_step_ms: float | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Job:
+    """Read all ranks.
+
+    Args:
+        ranks: what ingest found.
+        true_step_ms: step time measured without a profiler, for traces that do not hold it.
+        jobs: processes to read with.
+        progress: is told how far it is.
+
+    Raises:
+        BottleneckError: no rank can be read.
+    """
+    if len(ranks) == 1:
+        reading = read_rank(ranks[0], true_step_ms)
+        return Job(
+            ranks=tuple(ranks), summaries=(), unread=(), true_step_ms=true_step_ms, _readings={0: reading}
+        )
+    few = len(ranks) <= _FEW
+    if jobs > 1 and not (few and sum(map(_text_bytes, ranks)) <= _FEW_BYTES):
+        done = _in_processes(ranks, true_step_ms, min(jobs, len(ranks)))
+    else:
+        done = _here(ranks, true_step_ms, keep=few)
+    found: dict[int, _Read] = {}
+    for i, read in done:
+        found[i] = read
+        if progress is not None:
+            progress(len(found), len(ranks))
+    able = [i for i in range(len(ranks)) if found[i].summary is not None]
+    if not able:
+        # Read once more here, for the error itself.
+        read_rank(ranks[0], true_step_ms)
+    readings = {k: found[i].reading for k, i in enumerate(able)}
+    return Job(
+        ranks=tuple(ranks[i] for i in able),
+        summaries=tuple(s for i in able if (s := found[i].summary) is not None),
+        unread=tuple(
+            UnreadRank(rank=rank.rank, path=rank.name, reason=found[i].reason)
+            for i, rank in enumerate(ranks)
+            if found[i].summary is None
+        ),
+        true_step_ms=true_step_ms,
+        _readings={k: reading for k, reading in readings.items() if reading is not None},
+    )
+
+
+def _text_bytes(rank: ingest.Rank) -> int:
+    path = rank.trace_path
+    if path is None:
+        return 0
+    size = path.stat().st_size if path.is_file() else 0
+    return size * _COMPRESSION if path.suffix == ".gz" else size
+
+
+def _here(
+    ranks: Sequence[ingest.Rank], true_step_ms: float | None, *, keep: bool
+) -> Iterator[tuple[int, _Read]]:
+    for i, rank in enumerate(ranks):
+        yield i, _read_one(rank, true_step_ms, keep=keep)
+
+
+def _read_one(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool = False) -> _Read:
+    """Read one rank, or take the summary that was kept of it."""
+    try:
+        content = "" if keep or rank.trace_path is None else content_hash(_files(rank), true_step_ms)
+        if content and rank.trace_path is not None:
+            kept = load(rank.trace_path, content)
+            if kept is not None:
+                return _Read(summary=kept)
+        reading = read_rank(rank, true_step_ms)
+        summary = summary_of(reading)
+    except (BottleneckError, OSError) as error:
+        return _Read(reason=str(error))
+    except MemoryError:
+        return _Read(reason="there is too little memory to read it")
+    if content and rank.trace_path is not None:
+        store(rank.trace_path, content, summary)
+    return _Read(summary=summary, reading=reading if keep else None)
+
+
+def _files(rank: ingest.Rank) -> Iterable[Path]:
+    """Return the files that a summary is made of."""
+    own = [rank.trace_path, rank.snapshot_path, rank.failure_path]
+    beside = sorted(rank.folder.glob("*.json")) if rank.folder is not None else []
+    return [path for path in (*own, *beside) if path is not None and path.is_file()]
+
+
+def _in_processes(
+    ranks: Sequence[ingest.Rank], true_step_ms: float | None, jobs: int
+) -> Iterator[tuple[int, _Read]]:
+    left = set(range(len(ranks)))
+    with contextlib.suppress(BrokenExecutor, OSError), _pool(jobs) as pool:
+        futures = {pool.submit(_read_one, rank, true_step_ms): i for i, rank in enumerate(ranks)}
+        for future in as_completed(futures):
+            try:
+                read = future.result()
+            except BrokenExecutor:
+                continue
+            left.discard(futures[future])
+            yield futures[future], read
+    if len(left) == len(ranks):  # no process can be started here
+        yield from _here(ranks, true_step_ms, keep=False)
+        return
+    # A process was killed, and all that were waiting with it: one at a time it shows which rank does that.
+    while left:
+        with _pool(1) as pool:
+            for i in sorted(left):
+                left.discard(i)
+                try:
+                    read = pool.submit(_read_one, ranks[i], true_step_ms).result()
+                except BrokenExecutor:
+                    yield i, _Read(reason=_KILLED)
+                    break
+                yield i, read
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    # A fork of a process with threads may hang; a fork server has none.
+    how = "forkserver" if sys.platform == "linux" else "spawn"
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context(how))

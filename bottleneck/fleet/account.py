@@ -1,0 +1,127 @@
+"""The account of the step on each rank: own work, waiting for a late rank (which one), the transfer itself.
+
+In: matched collectives of all ranks. Out: `Account`.
+
+The kernel of a collective runs from the arrival of its rank, and ends on all ranks together: the rank that
+comes last has the shortest one, which is the transfer; what is longer is waiting for that rank. Only what the
+device does nothing else in counts for the step. The rest of the step is the rank's own work.
+
+A device that waits may hide what its host does meanwhile: of two ranks whose hosts set the pace, the one
+that is ahead waits on its device in every step, and would not be faster alone. So own work is at least the
+step that the rank's replay gives without communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collectives import BINS
+from .match import Group, Lane, Matched
+
+__all__ = ["Account", "account_of"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Of n ranks and their last `steps` steps; in ms of the true step, unless it says otherwise."""
+
+    own_ms: Floats
+    """(n, steps)"""
+    waits_ms: Floats
+    """(n, steps): waiting for other ranks."""
+    transfer_ms: Floats
+    """(n, steps): exposed transfer."""
+    work_ms: Floats
+    """(n, steps): own work if each step had the same length on all ranks, as it has where they make their
+    steps together. What is left of a difference between the hosts' marks is not lateness."""
+    kernel_waits_ms: Floats
+    """(n,): waiting inside collectives per step as traced, exposed or not."""
+    waited_for: NDArray[np.int64]
+    """(n,): the lane that each one waits for longest; -1 for none."""
+
+
+def account_of(
+    lanes: Sequence[Lane],
+    matched: Matched,
+    *,
+    true_ms: Sequence[float],
+    recorded_ms: Sequence[Sequence[float]],
+    alone_ms: Sequence[Sequence[float]],
+) -> Account | None:
+    """Divide the steps of several ranks.
+
+    Args:
+        lanes: the ranks.
+        matched: their collectives.
+        true_ms: the step of each rank.
+        recorded_ms: lengths of its last recorded steps.
+        alone_ms: the same as replayed without communication, at the speed of the true step.
+
+    Returns:
+        The account; None without a collective in common, or without a step.
+    """
+    n = len(lanes)
+    steps = matched.steps
+    if not matched.groups or not steps:
+        return None
+    waits, transfer = np.zeros((n, steps)), np.zeros((n, steps))
+    kernel_waits, waited_for = np.zeros(n), np.zeros((n, n), dtype=np.float32)
+    for group in matched.groups:
+        wait_ns, exposed_wait, exposed_rest, last = _of_group(lanes, group)
+        kernel_waits[group.members] += wait_ns.sum(axis=0)
+        inside = (group.step < 0) & (group.step >= -steps)
+        at = steps + group.step[inside]
+        for k, lane in enumerate(group.members.tolist()):
+            np.add.at(waits[lane], at, exposed_wait[inside, k])
+            np.add.at(transfer[lane], at, exposed_rest[inside, k])
+            np.add.at(waited_for[lane], group.members[last[inside]], exposed_wait[inside, k])
+    length = np.stack([_last(lengths, steps) for lengths in recorded_ms])
+    traced = length.mean(axis=1)
+    scale = np.divide(np.asarray(true_ms), traced, out=np.ones(n), where=traced > 0)[:, None]
+    length, waits, transfer = length * scale, waits * scale / 1e6, transfer * scale / 1e6
+    alone = np.stack([_last(lengths, steps) for lengths in alone_ms])
+    own = _own(length, waits, transfer, alone)
+    return Account(
+        own_ms=own,
+        waits_ms=np.maximum(length - own - transfer, 0.0),
+        transfer_ms=transfer,
+        work_ms=_own(np.median(length, axis=0), waits, transfer, alone),
+        kernel_waits_ms=kernel_waits / steps / 1e6,
+        waited_for=np.where(waited_for.any(axis=1), waited_for.argmax(axis=1), -1),
+    )
+
+
+def _own(length: Floats, waits: Floats, transfer: Floats, alone: Floats) -> Floats:
+    most = length - transfer
+    return np.clip(alone, np.minimum(length - waits - transfer, most), most)
+
+
+def _of_group(lanes: Sequence[Lane], group: Group) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
+    """Return, (c, m) each in ns: waiting, of it exposed, exposed transfer; and who came last, (c,)."""
+    shape = group.rows.shape
+    duration = np.empty(shape)
+    exposed = np.empty((*shape, BINS))
+    for k, lane in enumerate(group.members.tolist()):
+        c, rows = lanes[lane].collectives, group.rows[:, k]
+        duration[:, k] = c.end[rows] - c.start[rows]
+        exposed[:, k] = c.exposed[rows]
+    transfer = duration.min(axis=1, keepdims=True)
+    wait = duration - transfer
+    # Up to the arrival of the last rank: whole parts, and the one in which it falls in proportion.
+    parts = np.divide(wait, duration, out=np.zeros(shape), where=duration > 0) * BINS
+    weight = np.clip(parts[..., None] - np.arange(BINS), 0.0, 1.0)
+    exposed_wait = (exposed * weight).sum(axis=2)
+    return wait, exposed_wait, exposed.sum(axis=2) - exposed_wait, np.argmin(duration, axis=1)
+
+
+def _last(lengths_ms: Sequence[float], steps: int) -> Floats:
+    """Return the last lengths; a step that is missing before them has the length of the others."""
+    found = np.asarray(lengths_ms, dtype=np.float64)[-steps:]
+    typical = float(np.median(found)) if len(found) else 0.0
+    return np.concatenate([np.full(steps - len(found), typical), found])

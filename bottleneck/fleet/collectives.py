@@ -1,0 +1,192 @@
+"""The collectives of one rank as columns, small enough to be kept for a thousand ranks.
+
+In: a `Trace`, its steps. Out: `Collectives`, and its form in a file.
+
+Of each collective it is noted when the host launched it (ready), when its kernel began and ended, and how
+much of that the device did nothing else (exposed). A kernel that waits for other ranks runs all the while, so
+its begin is the arrival of the rank.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline.trace import intervals
+from ..timeline.trace.dialect import Kind
+from ..timeline.trace.kernels import is_collective
+from ..timeline.trace.table import NONE, Message
+
+if TYPE_CHECKING:
+    from ..timeline.steps.traced import Steps
+    from ..timeline.trace.table import Trace
+
+__all__ = ["BINS", "Collectives", "PackedCollectives", "collectives_of", "pack", "unpack"]
+
+MOST = 4000
+"""Collectives in a summary, of the last whole steps: 20 bytes each."""
+BINS = 8
+"""Parts of equal length of a collective, in each of which the exposed time is noted."""
+_PAIRWISE = ("send", "recv", "coalesced")
+"""Two ranks only leave these together, and which two is not written."""
+
+Ints = NDArray[np.int64]
+
+
+class PackedCollectives(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns as bytes: differences of neighbours, compressed."""
+
+    count: int = 0
+    kinds: tuple[tuple[str, str, str, int], ...] = ()
+    """(group, its ranks, collective, bytes), `NONE` bytes where they are not written."""
+    columns: dict[str, bytes] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """Columns of equal length n, in the order of their starts; times in ns of the trace's clock."""
+
+    kinds: tuple[tuple[Message, int], ...]
+    kind: Ints
+    """Position in `kinds`."""
+    sequence: Ints
+    """Number in the process group; NONE where the trace does not tell."""
+    step: Ints
+    """Position of the step whose host part launched it; NONE outside all steps."""
+    ready: Ints
+    start: Ints
+    end: Ints
+    exposed: Ints
+    """(n, BINS), ns in each part of [start, end) in which this one alone kept the device."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def collectives_of(trace: Trace, steps: Steps) -> Collectives:
+    """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible."""
+    rows = trace.rows(Kind.KERNEL, named=is_collective)
+    wanted = trace.by_name(rows, lambda name: "SendRecv" not in name, bool) if len(rows) else None
+    told = np.asarray([not m.collective.lower().startswith(_PAIRWISE) for m in trace.messages], dtype=bool)
+    if wanted is not None:
+        message = trace.message[rows]
+        known = message != NONE
+        wanted[known] = told[message[known]]
+        rows = rows[wanted]
+    launched = np.full(len(trace), NONE, dtype=np.int64)
+    launched[trace.activities] = trace.launched_by
+    call = launched[rows]
+    ready = np.where(call != NONE, trace.ts_ns[call], trace.ts_ns[rows])
+    step = np.asarray(steps.which(ready), dtype=np.int64)
+    kept = _last_steps(step, len(steps))
+    rows, ready, step = rows[kept], ready[kept], step[kept]
+    kinds, kind = _kinds(trace, rows)
+    start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)
+    return Collectives(
+        kinds=kinds,
+        kind=kind,
+        sequence=trace.group_sequence[rows].astype(np.int64),
+        step=step,
+        ready=ready.astype(np.int64),
+        start=start,
+        end=end,
+        exposed=_exposed(trace, start, end),
+    )
+
+
+def _last_steps(step: Ints, steps: int) -> NDArray[np.bool_]:
+    """Return which collectives to keep: those of the last steps that have no more than `MOST` together."""
+    if len(step) <= MOST:
+        return np.ones(len(step), dtype=bool)
+    per_step = np.bincount(step[step != NONE], minlength=steps)
+    from_the_end = np.cumsum(per_step[::-1])[::-1]
+    keep = np.isin(step, np.flatnonzero(from_the_end <= MOST))
+    if not keep.any():  # one step has more: its first ones
+        keep[np.flatnonzero(step == steps - 1)[:MOST]] = True
+    return keep
+
+
+def _kinds(trace: Trace, rows: NDArray[np.intp]) -> tuple[tuple[tuple[Message, int], ...], Ints]:
+    found: dict[tuple[Message, int], int] = {}
+    kind = np.empty(len(rows), dtype=np.int64)
+    for i, row in enumerate(rows.tolist()):
+        code = int(trace.message[row])
+        # A name without its template arguments: they hold pointers' types, not what is sent.
+        message = (
+            trace.messages[code] if code != NONE else Message("", "", trace.name_of(row).partition("(")[0])
+        )
+        kind[i] = found.setdefault((message, int(trace.bytes[row])), len(found))
+    return tuple(found), kind
+
+
+def _exposed(trace: Trace, start: Ints, end: Ints) -> Ints:
+    """Return the time in which the device does nothing else, each moment counted for one collective."""
+    others = trace.activities
+    others = others[~trace.named(is_collective, others)]
+    # Of several that run at once the one that began first has the time.
+    own_start = np.minimum(np.maximum(start, _ended_before(end)), end)
+    edges = start[:, None] + (end - start)[:, None] * np.arange(BINS + 1) // BINS
+    edges = np.maximum(edges, own_start[:, None])
+    busy = intervals.covered(trace.ts_ns[others].astype(np.int64), trace.end_of(others), edges)
+    return np.asarray(np.diff(edges, axis=1) - np.diff(busy, axis=1), dtype=np.int64)
+
+
+def _ended_before(end: Ints) -> Ints:
+    out = np.full(len(end), np.iinfo(np.int64).min, dtype=np.int64)
+    if len(end) > 1:
+        out[1:] = np.maximum.accumulate(end)[:-1]
+    return out
+
+
+# -- in a file ---------------------------------------------------------------------------------------------
+
+_COLUMNS = ("kind", "sequence", "step", "ready", "start", "end", "exposed")
+
+
+def pack(found: Collectives) -> PackedCollectives:
+    """Return the columns as bytes."""
+    # Lengths are smaller than moments, and more alike.
+    columns = {name: getattr(found, name) for name in _COLUMNS}
+    columns["end"] = found.end - found.start
+    columns["ready"] = found.start - found.ready
+    return PackedCollectives(
+        count=len(found),
+        kinds=tuple((m.group, m.ranks, m.collective, size) for m, size in found.kinds),
+        columns={name: _packed(column) for name, column in columns.items()},
+    )
+
+
+def unpack(packed: PackedCollectives) -> Collectives:
+    """Return the columns again.
+
+    Raises:
+        ValueError: the bytes are not those of `pack`.
+    """
+    if not packed.count:
+        nothing = dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))
+        return Collectives(kinds=(), **{**nothing, "exposed": np.zeros((0, BINS), dtype=np.int64)})
+    columns: dict[str, Any] = {name: _unpacked(packed.columns[name]) for name in _COLUMNS}
+    columns["exposed"] = columns["exposed"].reshape(packed.count, BINS)
+    columns["end"] = columns["start"] + columns["end"]
+    columns["ready"] = columns["start"] - columns["ready"]
+    return Collectives(kinds=tuple((Message(g, r, c), size) for g, r, c, size in packed.kinds), **columns)
+
+
+def _packed(column: Ints) -> bytes:
+    """Return the differences byte by byte, the lowest bytes first: most of the others are alike."""
+    flat = np.diff(column.ravel(), prepend=np.int64(0)).astype("<i8")
+    return zlib.compress(flat.view(np.uint8).reshape(-1, 8).T.tobytes(), 6)
+
+
+def _unpacked(data: bytes) -> Ints:
+    try:
+        shuffled = np.frombuffer(zlib.decompress(data), dtype=np.uint8)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    flat = np.ascontiguousarray(shuffled.reshape(8, -1).T).view("<i8").ravel()
+    return np.cumsum(flat, dtype=np.int64)

@@ -1,0 +1,318 @@
+"""The ranks of a job beside each other.
+
+In: a summary per rank. Out: `Comparison`: who waits for whom, who is late and why, what cannot be compared.
+
+Summaries, traces and figures of ranks that were only profiled late are not told apart by their size: a rank
+whose host ran ahead of its device without a profiler is late in its trace alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.codes import LateCause, Part
+from ..model.diagnosis import Fleet, Straggler, UnreadRank
+from ..model.finding import NEGLIGIBLE_SHARE
+from .account import Account, account_of
+from .causes import cause_of
+from .clock import Clock, align
+from .collectives import Collectives, unpack
+from .match import Lane, Matched, match
+from .stragglers import Found, Late, find_late
+from .summary import RankSummary
+
+__all__ = ["NOTICED_ON_HOSTS", "Comparison", "RankAccount", "Skew", "compare_ranks"]
+
+NOTICED_ON_HOSTS = 0.05
+"""Of the step: ranks on the cores of one machine take turns in being late by less than that."""
+_FOREIGN_CLOCK = 0.05
+"""Of a step: ends of collectives that lie further apart than this, whatever the offset, are not of one
+job."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
+    """How the ranks wait for each other inside collectives, exposed or not, in ms per traced step."""
+
+    waits_ms: Floats
+    """(n,), in the order of the summaries; NaN for a rank that is not compared."""
+    critical: int
+    """The rank that the others wait for: it waits least."""
+
+    @property
+    def skew_ms(self) -> float:
+        """How much longer the most patient rank waits than the critical one."""
+        return float(np.nanmax(self.waits_ms) - self.waits_ms[self.critical])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAccount:
+    """One rank's step, in ms of its true step: `own_ms`, `waits_ms` and `transfer_ms` add up to it."""
+
+    own_ms: float
+    waits_ms: float
+    transfer_ms: float
+    late_ms: float
+    cause: LateCause = ""
+    waits_for: int | None = None
+    """The rank that it waits for longest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the ranks say together."""
+
+    fleet: Fleet
+    skew: Skew | None
+    accounts: tuple[RankAccount | None, ...]
+    """In the order of the summaries; None for a rank that is not compared."""
+
+
+def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank] = ()) -> Comparison:
+    """Compare ranks; `unread` are those that have no summary."""
+    left_out = [*unread, *_not_whole(summaries)]
+    able = [i for i, s in enumerate(summaries) if s.whole and s.has_step]
+    if len({s.kind for s in summaries}) > 1 or any(s.kind == "cpu" for s in summaries):
+        return _on_hosts(summaries, able, left_out)
+    lanes = {i: _lane(summaries[i]) for i in able}
+    able = [i for i in able if len(lanes[i].collectives)]
+    while True:
+        at = [lanes[i] for i in able]
+        matched = match(at)
+        clock = align(at, matched)
+        strangers = _strangers([summaries[i] for i in able], matched, clock)
+        if not strangers:
+            break
+        left_out += [
+            UnreadRank(rank=summaries[able[k]].rank, path=summaries[able[k]].path, reason=why)
+            for k, why in strangers.items()
+        ]
+        able = [i for k, i in enumerate(able) if k not in strangers]
+    mine = [summaries[i] for i in able]
+    account = account_of(
+        at,
+        matched,
+        true_ms=[s.true_ms for s in mine],
+        recorded_ms=[s.recorded_ms for s in mine],
+        alone_ms=[s.alone_ms for s in mine],
+    )
+    fleet = Fleet(compared=len(able) if account else 0, unread=tuple(left_out), world_size=_world(summaries))
+    if account is None:
+        return Comparison(fleet=fleet, skew=None, accounts=(None,) * len(summaries))
+    groups = [
+        (f"process group {group.name}", group.members.tolist())
+        for group in matched.groups
+        if len(group.members) < len(able)
+    ]
+    sent = [frozenset((m.collective, size) for m, size in lane.collectives.kinds) for lane in at]
+    found, step_ms = _late(account, mine, sent, groups, worth=NEGLIGIBLE_SHARE)
+    errors = clock.error_ns[np.isfinite(clock.error_ns)]
+    fleet = _fleet(
+        fleet,
+        found,
+        mine,
+        step_ms=step_ms,
+        clock_error_us=float(errors.max()) / 1e3 if len(errors) else None,
+        matched=matched,
+    )
+    skew = _skew(account, able, summaries)
+    return Comparison(fleet=fleet, skew=skew, accounts=_accounts(account, able, summaries, fleet, found))
+
+
+def _lane(summary: RankSummary) -> Lane:
+    collectives: Collectives = unpack(summary.collectives)
+    return Lane(
+        collectives=collectives,
+        steps=summary.steps,
+        numbers=np.asarray(summary.step_numbers, dtype=np.int64),
+    )
+
+
+def _not_whole(summaries: Sequence[RankSummary]) -> list[UnreadRank]:
+    return [
+        UnreadRank(
+            rank=s.rank,
+            path=s.path,
+            reason="its trace was cut off, so it is not compared" if not s.whole else "it has no step",
+        )
+        for s in summaries
+        if not s.whole or not s.has_step
+    ]
+
+
+def _world(summaries: Sequence[RankSummary]) -> int | None:
+    return max((s.world_size for s in summaries if s.world_size is not None), default=None)
+
+
+def _strangers(summaries: Sequence[RankSummary], matched: Matched, clock: Clock) -> dict[int, str]:
+    """Return the ranks that do not belong to the others, each with the reason."""
+    out = dict.fromkeys(
+        matched.strangers, "its collectives are not those of the other ranks: of another job?"
+    )
+    for k, error in enumerate(clock.error_ns.tolist()):
+        # Of two ranks nobody can tell which is the stranger.
+        if error > _FOREIGN_CLOCK * summaries[k].true_ms * 1e6:
+            out[k] = "its collectives end when those of the other ranks do not: of another job?"
+    return out
+
+
+def _late(
+    account: Account,
+    summaries: Sequence[RankSummary],
+    sent: Sequence[object],
+    groups: Sequence[tuple[str, Sequence[int]]],
+    *,
+    worth: float,
+) -> tuple[Found, float]:
+    """Find the late ranks; return them with the step of the job."""
+    step_ms = float(np.median([s.true_ms for s in summaries]))
+    found = find_late(
+        account.work_ms,
+        step_ms=step_ms,
+        worth=worth,
+        sent=sent,
+        groups=groups,
+        numbers=[s.rank for s in summaries],
+    )
+    real = tuple(late for late in found.late if not _of_the_profiler(late, summaries))
+    if real == found.late:
+        return found, step_ms
+    return Found(late=real, late_ms=found.late_ms, costs_ms=sum(late.costs_ms for late in real)), step_ms
+
+
+def _of_the_profiler(late: Late, summaries: Sequence[RankSummary]) -> bool:
+    others = [s for k, s in enumerate(summaries) if k not in late.lanes]
+    return bool(others) and all(late_by_profiler(summaries[k], others, late.late_ms) for k in late.lanes)
+
+
+def late_by_profiler(late: RankSummary, others: Sequence[RankSummary], late_ms: float) -> bool:
+    """Tell whether a rank is late in its trace alone, where each rank pays the profiler differently.
+
+    In the baseline its host ran ahead of its device, so that nothing waited for that host, and its device
+    has no more work of its own than those of the others.
+    """
+    usual = float(np.median([s.own_kernels_ms for s in others]))
+    return late.runs_ahead and late.own_kernels_ms - usual < 0.5 * late_ms
+
+
+def _skew(account: Account, able: Sequence[int], summaries: Sequence[RankSummary]) -> Skew | None:
+    if len(able) < 2:
+        return None
+    waits = np.full(len(summaries), np.nan)
+    waits[list(able)] = account.kernel_waits_ms
+    skew = Skew(waits_ms=waits, critical=int(np.nanargmin(waits)))
+    patient = summaries[int(np.nanargmax(waits))]
+    return None if late_by_profiler(summaries[skew.critical], [patient], skew.skew_ms) else skew
+
+
+def _fleet(
+    fleet: Fleet,
+    found: Found,
+    summaries: Sequence[RankSummary],
+    *,
+    step_ms: float,
+    clock_error_us: float | None = None,
+    matched: Matched | None = None,
+) -> Fleet:
+    stragglers = []
+    late_lanes = {lane for late in found.late for lane in late.lanes}
+    peers = [s for k, s in enumerate(summaries) if k not in late_lanes]
+    for late in found.late:
+        mine = [summaries[k] for k in late.lanes]
+        cause, site = cause_of(mine, peers or summaries, late.late_ms, steps=late.steps)
+        stragglers.append(
+            Straggler(
+                ranks=tuple(s.rank for s in mine),
+                kind=late.kind,
+                cause=cause,
+                costs_ms=late.costs_ms,
+                late_ms=late.late_ms,
+                group=late.group,
+                site=site,
+            )
+        )
+    return Fleet(
+        compared=fleet.compared,
+        world_size=fleet.world_size,
+        stragglers=tuple(stragglers),
+        step_ms=step_ms,
+        step_without_late_ranks_ms=step_ms - found.costs_ms,
+        clock_error_us=clock_error_us,
+        collectives=sum(len(group.rows) for group in matched.groups) if matched is not None else 0,
+        unmatched=int(matched.unmatched.max()) if matched is not None and len(matched.unmatched) else 0,
+        unread=fleet.unread,
+    )
+
+
+def _accounts(
+    account: Account,
+    able: Sequence[int],
+    summaries: Sequence[RankSummary],
+    fleet: Fleet,
+    found: Found,
+) -> tuple[RankAccount | None, ...]:
+    causes: dict[int, LateCause] = {rank: s.cause for s in fleet.stragglers for rank in s.ranks}
+    out: list[RankAccount | None] = [None] * len(summaries)
+    for k, i in enumerate(able):
+        longest = int(account.waited_for[k])
+        out[i] = RankAccount(
+            own_ms=float(account.own_ms[k].mean()),
+            waits_ms=float(account.waits_ms[k].mean()),
+            transfer_ms=float(account.transfer_ms[k].mean()),
+            late_ms=float(found.late_ms[k]),
+            cause=causes.get(summaries[i].rank, ""),
+            waits_for=summaries[able[longest]].rank if longest >= 0 else None,
+        )
+    return tuple(out)
+
+
+# -- without a GPU -----------------------------------------------------------------------------------------
+
+
+def _on_hosts(
+    summaries: Sequence[RankSummary], able: Sequence[int], left_out: Sequence[UnreadRank]
+) -> Comparison:
+    """Compare the ranks by their budgets, since a collective on the CPU has no kernel to time.
+
+    Ranks that exchange gradients make their steps together, so what one of them spends in
+    communication beyond the least that any spends is waiting for a rank that comes later.
+    """
+    nothing = Comparison(
+        fleet=Fleet(compared=0, unread=tuple(left_out), world_size=_world(summaries)),
+        skew=None,
+        accounts=(None,) * len(summaries),
+    )
+    mine = [summaries[i] for i in able]
+    if len(mine) < 2 or any(s.kind != "cpu" for s in mine):
+        return nothing
+    exchanged = np.array([s.budget.get(Part.COMMUNICATION.value, 0.0) for s in mine])
+    wire = float(exchanged.min())
+    if wire <= 0:
+        return nothing
+    true = np.array([s.true_ms for s in mine])
+    own = (true - exchanged)[:, None]
+    account = Account(
+        own_ms=own,
+        waits_ms=(exchanged - wire)[:, None],
+        transfer_ms=np.full((len(mine), 1), wire),
+        work_ms=own + (np.median(true) - true)[:, None],
+        kernel_waits_ms=exchanged - wire,
+        waited_for=np.where(exchanged > wire, exchanged.argmin(), -1),
+    )
+    found, step_ms = _late(account, mine, [""] * len(mine), [], worth=NOTICED_ON_HOSTS)
+    fleet = Fleet(compared=len(mine), unread=tuple(left_out), world_size=_world(summaries))
+    fleet = _fleet(fleet, found, mine, step_ms=step_ms)
+    waits = np.full(len(summaries), np.nan)
+    waits[list(able)] = exchanged - wire
+    skew = Skew(waits_ms=waits, critical=able[int(exchanged.argmin())])
+    return Comparison(
+        fleet=fleet,
+        skew=skew if skew.skew_ms >= NOTICED_ON_HOSTS * float(true.max()) else None,
+        accounts=_accounts(account, able, summaries, fleet, found),
+    )

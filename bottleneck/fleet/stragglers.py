@@ -1,0 +1,253 @@
+"""Which ranks the others wait for: always the same, now this one and now that one, or a whole group.
+
+In: own work of each rank in each step, in ms. Out: `Late` sets, each with its cost.
+
+The peers of a rank are the norm: ranks that send the same messages. A rank's lateness in a step is its own
+work less the median of its peers; how much of that is chance is told by how the peers differ among each
+other, and one rank from step to step. The chance of one false alarm in a whole job is set to
+`_FALSE_ALARM`, whatever the number of ranks and steps. What costs the step less than a share that matters
+is not told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..stats.spread import MAD_TO_SIGMA
+from ..stats.student import student_tail
+
+__all__ = ["Found", "Late", "find_late"]
+
+_FALSE_ALARM = 0.005
+"""Of a job, for each of the two searches."""
+_EFFICIENCY = 0.37
+"""Of a median absolute deviation: it knows as much as a standard deviation of so many of the values."""
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median beside that of a mean."""
+_MANY = 30
+"""Values from which the median of their deviations is used, which single large ones do not move."""
+_FEW = 16
+"""Up to so many peers a rank's own value is left out of their median, which it would move."""
+_OF_A_GROUP = 0.75
+"""Share of a group's ranks that are late, and of the late ranks that are in it, for the group to be late."""
+_BLOCKS = (4, 8, 16, 32, 64)
+"""Ranks per host, or per rack: numbered one after the other."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """Ranks that are late in the same way."""
+
+    lanes: tuple[int, ...]
+    kind: Literal["persistent", "wandering", "group"]
+    costs_ms: float
+    late_ms: float
+    group: str = ""
+    steps: tuple[int, ...] = ()
+    """Of a wandering one the steps concerned, counted from the end (-1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the comparison says."""
+
+    late: tuple[Late, ...]
+    late_ms: Floats
+    """(n,): lateness of each rank in an ordinary step, the median over the steps."""
+    costs_ms: float
+    """What the step would be shorter without all of them."""
+
+
+def find_late(
+    work_ms: Floats,
+    *,
+    step_ms: float,
+    worth: float,
+    sent: Sequence[object],
+    groups: Sequence[tuple[str, Sequence[int]]],
+    numbers: Sequence[int],
+) -> Found:
+    """Find the late ranks.
+
+    Args:
+        work_ms: (n, steps) own work.
+        step_ms: length of the step.
+        worth: share of the step from which a cost is told.
+        sent: what each rank sends; ranks that send the same are peers.
+        groups: process groups that may be late as a whole: name, positions of their ranks.
+        numbers: the ranks' own numbers.
+    """
+    lateness = _lateness(work_ms, sent)
+    typical = np.median(lateness, axis=1)
+    least = worth * step_ms
+    persistent = _persistent(lateness, typical, sent) & (typical >= least)
+    late: list[Late] = []
+    if persistent.any():
+        lanes = np.flatnonzero(persistent)
+        costs = _costs(work_ms, np.delete(work_ms, lanes, axis=0))
+        if costs >= least:
+            for lanes_of, group in _by_group(lanes, groups, numbers):
+                rest = np.setdiff1d(lanes, lanes_of)
+                without = np.delete(work_ms, rest, axis=0) if len(rest) else work_ms
+                late.append(
+                    Late(
+                        lanes=tuple(lanes_of.tolist()),
+                        kind="group" if group else "persistent",
+                        # Beside a later one it costs nothing: told is what it would cost alone.
+                        costs_ms=_costs(without, np.delete(work_ms, lanes, axis=0)),
+                        late_ms=float(np.median(typical[lanes_of])),
+                        group=group,
+                    )
+                )
+        else:
+            persistent[:] = False
+    usual = np.delete(work_ms, np.flatnonzero(persistent), axis=0) if persistent.any() else work_ms
+    wandering, usual = _wandering(work_ms, lateness, typical, ~persistent, least=least, usual=usual)
+    if wandering is not None:
+        late.append(wandering)
+    return Found(
+        late=tuple(sorted(late, key=lambda found: -found.costs_ms)),
+        late_ms=np.maximum(typical, 0.0),
+        costs_ms=_costs(work_ms, usual) if late else 0.0,
+    )
+
+
+def _lateness(work_ms: Floats, sent: Sequence[object]) -> Floats:
+    """Return each rank's own work less the median of its peers; 0 for a rank without peers."""
+    out = np.zeros_like(work_ms)
+    for peers in _peers(sent):
+        if len(peers) > _FEW:
+            out[peers] = work_ms[peers] - np.median(work_ms[peers], axis=0)
+        elif len(peers) > 1:
+            for lane in peers.tolist():
+                out[lane] = work_ms[lane] - np.median(work_ms[peers[peers != lane]], axis=0)
+    return out
+
+
+def _peers(sent: Sequence[object]) -> Iterator[NDArray[np.intp]]:
+    places: dict[object, list[int]] = {}
+    for lane, what in enumerate(sent):
+        places.setdefault(what, []).append(lane)
+    for lanes in places.values():
+        yield np.asarray(lanes, dtype=np.intp)
+
+
+def _persistent(lateness: Floats, typical: Floats, sent: Sequence[object]) -> NDArray[np.bool_]:
+    """Return which ranks are late in an ordinary step beyond chance."""
+    n, steps = lateness.shape
+    out = np.zeros(n, dtype=bool)
+    chance = _FALSE_ALARM / n
+    for peers in _peers(sent):
+        if len(peers) < 2:
+            continue
+        rest = lateness[peers] - typical[peers][:, None]
+        for lane in peers.tolist() if len(peers) <= _FEW else [-1]:
+            others = peers[peers != lane]
+            limits = [0.0]
+            if len(others) > 2:
+                spread = _spread(typical[others])
+                limits.append(spread * student_tail(chance, _EFFICIENCY * (len(others) - 1)))
+            if steps > 1:
+                noise, freedom = _noise(rest)
+                limits.append(_MEDIAN_ERROR * noise / math.sqrt(steps) * student_tail(chance, freedom))
+            concerned = peers if lane < 0 else np.asarray([lane])
+            out[concerned] = typical[concerned] > max(limits)
+    return out
+
+
+def _noise(rest: Floats) -> tuple[float, float]:
+    """Return by how much the steps of one rank differ, and the degrees of freedom of that figure.
+
+    Args:
+        rest: (n, steps) deviations from each rank's typical step.
+    """
+    n, steps = rest.shape
+    free = (n - 1) * (steps - 1)
+    if free < _MANY:
+        return math.sqrt(float((rest**2).sum()) / (n * (steps - 1))), float(free)
+    # Deviations from a median of few steps are too small by the step that they are used up for.
+    return _spread(rest, about=0.0) * math.sqrt(steps / (steps - 1)), _EFFICIENCY * free
+
+
+def _spread(values: Floats, *, about: float | None = None) -> float:
+    middle = float(np.median(values)) if about is None else about
+    return float(MAD_TO_SIGMA * np.median(np.abs(values - middle)))
+
+
+def _costs(work_ms: Floats, without_ms: Floats) -> float:
+    """Return how much sooner the last rank is there, per step."""
+    if not len(without_ms):
+        return 0.0
+    return float(np.mean(work_ms.max(axis=0) - without_ms.max(axis=0)))
+
+
+def _by_group(
+    lanes: NDArray[np.intp], groups: Sequence[tuple[str, Sequence[int]]], numbers: Sequence[int]
+) -> Iterator[tuple[NDArray[np.intp], str]]:
+    """Divide late ranks into whole groups and, one by one, the others."""
+    left = set(lanes.tolist())
+    for name, members in sorted(_candidates(groups, numbers), key=lambda group: -len(group[1])):
+        inside = left & set(members)
+        if len(inside) > 1 and min(len(inside) / len(members), len(inside) / len(left)) >= _OF_A_GROUP:
+            yield np.asarray(sorted(inside), dtype=np.intp), name
+            left -= inside
+    for lane in sorted(left):
+        yield np.asarray([lane], dtype=np.intp), ""
+
+
+def _candidates(
+    groups: Sequence[tuple[str, Sequence[int]]], numbers: Sequence[int]
+) -> Iterator[tuple[str, Sequence[int]]]:
+    n = len(numbers)
+    for name, members in groups:
+        if 1 < len(members) <= n // 2:
+            yield name, members
+    for size in _BLOCKS:
+        blocks: dict[int, list[int]] = {}
+        for lane, number in enumerate(numbers):
+            blocks.setdefault(number // size, []).append(lane)
+        for block, members in blocks.items():
+            if len(members) == size <= n // 2:
+                yield f"ranks {block * size} to {block * size + size - 1}", members
+
+
+def _wandering(
+    work_ms: Floats,
+    lateness: Floats,
+    typical: Floats,
+    ordinary: NDArray[np.bool_],
+    *,
+    least: float,
+    usual: Floats,
+) -> tuple[Late | None, Floats]:
+    """Find single steps in which a rank is late that is not late in others; and the work without them."""
+    steps = lateness.shape[1]
+    if steps < 2 or ordinary.sum() < 2:
+        return None, usual
+    rest = (lateness - typical[:, None])[ordinary]
+    noise, freedom = _noise(rest)
+    cells = rest > max(noise * student_tail(_FALSE_ALARM / rest.size, freedom), least)
+    if not cells.any():
+        return None, usual
+    work = work_ms[ordinary]
+    without = np.where(cells, work - rest, work)
+    costs = _costs(work, without)
+    if costs < least:
+        return None, usual
+    lanes = np.flatnonzero(ordinary)[cells.any(axis=1)]
+    found = Late(
+        lanes=tuple(lanes.tolist()),
+        kind="wandering",
+        costs_ms=costs,
+        late_ms=float(np.median(rest[cells])),
+        steps=tuple((np.flatnonzero(cells.any(axis=0)) - steps).tolist()),
+    )
+    return found, without

@@ -1,0 +1,165 @@
+"""What is kept of one rank: a summary of fixed size, from which the ranks of a job are compared.
+
+In: nothing. Out: `RankSummary`, its bytes, and its place beside the trace.
+
+A summary is kept under the hash of everything that it was made of, so that a changed file is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from .. import __version__
+from ..errors import InputError
+from ..files import read_file
+from ..model.codes import LateCause
+from ..model.run import SourceSite
+from .collectives import PackedCollectives
+
+__all__ = ["FORMAT", "RankSummary", "content_hash", "encode", "load", "store"]
+
+FORMAT = 1
+"""Raised when a field of the summary changes its meaning, or how it is made."""
+_CHUNK_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20
+
+
+class KernelSketch(msgspec.Struct, frozen=True, array_like=True):
+    """One of the kernels that take most time, per step."""
+
+    name: str
+    count: float
+    ms: float
+
+
+class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank; times in ms of its true step unless they say otherwise."""
+
+    rank: int
+    world_size: int | None = None
+    """None: not told by the file."""
+    path: str = ""
+    """Name of its folder or file."""
+    kind: str = "gpu"
+    torch: str = ""
+    device: str = ""
+    steps: int = 0
+    true_ms: float = 0.0
+    has_step: bool = True
+    """False: no step time is known."""
+    recorded_ms: tuple[float, ...] = ()
+    """Lengths of the recorded steps, as traced."""
+    alone_ms: tuple[float, ...] = ()
+    """Lengths of the last of them as replayed without communication, at the speed of the true step."""
+    step_numbers: tuple[int, ...] = ()
+    """The profiler's own; empty where steps were found by other marks."""
+    base_ns: int = 0
+    """Wall clock of moment 0 of the collectives."""
+    budget: dict[str, float] = {}
+    """Part -> ms per step."""
+    own_work_ms: dict[LateCause, tuple[float, ...]] = {}
+    """Work in each of the last steps, exposed or not, by what a rank is late for if it has more of it."""
+    prices: dict[str, float] = {}
+    """Question -> what the step saves without that cause."""
+    counters: dict[str, float] = {}
+    kernels: tuple[KernelSketch, ...] = ()
+    own_kernels_ms: float = 0.0
+    """Kernels without collectives."""
+
+    runs_ahead: bool = False
+    """Its host was ahead of its device in the unprofiled steps."""
+    idle_share: float | None = None
+    peak_bytes: int = 0
+    whole: bool = True
+    """Its trace was read to the end."""
+    sites: dict[str, SourceSite] = {}
+    """Part -> where most of it stands in the source."""
+    collectives: PackedCollectives = PackedCollectives()
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    made_by: str
+    content: str
+    summary: RankSummary
+
+
+def encode(summary: RankSummary) -> bytes:
+    """Return the summary as it is kept and sent between processes."""
+    return msgspec.msgpack.encode(summary)
+
+
+@lru_cache(maxsize=1)
+def _made_by() -> str:
+    """Return what a summary is made by: this version and the state of its own files, which may be edited."""
+    package = Path(__file__).resolve().parents[1]
+    states = [
+        path.stat()
+        for room in ("diagnose", "fleet", "ingest", "timeline")
+        for path in (package / room).rglob("*.py")
+    ]
+    return f"{__version__} {max(s.st_mtime_ns for s in states)} {sum(s.st_size for s in states)}"
+
+
+def content_hash(files: Iterable[Path], *extra: object) -> str:
+    """Return the hash of what a summary is made of: files, and settings that change it."""
+    state = hashlib.blake2b(repr(extra).encode("utf-8", "backslashreplace"), digest_size=20)
+    for path in files:
+        state.update(path.name.encode("utf-8", "backslashreplace"))
+        with path.open("rb") as file:
+            while part := file.read(_CHUNK_BYTES):
+                state.update(part)
+    return state.hexdigest()
+
+
+def load(trace: Path, content: str) -> RankSummary | None:
+    """Return the summary that was kept for this content, or None."""
+    for place in _places(trace, content):
+        try:
+            stored = msgspec.msgpack.decode(read_file(place, most_bytes=_MOST_BYTES), type=_Stored)
+        except (InputError, msgspec.DecodeError):
+            continue
+        if (stored.format, stored.made_by, stored.content) == (FORMAT, _made_by(), content):
+            return stored.summary
+    return None
+
+
+def store(trace: Path, content: str, summary: RankSummary) -> None:
+    """Keep a summary beside its trace, or in the user's cache folder if that cannot be written."""
+    data = msgspec.msgpack.encode(
+        _Stored(format=FORMAT, made_by=_made_by(), content=content, summary=summary)
+    )
+    for place in _places(trace, content):
+        temporary = place.with_name(f"{place.name}.{os.getpid()}")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(data)
+            temporary.replace(place)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            continue
+        return
+
+
+def _places(trace: Path, content: str) -> tuple[Path, Path]:
+    return (
+        trace.with_name(f".{trace.name}.rank-summary"),
+        _cache_folder() / "torch-bottleneck" / f"{content}.rank-summary",
+    )
+
+
+def _cache_folder() -> Path:
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(stated).is_absolute():
+        return Path(stated)
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises where nobody has a home
+    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"

@@ -1,0 +1,162 @@
+"""What a report says of several ranks: who is late, what that costs, who is worth a look, who is missing.
+
+In: a diagnosis. Out: short, clean sentences, and rows of a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...model.finding import NEGLIGIBLE_SHARE
+from ...model.words import clean, milliseconds, place
+from .diagnosis import root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...model.diagnosis import Diagnosis, RankRow, Straggler
+
+__all__ = ["AccountRow", "account_rows", "clock_line", "late_lines", "unread_lines"]
+
+_NAMED = 4
+"""Ranks in a list, before "and n more"."""
+_LATE_FOR = {
+    "host": "other host work",
+    "launch": "dispatching operators",
+    "synchronisation": "waiting for its device",
+    "compute": "more work for its device",
+    "slower device": "its device is slower",
+    "unknown": "no part of its step stands out",
+    "input": "waiting for input",
+    "copies": "copies",
+    "optimizer": "its optimizer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRow:
+    """One rank worth a look; its own work, its waiting and the transfer add up to its step."""
+
+    rank: str
+    step: str
+    own: str
+    waits: str
+    transfer: str
+    late: str
+    why: str
+
+
+def late_lines(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
+    """Return (who is late, why, the step without it), the most expensive first."""
+    fleet = diagnosis.fleet
+    if fleet is None or fleet.step_ms is None:
+        return []
+    if not fleet.stragglers:
+        return [(f"No rank is late: {fleet.compared} were compared", "", "")]
+    lines = []
+    for late in fleet.stragglers:
+        without = milliseconds(fleet.step_ms - late.costs_ms, like=fleet.step_ms)
+        lines.append((_who(late, fleet.step_ms), _cause(late, root_of(diagnosis)), f"{without} ms"))
+    return lines
+
+
+def _who(late: Straggler, step_ms: float) -> str:
+    by = milliseconds(late.late_ms, like=step_ms)
+    who = clean(late.group) or listed(late.ranks)
+    if late.kind == "wandering":
+        return f"{who}: late by {by} ms in some steps, costs all {_costs(late, step_ms)} ms a step"
+    return f"{who}: late by {by} ms in each step, costs all {_costs(late, step_ms)} ms"
+
+
+def _costs(late: Straggler, step_ms: float) -> str:
+    return milliseconds(late.costs_ms, like=step_ms)
+
+
+def _cause(late: Straggler, root: str) -> str:
+    why = _LATE_FOR.get(late.cause, late.cause)
+    whole = f"; {listed(late.ranks)}" if late.group and late.group != listed(late.ranks) else ""
+    at = f" at {place(late.site, root=root)}" if late.site is not None else ""
+    return f"{why}{at}{whole}"
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Name ranks, as in "rank 3" or "ranks 3, 7, 9, 12 and 5 more"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    ordered = sorted(ranks)
+    if len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"ranks {ordered[0]} to {ordered[-1]}"
+    shown = ", ".join(map(str, ordered[:_NAMED]))
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return f"ranks {shown}{more}"
+
+
+def account_rows(diagnosis: Diagnosis, *, most: int | None = None) -> list[AccountRow]:
+    """Return the ranks worth a look: those that are late, the rank shown, and a typical one."""
+    rows = [row for row in diagnosis.ranks if row.own_ms is not None]
+    if len(rows) < 2:
+        return []
+    if most is not None:
+        rows = _worth_a_look(diagnosis, rows)[:most]
+    like = max((row.step_ms or 0.0 for row in rows), default=None)
+    return [
+        AccountRow(
+            rank=str(row.rank),
+            step=milliseconds(row.step_ms, like=like),
+            own=milliseconds(row.own_ms, like=like),
+            waits=milliseconds(row.waits_for_others_ms, like=like),
+            transfer=milliseconds(row.transfer_ms, like=like),
+            late=milliseconds(row.late_ms, like=like) if row.cause else "",
+            why=_why(row),
+        )
+        for row in rows
+    ]
+
+
+def _why(row: RankRow) -> str:
+    if row.cause:
+        return _LATE_FOR.get(row.cause, row.cause)
+    waits = (row.waits_for_others_ms or 0.0) >= NEGLIGIBLE_SHARE * (row.step_ms or 0.0)
+    return f"waits for rank {row.waits_for}" if waits and row.waits_for is not None else ""
+
+
+def _worth_a_look(diagnosis: Diagnosis, rows: Sequence[RankRow]) -> list[RankRow]:
+    late = sorted((row for row in rows if row.cause), key=lambda row: -(row.late_ms or 0.0))
+    rest = sorted((row for row in rows if not row.cause), key=lambda row: row.own_ms or 0.0)
+    chosen = [*late, *(row for row in rest if row.rank == diagnosis.rank)]
+    if rest:
+        # A typical rank, and the one that waits longest.
+        chosen += [rest[len(rest) // 2], rest[0]]
+    return list({row.rank: row for row in chosen}.values())
+
+
+def clock_line(diagnosis: Diagnosis) -> str:
+    """Say how well the clocks of the ranks agree."""
+    fleet = diagnosis.fleet
+    if fleet is None or fleet.clock_error_us is None:
+        return ""
+    text = (
+        f"{fleet.compared} ranks on one clock by {fleet.collectives} collectives, "
+        f"which end within {max(fleet.clock_error_us, 0.1):.2g} µs of each other"
+    )
+    return text + (f"; up to {fleet.unmatched} of a rank could not be matched" if fleet.unmatched else "")
+
+
+def unread_lines(diagnosis: Diagnosis) -> list[str]:
+    """Say which ranks are missing from the comparison; those with one reason share a line."""
+    fleet = diagnosis.fleet
+    reasons: dict[str, list[str]] = {}
+    ranks: dict[str, list[int]] = {}
+    for each in fleet.unread if fleet is not None else ():
+        reason = clean(each.reason)
+        if each.path or each.rank is None:
+            name = f"rank {each.rank}" if each.rank is not None else "a rank"
+            reasons.setdefault(reason, []).append(f"{name} ({clean(each.path)})")
+        else:
+            ranks.setdefault(reason, []).append(each.rank)
+    lines = [f"{listed(numbers)}: {reason}" for reason, numbers in ranks.items()]
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        lines.append(f"{', '.join(names[:_NAMED])}{more}: {reason}")
+    return [line[:1].upper() + line[1:] for line in lines]
