@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ import pytest
 from torch_bottleneck import errors
 from torch_bottleneck.cli import main
 from torch_bottleneck.cli.group import cli
+from torch_bottleneck.harness.process.outcome import exit_code
 from torch_bottleneck.model.run import ScriptOutcome
 from torch_bottleneck.runs.launch import Ended
 from torch_bottleneck.runs.run_script import RunFolder
@@ -69,3 +72,24 @@ def test_a_script_s_end_becomes_this_code(
     )
     assert run.exit_code(run_to_end=True) == to_its_end
     assert run.exit_code(run_to_end=False) == stopped_early
+
+
+def test_what_a_script_hands_to_exit_becomes_python_s_code() -> None:
+    for value in (
+        None,
+        "text",
+        True,
+        5,
+        256 + 7,
+        -1,
+        2**62 + 3,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        -(2**63) - 1,
+        2**70,
+    ):
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", f"raise SystemExit({value!r})"], capture_output=True
+        )
+        assert exit_code(SystemExit(value)) == done.returncode, value

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["TERMINATED", "exit_code", "is_out_of_memory", "outcome_of", "read_machine"]
 
 TERMINATED = 128 + signal.SIGTERM
+_BEYOND_LONG = 1 << 63
 
 
 def read_machine(store: Store) -> None:
@@ -71,7 +72,10 @@ def exit_code(error: SystemExit) -> int:
     """Return the exit code that python makes of a SystemExit."""
     if error.code is None:
         return 0
-    return error.code & 0xFF if isinstance(error.code, int) else 1
+    if not isinstance(error.code, int):
+        return 1
+    # To python, what no long of C holds is -1.
+    return error.code & 0xFF if -_BEYOND_LONG <= error.code < _BEYOND_LONG else 0xFF
 
 
 def is_out_of_memory(error: BaseException) -> bool:
