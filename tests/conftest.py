@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import forked
 import pytest
 from session import FOLDER
 
+if TYPE_CHECKING:
+    from reviewing import Review
+
 ROOT = Path(__file__).resolve().parents[1]
-SHARE = ("e2e/test_review.py",)
-"""Files of end-to-end tests that share something which takes longer than they do."""
+REVIEW = ("/browser/test_review.py", "/e2e/test_review.py")
+"""Files whose tests share a TensorBoard: it reads its runs for longer than most of them take."""
 
 # Before torch is imported anywhere: tests and the scripts that they start share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,8 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            single = "/e2e/" in file or "/fuzz/" in file
-            return nodeid if single and not file.endswith(SHARE) else file
+            if file.endswith(REVIEW):
+                return "review"
+            return nodeid if "/e2e/" in file or "/fuzz/" in file else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
@@ -63,6 +67,15 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     return
+
+
+@pytest.fixture(scope="session")
+def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Review]:
+    """A TensorBoard on recorded runs, and their diagnoses."""
+    from reviewing import reviewed
+
+    with reviewed(tmp_path_factory.mktemp("review") / "logs") as found:
+        yield found
 
 
 @pytest.fixture

@@ -14,22 +14,26 @@ from typing import Any
 
 from recorded.cases import CASES
 from recorded.diagnosed import diagnosed
+from unit.reporters.sample import hostile
 
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.review.logdir import prepare_run
 from torch_bottleneck.review.serve import running
 
-__all__ = ["Served", "prepare_cases", "served"]
+__all__ = ["CPU", "GPU", "HOSTILE", "Review", "Served", "reviewed", "served"]
 
-
-def prepare_cases(names: Sequence[str], logdir: Path) -> dict[str, Diagnosis]:
-    """Write the log folders of recorded runs below `logdir` and return their diagnoses."""
-    found = {}
-    for name in names:
-        folder = CASES[name].folder
-        found[name] = diagnosed(folder)
-        prepare_run(found[name], [folder], logdir / name)
-    return found
+GPU = [
+    "example-input-bound",
+    "example-compute-bound",
+    "example-transfer-bound",
+    "example-sync-bound",
+    "input-h200",
+    "ddp-h200",
+    "ddp-straggler-h200",
+]
+CPU = ["input-bound-cpu", "example-graph-breaks-cpu"]
+HOSTILE = "hostile"
+"""A run whose texts mean harm, without a trace."""
 
 
 @dataclass
@@ -68,3 +72,20 @@ class Served:
 def served(logdir: Path) -> Iterator[Served]:
     with running(logdir, port=0) as tensorboard:
         yield Served(tensorboard.address)
+
+
+Review = tuple[Served, dict[str, Diagnosis]]
+
+
+@contextlib.contextmanager
+def reviewed(logdir: Path) -> Iterator[Review]:
+    """A TensorBoard that has read recorded traces, and their diagnoses; it serves `HOSTILE` too."""
+    diagnoses = {}
+    for name in (*GPU, *CPU):
+        folder = CASES[name].folder
+        diagnoses[name] = diagnosed(folder)
+        prepare_run(diagnoses[name], [folder], logdir / name)
+    prepare_run(hostile(), [], logdir / HOSTILE)
+    with served(logdir) as tensorboard:
+        tensorboard.wait_for_profiles(list(diagnoses))
+        yield tensorboard, diagnoses

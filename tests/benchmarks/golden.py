@@ -90,6 +90,22 @@ def summary(found: Diagnosis) -> dict[str, Any]:
     }
 
 
+def decisions(found: Diagnosis) -> dict[str, Any]:
+    """Return all that a diagnosis decides, and nothing of what it says."""
+    fixes = (*found.suggestions, *found.applicable)
+    return {
+        **summary(found),
+        "doubts": sorted(found.capture.codes),
+        "named": sorted(found.verdict.doubts),
+        "edits": [(fix.can_try, fix.options) for fix in fixes],
+    }
+
+
+def sentences(found: Diagnosis) -> list[str]:
+    """Return the headline and the titles of the findings."""
+    return [found.verdict.headline, *(finding.title for finding in found.findings)]
+
+
 def _ms(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 

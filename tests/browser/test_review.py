@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from recorded.cases import CASES
-from reviewing import Served, prepare_cases, served
-from unit.reporters.sample import hostile
+from reviewing import HOSTILE, Review, served
 
-from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.review.logdir import prepare_run
 
 if TYPE_CHECKING:
@@ -24,16 +22,6 @@ SLOW_MS = 300_000
 """The trace viewer is 2.6 MB of script behind a polyfill, on a machine that may be busy."""
 
 
-@pytest.fixture(scope="module")
-def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, Diagnosis]]]:
-    logdir = tmp_path_factory.mktemp("review") / "logs"
-    diagnoses = prepare_cases([GPU, RANKS, CPU], logdir)
-    prepare_run(hostile(), [], logdir / "hostile")
-    with served(logdir) as tensorboard:
-        tensorboard.wait_for_profiles(list(diagnoses))
-        yield tensorboard, diagnoses
-
-
 def diagnosis_tab(page: Page, run: str) -> FrameLocator:
     """Open a run in the tab and return its frame."""
     frame = page.frame_locator("iframe:visible")
@@ -43,9 +31,7 @@ def diagnosis_tab(page: Page, run: str) -> FrameLocator:
 
 
 @pytest.mark.parametrize("run", [GPU, CPU])
-def test_the_tab_says_what_the_run_waits_on(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open, run: str
-) -> None:
+def test_the_tab_says_what_the_run_waits_on(review: Review, open_page: Open, run: str) -> None:
     tensorboard, diagnoses = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
     frame = diagnosis_tab(page, run)
@@ -67,7 +53,7 @@ def test_the_tab_says_what_the_run_waits_on(
 
 @pytest.mark.parametrize(("run", "line"), [(GPU, "waiting for the next batch|input"), (CPU, "")])
 def test_a_click_on_a_cause_zooms_the_trace_to_it(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open, run: str, line: str
+    review: Review, open_page: Open, run: str, line: str
 ) -> None:
     tensorboard, diagnoses = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
@@ -97,7 +83,7 @@ def test_a_click_on_a_cause_zooms_the_trace_to_it(
 
 
 def test_an_answer_that_comes_late_does_not_take_the_place_of_the_run_chosen_since(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open
+    review: Review, open_page: Open
 ) -> None:
     tensorboard, diagnoses = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
@@ -114,9 +100,7 @@ def test_an_answer_that_comes_late_does_not_take_the_place_of_the_run_chosen_sin
     assert frame.locator("#verdict").inner_text().startswith(diagnoses[CPU].verdict.bottleneck_class.value)
 
 
-def test_the_ranks_of_a_run_can_be_changed(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open
-) -> None:
+def test_the_ranks_of_a_run_can_be_changed(review: Review, open_page: Open) -> None:
     tensorboard, diagnoses = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
     frame = diagnosis_tab(page, RANKS)
@@ -132,15 +116,13 @@ def test_the_ranks_of_a_run_can_be_changed(
     )
 
 
-def test_runs_stand_side_by_side_with_bars_as_long_as_their_steps(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open
-) -> None:
+def test_runs_stand_side_by_side_with_bars_as_long_as_their_steps(review: Review, open_page: Open) -> None:
     tensorboard, diagnoses = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
     frame = diagnosis_tab(page, GPU)
     frame.locator("#beside summary").click()
     rows = frame.locator("#beside tbody tr")
-    assert rows.count() == 4
+    assert rows.count() == len(diagnoses) + 1
     widths = {}
     for run in (GPU, CPU):
         row = rows.filter(has_text=run)
@@ -155,12 +137,12 @@ def test_runs_stand_side_by_side_with_bars_as_long_as_their_steps(
     assert frame.locator("#run").input_value() == CPU
 
 
-def test_text_from_a_run_stays_text(review: tuple[Served, dict[str, Diagnosis]], open_page: Open) -> None:
+def test_text_from_a_run_stays_text(review: Review, open_page: Open) -> None:
     tensorboard, _ = review
     page = open_page(f"{tensorboard.address}#bottleneck").page
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    frame = diagnosis_tab(page, "hostile")
+    frame = diagnosis_tab(page, HOSTILE)
     assert "<" in frame.locator("article").inner_text()
     assert frame.locator("article img, article script, article iframe, article a, article b").count() == 0
     frame.locator("#beside summary").click()
@@ -169,9 +151,7 @@ def test_text_from_a_run_stays_text(review: tuple[Served, dict[str, Diagnosis]],
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_readable_narrow_and_by_everyone(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open, dark: bool
-) -> None:
+def test_it_is_readable_narrow_and_by_everyone(review: Review, open_page: Open, dark: bool) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     tensorboard, _ = review
     # The tab's own page, without TensorBoard's around it: that one is not ours to judge.
@@ -199,9 +179,7 @@ def choose(frame: FrameLocator, what: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("run", [GPU, CPU])
-def test_the_stock_tab_works_without_internet(
-    review: tuple[Served, dict[str, Diagnosis]], open_page: Open, run: str
-) -> None:
+def test_the_stock_tab_works_without_internet(review: Review, open_page: Open, run: str) -> None:
     tensorboard, _ = review
     page = open_page(f"{tensorboard.address}#pytorch_profiler").page
     frame = stock_tab(page)
@@ -234,7 +212,7 @@ def test_the_stock_tab_works_without_internet(
     viewer.locator("text=Diagnosis (pid Diagnosis) >> visible=true").first.wait_for(timeout=SLOW_MS)
 
 
-def test_the_distributed_view_draws(review: tuple[Served, dict[str, Diagnosis]], open_page: Open) -> None:
+def test_the_distributed_view_draws(review: Review, open_page: Open) -> None:
     tensorboard, _ = review
     page = open_page(f"{tensorboard.address}#pytorch_profiler").page
     frame = stock_tab(page)
@@ -245,9 +223,7 @@ def test_the_distributed_view_draws(review: tuple[Served, dict[str, Diagnosis]],
     frame.locator("td:text-is('nccl:all_reduce')").first.wait_for(timeout=SLOW_MS)
 
 
-def test_the_full_report_opens_from_the_tab(
-    tmp_path: Path, review: tuple[Served, dict[str, Diagnosis]], open_page: Open
-) -> None:
+def test_the_full_report_opens_from_the_tab(tmp_path: Path, review: Review, open_page: Open) -> None:
     _, diagnoses = review
     prepare_run(diagnoses[GPU], [CASES[GPU].folder], tmp_path / GPU, report=True)
     with served(tmp_path) as tensorboard:

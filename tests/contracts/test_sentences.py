@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.golden import decisions, sentences
 from gibberish import MARK, PACKAGE, copy_with_gibberish
+from recorded.diagnosed import diagnosis_of
 
 CASES = (
     "alloc-cap-h200",
@@ -43,16 +45,12 @@ import json, sys
 from pathlib import Path
 import torch_bottleneck
 assert Path(torch_bottleneck.__file__).parent == Path(sys.argv[1]), torch_bottleneck.__file__
-from golden import CASES, summary
+from golden import CASES, decisions, sentences
 from torch_bottleneck.diagnose import diagnose_paths
 out = {}
 for name in sys.argv[2:]:
     found = diagnose_paths([CASES[name].folder])
-    capture = found.capture
-    out[name] = {**summary(found), "doubts": sorted(capture.codes), "named": sorted(found.verdict.doubts)}
-    fixes = (*found.suggestions, *found.applicable)
-    out[name]["edits"] = [(fix.can_try, fix.options) for fix in fixes]
-    out["sentences " + name] = [found.verdict.headline, *(finding.title for finding in found.findings)]
+    out[name], out["sentences " + name] = decisions(found), sentences(found)
 print(json.dumps(out))
 """
 
@@ -73,24 +71,19 @@ def answers(package: Path, *names: str) -> dict[str, Any]:
     return said
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the package says as it is."""
-    package = tmp_path_factory.mktemp("plain") / "torch_bottleneck"
-    package.symlink_to(PACKAGE)
-    return answers(package, *CASES)
+def plain(name: str) -> Any:
+    """Return what the package says as it is, as JSON gives it back."""
+    return json.loads(json.dumps(decisions(diagnosis_of(name))))
 
 
-def test_gibberish_for_every_sentence_changes_no_code_grade_rank_or_figure(
-    tmp_path: Path, plain: dict[str, Any]
-) -> None:
+def test_gibberish_for_every_sentence_changes_no_code_grade_rank_or_figure(tmp_path: Path) -> None:
     package = tmp_path / "torch_bottleneck"
     assert copy_with_gibberish(package) > 1000
     gibberish = answers(package, *CASES)
     for name in CASES:
-        assert gibberish[name] == plain[name], name
+        assert gibberish[name] == plain(name), name
         assert all(MARK in text for text in gibberish[f"sentences {name}"])
-        assert not any(MARK in text for text in plain[f"sentences {name}"])
+        assert not any(MARK in text for text in sentences(diagnosis_of(name)))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +104,7 @@ def test_gibberish_for_every_sentence_changes_no_code_grade_rank_or_figure(
     ],
 )
 def test_a_decision_by_a_sentence_would_be_found(
-    tmp_path: Path, plain: dict[str, Any], module: str, by_code: str, by_sentence: str, case: str
+    tmp_path: Path, module: str, by_code: str, by_sentence: str, case: str
 ) -> None:
     """The same rewriting of a copy that decides by a sentence again changes its answer."""
     package = tmp_path / "torch_bottleneck"
@@ -120,7 +113,7 @@ def test_a_decision_by_a_sentence_would_be_found(
     before = path.read_text("utf-8")
     assert by_code in before
     path.write_text(before.replace(by_code, by_sentence), "utf-8")
-    assert answers(package, case)[case] != plain[case]
+    assert answers(package, case)[case] != plain(case)
 
 
 _SENTENCES = frozenset(

@@ -74,7 +74,8 @@ def diagnosis_of(bottleneck: Bottleneck, request: pytest.FixtureRequest) -> Diag
         key = "-".join(("example", name, *options, str(attempt)))
 
         def make() -> bytes:
-            ended = bottleneck("diagnose", "-q", "--out", folder() / key, EXAMPLES / f"{name}.py", *options)
+            words = ("-q", "--max-seconds", "20", "--out", folder() / key, EXAMPLES / f"{name}.py")
+            ended = bottleneck("diagnose", *words, *options)
             assert ended.returncode == 0, ended.stderr
             return (folder() / key / "diagnosis.json").read_bytes()
 

@@ -12,40 +12,21 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import forked
 import pytest
 from recorded.cases import CASES
-from reviewing import Served, prepare_cases, served
+from reviewing import CPU, GPU, HOSTILE, Review, Served, served
 
 from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 
-GPU = [
-    "example-input-bound",
-    "example-compute-bound",
-    "example-transfer-bound",
-    "example-sync-bound",
-    "input-h200",
-    "ddp-h200",
-    "ddp-straggler-h200",
-]
-CPU = ["input-bound-cpu", "example-graph-breaks-cpu"]
 DEVICE_WORK = (Part.TENSOR_CORE, Part.OTHER_MATH, Part.MEMORY_BOUND, Part.OPTIMIZER)
 
 
-@pytest.fixture(scope="module")
-def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, Diagnosis]]]:
-    logdir = tmp_path_factory.mktemp("review") / "logs"
-    diagnoses = prepare_cases([*GPU, *CPU], logdir)
-    with served(logdir) as tensorboard:
-        tensorboard.wait_for_profiles(list(diagnoses))
-        yield tensorboard, diagnoses
-
-
-def both(review: tuple[Served, dict[str, Diagnosis]], name: str) -> tuple[dict[str, float], Diagnosis]:
+def both(review: Review, name: str) -> tuple[dict[str, float], Diagnosis]:
     tensorboard, diagnoses = review
     timeline = diagnoses[name].timeline
     assert timeline is not None
@@ -57,7 +38,7 @@ def part_ms(diagnosis: Diagnosis, *parts: Part) -> float:
 
 
 @pytest.mark.parametrize("name", [*GPU, *CPU])
-def test_the_step_is_as_long(review: tuple[Served, dict[str, Diagnosis]], name: str) -> None:
+def test_the_step_is_as_long(review: Review, name: str) -> None:
     overview, diagnosis = both(review, name)
     assert diagnosis.timeline is not None
     recorded_ms = diagnosis.timeline.length_us / 1e3
@@ -66,22 +47,20 @@ def test_the_step_is_as_long(review: tuple[Served, dict[str, Diagnosis]], name: 
 
 
 @pytest.mark.parametrize("name", GPU)
-def test_kernels_take_as_long(review: tuple[Served, dict[str, Diagnosis]], name: str) -> None:
+def test_kernels_take_as_long(review: Review, name: str) -> None:
     overview, diagnosis = both(review, name)
     assert overview["Kernel"] == pytest.approx(part_ms(diagnosis, *DEVICE_WORK), rel=0.05)
 
 
 @pytest.mark.parametrize("name", GPU)
-def test_waiting_for_input_is_its_data_loader_time(
-    review: tuple[Served, dict[str, Diagnosis]], name: str
-) -> None:
+def test_waiting_for_input_is_its_data_loader_time(review: Review, name: str) -> None:
     overview, diagnosis = both(review, name)
     ours = part_ms(diagnosis, Part.INPUT)
     assert overview.get("DataLoader", 0.0) == pytest.approx(ours, rel=0.05, abs=0.2)
     assert (ours > 20) == (name in ("example-input-bound", "input-h200")), "or this says nothing"
 
 
-def test_on_a_cpu_run_the_loader_has_its_share(review: tuple[Served, dict[str, Diagnosis]]) -> None:
+def test_on_a_cpu_run_the_loader_has_its_share(review: Review) -> None:
     overview, diagnosis = both(review, "input-bound-cpu")
     share = overview["DataLoader"] / overview["Average Step Time"]
     ours = next(line.share for line in diagnosis.budget if line.part is Part.INPUT)
@@ -90,15 +69,13 @@ def test_on_a_cpu_run_the_loader_has_its_share(review: tuple[Served, dict[str, D
 
 
 @pytest.mark.parametrize("name", ["ddp-h200", "ddp-straggler-h200"])
-def test_exposed_communication_is_its_communication(
-    review: tuple[Served, dict[str, Diagnosis]], name: str
-) -> None:
+def test_exposed_communication_is_its_communication(review: Review, name: str) -> None:
     overview, diagnosis = both(review, name)
     ours = part_ms(diagnosis, Part.COMMUNICATION)
     assert ours > 2 and overview["Communication"] == pytest.approx(ours, rel=0.05)
 
 
-def test_the_distributed_view_knows_both_ranks(review: tuple[Served, dict[str, Diagnosis]]) -> None:
+def test_the_distributed_view_knows_both_ranks(review: Review) -> None:
     tensorboard, _ = review
     prefix = "/data/plugin/pytorch_profiler"
     views = tensorboard.json(f"{prefix}/views", run="ddp-h200")
@@ -115,7 +92,7 @@ def test_the_distributed_view_knows_both_ranks(review: tuple[Served, dict[str, D
 
 
 def test_kernels_are_joined_to_their_operators_and_tensor_cores_are_seen(
-    review: tuple[Served, dict[str, Diagnosis]],
+    review: Review,
 ) -> None:
     tensorboard, _ = review
     prefix, run = "/data/plugin/pytorch_profiler", "example-compute-bound"
@@ -130,10 +107,11 @@ def test_kernels_are_joined_to_their_operators_and_tensor_cores_are_seen(
     )
 
 
-def test_the_text_tab_and_ours_know_the_same_runs(review: tuple[Served, dict[str, Diagnosis]]) -> None:
+def test_the_text_tab_and_ours_know_the_same_runs(review: Review) -> None:
     tensorboard, diagnoses = review
-    assert set(tensorboard.json("/data/plugin/text/tags")) == set(diagnoses)
-    assert set(tensorboard.json("/data/plugin/bottleneck/runs")["runs"]) == set(diagnoses)
+    runs = {*diagnoses, HOSTILE}
+    assert set(tensorboard.json("/data/plugin/text/tags")) == runs
+    assert set(tensorboard.json("/data/plugin/bottleneck/runs")["runs"]) == runs
     listing = tensorboard.json("/data/plugins_listing")
     for name in ("bottleneck", "pytorch_profiler", "text", "scalars", "hparams"):
         assert listing[name]["enabled"], name
