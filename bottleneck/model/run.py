@@ -525,7 +525,6 @@ class CompileFacts(_Record, frozen=True, kw_only=True):
 
     used: bool = False
     unique_graphs: int = 0
-    calls_captured: int = 0
     breaks: list[GraphBreak] = []
     recompiles: list[Recompile] = []
     compiles: list[CompileEvent] = []

@@ -294,8 +294,6 @@ class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The scalar given to each backward, in order; None where it was not finite."""
     loss_dtype: str = ""
     """Of the first loss, like "bfloat16"."""
-    loss_steps: list[int] = []
-    """The step, counted from the start of the program, of each entry of `losses`."""
     gradient_norms: list[float | None] = []
     """Norm over all gradients at the first optimizer steps, before the timed ones."""
     notes: list[str] = []

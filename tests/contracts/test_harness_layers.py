@@ -20,7 +20,7 @@ SETS_FOR_ITSELF = {
     "trials/patches/flags.py": "a flag of torch's, which is the fix",
     "process/runner.py": "argv and excepthook, as python itself sets them for a script",
     "process/stopping.py": "the thread's excepthook, once the process is being left",
-    "windows/memory.py": "showwarning, which warnings.catch_warnings puts back",
+    "windows/memory_window.py": "showwarning, which warnings.catch_warnings puts back",
     "facts/loader_worker.py": "a worker process of a loader, for as long as it lives",
     "process/isolation.py": "dont_write_bytecode, in a copy of the process that ends with it",
 }

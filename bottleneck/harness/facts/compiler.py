@@ -356,7 +356,6 @@ class CompileWatch:
         return CompileFacts(
             used=bool(self._events) or _count(self._counters, "frames", "total") > 0,
             unique_graphs=_count(self._counters, "stats", "unique_graphs"),
-            calls_captured=_count(self._counters, "stats", "calls_captured"),
             breaks=[msgspec.structs.replace(b, hits=b.hits or len(b.skipped)) for b in self._breaks.values()],
             recompiles=list(self._recompiles.values()),
             compiles=self._events,

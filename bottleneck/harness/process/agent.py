@@ -160,11 +160,6 @@ class Agent(StepObserver[LoaderWatch]):
         reason = "interrupted" if self._stopper.interrupted else "the script ended"
         self.capture.finish(last=last, learned=self.rule.learned, reason=reason)
 
-    @property
-    def steps(self) -> int:
-        """Steps that have ended so far."""
-        return self._tracker.steps
-
     def at_training(self, call: Callable[[], None]) -> None:
         """Have `call` called once, when the script's set-up is over: at a root forward or a cut."""
         self._at_training = call

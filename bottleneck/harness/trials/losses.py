@@ -33,11 +33,9 @@ class LossBook:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self._losses: list[Any] = []
-        self._steps: list[int] = []
         self._norms: list[Any] = []
         self._replaced = Replacements()
         self._handle: Any = None
-        self._step: Callable[[], int] = lambda: 0
         self._timing: Callable[[], bool] = lambda: False
         self._scaled = False
 
@@ -53,9 +51,9 @@ class LossBook:
             self._replaced.put(scaler, "step", self._make_scaler_step)
         self._handle = optim_module.register_optimizer_step_pre_hook(self._before_step)
 
-    def follow(self, *, step: Callable[[], int], timing: Callable[[], bool]) -> None:
-        """Learn from the agent which step is under way, and whether it is one that is timed."""
-        self._step, self._timing = step, timing
+    def follow(self, timing: Callable[[], bool]) -> None:
+        """Learn from the agent whether the step under way is one that is timed."""
+        self._timing = timing
 
     def uninstall(self) -> None:
         """Put everything back."""
@@ -80,7 +78,6 @@ class LossBook:
         loss = copy_of_loss(outputs)
         if loss is not None:
             self._losses.append(loss)
-            self._steps.append(self._step())
 
     def _make_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,9 +107,9 @@ class LossBook:
 
     # -- at the end ----------------------------------------------------------------------------
 
-    def losses(self) -> tuple[list[float | None], list[int]]:
-        """Return the losses, None where not finite, and the step of each. Waits for the device."""
-        return read_losses(self._losses), self._steps[: len(self._losses)]
+    def losses(self) -> list[float | None]:
+        """Return the losses, None where not finite. Waits for the device."""
+        return read_losses(self._losses)
 
     @property
     def dtype(self) -> str:

@@ -74,7 +74,7 @@ class TrialRun:
         """The agent's hooks are in: what belongs around them, and what to learn from it."""
         self._put_in(after_watches=True)
         if self._book is not None:
-            self._book.follow(step=lambda: agent.steps, timing=lambda: agent.capture.measuring)
+            self._book.follow(lambda: agent.capture.measuring)
         agent.at_training(self.training_begins)
 
     def _put_in(self, *, after_watches: bool) -> None:
@@ -104,13 +104,12 @@ class TrialRun:
         self._concluded = True
         notes: list[str] = []
         losses: list[float | None] = []
-        steps: list[int] = []
         norms: list[float | None] = []
         dtype = ""
         applied = [self._check(patch) for patch in self._patches]
         if self._book is not None:
             try:
-                losses, steps = self._book.losses()
+                losses = self._book.losses()
                 norms = self._book.norms()
             except Exception as error:
                 # After a fault of the device nothing on it can be read any more.
@@ -121,7 +120,6 @@ class TrialRun:
             applied=applied,
             losses=losses,
             loss_dtype=dtype,
-            loss_steps=steps,
             gradient_norms=norms,
             notes=notes,
         )

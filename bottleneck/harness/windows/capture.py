@@ -13,7 +13,7 @@ from ...clocks import perf_counter_ns
 from .. import torch_private
 from ..facts.flops import FlopStep
 from .book import WindowBook
-from .memory_window import MemoryWindow
+from .memory_window import MemoryHistory, MemoryWindow
 from .stack_window import StackWindow
 from .timetable import Timetable
 from .trace_window import TraceWindow
@@ -320,7 +320,7 @@ class Capture:
     def _try_memory(self) -> None:
         why_not = None if self._plan.memory else "not asked for"
         if why_not is None:
-            why_not = self._memory.why_not()
+            why_not = MemoryHistory.why_not()
         if why_not is None and self._times.schedule.memory == 0:
             why_not = "too few steps left"
         if why_not is None and self._times.late():

@@ -305,14 +305,14 @@ def test_an_exception_out_of_an_optimizer_does_not_end_the_cuts(with_loader: boo
             model(x).sum().backward()
             if optimizer.steps == STEPS // 2 - 1:
                 assert agent.buffer.holding
-                cuts = agent.steps
+                cuts = agent._tracker.steps
             with contextlib.suppress(RuntimeError):
                 optimizer.step()
         agent.buffer.release()
     finally:
         agent.uninstall()
     assert optimizer.steps == STEPS
-    assert agent.steps >= cuts + STEPS // 2 - 1
+    assert agent._tracker.steps >= cuts + STEPS // 2 - 1
     assert agent.buffer.in_optimizer == 0
     assert agent.clock.depth == 0
 
@@ -463,13 +463,13 @@ def test_a_forked_child_notes_nothing(tmp_path: Path) -> None:
             if i == 40:
                 assert agent.buffer.holding
                 agent.forked()  # what os.register_at_fork calls in the child
-                steps = agent.steps
+                steps = agent._tracker.steps
                 for _ in range(3):
                     model(x).sum().backward()
                     optimizer.step()
                     optimizer.zero_grad()
                 assert agent.buffer.innermost(["nothing is held"]) == "nothing is held"
-                assert agent.steps == steps
+                assert agent._tracker.steps == steps
                 assert not agent.buffer.holding
                 assert agent._meter.garbage.sink is None, "a worker that lives long keeps no collections"
                 break

@@ -26,8 +26,7 @@ from torch_bottleneck.harness.process.stopping import Stopper, StopRun
 from torch_bottleneck.harness.windows.book import WindowBook
 from torch_bottleneck.harness.windows.capture import Capture
 from torch_bottleneck.harness.windows.horizon import Horizon
-from torch_bottleneck.harness.windows.memory import MemoryHistory, SyncSites
-from torch_bottleneck.harness.windows.memory_window import MemoryWindow
+from torch_bottleneck.harness.windows.memory_window import MemoryHistory, MemoryWindow, SyncSites
 from torch_bottleneck.harness.windows.phases import PhaseClock
 from torch_bottleneck.harness.windows.table import Row
 from torch_bottleneck.harness.windows.trace import TraceSession
