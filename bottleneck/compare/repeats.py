@@ -47,13 +47,6 @@ def run_in_turns(
 ) -> dict[str, list[Path]]:
     """Run each side `repeat` times.
 
-    Args:
-        plan: what to run; its `out` is set here.
-        arms: one side, or two.
-        repeat: runs per side.
-        into: folder for the run folders.
-        say: takes a line of progress.
-
     Returns:
         Name of the side -> its run folders. On a rank that does not lead, empty lists.
 

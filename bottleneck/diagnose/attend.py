@@ -18,12 +18,7 @@ __all__ = ["answer_with_trials"]
 
 
 def answer_with_trials(folder: Path, seconds: float) -> None:
-    """Analyse a process folder and tell its process what to try.
-
-    Args:
-        folder: of the process that asks.
-        seconds: for all trials together.
-    """
+    """Analyse a process folder and tell its process what to try."""
     request = TrialRequest()
     # Why it cannot be analysed is said by the report, once the run is over.
     with contextlib.suppress(BottleneckError):

@@ -44,9 +44,6 @@ def record_nothing(*, with_stack: bool = False) -> None:
 
     Stopping it would first turn all that it holds into results, in each DataLoader worker, and on a GPU
     would call CUPTI, which does not survive a fork.
-
-    Args:
-        with_stack: it follows Python's calls too.
     """
     torch_private.record_in_this_thread(enabled=False)
     if with_stack:

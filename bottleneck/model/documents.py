@@ -146,13 +146,6 @@ def load_watch(path: Path) -> Watch:
 def _read(path: Path, kind: type[_Document], *, newest: int, name: str, again: str = "") -> _Document:
     """Read a document of ours that bears a schema number.
 
-    Args:
-        path: the file.
-        kind: what it holds.
-        newest: the highest schema number that this version reads.
-        name: what such a file is called.
-        again: what to do about a damaged one.
-
     Raises:
         InputError: it cannot be read, is not one, or a newer version of the tool wrote it.
     """

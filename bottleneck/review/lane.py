@@ -78,14 +78,7 @@ class Idle:
 
 
 def idle_of(trace: Trace, steps: Steps, copied: Copied, *, compile_facts: CompileFacts | None) -> Idle | None:
-    """Divide the device's idle time by what the host did; None for a run without a device.
-
-    Args:
-        trace: the trace that is copied.
-        steps: its steps.
-        copied: which of them the copy will hold.
-        compile_facts: compile.json, which says whether graphs were broken.
-    """
+    """Divide the device's idle time by what the host did; None for a run without a device."""
     if not copied.step_us:
         return None
     program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1], compile_facts=compile_facts)

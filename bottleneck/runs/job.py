@@ -49,11 +49,6 @@ _MOST_POINTS = 400
 def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
     """Return the account of a job, and write it into its run folder.
 
-    Args:
-        run: how it was run.
-        folder: the run folder.
-        exit_code: of the command.
-
     Raises:
         InputError: the process left no record.
     """

@@ -56,11 +56,6 @@ def report_done(working: Path, process: str) -> None:
 def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> list[int]:
     """Wait until every rank has reported that its folder is complete.
 
-    Args:
-        working: the folder that the ranks share.
-        ranks: the ranks to wait for.
-        seconds: the longest wait.
-
     Returns:
         Ranks that have not reported.
     """
@@ -74,12 +69,6 @@ def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> li
 
 def record_end(working: Path, process: str, plan: Plan, returncode: int) -> ScriptOutcome:
     """Complete the script's process folder, however the process ended.
-
-    Args:
-        working: the folder that holds the process folders.
-        process: name of the process folder.
-        plan: what was run.
-        returncode: as subprocess gives it.
 
     Returns:
         How the script ended: as the process recorded it, or else from its return code.

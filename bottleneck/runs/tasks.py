@@ -44,11 +44,7 @@ class Task:
 
 
 def this_task(environment: Mapping[str, str] | None = None) -> Task:
-    """Return what this process is: a single one, unless a variable says otherwise.
-
-    Args:
-        environment: the variables; None: this process's.
-    """
+    """Return what this process is: a single one, unless a variable says otherwise."""
     given = os.environ if environment is None else environment
     certain = _of_torchrun(given)
     if certain is not None:

@@ -97,11 +97,6 @@ def measure(
 ) -> tuple[Measured | None, PairedRatio | None]:
     """Pair each run with the added fixes with the runs without them right before and after it.
 
-    Args:
-        runs: all records, in order of time.
-        base: fixes in force on both sides.
-        added: fixes under test.
-
     Returns:
         The measurement, and the ratio that `decide` takes; (None, None) without a pair.
     """

@@ -183,16 +183,7 @@ def make_outcome(
     evidence: Evidence,
     ended: EndedBy | None = None,
 ) -> Outcome:
-    """Return what is known about a candidate.
-
-    Args:
-        candidate: what was tried.
-        runs: all records.
-        base: fixes in force on both sides.
-        protocol: thresholds.
-        evidence: where losses come from.
-        ended: what ended trying it; None while it goes on.
-    """
+    """Return what is known about a candidate."""
     added = candidate.fixes
     measured, ratio = measure(runs, base=base, added=added)
     outcome = msgspec.structs.replace(

@@ -39,14 +39,6 @@ def run_verification(
 ) -> tuple[Verification, bool]:
     """Measure what is left to measure.
 
-    Args:
-        target: what to run.
-        folder: where verify.json goes, and the runs.
-        state: what is known.
-        candidates: what to try, in this order.
-        limit_seconds: for a single run.
-        say: takes lines of progress.
-
     Returns:
         The verification with its edits, and whether the user has asked to stop.
 
@@ -82,12 +74,6 @@ def run_verification(
 
 def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Callable[[str], None]) -> None:
     """Write the diffs to a file, or into the sources.
-
-    Args:
-        state: a verification with edits.
-        patch: the file.
-        write: change the sources.
-        say: takes what was done, and what must be edited by hand.
 
     Raises:
         InputError: there is nothing to write, or git holds no clean copy of a source.

@@ -36,13 +36,7 @@ class FactWriter:
     """One per process."""
 
     def __init__(self, store: Store, learned: Learned, own_cost: OwnCost) -> None:
-        """Begin with nothing written.
-
-        Args:
-            store: receives everything.
-            learned: what the first events taught.
-            own_cost: what was spent inside the steps.
-        """
+        """Begin with nothing written."""
         self.has_settings = False
         """The settings in force were recorded."""
         self._store = store

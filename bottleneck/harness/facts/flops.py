@@ -39,12 +39,7 @@ class FlopStep:
         """Inside start or stop: the profiler that begins or ends now is ours."""
 
     def begin(self, store: Store, *, why_not: str | None = None) -> bool:
-        """Begin to record operators with their shapes; False, with the reason stored, where that cannot be.
-
-        Args:
-            store: receives the reason.
-            why_not: a reason not even to try.
-        """
+        """Begin to record operators with their shapes; False, with the reason stored, where it cannot."""
         if why_not is not None:
             store.artefact("flops", "absent", reason=why_not)
             return False

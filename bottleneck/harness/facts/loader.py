@@ -120,12 +120,7 @@ class LoaderWatch:
             self._problem = f"{type(error).__name__}: {error}"
 
     def exhausted(self, *, wait_ms: float, step_index: int) -> None:
-        """Note that a fetch found no further batch: of the iterator that gave the last one.
-
-        Args:
-            wait_ms: host time blocked in it.
-            step_index: the step under way.
-        """
+        """Note that a fetch found no further batch: of the iterator that gave the last one."""
         last, self._last = self._last, None
         if last is not None and last.making is not None and not last.loader.facts.persistent_workers:
             last.making.stop_step, last.making.stopping_ms = step_index, wait_ms

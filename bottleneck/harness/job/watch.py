@@ -45,12 +45,7 @@ class JobWatch:
     """One per process, from before the script's first line on. The sampler's thread makes it look."""
 
     def __init__(self, store: Store, *, told: Callable[[JobRecord], None]) -> None:
-        """Begin the account.
-
-        Args:
-            store: holds the record.
-            told: is given each record that is written.
-        """
+        """Begin the account."""
         self._store = store
         self._told = told
         self._thread = threading.main_thread().ident or 0

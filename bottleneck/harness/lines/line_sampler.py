@@ -95,12 +95,7 @@ class LineSampler:
 
 
 def as_sites(counts: dict[Line, int], *, share_of_ms: float | None = None) -> list[SiteTime]:
-    """Return the lines of the user's, the most frequent first.
-
-    Args:
-        counts: samples per line.
-        share_of_ms: the time that all samples together stand for.
-    """
+    """Return the lines of the user's, the most frequent first."""
     total = sum(counts.values())
     lines: dict[SourceSite, dict[Position, int]] = {}
     for (file, function, position), count in counts.items():

@@ -53,15 +53,7 @@ class Trying:
     def __init__(
         self, plan: Plan, store: Store, stopper: Stopper, progress: Progress, *, buffer: EventBuffer
     ) -> None:
-        """Begin with no window.
-
-        Args:
-            plan: says whether, and for how long.
-            store: receives trials.json.
-            stopper: is asked whether the script is to stop.
-            progress: says what is going on.
-            buffer: lets the window make the script's calls.
-        """
+        """Begin with no window."""
         self._plan = plan
         self._store = store
         self._stopper = stopper

@@ -281,12 +281,7 @@ def _part(whole: Enough, parts: int, *, most: int, within: float) -> Enough:
 
 
 def steps_to_hold(rest: int, *, step_ms: float) -> int:
-    """Return for how many steps of a timed window events may be held.
-
-    Args:
-        rest: steps until the next look at it.
-        step_ms: a typical step.
-    """
+    """Return for how many steps of a timed window events may be held."""
     if step_ms > HELD_STEP_MS:
         return 1
     if rest <= MOST_TOGETHER and rest * step_ms <= WHOLE_MS:

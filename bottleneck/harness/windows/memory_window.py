@@ -116,14 +116,7 @@ class MemoryWindow:
     def __init__(
         self, store: Store, book: WindowBook, *, notes: NoteBook, found_sync: Callable[[], None]
     ) -> None:
-        """Nothing is attached yet.
-
-        Args:
-            store: receives the artefact.
-            book: holds the rows of the window.
-            notes: is open while the window is.
-            found_sync: called at each synchronising call in it.
-        """
+        """Nothing is attached yet."""
         self._store = store
         self._book = book
         self._notes = notes

@@ -52,13 +52,7 @@ class StepMeter:
         self.batch_bytes = self.batch_elements = 0
 
     def row(self, now_ns: int, *, index: int, compiled: bool) -> Row:
-        """Return the step that ends at `now_ns`.
-
-        Args:
-            now_ns: perf_counter_ns().
-            index: its number since the start of the program.
-            compiled: something was compiled in it.
-        """
+        """Return the step that ends at `now_ns`."""
         assert self.start_ns is not None
         row = Row(
             index=index,

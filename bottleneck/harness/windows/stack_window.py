@@ -36,12 +36,7 @@ class StackWindow:
     """The samples of one process."""
 
     def __init__(self, store: Store, clock: PhaseClock) -> None:
-        """Nothing is sampled yet.
-
-        Args:
-            store: receives the artefact.
-            clock: tells the phases.
-        """
+        """Nothing is sampled yet."""
         self._store = store
         self._planned = 0
         self._bounds: list[tuple[int, int]] = []

@@ -59,12 +59,7 @@ class Timetable:
     """The schedule of one process; there is none before the warm-up is over."""
 
     def __init__(self, plan: Plan, horizon: Horizon) -> None:
-        """Begin with the warm-up.
-
-        Args:
-            plan: wishes.
-            horizon: how many steps may be left.
-        """
+        """Begin with the warm-up."""
         self.step_ms = 0.0
         """A typical step; zero before the warm-up is over."""
         self._plan = plan
@@ -142,12 +137,7 @@ class Timetable:
             self.step_ms = median(times)
 
     def stretch_is_enough(self, rows: list[Row], *, evaluations: list[Row]) -> bool:
-        """Return whether the open stretch of the baseline may end; the last one completes the whole.
-
-        Args:
-            rows: its steps.
-            evaluations: steps since the beginning that held an evaluation.
-        """
+        """Return whether the open stretch of the baseline may end; the last one completes the whole."""
         new = rows[self._stretch.taken :]
         self._stretch.take(new)
         self._whole.take(new)

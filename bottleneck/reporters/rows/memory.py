@@ -69,12 +69,7 @@ def memory_sections(diagnosis: Diagnosis, *, width: int = _PAGE) -> tuple[Memory
 
 
 def memory_rows(diagnosis: Diagnosis, *, whole: bool = False) -> list[Row]:
-    """Return the section's rows; empty without memory data and findings.
-
-    Args:
-        diagnosis: what to show.
-        whole: every device, holder and note.
-    """
+    """Return the section's rows; empty without memory data and findings."""
     rows: list[Row] = []
     sections = memory_sections(diagnosis, width=_LINE)
     several = len(sections) > 1

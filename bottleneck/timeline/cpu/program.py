@@ -111,13 +111,7 @@ def _move(
 def seams_per_step(
     segments: Segments | None, compile_facts: CompileFacts | None, found: Sequence[Seam] = ()
 ) -> float:
-    """Seams of graph breaks per step, in forward: regions beyond the one that each call needs.
-
-    Args:
-        segments: the training thread.
-        compile_facts: compile.json.
-        found: seams of the traced steps, where compile.json tells whose they are.
-    """
+    """Seams of graph breaks per step, in forward: regions beyond the one that each call needs."""
     if segments is None or segments.regions_per_step <= 0:
         return 0.0
     if found and compile_facts is not None:

@@ -68,14 +68,7 @@ class Amounts:
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
-    """Ask what only a CPU trace can answer.
-
-    Args:
-        program: the program.
-        facts: what is known of the run.
-        amounts: of single causes.
-        compiled: compiled code runs.
-    """
+    """Ask what only a CPU trace can answer."""
     work = program.work
     anomalies = amounts.anomalies
     yield Question(

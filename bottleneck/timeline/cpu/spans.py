@@ -42,16 +42,7 @@ def cpu_spans(
     seams_per_step: float,
     facts: Facts,
 ) -> tuple[HostSpan, ...]:
-    """Return host time by cause.
-
-    Args:
-        trace: the trace, None without one.
-        segments: the training thread of its steps.
-        division: of the step.
-        priced: the budget.
-        seams_per_step: how often broken graphs are left and entered again.
-        facts: what is known of the run.
-    """
+    """Return host time by cause."""
     host_ms = priced.parts[Part.HOST] - float(priced.by_work[Work.COLLECTOR])
     spans = [*_causes(division, priced, facts, seams_per_step=seams_per_step)]
     if trace is None or segments is None or division.work is None:

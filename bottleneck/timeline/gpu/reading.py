@@ -174,13 +174,7 @@ class GpuReader:
 
 
 def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
-    """Build the program of a rank and bring it to true speed; None when the steps launch no device work.
-
-    Args:
-        trace: columns.
-        steps: whole steps of that trace, at least one.
-        facts: what is known of the run.
-    """
+    """Build the program of a rank and bring it to true speed; None when the steps launch no device work."""
     if len(steps) == 0:
         return None
     baseline = facts.baseline

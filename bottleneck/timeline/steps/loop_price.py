@@ -56,14 +56,7 @@ class LoopPrice:
 def dearest_loop(
     loops: Sequence[LoopTime], *, whole: HostTimes, dispatch: HostTimes, true_ms: float
 ) -> LoopPrice | None:
-    """Return the loop that takes most of the step; None if none matters.
-
-    Args:
-        loops: as sampled.
-        whole: what the shares are of.
-        dispatch: what of it is dispatch and Python.
-        true_ms: the step.
-    """
+    """Return the loop that takes most of the step; None if none matters."""
     mostly = [
         loop
         for loop in loops
@@ -77,11 +70,6 @@ def loop_of_dispatch(loops: Sequence[LoopTime], *, baseline: Baseline, true_ms: 
     """Return the loop that takes most of the host's time (GPU runs).
 
     What stands behind the update is dispatched aside there and priced as host work: not here.
-
-    Args:
-        loops: as sampled.
-        baseline: whose phases the shares are of.
-        true_ms: the step.
     """
     before, between, after = (
         max((loop.of.get(part, 0) for loop in loops), default=0) for part in SAMPLED[:3]

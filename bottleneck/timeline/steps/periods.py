@@ -40,9 +40,6 @@ def find_period(codes: NDArray[np.int64]) -> int | None:
     all candidates the shortest is taken that agrees as well as the best. Candidates are distances
     between occurrences of rare names.
 
-    Args:
-        codes: what is launched, in order.
-
     Returns:
         The period, or None when less than 97 % of the entries recur at any distance.
     """

@@ -89,12 +89,7 @@ def burst_share(loader: LoaderFacts) -> float:
 
 
 def is_bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
-    """Return whether supply keeps up on average but single fetches wait; None if unknown.
-
-    Args:
-        loader: the training loader.
-        rest_ms: the step without its wait for input.
-    """
+    """Return whether supply keeps up on average but single fetches wait; None if unknown."""
     if loader is None or not loader.num_workers or len(loader.wait_ms) < _FEWEST_FETCHES:
         return None
     made = production_ms(loader)

@@ -66,9 +66,6 @@ class Steps:
 def find_steps(trace: Trace) -> Steps:
     """Find the steps of a trace.
 
-    Args:
-        trace: columns, sorted by time.
-
     Returns:
         At least one step, unless the trace has no rows on the host at all.
     """

@@ -75,12 +75,7 @@ class Roles:
     """The role of samples, by their stack and phases."""
 
     def __init__(self, stacks: Stacks, chains: Sequence[Chain]) -> None:
-        """Learn where forward, backward and update stand.
-
-        Args:
-            stacks: the samples.
-            chains: its stacks, as frames.
-        """
+        """Learn where forward, backward and update stand."""
         begun: dict[str, dict[Chain, None]] = {}
         clearing: dict[Chain, None] = {}
         for stack, phase, counts in zip(stacks.stack, stacks.phase, stacks.counts, strict=True):
