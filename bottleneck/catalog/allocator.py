@@ -19,7 +19,6 @@ _NO_CALLS = "cudaMalloc, cudaFree and cuMemMap no longer appear in steady-state 
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX201",
-        family="allocator",
         title="Let allocator segments grow (expandable_segments)",
         addresses=("BN201", "BN212"),
         what_to_change="Set expandable_segments:True before torch is imported. Segments then grow in place,"
@@ -70,7 +69,6 @@ import torch""",
     ),
     Fix(
         id="FX202",
-        family="allocator",
         title="Use few distinct shapes",
         addresses=("BN201",),
         what_to_change="Pad lengths up to a multiple (64, 128) or bucket them. Every new size can need a new"
@@ -94,7 +92,6 @@ def pad_to_multiple(tokens, multiple=64, value=0):
     ),
     Fix(
         id="FX203",
-        family="allocator",
         title="Run the largest batch first",
         addresses=("BN201",),
         what_to_change="Before training, run one forward and backward pass with the largest shape that will"
@@ -127,7 +124,6 @@ optimizer.zero_grad(set_to_none=True)""",
     ),
     Fix(
         id="FX204",
-        family="allocator",
         title="Remove empty_cache() from the loop",
         addresses=("BN202", "BN201"),
         what_to_change="torch.cuda.empty_cache() waits for the device and returns every cached block to the"
@@ -151,7 +147,6 @@ for inputs, targets in loader:
     ),
     Fix(
         id="FX205",
-        family="allocator",
         title="Keep freed memory in the process (malloc)",
         addresses=("BN203",),
         what_to_change="glibc maps every large tensor anew and unmaps it when it is freed, so the kernel"
@@ -180,7 +175,6 @@ libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # keep the top of the heap""",
     ),
     Fix(
         id="FX206",
-        family="allocator",
         title="Use jemalloc or tcmalloc",
         addresses=("BN203",),
         what_to_change="Start the script with a malloc that caches large blocks: install libjemalloc2 (or"
@@ -219,7 +213,6 @@ if library and "LD_PRELOAD" not in os.environ:
     ),
     Fix(
         id="FX207",
-        family="allocator",
         title="Reuse large temporaries",
         addresses=("BN203", "BN201"),
         what_to_change="Allocate a large buffer once and write into it (out=, in-place operators) where autograd"
@@ -249,7 +242,6 @@ for _ in range(3):
     ),
     Fix(
         id="FX208",
-        family="allocator",
         title="Back large tensors with huge pages",
         addresses=("BN203",),
         what_to_change="Set THP_MEM_ALLOC_ENABLE=1. torch then asks for transparent huge pages for CPU"

@@ -23,7 +23,6 @@ _STATIC = given("work.static_shapes", "==", True, "every step launches the same 
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX407",
-        family="compile",
         title="Compile once for all sizes (dynamic shapes)",
         addresses=("BN402",),
         what_to_change="Each size that fails a guard is compiled into a new graph. Mark the dimension that"
@@ -55,7 +54,6 @@ out = compiled(inputs)""",
     ),
     Fix(
         id="FX408",
-        family="compile",
         title="Give the compiled model few distinct shapes",
         addresses=("BN402",),
         what_to_change="Pad or bucket to a few sizes, and drop the last partial batch. Each size is compiled"
@@ -84,7 +82,6 @@ loader = DataLoader(dataset, batch_size=batch_size, drop_last=True)""",
     ),
     Fix(
         id="FX409",
-        family="compile",
         title="Keep changing values out of the guards",
         addresses=("BN402",),
         what_to_change="A Python number, a list length or a module attribute that changes makes a guard fail"
@@ -114,7 +111,6 @@ for _ in range(3):
     ),
     Fix(
         id="FX410",
-        family="compile",
         title="Compile the sub-modules whose shapes are stable",
         addresses=("BN402",),
         what_to_change="Compile the repeated block instead of the whole model. The parts that change stay"
@@ -140,7 +136,6 @@ for block in model.blocks:
     ),
     Fix(
         id="FX411",
-        family="compile",
         title="Raise the recompilation limit",
         addresses=("BN402",),
         note=True,
@@ -162,7 +157,6 @@ torch._dynamo.config.cache_size_limit = 32""",
     ),
     Fix(
         id="FX412",
-        family="compile",
         title="Replay the step as CUDA graphs",
         general="always",
         addresses=("BN501", "BN403"),
@@ -203,7 +197,6 @@ for inputs, targets in loader:
     ),
     Fix(
         id="FX413",
-        family="compile",
         title="Remove what keeps CUDA graphs from being used",
         addresses=("BN403",),
         what_to_change="CUDA graphs were requested but skipped. The usual reasons are a CPU tensor among the"
@@ -224,7 +217,6 @@ state = state + 1  # was state += 1 on an input""",
     ),
     Fix(
         id="FX414",
-        family="compile",
         title="Compile the model",
         general="always",
         addresses=("BN501", "BN306"),
@@ -262,7 +254,6 @@ if os.environ.get("COMPILE", "1") == "1":
     ),
     Fix(
         id="FX415",
-        family="compile",
         title="Replace TorchScript with torch.compile",
         addresses=("BN501", "BN306", "BN301"),
         note=True,
@@ -280,7 +271,6 @@ model = torch.compile(model)  # was torch.jit.script(model)""",
     ),
     Fix(
         id="FX416",
-        family="compile",
         title="Compile the optimizer step",
         addresses=("BN502",),
         what_to_change="Compiling optimizer.step() fuses the whole update into a few kernels, also for"

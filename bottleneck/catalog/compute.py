@@ -25,7 +25,6 @@ _NOT_PREDICTED = "not predicted: the replay does not model these kernels"
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX306",
-        family="compute",
         title="Use scaled_dot_product_attention",
         addresses=("BN304",),
         what_to_change="Replace matmul, softmax, matmul with one call. The fused kernels never write the L x"
@@ -51,7 +50,6 @@ out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
     ),
     Fix(
         id="FX307",
-        family="compute",
         title="Find out why flash or cuDNN attention is not used",
         addresses=("BN304", "BN301"),
         note=True,
@@ -89,7 +87,6 @@ with sdpa_kernel(backends):
     ),
     Fix(
         id="FX308",
-        family="compute",
         title="Let cuDNN try its algorithms (cudnn.benchmark)",
         addresses=("BN308",),
         what_to_change="With constant shapes, let cuDNN time its algorithms once and keep the fastest.",
@@ -121,7 +118,6 @@ torch.backends.cudnn.benchmark = True""",
     ),
     Fix(
         id="FX309",
-        family="compute",
         title="Turn determinism off where it is not needed",
         addresses=("BN308", "BN301"),
         note=True,
@@ -143,7 +139,6 @@ torch.use_deterministic_algorithms(False)""",
     ),
     Fix(
         id="FX310",
-        family="compute",
         title="Use the channels_last memory format",
         addresses=("BN307",),
         what_to_change="Convolutions on tensor cores use the NHWC layout. In NCHW each of them is wrapped in"
@@ -180,7 +175,6 @@ images = images.to(memory_format=torch.channels_last)""",
     ),
     Fix(
         id="FX321",
-        family="compute",
         title="Keep the gradient of large embedding tables sparse",
         addresses=("BN305", "BN203", "BN502"),
         what_to_change="A batch looks up few rows of the table, but its gradient, the optimizer's state and"
@@ -207,7 +201,6 @@ tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)""",
     ),
     Fix(
         id="FX311",
-        family="compute",
         title="Use the fused optimizer",
         addresses=("BN305", "BN502"),
         what_to_change="Pass fused=True: one kernel updates many parameters at once, instead of several"
@@ -234,7 +227,6 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
     ),
     Fix(
         id="FX312",
-        family="compute",
         title="Update all parameters at once (foreach)",
         addresses=("BN305", "BN502"),
         what_to_change="Pass foreach=True: each operation runs once over the whole list of parameters instead of"
@@ -269,7 +261,6 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)
     ),
     Fix(
         id="FX313",
-        family="compute",
         title="Set gradients to None instead of zero",
         addresses=("BN309",),
         what_to_change="zero_grad(set_to_none=False) fills every gradient with zeros, and backward adds to"
@@ -288,7 +279,6 @@ optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4, foreach=True)
     ),
     Fix(
         id="FX314",
-        family="compute",
         title="Use fused norm, rotary and loss kernels",
         addresses=("BN306",),
         what_to_change="RMSNorm, RoPE, SwiGLU and the cross-entropy of a large vocabulary are chains of"
@@ -323,7 +313,6 @@ loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)""",
     ),
     Fix(
         id="FX316",
-        family="compute",
         title="Use a larger batch",
         general="always",
         addresses=("BN501",),
@@ -349,7 +338,6 @@ for group in optimizer.param_groups:
     ),
     Fix(
         id="FX317",
-        family="compute",
         title="Reach the same loss in fewer steps",
         addresses=("BN301",),
         note=True,
@@ -370,7 +358,6 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(
     ),
     Fix(
         id="FX318",
-        family="compute",
         title="Extend the context after pre-training",
         addresses=("BN301",),
         note=True,
@@ -391,7 +378,6 @@ rope_scaling = {
     ),
     Fix(
         id="FX319",
-        family="compute",
         title="Compile your own kernels with --use_fast_math",
         addresses=("BN306", "BN301"),
         note=True,

@@ -22,7 +22,6 @@ _LESS_EXPOSED = "The line 'exposed communication' falls."
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX601",
-        family="distributed",
         title="Overlap DDP's all-reduce with backward",
         addresses=("BN803", "BN801"),
         what_to_change="Gradients are sent in buckets while backward still runs. Tune bucket_cap_mb: a last"
@@ -59,7 +58,6 @@ model = DistributedDataParallel(
     ),
     Fix(
         id="FX602",
-        family="distributed",
         title="Synchronise gradients once a step (no_sync)",
         addresses=("BN801",),
         what_to_change="With gradient accumulation, every backward pass sends all gradients. Only the last"
@@ -96,7 +94,6 @@ optimizer.step()""",
     ),
     Fix(
         id="FX603",
-        family="distributed",
         title="Send gradients in bf16",
         addresses=("BN801",),
         what_to_change="A communication hook compresses each bucket to 16 bits before the all-reduce, which"
@@ -117,7 +114,6 @@ ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)""",
     ),
     Fix(
         id="FX604",
-        family="distributed",
         title="Let FSDP gather the next block ahead of time",
         addresses=("BN801",),
         what_to_change="Prefetch: request the parameters of the next blocks before they are needed, in"
@@ -140,7 +136,6 @@ for block, preceding in zip(blocks[1:], blocks):
     ),
     Fix(
         id="FX605",
-        family="distributed",
         title="Wrap each block in its own FSDP unit",
         addresses=("BN801",),
         what_to_change="A single unit for the whole model gathers all parameters before the first layer"
@@ -163,7 +158,6 @@ fully_shard(model)""",
     ),
     Fix(
         id="FX606",
-        family="distributed",
         title="Give every rank the same work",
         addresses=("BN802",),
         what_to_change="All ranks wait for the slowest at every collective. Divide the work by tokens rather"
@@ -186,7 +180,6 @@ for epoch in range(2):
     ),
     Fix(
         id="FX607",
-        family="distributed",
         title="Replace DataParallel with DistributedDataParallel",
         addresses=("BN501", "BN801", "BN702"),
         what_to_change="DataParallel drives all devices from one process. In every forward pass it copies"
@@ -217,7 +210,6 @@ model = DistributedDataParallel(model, device_ids=[local_rank])""",
     ),
     Fix(
         id="FX608",
-        family="distributed",
         title="Tune NCCL",
         addresses=("BN801",),
         note=True,

@@ -23,7 +23,6 @@ _ONE_FEWER = "One graph fewer per step; TORCH_LOGS=graph_breaks no longer names 
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX401",
-        family="compile",
         title="Rewrite the lines that break the graph",
         addresses=("BN401",),
         what_to_change="Each break ends one compiled graph and starts another, with Python and guards"
@@ -47,7 +46,6 @@ out = torch.where(x.mean() > 0, x * 2, x)""",
     ),
     Fix(
         id="FX402",
-        family="compile",
         title="Take .item() out of the compiled model",
         addresses=("BN401",),
         what_to_change="A Python number made from a tensor ends the graph. Keep it a tensor. Where a number"
@@ -69,7 +67,6 @@ torch._dynamo.config.capture_scalar_outputs = True""",
     ),
     Fix(
         id="FX403",
-        family="compile",
         title="Move printing and logging out of compiled code",
         addresses=("BN401",),
         what_to_change="print, logging, random and time calls inside compiled code end the graph. Return"
@@ -95,7 +92,6 @@ if step % 100 == 0:
     ),
     Fix(
         id="FX404",
-        family="compile",
         title="Replace data-dependent branches with tensor code",
         addresses=("BN401",),
         what_to_change="`if tensor > 0` needs the value on the host. torch.where computes both sides and chooses on"
@@ -118,7 +114,6 @@ y = torch.where(x.mean() > 0, x * 2, x)""",
     ),
     Fix(
         id="FX405",
-        family="compile",
         title="Wrap an untraceable call in a custom operator",
         addresses=("BN401",),
         what_to_change="Wrap a call that dynamo cannot trace (C extension, NumPy library) in"
@@ -149,7 +144,6 @@ def _(signal):
     ),
     Fix(
         id="FX417",
-        family="compile",
         title="Let the compiler trace a disabled function",
         addresses=("BN401",),
         what_to_change="A function under torch.compiler.disable or torch._dynamo.disable ends the graph each"
@@ -183,7 +177,6 @@ out = torch.compile(rotate, fullgraph=True, backend="eager")(x)""",
     ),
     Fix(
         id="FX406",
-        family="compile",
         title="Forbid graph breaks with fullgraph=True",
         addresses=("BN401",),
         note=True,

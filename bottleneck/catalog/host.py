@@ -25,7 +25,6 @@ _LOOP_WEIGHT = 0.8
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX501",
-        family="host",
         title="Read the loss every N steps, not every step",
         addresses=("BN601",),
         what_to_change="loss.item(), float(loss), .cpu() and printing a tensor wait until the device has"
@@ -51,7 +50,6 @@ for step, (inputs, targets) in enumerate(loader):
     ),
     Fix(
         id="FX502",
-        family="host",
         title="Replace operations that need a value on the host",
         addresses=("BN601",),
         what_to_change="Boolean indexing, nonzero, masked_select, unique, repeat_interleave and tensor.any()"
@@ -73,7 +71,6 @@ loss = torch.where(mask, losses, 0.0).sum() / mask.sum().clamp(min=1)""",
     ),
     Fix(
         id="FX503",
-        family="host",
         title="Bring values back without waiting",
         addresses=("BN601", "BN702"),
         what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read"
@@ -106,7 +103,6 @@ class Later:
     ),
     Fix(
         id="FX504",
-        family="host",
         title="Move side work out of the step (logging, saving)",
         named="Take {call} out of the step",
         addresses=("BN904", "BN901"),
@@ -156,7 +152,6 @@ writer.join()  # before the next one, or at the end""",
     ),
     Fix(
         id="FX511",
-        family="host",
         title="Evaluate less often, or on fewer batches",
         named="Call {call} less often, or on fewer batches",
         for_calls=("evaluation",),
@@ -195,7 +190,6 @@ for step, batch in enumerate(loader, start=1):
     ),
     Fix(
         id="FX505",
-        family="host",
         title="Keep Python's garbage collector out of the step",
         named="Take {call} out of the step",
         for_calls=("gc.",),
@@ -225,7 +219,6 @@ for step, batch in enumerate(loader):
     ),
     Fix(
         id="FX506",
-        family="host",
         title="Use as many threads as there are cores",
         addresses=("BN903",),
         what_to_change="Intra-op threads beyond the number of cores that this process may use wait for one"
@@ -257,7 +250,6 @@ torch.set_num_threads(len(os.sched_getaffinity(0)))""",
     ),
     Fix(
         id="FX507",
-        family="host",
         title="Bind the process to one NUMA node",
         addresses=("BN903",),
         note=True,
@@ -286,7 +278,6 @@ if node.exists():
     ),
     Fix(
         id="FX508",
-        family="host",
         title="Copy the next batch while this one computes",
         addresses=("BN702", "BN701"),
         what_to_change="Pinned, non-blocking copies on the compute stream still queue behind its kernels."
@@ -320,7 +311,6 @@ def on_device(loader, device):
     ),
     Fix(
         id="FX509",
-        family="host",
         title="Send fewer bytes to the device",
         addresses=("BN702", "BN701"),
         what_to_change="Send images as uint8 and tokens as int32, and convert and normalise on the device."
@@ -340,7 +330,6 @@ for images, labels in loader:  # images are uint8 here
     ),
     Fix(
         id="FX510",
-        family="host",
         title="Make fewer, larger operations",
         general="unpriced",
         addresses=("BN503", "BN501"),
@@ -369,7 +358,6 @@ out = torch.bmm(inputs, weights)
     ),
     Fix(
         id="FX513",
-        family="host",
         title="Run the loop over time steps in one operator",
         addresses=("BN503",),
         what_to_change="Each iteration of this Python loop needs the one before, so its operators are"
@@ -395,7 +383,6 @@ outputs, state = rnn(inputs)""",
     ),
     Fix(
         id="FX514",
-        family="host",
         title="Replace the Python between forward and update",
         addresses=("BN901",),
         what_to_change="Between the model's forward and the update, plain Python works on values of the"
@@ -419,7 +406,6 @@ weights = 1 - p.gather(1, y[:, None])[:, 0]""",
     ),
     Fix(
         id="FX512",
-        family="host",
         title="Turn anomaly detection off",
         addresses=("BN501", "BN601", "BN301", "BN306"),
         what_to_change="torch.autograd.set_detect_anomaly(True) formats a Python traceback for every forward"

@@ -24,7 +24,6 @@ _WAIT_GONE = "The line 'waiting for input' falls below 2 % of the step."
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX101",
-        family="input",
         title="Give the DataLoader enough workers",
         addresses=("BN101", "BN102"),
         what_to_change="Raise num_workers until the workers together make a batch in less time than the rest"
@@ -76,7 +75,6 @@ loader = DataLoader(
     ),
     Fix(
         id="FX102",
-        family="input",
         title="Use fewer DataLoader workers",
         addresses=("BN104", "BN903"),
         what_to_change="Lower num_workers to what production needs, and at most to the number of cores."
@@ -107,7 +105,6 @@ loader = DataLoader(
     ),
     Fix(
         id="FX103",
-        family="input",
         title="Pin host memory and copy without blocking",
         addresses=("BN701", "BN702"),
         what_to_change="Let the loader pin its batches and copy them with non_blocking=True. A copy from"
@@ -147,7 +144,6 @@ for images, labels in loader:
     ),
     Fix(
         id="FX104",
-        family="input",
         title="Copy pinned batches with non_blocking=True",
         addresses=("BN701", "BN601"),
         what_to_change="The batches are already pinned. Without non_blocking=True each .to(device) still"
@@ -171,7 +167,6 @@ for images, labels in loader:
     ),
     Fix(
         id="FX105",
-        family="input",
         title="Keep the workers alive between epochs",
         addresses=("BN104", "BN101"),
         what_if=WhatIf.WORKERS_KEPT,
@@ -199,7 +194,6 @@ loader = DataLoader(
     ),
     Fix(
         id="FX106",
-        family="input",
         title="Prefetch more batches",
         addresses=("BN103",),
         what_to_change="Raise prefetch_factor. Production keeps up on average, but several slow batches in a"
@@ -229,7 +223,6 @@ loader = DataLoader(
     ),
     Fix(
         id="FX107",
-        family="input",
         title="Make producing a batch cheaper",
         addresses=("BN102", "BN101"),
         what_to_change="Move the expensive part of __getitem__ or collate_fn out of the loop: decode, resize"
@@ -255,7 +248,6 @@ torch.save(prepared.tensors, "prepared.pt")""",
     ),
     Fix(
         id="FX108",
-        family="input",
         title="Split an IterableDataset among its workers",
         addresses=("BN101", "BN102"),
         what_to_change="Every worker iterates its own copy of the dataset. Use get_worker_info() to give"
@@ -288,7 +280,6 @@ class Shared(IterableDataset):
     ),
     Fix(
         id="FX109",
-        family="input",
         title="Compute less padding: bucket or pack sequences",
         addresses=("BN312", "BN301", "BN306"),
         what_to_change="Group samples of similar length into batches, or pack several into one row. Padded"
@@ -329,7 +320,6 @@ class Bucketed(Sampler):
     ),
     Fix(
         id="FX110",
-        family="input",
         title="Compute the frozen model's outputs once",
         addresses=("BN311",),
         what_to_change="A model that does not change (a teacher, an encoder, a reference) runs under no_grad"
@@ -356,7 +346,6 @@ torch.save(torch.cat(features), "features.pt")""",
     ),
     Fix(
         id="FX111",
-        family="input",
         title="Fetch the next batch while this one trains",
         addresses=("BN101", "BN102"),
         what_to_change="Batches are made in the training loop itself, without a DataLoader. Make the next"
@@ -388,7 +377,6 @@ for batch in prefetched(get_batch, steps=10):
     ),
     Fix(
         id="FX112",
-        family="input",
         title="Fetch a whole batch with one call",
         addresses=("BN102",),
         what_to_change="Give the dataset a __getitems__(indices) method. One vectorised read replaces a"
@@ -430,7 +418,6 @@ loader = DataLoader(
     ),
     Fix(
         id="FX114",
-        family="input",
         title="Make the batches without workers",
         addresses=("BN101", "BN104"),
         what_to_change="Making a batch takes less time than getting one from a worker, which must be started"
@@ -454,7 +441,6 @@ loader = DataLoader(dataset, batch_size=batch_size, num_workers=0)""",
     ),
     Fix(
         id="FX113",
-        family="input",
         title="Keep one iterator, not next(iter(loader))",
         addresses=("BN104", "BN101"),
         what_to_change="next(iter(loader)) starts a new pass for a single batch: it shuffles all indices,"

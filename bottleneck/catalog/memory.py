@@ -20,7 +20,6 @@ _LOWER_PEAK = "torch.cuda.max_memory_allocated() falls by the bytes named."
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX209",
-        family="memory",
         title="Checkpoint selectively: recompute cheap operations",
         addresses=("BN208",),
         what_to_change="Save the outputs of matrix products, attention and convolutions, and recompute"
@@ -76,7 +75,6 @@ for block in model.blocks:
     ),
     Fix(
         id="FX210",
-        family="memory",
         title="Drop gradients before the forward pass",
         addresses=("BN204",),
         what_to_change="Call zero_grad(set_to_none=True) right after the optimizer's step (or before the"
@@ -103,7 +101,6 @@ for inputs, targets in loader:
     ),
     Fix(
         id="FX211",
-        family="memory",
         title="Keep numbers, not tensors, from each step",
         addresses=("BN205", "BN214"),
         what_to_change="A tensor in a list keeps its memory and, if it has a graph, everything that the"
@@ -137,7 +134,6 @@ for number, (inputs, targets) in enumerate(loader):
     ),
     Fix(
         id="FX212",
-        family="memory",
         title="Compute the spike in pieces",
         addresses=("BN206",),
         what_to_change="Where one operation makes the peak, compute it for some of the rows at a time, in"
@@ -164,7 +160,6 @@ def mean_distance(points, rows=1024):
     ),
     Fix(
         id="FX213",
-        family="memory",
         title="Recompute activations in backward (checkpointing)",
         addresses=("BN208", "BN213"),
         what_to_change="Wrap each block in checkpoint: only its input is kept, and the rest is computed"
@@ -192,7 +187,6 @@ for block in model.blocks:
     ),
     Fix(
         id="FX214",
-        family="memory",
         title="Turn checkpointing off where memory is plentiful",
         addresses=("BN211",),
         what_to_change="Recomputation saves memory and costs time. With most of the device's memory free, it"
@@ -212,7 +206,6 @@ for block in model.blocks:
     ),
     Fix(
         id="FX217",
-        family="memory",
         title="Compute the loss of a large vocabulary in chunks",
         addresses=("BN209",),
         what_to_change="Apply the output layer and the cross-entropy to a few rows at a time, and recompute"
@@ -246,7 +239,6 @@ def chunked_loss(head, hidden, targets, rows=1024):
     ),
     Fix(
         id="FX220",
-        family="memory",
         title="Accumulate smaller micro-batches",
         addresses=("BN213", "BN208"),
         what_to_change="Split the batch and run forward and backward for each part, with its loss divided by"
@@ -271,7 +263,6 @@ for inputs, targets in loader:
     ),
     Fix(
         id="FX221",
-        family="memory",
         title="Use a batch that fills the device",
         general="always",
         addresses=("BN210",),
@@ -295,7 +286,6 @@ for group in optimizer.param_groups:
     ),
     Fix(
         id="FX222",
-        family="memory",
         title="Distinguish allocated from reserved memory",
         addresses=("BN212",),
         what_to_change="memory_allocated is what tensors hold; memory_reserved is what the process took from"
@@ -319,7 +309,6 @@ if torch.cuda.is_available():
     ),
     Fix(
         id="FX223",
-        family="memory",
         title="Load data as arrays, not as lists of objects",
         addresses=("BN214", "BN105"),
         what_if=WhatIf.DATASET_LIGHT,
@@ -345,7 +334,6 @@ rows = np.stack([np.asarray(row, dtype=np.float32) for row in inputs])
     ),
     Fix(
         id="FX224",
-        family="memory",
         title="Work in place where autograd allows; copy less",
         addresses=("BN208", "BN206"),
         what_to_change="Look at the lines that hold most memory. Let activation functions and dropout"

@@ -18,7 +18,6 @@ _LOWER_PEAK = "torch.cuda.max_memory_allocated() falls by the bytes named."
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX215",
-        family="memory",
         title="Shard the states across the ranks (ZeRO 1-3, FSDP)",
         addresses=("BN207", "BN213"),
         what_to_change="ZeRO 1 shards optimizer state, ZeRO 2 also gradients, ZeRO 3 (FSDP) also parameters."
@@ -49,7 +48,6 @@ optimizer = ZeroRedundancyOptimizer(
     ),
     Fix(
         id="FX216",
-        family="memory",
         title="Use a smaller optimizer state (8-bit, factored)",
         addresses=("BN207", "BN213"),
         what_to_change="AdamW keeps 8 bytes per parameter. Adafactor keeps one row and one column per"
@@ -77,7 +75,6 @@ optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-3)
     ),
     Fix(
         id="FX218",
-        family="memory",
         title="Train low-rank adapters only (LoRA)",
         addresses=("BN207",),
         what_to_change="Freeze the model and train small matrices added to its layers. Only these need"
@@ -110,7 +107,6 @@ class Adapted(torch.nn.Module):
     ),
     Fix(
         id="FX219",
-        family="memory",
         title="Keep states or activations on the host (offload)",
         addresses=("BN207", "BN208", "BN213"),
         what_to_change="Saved activations can stay in pinned host memory between forward and backward."

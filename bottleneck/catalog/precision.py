@@ -19,7 +19,6 @@ _AMP_EXAMPLES = docs("notes/amp_examples.html", "Automatic mixed precision examp
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX301",
-        family="compute",
         title="Allow TF32 for matrix multiplication",
         addresses=("BN302",),
         what_to_change="torch computes fp32 matrix products in full fp32 by default. 'high' lets them use"
@@ -53,7 +52,6 @@ torch.set_float32_matmul_precision("high")""",
     ),
     Fix(
         id="FX302",
-        family="compute",
         title="Allow TF32 for convolutions",
         addresses=("BN302",),
         what_to_change="cuDNN's TF32 has been turned off (it is on by default). Turn it on again. If the"
@@ -84,7 +82,6 @@ torch.backends.cudnn.allow_tf32 = True""",
     ),
     Fix(
         id="FX303",
-        family="compute",
         title="Train in mixed precision (bf16 autocast)",
         addresses=("BN303", "BN302", "BN306"),
         what_to_change="Run forward and loss under autocast with bfloat16. Weights, optimizer state,"
@@ -117,7 +114,6 @@ loss.backward()  # outside autocast""",
     ),
     Fix(
         id="FX304",
-        family="compute",
         title="Train in mixed precision (fp16, scaled loss)",
         addresses=("BN303",),
         what_to_change="GPUs before Ampere do not compute in bf16. Use fp16 with a GradScaler, which keeps"
@@ -148,7 +144,6 @@ scaler.update()""",
     ),
     Fix(
         id="FX305",
-        family="compute",
         title="Add custom_fwd, custom_bwd to autograd functions",
         addresses=("BN302", "BN303"),
         what_to_change="In an autograd.Function, autocast casts the inputs of forward's operators. What is"
@@ -184,7 +179,6 @@ class MyMatmul(torch.autograd.Function):
     ),
     Fix(
         id="FX315",
-        family="compute",
         title="Compute the matrix products in FP8",
         addresses=("BN301",),
         what_to_change="On Ada, Hopper and newer GPUs, convert the large linear layers to float8 (torchao)"
@@ -220,7 +214,6 @@ convert_to_float8_training(
     ),
     Fix(
         id="FX320",
-        family="compute",
         title="Train in float32, not float64",
         addresses=("BN310",),
         what_to_change="NumPy data is float64 by default. Convert it once where it is loaded, and remove"

@@ -5,6 +5,8 @@ In: an id or words. Out: fixes. Ids are append-only; tests/contracts/catalog_ids
 
 from __future__ import annotations
 
+import msgspec
+
 from ..errors import UsageError
 from ..model.fix import Fix
 from . import allocator, compute, distributed, graph_breaks, host, memory, memory_states, precision
@@ -13,23 +15,21 @@ from . import input as input_family
 
 __all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "is_fix_id", "search"]
 
-FAMILIES: tuple[str, ...] = ("input", "allocator", "memory", "compute", "compile", "host", "distributed")
-
-_FAMILIES = (
-    input_family,
-    allocator,
-    memory,
-    memory_states,
-    precision,
-    compute,
-    graph_breaks,
-    compile_family,
-    host,
-    distributed,
-)
-
+_FAMILIES = {
+    "input": input_family.FIXES,
+    "allocator": allocator.FIXES,
+    "memory": (*memory.FIXES, *memory_states.FIXES),
+    "compute": (*precision.FIXES, *compute.FIXES),
+    "compile": (*graph_breaks.FIXES, *compile_family.FIXES),
+    "host": host.FIXES,
+    "distributed": distributed.FIXES,
+}
+FAMILIES = tuple(_FAMILIES)
 FIXES: tuple[Fix, ...] = tuple(
-    sorted((fix for family in _FAMILIES for fix in family.FIXES), key=lambda fix: fix.id)
+    sorted(
+        (msgspec.structs.replace(fix, family=family) for family, fixes in _FAMILIES.items() for fix in fixes),
+        key=lambda fix: fix.id,
+    )
 )
 
 

@@ -231,14 +231,7 @@ def _find(
     given_ms: float | None,
     recorded_ms: NDArray[np.float64] | None,
 ) -> StepBasis:
-    """Find the basis of a run in which no workers are started.
-
-    Args:
-        run: run.json, or None for a bare trace.
-        steps: whole steps of the trace, or None without one.
-        given_ms: the step time that the user gives.
-        recorded_ms: how long the traced steps took (`timeline.recorded`); by the host's marks if None.
-    """
+    """Find the basis of a run in which no workers are started; see `find_basis`."""
     profiled = np.zeros(0) if recorded_ms is None else recorded_ms
     if recorded_ms is None and steps is not None:
         profiled = np.asarray(steps.end_ns - steps.start_ns, dtype=np.float64) / 1e6
