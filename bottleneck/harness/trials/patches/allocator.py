@@ -93,6 +93,8 @@ class KeepCache(Patch):
     fix = "FX204"
     live = True
     settles = 2
+    says = ("{} of empty_cache() left out", "call")
+    nothing_to_do = "empty_cache() was never called during training"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -117,20 +119,13 @@ class KeepCache(Patch):
 
         return empty_cache
 
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return f"{plural(self.count, 'call')} of empty_cache() left out"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "empty_cache() was never called during training"
-
 
 class MallocSettings(Patch):
     """Freed memory stays in the process (glibc)."""
 
     fix = "FX205"
     why_not_live = "glibc does not tell its settings, and stops adapting them for good when one is set"
+    says = ("mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD) accepted", "time")
 
     def install(self) -> None:
         """See `Patch`."""
@@ -151,10 +146,6 @@ class MallocSettings(Patch):
         if library != "glibc":
             return self.not_applied(f"{library} serves this process, not glibc")
         return super().check()
-
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return "mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD) accepted"
 
 
 class OtherMalloc(Patch):

@@ -12,7 +12,7 @@ import torch
 
 from ... import torch_private
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +28,8 @@ class NoAnomalies(Patch):
 
     fix = "FX512"
     live = True
+    says = ("anomaly detection left off in {}", "call")
+    nothing_to_do = "anomaly detection was never switched on"
 
     def __init__(self, *args: Any) -> None:
         """See `Patch`."""
@@ -69,14 +71,6 @@ class NoAnomalies(Patch):
             return self.not_applied("anomaly detection was switched on in a way that was not seen")
         return super().check()
 
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return f"anomaly detection left off in {plural(self.count, 'call')}"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "anomaly detection was never switched on"
-
 
 class NoCheckpoints(Patch):
     """What is checkpointed keeps its activations."""
@@ -84,6 +78,8 @@ class NoCheckpoints(Patch):
     fix = "FX214"
     live = True
     settles = 3
+    says = ("{} of checkpoint() kept their activations", "call")
+    nothing_to_do = "checkpoint() was never called outside compiled code"
 
     def install(self) -> None:
         """Replace what `checkpoint` calls: scripts import it by its name, and dynamo knows it by sight."""
@@ -116,11 +112,3 @@ class NoCheckpoints(Patch):
             yield
 
         return generator
-
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return f"{plural(self.count, 'call')} of checkpoint() kept their activations"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "checkpoint() was never called outside compiled code"

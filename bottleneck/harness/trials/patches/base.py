@@ -67,6 +67,10 @@ class Patch:
     """Steps after each switch that are not like those that follow."""
     foresees: ClassVar[bool] = False
     """`foresee` and `foreseen` tell in a step or two whether it is worth switching on at all."""
+    nothing_to_do: ClassVar[str] = "the script never did what this fix changes"
+    """Why it never acted, where nothing else explains it."""
+    says: ClassVar[tuple[str, str] | None] = None
+    """What was changed, with `{}` for how often, and the noun that is counted; None: the values say it."""
     is_guarded: ClassVar[bool] = False
     """It changes what compiled code depends on: each side is compiled once."""
 
@@ -206,6 +210,9 @@ class Patch:
 
     def evidence(self) -> str:
         """Say in words what was found changed."""
+        if self.says is not None:
+            text, noun = self.says
+            return text.format(plural(self.count, noun))
         told = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
         return f"{told}, {plural(self.count, 'time')}" if told else plural(self.count, "time")
 
@@ -223,7 +230,7 @@ class Patch:
 
     def not_applied(self, reason: str = "") -> Applied:
         """Return the statement that it did not."""
-        told = "; ".join([reason] if reason else self.reasons) or self.nothing_to_do()
+        told = "; ".join([reason] if reason else self.reasons) or self.nothing_to_do
         return Applied(
             fix=self.fix,
             state="not applied",
@@ -231,10 +238,6 @@ class Patch:
             reason=told,
             sites=list(self._sites.values()),
         )
-
-    def nothing_to_do(self) -> str:
-        """Say why it never acted, where nothing else explains it."""
-        return "the script never did what this fix changes"
 
 
 PATCHES: dict[str, type[Patch]] = {}

@@ -172,6 +172,7 @@ class CompileArguments(Patch):
     why_not_live = "what the script compiles is compiled with its own keywords by now"
     forced: ClassVar[dict[str, Any]] = {}
     """The keywords to set."""
+    nothing_to_do = "the script gives nothing to torch.compile"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -195,10 +196,6 @@ class CompileArguments(Patch):
         if not self.count:
             return self.not_applied()
         return _with_graphs(self, self.evidence())
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "the script gives nothing to torch.compile"
 
 
 class FullGraph(CompileArguments):
@@ -398,6 +395,7 @@ class CompiledStep(Patch):
     fix = "FX416"
     live = True
     settles = 4
+    nothing_to_do = "no optimizer of torch made a step"
 
     def __init__(self, *args: Any) -> None:
         """See `Patch`."""
@@ -471,10 +469,6 @@ class CompiledStep(Patch):
         if not self.count:
             return self.not_applied()
         return _with_graphs(self, f"step() of {plural(self.count, 'optimizer')} compiled", self._before)
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no optimizer of torch made a step"
 
 
 def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:

@@ -33,6 +33,7 @@ class AsyncCopies(Patch):
 
     fix = "FX104"
     live = True
+    nothing_to_do = "no tensor was copied to the device with .to() or .cuda()"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -83,10 +84,6 @@ class AsyncCopies(Patch):
     def evidence(self) -> str:
         """See `Patch`."""
         return f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no tensor was copied to the device with .to() or .cuda()"
 
 
 class PinnedCopies(AsyncCopies):

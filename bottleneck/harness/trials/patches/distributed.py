@@ -30,6 +30,7 @@ class Overlap(Patch):
 
     fix = "FX601"
     why_not_live = "DistributedDataParallel lays its buckets out when it is built"
+    nothing_to_do = "no module was put into DistributedDataParallel"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -54,10 +55,6 @@ class Overlap(Patch):
 
         return __init__
 
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no module was put into DistributedDataParallel"
-
 
 class NoSync(Patch):
     """All-reduce with the last backward of an update only."""
@@ -65,6 +62,7 @@ class NoSync(Patch):
     fix = "FX602"
     live = True
     settles = LEARNED_AFTER + 1
+    nothing_to_do = "no module in DistributedDataParallel was trained"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -80,7 +78,7 @@ class NoSync(Patch):
         super().put_in(program)
         parts = (part for root in program.roots for part in root.modules())
         if not any(isinstance(part, DistributedDataParallel) for part in parts):
-            raise NotSwitchable(self.nothing_to_do())
+            raise NotSwitchable(self.nothing_to_do)
 
     def uninstall(self) -> None:
         """See `Patch`."""
@@ -138,7 +136,3 @@ class NoSync(Patch):
     def evidence(self) -> str:
         """See `Patch`."""
         return f"no all-reduce in {plural(self.count, 'micro-step')}, {self._cycle} to an update"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no module in DistributedDataParallel was trained"

@@ -33,6 +33,7 @@ class LoaderPatch(Patch):
     """Changes the arguments of every loader that is built."""
 
     live = True
+    nothing_to_do = "no DataLoader was built"
 
     def __init__(self, *args: Any) -> None:
         """See `Patch`."""
@@ -126,10 +127,6 @@ class LoaderPatch(Patch):
             for name, before in self._before.items()
         ]
         return f"{', '.join(told)} on {plural(self.count, 'DataLoader')}"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no DataLoader was built"
 
 
 class Workers(LoaderPatch):

@@ -17,7 +17,7 @@ from torch.optim import optimizer as optim_module
 
 from ... import torch_private
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, plural
+from .base import NotSwitchable, Patch
 from .optimizer_state import OptimizerState
 
 if TYPE_CHECKING:
@@ -184,20 +184,14 @@ class Flavour(Patch):
             return self.not_applied("the optimizer it was built into never made a step")
         return super().check()
 
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return f"{self.keyword}=True on {plural(self.count, 'optimizer')}"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return f"no optimizer of torch.optim with a {self.keyword} implementation was built"
-
 
 class Fused(Flavour):
     """One kernel for many parameters."""
 
     fix = "FX311"
     keyword = "fused"
+    says = ("fused=True on {}", "optimizer")
+    nothing_to_do = "no optimizer of torch.optim with a fused implementation was built"
 
 
 class Foreach(Flavour):
@@ -205,6 +199,8 @@ class Foreach(Flavour):
 
     fix = "FX312"
     keyword = "foreach"
+    says = ("foreach=True on {}", "optimizer")
+    nothing_to_do = "no optimizer of torch.optim with a foreach implementation was built"
 
 
 class _Dropping(Patch):
@@ -242,6 +238,8 @@ class SetToNone(_Dropping):
 
     fix = "FX313"
     live = True
+    says = ("set_to_none=True in {} of zero_grad", "call")
+    nothing_to_do = "no gradients were filled with zeros"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -259,20 +257,14 @@ class SetToNone(_Dropping):
 
         return zero_grad
 
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return f"set_to_none=True in {plural(self.count, 'call')} of zero_grad"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no gradients were filled with zeros"
-
 
 class DropAfterStep(_Dropping):
     """Gradients go as soon as the optimizer has used them, not only before the next backward."""
 
     fix = "FX210"
     live = True
+    says = ("gradients dropped after {} of the optimizer", "step")
+    nothing_to_do = "after the optimizer's step no gradient was left"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -296,11 +288,3 @@ class DropAfterStep(_Dropping):
             self.acted(user_site())
         elif dropped:
             self.count += 1
-
-    def evidence(self) -> str:
-        """See `Patch`."""
-        return f"gradients dropped after {plural(self.count, 'step')} of the optimizer"
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "after the optimizer's step no gradient was left"

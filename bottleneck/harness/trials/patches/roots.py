@@ -38,6 +38,7 @@ class RootPatch(Patch):
     live = True
     is_guarded = True
     settles = 3
+    nothing_to_do = "no module with parameters was called"
 
     def install(self) -> None:
         """See `Patch`."""
@@ -63,7 +64,7 @@ class RootPatch(Patch):
         for root in program.roots:
             self._roots[root] = self.takes(root)
         if not self.count:
-            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do())
+            raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do)
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         local = self._local
@@ -105,10 +106,6 @@ class RootPatch(Patch):
         if self._calls < CALLS_NOTED and torch.is_grad_enabled():
             self._calls += 1
             self.called(module)
-
-    def nothing_to_do(self) -> str:
-        """See `Patch`."""
-        return "no module with parameters was called"
 
 
 class Bf16(RootPatch):
