@@ -358,3 +358,18 @@ def test_completion_offers_the_verbs(bottleneck: Run) -> None:
         env={"_BOTTLENECK_COMPLETE": "bash_complete", "COMP_WORDS": "bottleneck ", "COMP_CWORD": "1"}
     )
     assert {"plain,diagnose", "plain,analyze", "plain,catalog"} <= set(done.stdout.split("\n"))
+
+
+def test_without_arguments_it_says_what_to_type_for_the_scripts_that_are_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli_main.run([]) == 0
+    assert "bottleneck diagnose train.py --epochs 1" in capsys.readouterr().out, "an example of the help"
+    (tmp_path / "train me.py").write_text("import torch\nloss.backward()\n")
+    (tmp_path / "a.py").write_text("from lightning import Trainer\nTrainer().fit(m)\n")
+    (tmp_path / "model.py").write_text("import torch\nclass Net: pass\n")
+    (tmp_path / "bad.py").write_bytes(b"\xff\xfe import torch")
+    (tmp_path / "folder.py").mkdir()
+    assert cli_main.run([]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[2:4] == ["bottleneck diagnose 'train me.py'", "bottleneck diagnose a.py"]
+    assert not {"bottleneck diagnose model.py", "bottleneck diagnose folder.py"} & set(lines)
