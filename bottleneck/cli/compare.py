@@ -59,6 +59,9 @@ def command(
     Step times need repeated runs; with one run per side they stay undecided. Give runs that were made
     in turns as pairs: BASE HEAD BASE HEAD BASE HEAD.
 
+    Of jobs that were watched, the whole job, its parts and the growth of their steps are compared as well;
+    steps that grow in HEAD and not in BASE are a regression.
+
     The device, batch, world size, kind of step and torch of both sides must agree, except for what
     --allow names. Limits come from [tool.bottleneck.gate] in pyproject.toml.
 

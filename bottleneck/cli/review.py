@@ -49,7 +49,8 @@ def command(
 
     The traces are copied with the names that TensorBoard's profiler tab understands, because its
     figures are wrong for traces of torch 2. The diagnosis is drawn above them. The Diagnosis tab says
-    what to change and zooms to each cause. Nothing needs the internet, and the runs are not changed.
+    what to change and zooms to each cause. Of a watched job, step times and parts are drawn over steps.
+    Nothing needs the internet, and the runs are not changed.
 
     \b
     bottleneck review reports/train-20260101-120000

@@ -50,8 +50,12 @@ def command(
 ) -> None:
     """Run SCRIPT to its end as python would, and say where the time of the whole job went.
 
-    Imports, set-up, first steps, training steps, epoch starts, validation, checkpoints, pauses, exit; and
-    whether the steps become slower, and what grows beside them. No profiler is attached.
+    Imports, set-up, first steps, training steps, epoch starts, validation, checkpoints, pauses, exit: each
+    with its count, its line, and what it would be with its fix where that is arithmetic on what was measured;
+    and whether the steps become slower, and what grows beside them. No profiler is attached.
+
+    The run folder holds watch.json, report.md and report.html. A killed job leaves everything up to its last
+    seconds. `report`, `compare` and `review` take the folder; `gate --watch` compares whole jobs.
 
     \b
     bottleneck watch train.py --epochs 10
