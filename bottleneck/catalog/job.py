@@ -34,7 +34,7 @@ def _with_fix(line: AccountLine, watch: Watch) -> AccountLine:
     offers += [("", shortens) for shortens in _ELSE]
     for fix, shortens in offers:
         gain_s = _removed_s(shortens, line, watch)
-        if gain_s < _LEAST * watch.wall_s:
+        if not _LEAST * watch.wall_s <= gain_s < watch.wall_s:
             continue
         left_s = line.s - gain_s
         changed = WithFix(

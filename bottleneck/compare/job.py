@@ -37,7 +37,7 @@ def time_of_job(watch: Watch, *, root: Path) -> RunTime | None:
         root: folder that places are told from.
     """
     steps = next((line for line in watch.account if line.part == "training steps"), None)
-    if steps is None or not steps.ms_each:
+    if steps is None or steps.ms_each is None or steps.ms_each <= 0:
         return None
     # The interval knows how the steps vary over the job; of stretches as good as of steps.
     interval = mean_interval(watch.step_times.ms)
@@ -122,12 +122,14 @@ def _times(part: str, jobs: Sequence[JobTimes]) -> _Times:
     pairs = [
         (job.wall_s if part == WHOLE else job.seconds.get(part, 0.0), job.counts.get(part)) for job in jobs
     ]
-    counts = [count for _, count in pairs if count]
+    counts = [count for _, count in pairs if count is not None and count > 0]
     whole_ms = [1e3 * s for s, _ in pairs if s > 0]
     return _Times(
         s=statistics.median(s for s, _ in pairs),
         number=statistics.median_low(counts) if counts else None,
-        ms=[1e3 * s / count for s, count in pairs if count and s > 0] if counts else whole_ms,
+        ms=[1e3 * s / count for s, count in pairs if count is not None and count > 0 and s > 0]
+        if counts
+        else whole_ms,
         whole_ms=whole_ms,
     )
 

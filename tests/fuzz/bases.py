@@ -112,6 +112,14 @@ def diagnoses() -> list[Any]:
 
 
 @cache
+def watched() -> dict[str, Any]:
+    """Return the files of a watched job's run folder."""
+    folder = RECORDED / "watched" / "run"
+    return {name: json.loads((folder / name).read_text("utf-8")) for name in ("watch.json", "run.json")}
+
+
+@cache
 def baselines() -> list[Any]:
     """Return baselines as `gate --update-baseline` writes them."""
-    return [json.loads(baseline_text(read_side([RECORDED / name]).baseline)) for name in DIAGNOSED[:2]]
+    sides = [read_side([RECORDED / name]) for name in (*DIAGNOSED[:2], "watched/run")]
+    return [json.loads(baseline_text(side.baseline)) for side in sides]

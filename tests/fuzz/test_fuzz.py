@@ -213,6 +213,23 @@ def test_diagnoses(place: Path, packed: bytes, compared: int, data: Any) -> None
 
 
 @fuzzed
+@given(
+    st.deferred(lambda: damaged(bases.watched()["watch.json"])).map(as_json).flatmap(damaged_bytes), st.data()
+)
+def test_watched_jobs(place: Path, packed: bytes, data: Any) -> None:
+    _write(place / "run" / "watch.json", packed)
+    _write(place / "run" / "run.json", as_json(bases.watched()["run.json"]))
+    shutil.rmtree(place / "shown", ignore_errors=True)
+    command = data.draw(st.sampled_from(["report", "report", "compare", "review"]))
+    words: dict[str, tuple[str, ...]] = {
+        "report": ("report", "--out", "-", *data.draw(REPORT), "run"),
+        "compare": ("compare", *data.draw(COMPARISON), "run", "run"),
+        "review": ("review", "--no-serve", "--out", "shown", "run"),
+    }
+    check(*words[command])
+
+
+@fuzzed
 @given(_of(bases.baselines).map(as_json).flatmap(damaged_bytes), COMPARISON)
 def test_baselines(place: Path, data: bytes, shown: tuple[str, ...]) -> None:
     file = _write(place / "baseline.json", data)

@@ -205,7 +205,7 @@ def _paths(watch: Watch) -> dict[str, str]:
 
 def _steps(watch: Watch) -> _Steps | None:
     times = watch.step_times
-    if len(times.step) < 2 or times.step[-1] <= times.step[0]:
+    if len(times.step) < 2 or len(times.ms) != len(times.step) or times.step[-1] <= times.step[0]:
         return None
     first, last = times.step[0], times.step[-1]
     usual = sorted(times.ms)[len(times.ms) // 2]
@@ -237,7 +237,7 @@ def _steps(watch: Watch) -> _Steps | None:
 
 
 def _joined(at: Callable[[float, float], str], times: StepTimes) -> str:
-    return " ".join(at(step, ms) for step, ms in zip(times.step, times.ms, strict=False))
+    return " ".join(at(step, ms) for step, ms in zip(times.step, times.ms, strict=True))
 
 
 def _on_line(growth: Growth, slope: float, step: int) -> float:
