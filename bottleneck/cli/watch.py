@@ -55,7 +55,8 @@ def command(
     and whether the steps become slower, and what grows beside them. No profiler is attached.
 
     The run folder holds watch.json, report.md and report.html. A killed job leaves everything up to its last
-    seconds. `report`, `compare` and `review` take the folder; `gate --watch` compares whole jobs.
+    seconds, and if this command is killed with it, `report` reads what it left. `report`, `compare` and
+    `review` take the folder; `gate --watch` compares whole jobs.
 
     \b
     bottleneck watch train.py --epochs 10

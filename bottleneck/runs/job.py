@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError
-from ..files import decode_json, read_file, read_json
+from ..files import decode_json, is_file, read_file, read_json
 from ..model.watch import (
     PARTS,
     RECORD_FILE,
@@ -25,14 +25,14 @@ from ..model.watch import (
     Watch,
 )
 from .layout import first_run
-from .store import write_atomically
+from .store import partial_name, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .run_script import RunFolder
 
-__all__ = ["account_of", "write_account"]
+__all__ = ["UNKNOWN_CODE", "account_of", "left_account", "write_account"]
 
 _START, _EXIT, _UNKNOWN = "interpreter and imports", "exit", "unexplained"
 _NOT_ONE_BY_ONE = (
@@ -44,6 +44,8 @@ _NOT_ONE_BY_ONE = (
     _UNKNOWN,
 )
 _MOST_POINTS = 400
+UNKNOWN_CODE = -1
+"""Exit code of a job of which nobody was left to see how it ended."""
 
 
 def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
@@ -75,6 +77,41 @@ def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int,
         InputError: the process left no record.
     """
     record = read_json(folder / RECORD_FILE, JobRecord)
+    watch = _account(folder, record, began_ns=began_ns, wall_s=wall_s, exit_code=exit_code, outcome=outcome)
+    write_atomically(folder / WATCH_FILE, msgspec.json.format(msgspec.json.encode(watch)))
+    return watch
+
+
+def left_account(folder: Path) -> Watch | None:
+    """Return the account of a job that was killed together with the command that ran it.
+
+    Args:
+        folder: the run folder, under its name or under that which it has while it is written.
+
+    Returns:
+        None where no process has left a record.
+
+    Raises:
+        InputError: a record cannot be read.
+    """
+    for run in (folder, partial_name(folder)):
+        for process in (run, run / "main", partial_name(run / "main")):
+            if is_file(process / RECORD_FILE):
+                record = read_json(process / RECORD_FILE, JobRecord)
+                return _account(
+                    process,
+                    record,
+                    began_ns=record.began_ns,
+                    wall_s=max(1e-6, (record.at_ns - record.began_ns) / 1e9),
+                    exit_code=UNKNOWN_CODE,
+                    outcome="the job was killed with the command that ran it; this is what it had written.",
+                )
+    return None
+
+
+def _account(
+    folder: Path, record: JobRecord, *, began_ns: int, wall_s: float, exit_code: int, outcome: str
+) -> Watch:
     seconds = {part: time.s for part, time in record.parts.items()}
     before_s = (record.began_ns - began_ns) / 1e9
     after_s = (began_ns - record.at_ns) / 1e9 + wall_s
@@ -90,7 +127,7 @@ def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int,
     ]
     described = first_run(folder)
     timeline = record.timeline
-    watch = Watch(
+    return Watch(
         command=[] if described is None else described.command,
         cwd="" if described is None else described.cwd,
         outcome=outcome,
@@ -108,8 +145,6 @@ def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int,
         timeline=None if timeline is None else msgspec.structs.replace(timeline, begin_s=round(before_s, 4)),
         problem=record.problem,
     )
-    write_atomically(folder / WATCH_FILE, msgspec.json.format(msgspec.json.encode(watch)))
-    return watch
 
 
 def _step_times(file: Path) -> StepTimes:

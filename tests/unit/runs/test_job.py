@@ -13,7 +13,7 @@ from recorded.watched_job import RUN
 from torch_bottleneck.files import read_json
 from torch_bottleneck.model.schema import watch_schema
 from torch_bottleneck.model.watch import RECORD_FILE, STEPS_FILE, JobRecord, Watch
-from torch_bottleneck.runs.job import write_account
+from torch_bottleneck.runs.job import UNKNOWN_CODE, left_account, write_account
 
 
 @pytest.fixture
@@ -62,3 +62,23 @@ def test_many_lines_become_few_points_with_the_same_mean(folder: Path) -> None:
     assert 200 < len(times.step) <= 400
     assert times.step == sorted(times.step)
     assert sum(times.ms) / len(times.ms) == pytest.approx(2.5, abs=0.02)
+
+
+@pytest.mark.parametrize("place", [".run.partial/.main.partial", "run.left/main", "run"])
+def test_a_job_that_was_killed_with_its_command_is_told_as_far_as_it_had_written(
+    tmp_path: Path, place: str
+) -> None:
+    shutil.copytree(RUN, tmp_path / place)
+    (tmp_path / place / "watch.json").unlink()
+    watch = left_account(tmp_path / ("run.left" if "left" in place else "run"))
+    assert watch is not None
+    assert watch.steps == 2560
+    assert watch.exit_code == UNKNOWN_CODE
+    assert "was killed" in watch.outcome
+    assert sum(line.s for line in watch.account) == pytest.approx(watch.wall_s, rel=0.01)
+    assert not list(tmp_path.glob("**/watch.json"))
+
+
+def test_a_folder_without_a_record_has_no_account(tmp_path: Path) -> None:
+    assert left_account(tmp_path) is None
+    assert left_account(tmp_path / "nothing") is None
