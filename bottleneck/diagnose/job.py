@@ -14,7 +14,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import BottleneckError
@@ -161,8 +161,10 @@ def _in_processes(
     ranks: Sequence[ingest.Rank], true_step_ms: float | None, jobs: int
 ) -> Iterator[tuple[int, _Read]]:
     left = set(range(len(ranks)))
+    # Without what may have been read of them here.
+    unread = [replace(rank) for rank in ranks]
     with contextlib.suppress(BrokenExecutor, OSError), _pool(jobs) as pool:
-        futures = {pool.submit(_read_one, rank, true_step_ms): i for i, rank in enumerate(ranks)}
+        futures = {pool.submit(_read_one, rank, true_step_ms): i for i, rank in enumerate(unread)}
         for future in as_completed(futures):
             try:
                 read = future.result()
@@ -179,7 +181,7 @@ def _in_processes(
             for i in sorted(left):
                 left.discard(i)
                 try:
-                    read = pool.submit(_read_one, ranks[i], true_step_ms).result()
+                    read = pool.submit(_read_one, unread[i], true_step_ms).result()
                 except BrokenExecutor:
                     yield i, _Read(reason=_KILLED)
                     break

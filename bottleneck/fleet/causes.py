@@ -1,80 +1,103 @@
 """Why a rank is late: what it does longer than its peers.
 
-In: summaries. Out: a cause, and where it stands in the source.
+In: summaries. Out: a cause, and where it stands in the source. The norm are its peers, or for single steps
+the other steps of the same rank.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 
-from ..model.codes import BUDGET_PARTS, LateCause
+from ..model.codes import BUDGET_PARTS, LateCause, Part
 from ..model.run import SourceSite
 from .summary import RankSummary
 
-__all__ = ["cause_of"]
+__all__ = ["Amounts", "among_peers", "cause_of", "in_single_steps", "site_of"]
 
 _EXPLAINS = 0.25
-"""Of the lateness: the largest excess must be as much to be the cause."""
+"""Of the lateness: an excess must be as much to be its cause."""
 _AS_SLOW = 0.5
 """The update has the same size on all ranks. If it, too, is slower by half of what the other kernels are,
 it is the device that is slow, and not the batch that is large."""
 
 
-def cause_of(
-    late: Sequence[RankSummary],
-    peers: Sequence[RankSummary],
-    late_ms: float,
-    *,
-    steps: Sequence[int] = (),
-) -> tuple[LateCause, SourceSite | None]:
-    """Return what late ranks do longer than their peers, and where.
+Amounts = dict[LateCause, tuple[float, float]]
+"""Per cause, the work of what is late, and of its norm, ms."""
 
-    Args:
-        late: these ranks.
-        peers: the others.
-        late_ms: by how much they are late.
-        steps: in which steps, counted from the end; all of them, if empty.
+
+def among_peers(late: Sequence[RankSummary], peers: Sequence[RankSummary]) -> Amounts:
+    """Return what ranks do in an ordinary step, beside their peers.
+
+    A late rank waits for nobody, so its budget tells what its step is made of: what is hidden there, as the
+    dispatching of a host that runs ahead of its device, has not made it late.
     """
-    causes: tuple[LateCause, ...] = get_args(LateCause)
-    excess = {
-        cause: _most(late, cause, steps) - _typical(peers, cause, steps)
-        for cause in causes
-        if any(cause in s.own_work_ms for s in late)
-    }
-    if not excess or max(excess.values()) < _EXPLAINS * late_ms:
-        return "unknown", None
-    cause = max(excess, key=lambda each: excess[each])
-    if cause in ("compute", "optimizer") and _whole_device_is_slow(late, peers, steps):
-        return "slower device", None
-    parts = [part.value for part, entry in BUDGET_PARTS.items() if entry.late_for == cause]
-    sites = [s.sites[part] for s in late for part in parts if part in s.sites]
-    return cause, sites[0] if sites else None
+
+    def typical(ranks: Sequence[RankSummary], cause: LateCause) -> float:
+        return float(np.median([np.median(s.own_work_ms.get(cause) or [0.0]) for s in ranks]))
+
+    out: Amounts = {}
+    for cause in _known(late):
+        usual = typical(peers, cause)
+        shown = float(np.median([_exposed(s, cause) for s in late]))
+        out[cause] = (min(typical(late, cause), usual + shown), usual)
+    return out
 
 
-def _typical(ranks: Sequence[RankSummary], cause: LateCause, steps: Sequence[int]) -> float:
-    return float(np.median([np.median(_in_steps(s, cause, steps)) for s in ranks]))
+def _exposed(summary: RankSummary, cause: LateCause) -> float:
+    return sum(summary.budget.get(part.value, 0.0) for part in _parts(cause))
 
 
-def _most(late: Sequence[RankSummary], cause: LateCause, steps: Sequence[int]) -> float:
-    """Return the time of late ranks; of those that are late in single steps, in the worst of these."""
-    if not steps:
-        return _typical(late, cause, ())
-    return float(np.max([np.max(_in_steps(s, cause, steps)) for s in late]))
+def _parts(cause: LateCause) -> list[Part]:
+    if cause == "garbage collection":
+        return [Part.HOST]
+    return [part for part, entry in BUDGET_PARTS.items() if entry.late_for == cause]
 
 
-def _in_steps(summary: RankSummary, cause: LateCause, steps: Sequence[int]) -> list[float]:
-    each = summary.own_work_ms.get(cause, ())
-    return [each[k] for k in steps if -len(each) <= k] if steps and each else list(each) or [0.0]
+def in_single_steps(late: Sequence[tuple[RankSummary, int]]) -> Amounts:
+    """Return what ranks do in single steps, counted from the end (-1), beside their own other steps."""
+    out: Amounts = {}
+    for cause in _known([summary for summary, _ in late]):
+        pairs = [
+            (each[step], float(np.median(each)))
+            for summary, step in late
+            if -len(each := summary.own_work_ms.get(cause, ())) <= step
+        ]
+        if pairs:
+            worst, usual = np.median(pairs, axis=0).tolist()
+            out[cause] = (worst, usual)
+    return out
 
 
-def _whole_device_is_slow(
-    late: Sequence[RankSummary], peers: Sequence[RankSummary], steps: Sequence[int]
-) -> bool:
-    usual, update = (_typical(peers, cause, steps) for cause in ("compute", "optimizer"))
-    if usual <= 0 or update <= 0:
+def _known(ranks: Sequence[RankSummary]) -> list[LateCause]:
+    return list(dict.fromkeys(cause for s in ranks for cause in s.own_work_ms))
+
+
+def cause_of(amounts: Amounts, late_ms: float) -> LateCause:
+    """Return what is done longer than the norm, by about as much as somebody is late."""
+    excess = {cause: late - usual for cause, (late, usual) in amounts.items()}
+    # What is much more than the lateness was hidden behind something else, most of it.
+    fits = {each: abs(math.log(ms / late_ms)) for each, ms in excess.items() if ms >= _EXPLAINS * late_ms > 0}
+    if not fits:
+        return "unknown"
+    cause = min(fits, key=lambda each: fits[each])
+    return "slower device" if cause in ("compute", "optimizer") and _whole_device_is_slow(amounts) else cause
+
+
+def _whole_device_is_slow(amounts: Amounts) -> bool:
+    (compute, usual), (update, usual_update) = (
+        amounts.get("compute", (0.0, 0.0)),
+        amounts.get("optimizer", (0.0, 0.0)),
+    )
+    if usual <= 0 or usual_update <= 0:
         return False
-    slower = _typical(late, "compute", steps) / usual - 1.0
-    return _typical(late, "optimizer", steps) / update - 1.0 >= _AS_SLOW * slower > 0
+    slower = compute / usual - 1.0
+    return update / usual_update - 1.0 >= _AS_SLOW * slower > 0
+
+
+def site_of(late: Sequence[RankSummary], cause: LateCause) -> SourceSite | None:
+    """Return where most of the cause stands in the source of a late rank."""
+    sites = [s.sites[part.value] for s in late for part in _parts(cause) if part.value in s.sites]
+    return sites[0] if sites else None

@@ -18,7 +18,7 @@ from ..model.codes import LateCause, Part
 from ..model.diagnosis import Fleet, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from .account import Account, account_of
-from .causes import cause_of
+from .causes import among_peers, cause_of, in_single_steps, site_of
 from .clock import Clock, align
 from .collectives import Collectives, unpack
 from .match import Lane, Matched, match
@@ -225,7 +225,11 @@ def _fleet(
     peers = [s for k, s in enumerate(summaries) if k not in late_lanes]
     for late in found.late:
         mine = [summaries[k] for k in late.lanes]
-        cause, site = cause_of(mine, peers or summaries, late.late_ms, steps=late.steps)
+        if late.kind == "wandering":
+            amounts = in_single_steps([(summaries[lane], step) for lane, step in late.cells])
+        else:
+            amounts = among_peers(mine, peers or summaries)
+        cause = cause_of(amounts, late.late_ms)
         stragglers.append(
             Straggler(
                 ranks=tuple(s.rank for s in mine),
@@ -234,7 +238,7 @@ def _fleet(
                 costs_ms=late.costs_ms,
                 late_ms=late.late_ms,
                 group=late.group,
-                site=site,
+                site=site_of(mine, cause),
             )
         )
     return Fleet(

@@ -30,12 +30,14 @@ _EFFICIENCY = 0.37
 """Of a median absolute deviation: it knows as much as a standard deviation of so many of the values."""
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median beside that of a mean."""
-_MANY = 30
+_MANY = 16
 """Values from which the median of their deviations is used, which single large ones do not move."""
 _FEW = 16
 """Up to so many peers a rank's own value is left out of their median, which it would move."""
 _OF_A_GROUP = 0.75
 """Share of a group's ranks that are late, and of the late ranks that are in it, for the group to be late."""
+_BESIDE = 0.5
+"""Of the latest rank of a step: who is less late than that is not told."""
 _BLOCKS = (4, 8, 16, 32, 64)
 """Ranks per host, or per rack: numbered one after the other."""
 
@@ -51,8 +53,8 @@ class Late:
     costs_ms: float
     late_ms: float
     group: str = ""
-    steps: tuple[int, ...] = ()
-    """Of a wandering one the steps concerned, counted from the end (-1)."""
+    cells: tuple[tuple[int, int], ...] = ()
+    """Of wandering ones: who in which step, counted from the end (-1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +237,8 @@ def _wandering(
     rest = (lateness - typical[:, None])[ordinary]
     noise, freedom = _noise(rest)
     cells = rest > max(noise * student_tail(_FALSE_ALARM / rest.size, freedom), least)
+    # Beside one that is much later, a little later costs nothing.
+    cells &= rest >= _BESIDE * rest.max(axis=0)
     if not cells.any():
         return None, usual
     work = work_ms[ordinary]
@@ -242,12 +246,13 @@ def _wandering(
     costs = _costs(work, without)
     if costs < least:
         return None, usual
-    lanes = np.flatnonzero(ordinary)[cells.any(axis=1)]
+    ordinary_lanes = np.flatnonzero(ordinary)
+    lanes = ordinary_lanes[cells.any(axis=1)]
     found = Late(
         lanes=tuple(lanes.tolist()),
         kind="wandering",
         costs_ms=costs,
         late_ms=float(np.median(rest[cells])),
-        steps=tuple((np.flatnonzero(cells.any(axis=0)) - steps).tolist()),
+        cells=tuple((int(ordinary_lanes[i]), int(step) - steps) for i, step in np.argwhere(cells)),
     )
     return found, without

@@ -1,0 +1,141 @@
+"""The account of each rank, who is late and why, and which ranks are left out."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from unit.fleet.jobs import STEP_MS, TRANSFER_MS, collectives, summary
+
+from torch_bottleneck.fleet.collectives import pack, unpack
+from torch_bottleneck.fleet.compare import compare_ranks
+from torch_bottleneck.fleet.summary import RankSummary
+from torch_bottleneck.model.diagnosis import UnreadRank
+
+STEPS = 4
+
+
+def job(late_ms: float = 6.0, *, late: int = 2, ranks: int = 4) -> list[RankSummary]:
+    """A job in which one rank is late, and the others wait for it."""
+    rng = np.random.default_rng(3)
+    made = []
+    for rank in range(ranks):
+        waits = np.zeros(STEPS) if rank == late else late_ms + rng.uniform(0.0, 0.1, STEPS)
+        made.append(summary(rank, waits.tolist()))
+    return made
+
+
+def test_own_work_waiting_and_transfer_add_up_to_the_step_of_each_rank() -> None:
+    ranks = job()
+    for account, each in zip(compare_ranks(ranks).accounts, ranks, strict=True):
+        assert account is not None
+        assert account.own_ms + account.waits_ms + account.transfer_ms == pytest.approx(each.true_ms)
+        assert account.transfer_ms == pytest.approx(TRANSFER_MS)
+        assert account.waits_ms == pytest.approx(0.0 if each.rank == 2 else 6.05, abs=0.06)
+        assert account.waits_for == (None if each.rank == 2 else 2)
+
+
+def test_the_late_rank_is_named_with_its_cause_and_what_the_step_is_without_it() -> None:
+    told = compare_ranks(job()).fleet
+    (late,) = told.stragglers
+    assert (late.ranks, late.kind, late.cause) == ((2,), "persistent", "host")
+    assert late.late_ms == pytest.approx(6.05, abs=0.1)
+    assert told.step_without_late_ranks_ms == pytest.approx(STEP_MS - late.costs_ms)
+    assert told.clock_error_us == pytest.approx(0.0, abs=0.1)
+    assert (told.compared, told.collectives, told.unmatched) == (4, STEPS, 0)
+
+
+def test_waiting_that_hides_the_ranks_own_host_is_own_work() -> None:
+    """All hosts set the pace; three of the devices are ahead and wait, and nobody would be faster alone."""
+    even = [msgspec.structs.replace(each, alone_ms=(STEP_MS - TRANSFER_MS,) * STEPS) for each in job(late=0)]
+    told = compare_ranks(even)
+    assert told.fleet.stragglers == ()
+    assert [round(a.waits_ms, 6) for a in told.accounts if a is not None] == [0.0] * 4
+
+
+def test_dispatching_that_is_hidden_on_the_others_is_not_the_cause() -> None:
+    ranks = job()
+    work = {"launch": (9.0,) * STEPS, "input": (6.2,) * STEPS}
+    ranks[2] = msgspec.structs.replace(
+        ranks[2], own_work_ms=work, budget={"dispatching operators": 9.0, "waiting for input": 6.2}
+    )
+    for rank in (0, 1, 3):
+        ranks[rank] = msgspec.structs.replace(ranks[rank], own_work_ms={"launch": (9.1,) * STEPS}, budget={})
+    assert compare_ranks(ranks).fleet.stragglers[0].cause == "input"
+
+
+@pytest.mark.parametrize(
+    ("compute", "update", "cause"),
+    [(11.0, 2.0, "compute"), (11.0, 4.4, "slower device"), (5.0, 2.0, "unknown")],
+)
+def test_more_work_for_the_device_is_told_from_a_slower_device(
+    compute: float, update: float, cause: str
+) -> None:
+    ranks = [
+        msgspec.structs.replace(each, own_work_ms={"compute": (5.0,) * STEPS, "optimizer": (2.0,) * STEPS})
+        for each in job()
+    ]
+    work = {"compute": (compute,) * STEPS, "optimizer": (update,) * STEPS}
+    budget = {"tensor-core math": compute, "optimizer": update}
+    ranks[2] = msgspec.structs.replace(ranks[2], own_work_ms=work, budget=budget)
+    assert compare_ranks(ranks).fleet.stragglers[0].cause == cause
+
+
+def test_a_collector_that_runs_now_here_and_now_there_is_named() -> None:
+    waits = np.full((8, STEPS), 5.0)
+    collects = np.zeros((8, STEPS))
+    for step, rank in enumerate((1, 6, 3, 4)):
+        waits[rank, step], collects[rank, step] = 0.0, 5.0
+    ranks = [
+        summary(k, waits[k].tolist(), own_work_ms={"host": (9.0,) * STEPS, "garbage collection": tuple(each)})
+        for k, each in enumerate(collects.tolist())
+    ]
+    (late,) = compare_ranks(ranks).fleet.stragglers
+    assert (late.kind, late.cause, late.ranks) == ("wandering", "garbage collection", (1, 3, 4, 6))
+
+
+def test_a_rank_that_was_late_in_its_trace_alone_is_not_told() -> None:
+    ranks = job()
+    ranks[2] = msgspec.structs.replace(ranks[2], runs_ahead=True)
+    told = compare_ranks(ranks)
+    assert told.fleet.stragglers == ()
+    assert told.fleet.step_without_late_ranks_ms == STEP_MS
+    assert told.skew is None
+
+
+def test_a_rank_of_another_job_is_told_by_its_messages_or_by_its_clock() -> None:
+    ranks = job()
+    ends = [STEP_MS * (k + 1) * 1.7 + (k % 2) * 9.0 for k in range(STEPS)]
+    other = collectives(ends, [TRANSFER_MS] * STEPS, steps=range(STEPS))
+    ranks[1] = msgspec.structs.replace(ranks[1], collectives=pack(other))
+    resized = collectives(
+        [STEP_MS * (k + 1) for k in range(STEPS)],
+        [TRANSFER_MS] * STEPS,
+        steps=range(STEPS),
+        sizes=[5] * STEPS,
+    )
+    ranks[3] = msgspec.structs.replace(ranks[3], collectives=pack(resized))
+    told = compare_ranks(ranks)
+    reasons = {each.rank: each.reason for each in told.fleet.unread}
+    assert "collectives end when those of the other ranks do not" in reasons[1]
+    assert "collectives are not those of the other ranks" in reasons[3]
+    assert told.accounts[1] is None
+    assert told.fleet.compared == 2
+
+
+def test_a_rank_that_was_cut_off_is_told_and_the_others_are_compared() -> None:
+    ranks = job()
+    ranks[0] = msgspec.structs.replace(ranks[0], whole=False)
+    missing = UnreadRank(rank=7, reason="it was not given")
+    told = compare_ranks(ranks, [missing]).fleet
+    assert [each.rank for each in told.unread] == [7, 0]
+    assert told.compared == 3
+    assert told.stragglers[0].ranks == (2,)
+
+
+def test_what_is_packed_comes_out_again() -> None:
+    columns = collectives([20.0, 40.0, 61.5], [1.0, 0.25, 3.0], steps=[0, 0, 1], sizes=[10, 20, 10])
+    again = unpack(pack(columns))
+    assert again.kinds == columns.kinds
+    for name in ("kind", "sequence", "step", "ready", "start", "end", "exposed"):
+        assert np.array_equal(getattr(again, name), getattr(columns, name)), name

@@ -1,0 +1,98 @@
+"""Who is late: the same rank, now this and now that one, a whole group, or nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.fleet.stragglers import Found, find_late
+from torch_bottleneck.stats.student import student_tail
+
+STEP_MS = 100.0
+
+
+def found(work: np.ndarray, *, groups: list = [], sent: list | None = None) -> Found:  # noqa: B006
+    n = len(work)
+    return find_late(
+        work, step_ms=STEP_MS, worth=0.02, sent=sent or [""] * n, groups=groups, numbers=range(n)
+    )
+
+
+def noise(ranks: int, steps: int, seed: int = 1) -> np.ndarray:
+    return 80.0 + np.random.default_rng(seed).normal(0.0, 0.5, (ranks, steps))
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 4), (3, 3), (8, 2), (64, 4), (1024, 4)])
+def test_one_rank_that_is_late_in_each_step(ranks: int, steps: int) -> None:
+    work = noise(ranks, steps)
+    work[1] += 15.0
+    (late,) = found(work).late
+    assert (late.lanes, late.kind) == ((1,), "persistent")
+    assert late.late_ms == pytest.approx(15.0, abs=2.0)
+    assert late.costs_ms == pytest.approx(15.0, abs=4.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 64])
+def test_of_healthy_ranks_none_is_late(ranks: int) -> None:
+    told = [found(noise(ranks, 4, seed)).late for seed in range(200)]
+    assert sum(map(bool, told)) <= 2
+
+
+def test_two_late_ranks_are_told_each_with_what_it_would_cost_alone() -> None:
+    work = noise(64, 4)
+    work[5] += 20.0
+    work[40] += 10.0
+    first, second = found(work).late
+    assert (first.lanes, second.lanes) == ((5,), (40,))
+    assert first.costs_ms == pytest.approx(20.0, abs=3.0)
+    assert second.costs_ms == pytest.approx(10.0, abs=3.0)
+
+
+def test_neighbours_that_are_late_together_are_a_group() -> None:
+    work = noise(64, 4)
+    work[16:24] += 12.0
+    (late,) = found(work).late
+    assert late.kind == "group"
+    assert late.lanes == tuple(range(16, 24))
+    assert late.group == "ranks 16 to 23"
+
+
+def test_a_process_group_is_named() -> None:
+    work = noise(32, 4)
+    members = list(range(3, 32, 8))
+    work[members] += 12.0
+    (late,) = found(work, groups=[("process group tp", members)]).late
+    assert (late.kind, late.group) == ("group", "process group tp")
+
+
+def test_now_this_rank_and_now_that_one() -> None:
+    work = noise(64, 6)
+    for step, rank in enumerate((3, 17, 17, 40, 3, 9)):
+        work[rank, step] += 15.0
+    (late,) = found(work).late
+    assert late.kind == "wandering"
+    assert set(late.lanes) == {3, 9, 17, 40}
+    assert late.costs_ms == pytest.approx(15.0, abs=3.0)
+    assert (40, -3) in late.cells
+
+
+def test_a_stage_with_more_work_by_design_is_the_norm_for_its_own_ranks() -> None:
+    work = noise(32, 4)
+    work[16:] += 30.0
+    work[20] += 15.0
+    (late,) = found(work, sent=["first"] * 16 + ["last"] * 16).late
+    assert late.lanes == (20,)
+
+
+def test_what_costs_next_to_nothing_is_not_told() -> None:
+    work = np.full((64, 4), 80.0) + np.random.default_rng(2).normal(0.0, 0.01, (64, 4))
+    work[7] += 1.0
+    assert found(work).late == ()
+
+
+@pytest.mark.parametrize(
+    ("chance", "freedom", "value"),
+    [(0.025, 5, 2.5706), (0.005, 1, 63.657), (0.005, 2, 9.9248), (0.0005, 10, 4.5869), (0.025, 30, 2.0423)],
+)
+def test_student_agrees_with_the_tables(chance: float, freedom: int, value: float) -> None:
+    assert student_tail(chance, freedom) == pytest.approx(value, rel=1e-4)
