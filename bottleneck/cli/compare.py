@@ -55,12 +55,10 @@ def command(
 ) -> None:
     """Compare HEAD with BASE: run folders, folders of runs, diagnosis.json files or baselines.
 
-    Counters (synchronisations, kernels, graph breaks, ...) have no noise: one run per side is enough.
-    Step times need repeated runs; with one run per side they stay undecided. Give runs that were made
-    in turns as pairs: BASE HEAD BASE HEAD BASE HEAD.
+    Counters (synchronisations, kernels, ...) have no noise: one run per side is enough. Step times stay
+    undecided without repeated runs. Give runs that were made in turns as pairs: BASE HEAD BASE HEAD.
 
-    Of jobs that were watched, the whole job, its parts and the growth of their steps are compared as well;
-    steps that grow in HEAD and not in BASE are a regression.
+    Of watched jobs the account and growth are compared, too: steps that grow only in HEAD are a regression.
 
     The device, batch, world size, kind of step and torch of both sides must agree, except for what
     --allow names. Limits come from [tool.bottleneck.gate] in pyproject.toml.
@@ -117,6 +115,5 @@ def conclude(
 
     comparison = placed_in_repository(comparison, Path.cwd())
     print_comparison(comparison, format_, wishes=wishes, verbose=verbose)
-    if comparison.outcome == "undecided":
-        return {"stop": 3, "ok": 0, "fail": 1}[settings.undecided]
-    return EXIT_CODES[comparison.outcome]
+    undecided = {"stop": 3, "ok": 0, "fail": 1}[settings.undecided]
+    return undecided if comparison.outcome == "undecided" else EXIT_CODES[comparison.outcome]

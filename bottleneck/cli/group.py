@@ -5,7 +5,6 @@ In: command-line arguments. Out: the verb's command; for an unknown verb, what w
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 import shlex
@@ -15,21 +14,12 @@ from pathlib import Path
 import click
 
 from .. import __version__
+from ..runs.training_scripts import training_scripts
 
 __all__ = ["SCRIPT_WORDS", "VERBS", "cli"]
 
 LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 """What `deepspeed` and `torch.distributed.launch` add to the script's arguments, as the first."""
-_TRAINS = (
-    re.compile(
-        r"^\s*(import|from)\s+(torch|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE
-    ),
-    re.compile(r"\.(backward|fit|train)\("),
-)
-"""A file that imports a library of training, and calls for it."""
-_MOST_FILES = 200
-_MOST_CHARACTERS = 200_000
-_MOST_SHOWN = 3
 SCRIPT_WORDS = "torch_bottleneck.script_words"
 """Key in a context's `meta`: arguments for the script that came before the verb."""
 VERBS: dict[str, str] = {
@@ -109,21 +99,10 @@ def cli(ctx: click.Context) -> None:
     bottleneck explain BN101                    read what a finding means
     """
     if ctx.invoked_subcommand is None:
-        scripts = _training_scripts(Path.cwd())
+        scripts = training_scripts(Path.cwd())
         if scripts:
             click.echo("To see why a training step here is slow:\n")
             for name in scripts:
                 click.echo(f"  bottleneck diagnose {shlex.quote(name)}")
             click.echo("\nGive the script's own arguments behind its name, as with python.\n")
         click.echo(ctx.get_help())
-
-
-def _training_scripts(folder: Path) -> list[str]:
-    """Return the Python files of a folder that train something with torch: few, those called so first."""
-    found = []
-    for file in sorted(folder.glob("*.py"))[:_MOST_FILES]:
-        with contextlib.suppress(OSError), file.open(encoding="utf-8", errors="replace") as opened:
-            text = opened.read(_MOST_CHARACTERS)
-            if all(pattern.search(text) for pattern in _TRAINS):
-                found.append(file.name)
-    return sorted(found, key=lambda name: (not name.startswith("train"), name))[:_MOST_SHOWN]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..reporters.base import FORMATS
 
@@ -19,6 +20,7 @@ __all__ = [
     "FiniteRange",
     "PlacePath",
     "format_option",
+    "is_given",
     "module_option",
     "quiet_option",
     "together",
@@ -50,6 +52,11 @@ class PlacePath(click.Path):
         if not os.fspath(value):
             self.fail("the path is empty.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def is_given(ctx: click.Context, name: str) -> bool:
+    """Return whether the user gave the option."""
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def together(*options: Option) -> Option:

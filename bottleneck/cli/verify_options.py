@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import click
-from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..model.verify import Protocol
-from .options import FiniteRange, PlacePath, module_option, quiet_option, together
+from .options import FiniteRange, PlacePath, is_given, module_option, quiet_option, together
 
-__all__ = ["check_together", "is_given", "verify_options"]
+__all__ = ["check_together", "verify_options"]
 
 verify_options = together(
     module_option,
@@ -89,8 +88,7 @@ verify_options = together(
         "--pull-request",
         type=PlacePath(file_okay=False),
         metavar="DIR",
-        help="Write a pull request for the best fixes to DIR: changes.patch for `git apply`, and its text,"
-        " pull-request.md.",
+        help="Write a pull request for the best fixes to DIR: changes.patch and pull-request.md.",
     ),
     click.option(
         "--write", is_flag=True, help="Make these edits. Refused unless git has a clean copy of the file."
@@ -104,11 +102,6 @@ verify_options = together(
     quiet_option,
 )
 """In the order of the help page."""
-
-
-def is_given(ctx: click.Context, name: str) -> bool:
-    """Return whether the user gave the option."""
-    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def check_together(ctx: click.Context) -> None:

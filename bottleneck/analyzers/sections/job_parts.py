@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...model.view import JobPart
+from ...timeline.steps.supply import training_loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,13 +64,13 @@ def _beyond_usual(
     # Of the mean, steps that start workers anew may be the most.
     usual_ms = median(usual) if usual else 0.0
     batch_ms = max(0.0, table.phases_ms["data"][0] - usual_ms) if "data" in table.phases_ms else 0.0
-    trained = [loader for loader in loaders if loader.role == "train"]
-    workers = sum(loader.num_workers for loader in trained)
+    loader = training_loader(loaders)
+    workers = loader.num_workers if loader is not None else 0
     yield JobPart(
         part="first batch",
         s=round(batch_ms / 1e3, 3),
         what=f"{workers} workers start, and it is waited for" if workers else "it is waited for",
-        site=trained[0].site if trained else None,
+        site=loader.site if loader is not None else None,
     )
     compiled_ms = other_ms = 0.0
     steps = 0
