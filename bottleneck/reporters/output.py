@@ -188,13 +188,15 @@ def render_watch(watch: Watch, name: str, *, stream: TextIO | None = None) -> st
 
 
 def save_watch(watch: Watch, folder: Path) -> None:
-    """Write watch.json, report.md and report.html into `folder`.
+    """Write watch.json, report.md and report.html into `folder`; what cannot be written is said on stderr.
 
-    Raises:
-        InputError: the folder cannot be written to.
+    The job has ended as it has, and its exit code is the script's, not that of a full disk.
     """
     for name, kind in ((WATCH_FILE, "json"), (REPORT_FILE, "md"), (PAGE_FILE, "html")):
-        write_text(folder / name, render_watch(watch, kind))
+        try:
+            write_text(folder / name, render_watch(watch, kind))
+        except InputError as error:
+            tell(str(error))
 
 
 def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:

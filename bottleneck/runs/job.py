@@ -95,7 +95,8 @@ def left_account(folder: Path) -> Watch | None:
         InputError: a record cannot be read.
     """
     for run in (folder, partial_name(folder)):
-        for process in (run, run / "main", partial_name(run / "main")):
+        named = [run / name for name in ("main", "rank0")]
+        for process in (run, *named, *map(partial_name, named)):
             if is_file(process / RECORD_FILE):
                 record = read_json(process / RECORD_FILE, JobRecord)
                 return _account(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.watch import AccountLine, Change, Growth, SiteSeconds, Watch
 from torch_bottleneck.reporters.brief import MOST_CHARACTERS
-from torch_bottleneck.reporters.output import WATCH_FORMATS, render_watch
+from torch_bottleneck.reporters.output import WATCH_FORMATS, render_watch, save_watch
 from torch_bottleneck.reporters.watch_terminal import render
 
 SITE = SourceSite(file="/home/me/project/training/loop_of_the_model.py", line=48, function="validate_model")
@@ -191,3 +192,14 @@ def test_a_job_without_steps_or_times_has_a_page() -> None:
     page = render_watch(sample(steps=0, step_ms=None, goodput=None), "html")
     assert "too few usual steps" in page
     assert "The job over time" not in page
+
+
+def test_the_reports_are_saved_and_a_disk_that_refuses_them_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_watch(recorded(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"watch.json", "report.md", "report.html"}
+    assert not capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    save_watch(recorded(), tmp_path / "file")
+    assert capsys.readouterr().err.count("Cannot write") == 3
