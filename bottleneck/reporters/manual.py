@@ -43,11 +43,16 @@ def fix_page(fix: Fix, *, width: int = 80) -> str:
     if fix.what_if_bound:
         gain += "; an upper bound"
     risk = fix.risk.value if not fix.may_break else f"{fix.risk.value}. {fix.may_break}"
+    whole = [
+        f"- {shortens.part}: {shortens.change}{', at best' if shortens.at_best else ''}"
+        for shortens in fix.shortens
+    ]
     sections = (
         ("What to change", [fix.what_to_change]),
         ("When it applies", applies or ["- always"]),
         ("What it may break", [risk]),
         ("Expected gain", [gain]),
+        *([("In a watched job", whole)] if whole else []),
         ("How to undo it", [fix.undo or "Not needed."]),
         ("How to verify", [fix.verify or "Diagnose again and compare."]),
         ("Sources", [_source(s.title, s.url, s.claim) for s in fix.sources]),

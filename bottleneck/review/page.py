@@ -15,7 +15,7 @@ from ..reporters.html.palette import COLOURS, JOB_COLOURS
 from ..reporters.rows.closing import capture_line, settings_lines
 from ..reporters.rows.diagnosis import budget_rows, cause_rows, device_line, headline, step_line
 from ..reporters.rows.fixes import combination_line, fix_rows, useless_rows
-from ..reporters.rows.watch import fix_lines, fix_words, growth_lines, under_headline
+from ..reporters.rows.watch import fix_words, growth_lines, under_headline
 from ..reporters.rows.watch import headline as headline_of_job
 from .lane import Place
 
@@ -128,14 +128,13 @@ def make_page(
 
 def make_watched_page(watch: Watch) -> Page:
     """Put the tab's page of a watched job together: its account in the place of the step's budget."""
-    told = [*growth_lines(watch), *fix_lines(watch)]
     return Page(
         title=clean(" ".join(watch.command)) or "run",
         created="",
         classes=("watched",),
         confidence="none",
         headline=headline_of_job(watch),
-        reason="; ".join(told),
+        reason=" ".join(growth_lines(watch)),
         step="; ".join(under_headline(watch)),
         step_ms=watch.step_ms,
         device="",
