@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stats import mad_spread
+from ..stats.spread import MAD_TO_SIGMA
 from .match import Lane, Matched
 
 __all__ = ["Clock", "align"]
@@ -64,38 +64,51 @@ def align(lanes: Sequence[Lane], matched: Matched) -> Clock:
             break
         group = ready[0]
         waiting.remove(group)
-        ends = [
-            lanes[lane].collectives.end[group.rows[:, k]] for k, lane in enumerate(group.members.tolist())
-        ]
-        known = [k for k, lane in enumerate(group.members.tolist()) if np.isfinite(clock.offset_ns[lane])]
-        common = np.median(np.stack([clock.common(int(group.members[k]), ends[k]) for k in known]), axis=0)
-        for k, lane in enumerate(group.members.tolist()):
-            if k not in known:
-                _join(clock, lane, ends[k], common)
+        ends = np.stack(
+            [lanes[lane].collectives.end[group.rows[:, k]] for k, lane in enumerate(group.members.tolist())]
+        )
+        known = np.isfinite(clock.offset_ns[group.members])
+        common = np.median(
+            np.stack([clock.common(int(group.members[k]), ends[k]) for k in np.flatnonzero(known)]), axis=0
+        )
+        if not known.all():
+            _join(clock, group.members[~known], ends[~known], common)
     return clock
 
 
-def _join(clock: Clock, lane: int, ends: NDArray[np.int64], common: NDArray[np.float64]) -> None:
-    """Note the offset of a lane by the ends of its collectives on its own and on the common clock."""
-    zero = float(ends[0])
+def _join(
+    clock: Clock, lanes: NDArray[np.int64], ends: NDArray[np.int64], common: NDArray[np.float64]
+) -> None:
+    """Note the offsets of lanes by the ends of their collectives, (k, c), on both clocks."""
+    zero = ends[:, :1]
     since = (ends - zero).astype(np.float64)
     # Moments are large: differences of the small parts only.
     difference = (common - zero) - since
     slope = _slope(since, difference)
-    offset = float(np.median(difference - slope * since))
-    clock.zero_ns[lane], clock.drift[lane], clock.offset_ns[lane] = zero, slope, offset
-    clock.error_ns[lane] = mad_spread(difference - slope * since - offset) or 0.0
+    rest = difference - slope[:, None] * since
+    offset = np.median(rest, axis=1)
+    clock.zero_ns[lanes], clock.drift[lanes], clock.offset_ns[lanes] = zero[:, 0], slope, offset
+    clock.error_ns[lanes] = _spread(rest)
 
 
-def _slope(since: NDArray[np.float64], difference: NDArray[np.float64]) -> float:
-    """Return the drift, by the medians of both halves; 0 where it does not show above the noise."""
-    half = len(since) // 2
+def _slope(since: NDArray[np.float64], difference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the drifts, by the medians of both halves; 0 where it does not show above the noise."""
+    half = since.shape[1] // 2
     if half * 2 < _ENOUGH_FOR_A_SLOPE:
-        return 0.0
-    parts = [slice(0, half), slice(half, None)]
-    change = float(np.median(difference[parts[1]]) - np.median(difference[parts[0]]))
-    apart = float(np.median(since[parts[1]]) - np.median(since[parts[0]]))
-    noise = [(mad_spread(difference[part]) or 0.0) ** 2 / half for part in parts]
+        return np.zeros(len(since))
+    early, late = slice(0, half), slice(half, None)
+
+    def change(of: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.median(of[:, late], axis=1) - np.median(of[:, early], axis=1))
+
     # A median is less certain than a mean, by a quarter.
-    error = 1.25 * float(np.sqrt(sum(noise)))
-    return change / apart if apart > 0 and abs(change) > _SLOPE_SHOWS * error else 0.0
+    error = 1.25 * np.hypot(_spread(difference[:, early]), _spread(difference[:, late])) / np.sqrt(half)
+    apart, moved = change(since), change(difference)
+    shows = (np.abs(moved) > _SLOPE_SHOWS * error) & (apart > 0)
+    return np.divide(moved, apart, out=np.zeros(len(since)), where=shows)
+
+
+def _spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the robust spread of each row."""
+    middle = np.median(values, axis=1, keepdims=True)
+    return np.asarray(MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=1))

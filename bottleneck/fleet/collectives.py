@@ -167,10 +167,19 @@ def unpack(packed: PackedCollectives) -> Collectives:
     Raises:
         ValueError: the bytes are not those of `pack`.
     """
+    if not 0 <= packed.count <= MOST or (not packed.columns.keys() >= set(_COLUMNS) and packed.count):
+        raise ValueError("not the columns of collectives")
     if not packed.count:
         nothing = dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))
         return Collectives(kinds=(), **{**nothing, "exposed": np.zeros((0, BINS), dtype=np.int64)})
-    columns: dict[str, Any] = {name: _unpacked(packed.columns[name]) for name in _COLUMNS}
+    lengths = {**dict.fromkeys(_COLUMNS, packed.count), "exposed": packed.count * BINS}
+    columns: dict[str, Any] = {name: _unpacked(packed.columns[name], n) for name, n in lengths.items()}
+    if (
+        columns["kind"].min() < 0
+        or columns["kind"].max() >= len(packed.kinds)
+        or columns["step"].min() < NONE
+    ):
+        raise ValueError("not the columns of collectives")
     columns["exposed"] = columns["exposed"].reshape(packed.count, BINS)
     columns["end"] = columns["start"] + columns["end"]
     columns["ready"] = columns["start"] - columns["ready"]
@@ -183,10 +192,13 @@ def _packed(column: Ints) -> bytes:
     return zlib.compress(flat.view(np.uint8).reshape(-1, 8).T.tobytes(), 6)
 
 
-def _unpacked(data: bytes) -> Ints:
+def _unpacked(data: bytes, count: int) -> Ints:
+    """Return so many values again; no more is decompressed than they need."""
     try:
-        shuffled = np.frombuffer(zlib.decompress(data), dtype=np.uint8)
+        shuffled = np.frombuffer(zlib.decompressobj().decompress(data, 8 * count + 1), dtype=np.uint8)
     except zlib.error as error:
         raise ValueError(str(error)) from None
+    if len(shuffled) != 8 * count:
+        raise ValueError("a column of another length")
     flat = np.ascontiguousarray(shuffled.reshape(8, -1).T).view("<i8").ravel()
     return np.cumsum(flat, dtype=np.int64)

@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..files import read_file
 from ..model.codes import LateCause
 from ..model.run import SourceSite
-from .collectives import PackedCollectives
+from .collectives import PackedCollectives, unpack
 
 __all__ = ["FORMAT", "RankSummary", "content_hash", "encode", "load", "store"]
 
@@ -125,9 +125,11 @@ def load(trace: Path, content: str) -> RankSummary | None:
     for place in _places(trace, content):
         try:
             stored = msgspec.msgpack.decode(read_file(place, most_bytes=_MOST_BYTES), type=_Stored)
-        except (InputError, msgspec.DecodeError):
+            steps = unpack(stored.summary.collectives).step
+        except (InputError, msgspec.DecodeError, ValueError):
             continue
-        if (stored.format, stored.made_by, stored.content) == (FORMAT, _made_by(), content):
+        fits = not len(steps) or int(steps.max()) < stored.summary.steps
+        if fits and (stored.format, stored.made_by, stored.content) == (FORMAT, _made_by(), content):
             return stored.summary
     return None
 

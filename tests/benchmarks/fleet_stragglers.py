@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from recorded.cases import CASES
 
 from torch_bottleneck.diagnose.job import read_job
-from torch_bottleneck.fleet.collectives import BINS, Collectives, pack, unpack
+from torch_bottleneck.fleet.collectives import BINS, Collectives, PackedCollectives, _packed, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
 from torch_bottleneck.ingest.bundle import load
@@ -119,7 +119,8 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
     work = pace * usual + planned.late_ms
     ends_ms = np.cumsum(work.max(axis=0) + PER_STEP * transfer)
     jitter = rng.normal(0.0, END_JITTER_NS, (ranks, STEPS * PER_STEP))
-    out = []
+    out: list[RankSummary] = []
+    alike: PackedCollectives | None = None
     for rank in range(ranks):
         base = pair[rank % 2]
         waits = work.max(axis=0) - work[rank]
@@ -134,16 +135,23 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
         share = base.step.exposed / np.maximum(base.step.end - base.step.start, 1)[:, None] * BINS
         exposed = np.tile(np.clip(share, 0.0, 1.0), (STEPS, 1)) * length[:, None] / BINS
         exposed[::PER_STEP] = length[::PER_STEP, None] / BINS  # while it waits, nothing else runs
-        columns = Collectives(
-            kinds=pair[0].step.kinds,
-            kind=np.tile(pair[0].step.kind, STEPS),
-            sequence=np.full(STEPS * PER_STEP, -1),
-            step=np.repeat(np.arange(STEPS), PER_STEP),
-            ready=end - length - 20_000,
-            start=end - length,
-            end=end,
-            exposed=exposed.astype(np.int64),
-        )
+        begin, exposed = end - length, exposed.astype(np.int64)
+        if alike is None:
+            alike = pack(
+                Collectives(
+                    kinds=pair[0].step.kinds,
+                    kind=np.tile(pair[0].step.kind, STEPS),
+                    sequence=np.full(STEPS * PER_STEP, -1),
+                    step=np.repeat(np.arange(STEPS), PER_STEP),
+                    ready=begin - 20_000,
+                    start=begin,
+                    end=end,
+                    exposed=exposed,
+                )
+            )
+        # The other columns are the same on all ranks.
+        moved = {"start": _packed(begin), "end": _packed(length), "exposed": _packed(exposed)}
+        packed = msgspec.structs.replace(alike, columns={**alike.columns, **moved})
         step_ms = np.diff(ends_ms, prepend=0.0)
         out.append(
             msgspec.structs.replace(
@@ -158,7 +166,7 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
                 own_work_ms=_own_work(base, planned, rank, rng),
                 budget=_budget(base, planned, rank),
                 runs_ahead=False,
-                collectives=pack(columns),
+                collectives=packed,
             )
         )
     return out

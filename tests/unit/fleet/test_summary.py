@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from recorded.cases import CASES
@@ -68,6 +70,23 @@ def test_damage_is_no_error(trace: Path) -> None:
     store(trace, content, summary(0, [1.0]))
     kept = trace.with_name(f".{trace.name}.rank-summary")
     kept.write_bytes(kept.read_bytes()[:-7])
+    assert load(trace, content) is None
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"kind": zlib.compress(bytes(10**7))},  # more than there can be
+        {"kind": b"no"},
+        {"step": zlib.compress(bytes(24))},
+        {"kind": pack(collectives([1, 2], [0.5] * 2, steps=[0, 0], sizes=[1, 2])).columns["kind"]},
+    ],
+)
+def test_a_summary_that_does_not_hold_together_is_not_used(trace: Path, columns: dict[str, bytes]) -> None:
+    made = summary(0, [1.0, 2.0])
+    packed = msgspec.structs.replace(made.collectives, columns={**made.collectives.columns, **columns})
+    content = content_hash([trace], None)
+    store(trace, content, msgspec.structs.replace(made, collectives=packed))
     assert load(trace, content) is None
 
 

@@ -1,0 +1,171 @@
+"""What reports say of several ranks: who is late, what that costs, and who is missing."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from unit.reporters.sample import sample
+
+from torch_bottleneck.cli.console import RankProgress
+from torch_bottleneck.model.diagnosis import Diagnosis, Fleet, RankRow, Straggler, UnreadRank
+from torch_bottleneck.model.run import SourceSite
+from torch_bottleneck.reporters import html, markdown, terminal
+from torch_bottleneck.reporters.rows.fleet import (
+    account_rows,
+    clock_line,
+    late_lines,
+    listed,
+    unread_lines,
+)
+
+SITE = SourceSite(file="/home/me/train.py", line=31, function="load")
+
+
+def job(ranks: int = 8, *stragglers: Straggler, unread: tuple[UnreadRank, ...] = ()) -> Diagnosis:
+    late = {rank: each for each in stragglers for rank in each.ranks}
+    rows = tuple(
+        RankRow(
+            rank=rank,
+            step_ms=100.0,
+            own_ms=95.0 if rank in late else 75.0,
+            waits_for_others_ms=0.0 if rank in late else 20.0,
+            waits_for=None if rank in late else min(late, default=None),
+            transfer_ms=5.0,
+            late_ms=20.0 if rank in late else 0.0,
+            cause=late[rank].cause if rank in late else "",
+            path=f"rank{rank}",
+        )
+        for rank in range(ranks)
+    )
+    fleet = Fleet(
+        compared=ranks,
+        world_size=ranks,
+        stragglers=stragglers,
+        step_ms=100.0,
+        step_without_late_ranks_ms=100.0 - sum(each.costs_ms for each in stragglers),
+        clock_error_us=2.1,
+        collectives=52,
+        unread=unread,
+    )
+    return msgspec.structs.replace(sample(), rank=3, ranks=rows, fleet=fleet)
+
+
+ONE = Straggler(ranks=(3,), kind="persistent", cause="input", costs_ms=20.0, late_ms=20.0, site=SITE)
+BLOCK = Straggler(
+    ranks=tuple(range(8, 16)),
+    kind="group",
+    cause="slower device",
+    costs_ms=9.0,
+    late_ms=9.5,
+    group="process group tp",
+)
+WANDERS = Straggler(
+    ranks=(1, 4, 5, 6, 7), kind="wandering", cause="garbage collection", costs_ms=3, late_ms=12
+)
+
+
+def test_each_kind_is_said_with_its_price_and_the_step_without_it() -> None:
+    who, why, without = late_lines(job(8, ONE))[0]
+    assert who == "rank 3: late by 20.0 ms in each step, costs all 20.0 ms"
+    assert why.startswith("waiting for input at ")
+    assert "train.py:31" in why
+    assert without == "80.0 ms"
+    assert late_lines(job(16, BLOCK))[0][:2] == (
+        "process group tp: late by 9.5 ms in each step, costs all 9.0 ms",
+        "its device is slower; ranks 8 to 15",
+    )
+    assert late_lines(job(8, WANDERS))[0][:2] == (
+        "ranks 1, 4, 5, 6 and 1 more: late by 12.0 ms in some steps, costs all 3.0 ms a step",
+        "garbage collection",
+    )
+
+
+def test_that_nobody_is_late_is_said_too() -> None:
+    assert late_lines(job(8)) == [("No rank is late: 8 were compared", "", "")]
+    assert late_lines(sample()) == []
+
+
+def test_the_ranks_worth_a_look_come_first_and_the_others_stay_out() -> None:
+    rows = account_rows(job(1024, ONE), most=3)
+    assert rows[0].rank == "3"
+    assert len(rows) == 3
+    assert rows[0].why == "waiting for input"
+    assert rows[1].why == "waits for rank 3"
+    assert len(account_rows(job(1024, ONE))) == 1024
+
+
+def test_missing_ranks_with_one_reason_share_a_line() -> None:
+    gone = [UnreadRank(rank=rank, reason="it was not given") for rank in (4, 9, 11, 12, 30)]
+    cut = UnreadRank(rank=2, path="rank2.json", reason="its trace was cut off")
+    strange = UnreadRank(rank=None, path="x.json", reason="it is no trace\x1b[2J")
+    assert unread_lines(job(8, unread=(*gone, cut, strange))) == [
+        "Ranks 4, 9, 11, 12 and 1 more: it was not given",
+        "Rank 2 (rank2.json): its trace was cut off",
+        "A rank (x.json): it is no trace",
+    ]
+
+
+def test_the_clock_is_told_with_its_error() -> None:
+    assert (
+        clock_line(job(8)) == "8 ranks on one clock by 52 collectives, which end within 2.1 µs of each other"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [((3,), "rank 3"), ((1, 2), "ranks 1, 2"), ((4, 5, 6), "ranks 4 to 6"), ((1, 3, 5), "ranks 1, 3, 5")],
+)
+def test_ranks_are_listed_shortly(ranks: tuple[int, ...], text: str) -> None:
+    assert listed(ranks) == text
+
+
+def test_terminal_and_markdown_show_them_and_name_the_rank_of_the_figures() -> None:
+    found = job(1024, ONE, unread=(UnreadRank(rank=7, path="rank7.json", reason="its trace was cut off"),))
+    for text in (terminal.render(found), markdown.render(found)):
+        assert "rank 3: late by 20.0 ms in each step, costs all 20.0 ms" in text
+        assert "80.0 ms" in text
+        assert "1024 ranks, rank 3 shown" in text
+        assert "cut off" in text
+    assert terminal.render(found).count("\n") <= 40
+    assert terminal.render(found, verbose=True).count("\n") < 400
+
+
+def test_the_page_of_1024_ranks_stays_small() -> None:
+    text = html.render(job(1024, ONE))
+    assert text.count('<th scope="row" data-value=') == 1024
+    assert len(text.encode()) < 1_500_000
+
+
+class Stream(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_silent_at_first_and_leaves_no_line_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    stream = Stream()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("torch_bottleneck.cli.console.monotonic", lambda: now[0])
+    tell = RankProgress(_began=100.0)
+    tell(1, 64)
+    assert stream.getvalue() == ""
+    now[0] = 104.0
+    tell(4, 64)
+    assert "4 of 64 ranks read, 1 min 00 s left" in stream.getvalue()
+    tell(64, 64)
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("torch_bottleneck.cli.console.monotonic", lambda: now[0])
+    tell = RankProgress(_began=100.0)
+    for second in range(1, 25):
+        now[0] = 100.0 + second
+        tell(second, 64)
+    assert len(stream.getvalue().splitlines()) == 2
+    assert "\r" not in stream.getvalue()
