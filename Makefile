@@ -9,8 +9,8 @@
 
 VENV ?= .venv
 # The newest Python that torch has wheels for is not always the best choice: 3.11 is tested most.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
-	$$p -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3.10 python3; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' \
 	2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
 # Not nproc: it returns OMP_NUM_THREADS if that is set.
@@ -88,7 +88,7 @@ schema: $(VENV)/.runtime
 	$(BIN)/python -m torch_bottleneck.model.gate
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.13 with venv found. Set PYTHON=/path/to/python." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "No Python 3.10 to 3.14 with venv found. Set PYTHON=/path/to/python." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: $(BIN)/python pyproject.toml constraints.txt

@@ -50,11 +50,11 @@ def check_versions(version: Versions = installed) -> Iterator[Check]:
     python = ".".join(map(str, sys.version_info[:3]))
     shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN if version(name))
     yield Check(area="versions", level="ok", text=f"Python {python}; {shown}")
-    if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+    if not (3, 10) <= sys.version_info[:2] <= (3, 14):
         yield Check(
             area="versions",
             level="warning",
-            text=f"Python {python} is outside the tested range, 3.10 to 3.13.",
+            text=f"Python {python} is outside the supported range, 3.10 to 3.14.",
         )
     yield from _unmet(version)
     yield from _tensorboard(version)

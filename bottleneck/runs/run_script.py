@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import ScriptError
+from ..errors import ScriptError, UsageError
 from ..model.words import shown
 from .launch import launch, name_signal
 from .layout import collect, record_end, report_done, wait_for_ranks
@@ -93,6 +93,20 @@ class RunFolder:
         return f"the script ended with exit code {returncode}."
 
 
+def _check_interpreter() -> None:
+    """Refuse an interpreter whose threads run at once: the buffer of events counts on one at a time.
+
+    Raises:
+        UsageError: it is a free-threaded build with its lock turned off.
+    """
+    is_locked = getattr(sys, "_is_gil_enabled", None)
+    if is_locked is not None and not is_locked():
+        raise UsageError(
+            "This Python is a free-threaded build, and its threads run without the global lock.",
+            remedy="Use an ordinary build, or set PYTHON_GIL=1 for this run.",
+        )
+
+
 def run_script(
     plan: Plan,
     *,
@@ -112,7 +126,9 @@ def run_script(
 
     Raises:
         InputError: the place is taken, or cannot be written, or another run writes there.
+        UsageError: this interpreter has no global lock.
     """
+    _check_interpreter()
     left = put_aside(place.working, place.process, alone=place.world_size == 1)
     if left is not None and say is not None:
         say(f"moved an earlier run that was killed to {shown(left)}")

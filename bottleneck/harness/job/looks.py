@@ -7,7 +7,6 @@ became larger at each look, with the line that adds to it. Nothing is kept alive
 from __future__ import annotations
 
 import gc
-import inspect
 import linecache
 import re
 import sys
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ...model.run import SourceSite
-from ..lines.sites import is_library
+from ..lines.sites import is_library, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from types import FrameType
 
     from .watch import JobWatch
@@ -73,7 +72,7 @@ class Looks:
         while own is not None:
             if not is_library(own.f_code.co_filename):
                 self._files[own.f_code.co_filename] = None
-                sizes.visit_names(_names_in(own))
+                sizes.visit_names(names_in(own))
             own = own.f_back
         self._files.update(sizes.files)
         types = Counter(map(type, gc.get_objects()))
@@ -174,29 +173,6 @@ class _Sizes:
             hooks += len(getattr(parameter, "_backward_hooks", None) or ())
             hooks += len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
         self.found[path, "hooks"] = hooks
-
-
-def _names_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield the names of a frame of this thread, leaving everything as it is.
-
-    Until 3.12 `f_locals` is one dict per frame, filled anew when it is asked for. One that the program has
-    asked for itself (`options = locals()`) must not change; one of ours must not keep a graph alive.
-    """
-    code = frame.f_code
-    if not code.co_flags & inspect.CO_NEWLOCALS:
-        yield from list(frame.f_globals.items())
-        return
-    if sys.version_info >= (3, 13):
-        yield from list(frame.f_locals.items())
-        return
-    names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    for held in gc.get_referents(frame):
-        if type(held) is dict and held and names.issuperset(held):
-            return
-    fresh = frame.f_locals
-    items = list(fresh.items())
-    fresh.clear()
-    yield from items
 
 
 def _dict_of(value: object) -> Any:

@@ -6,22 +6,26 @@ In: the Python stack. Out: `SourceSite`s, counted. For Lightning or HF Trainer t
 
 from __future__ import annotations
 
+import gc
+import inspect
 import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...model.run import SiteTime, SourceSite
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
 __all__ = [
     "SiteBook",
     "is_library",
     "line_of",
-    "name_in",
+    "name_of",
+    "names_in",
     "site_of_error",
     "user_frame",
     "user_frame_of",
@@ -71,20 +75,41 @@ def line_of(frame: FrameType) -> int:
     return frame.f_lineno or frame.f_code.co_firstlineno
 
 
-def name_in(frame: FrameType, value: object) -> str:
+def name_of(value: object, *, frame: FrameType) -> str:
     """Return the name by which a frame knows an object, like "model" or "self.model"; "" where by none."""
-    for names in (frame.f_locals, frame.f_globals):
-        for name, bound in list(names.items()):
-            if bound is value:
-                return name
-    for name, bound in list(getattr(frame.f_locals.get("self"), "__dict__", {}).items()):
+    local = list(names_in(frame))
+    for name, bound in (*local, *list(frame.f_globals.items())):
+        if bound is value:
+            return name
+    own = next((bound for name, bound in local if name == "self"), None)
+    attributes = getattr(own, "__dict__", {})
+    for name, bound in (*list(attributes.items()), *list((attributes.get("_modules") or {}).items())):
         if bound is value:
             return f"self.{name}"
-        modules = bound if name == "_modules" and isinstance(bound, dict) else {}
-        for inner, module in modules.items():
-            if module is value:
-                return f"self.{inner}"
     return ""
+
+
+def names_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield the names of a frame of this thread, leaving everything as it is.
+
+    Until 3.12 `f_locals` is one dict per frame, filled anew when it is asked for. One that the program has
+    asked for itself (`options = locals()`) must not change; one of ours must not keep a graph alive.
+    """
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_NEWLOCALS:
+        yield from list(frame.f_globals.items())
+        return
+    if sys.version_info >= (3, 13):
+        yield from list(frame.f_locals.items())
+        return
+    names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    for held in gc.get_referents(frame):
+        if type(held) is dict and held and names.issuperset(held):
+            return
+    fresh = frame.f_locals
+    items = list(fresh.items())
+    fresh.clear()
+    yield from items
 
 
 def user_site(skip: int = 2) -> SourceSite | None:

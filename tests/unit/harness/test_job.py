@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from torch_bottleneck.harness.job.account import Account, Evaluated, Sample, Stretch
-from torch_bottleneck.harness.job.looks import APART, LOOKS, Looks, _names_in
+from torch_bottleneck.harness.job.looks import APART, LOOKS, Looks
 from torch_bottleneck.harness.job.series import POINTS, Series
+from torch_bottleneck.harness.lines.sites import names_in
 from torch_bottleneck.harness.windows.table import Row
 from torch_bottleneck.model.run import SourceSite
 
@@ -183,7 +184,7 @@ def test_looking_at_names_leaves_the_frame_as_it_is() -> None:
     def plain() -> None:
         kept = object()
         before = sys.getrefcount(kept)
-        names = dict(_names_in(sys._getframe()))
+        names = dict(names_in(sys._getframe()))
         assert names["kept"] is kept
         del names
         assert sys.getrefcount(kept) == before
@@ -192,7 +193,7 @@ def test_looking_at_names_leaves_the_frame_as_it_is() -> None:
         options = locals()
         before = dict(options)
         later = 1
-        list(_names_in(sys._getframe()))
+        list(names_in(sys._getframe()))
         assert dict(options) == before, later
 
     plain()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from torch_bottleneck.errors import InputError
+from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.model.run import Run, ScriptOutcome, StepTable, Window
 from torch_bottleneck.runs import run_script as module
 from torch_bottleneck.runs.launch import Ended
@@ -111,3 +112,17 @@ def test_a_rank_that_does_not_lead_leaves_the_folder_to_the_one_that_does(tmp_pa
     assert run.folder is None
     assert not following.folder.exists()
     assert sorted(path.name for path in following.working.iterdir()) == [".rank1.done", "rank1"]
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_threads_that_run_at_once_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, locked: bool
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: locked, raising=False)
+    place = choose_place(tmp_path / "run", PLAN)
+    if locked:
+        assert run_script(PLAN, place=place, start=process("process-1")).folder is not None
+        return
+    with pytest.raises(UsageError, match="free-threaded"):
+        run_script(PLAN, place=place, start=process("process-1"))
+    assert not list(tmp_path.rglob("run.json"))

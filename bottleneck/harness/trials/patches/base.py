@@ -17,7 +17,7 @@ from ....model.run import SourceSite
 from ....model.verify import CALLED, Applied
 from ... import torch_private
 from ...events.replacing import Replacements
-from ...lines.sites import line_of, name_in, user_frame
+from ...lines.sites import line_of, name_of, user_frame
 
 if TYPE_CHECKING:
     from torch import nn
@@ -201,7 +201,7 @@ class Patch:
         assert isinstance(names, dict)
         if f"{site.file}:{site.line}" not in names:
             self._sites[site.file, site.line] = site
-            names[f"{site.file}:{site.line}"] = name_in(frame, module)
+            names[f"{site.file}:{site.line}"] = name_of(module, frame=frame)
 
     def passed(self, reason: str) -> None:
         """Note why it left something as it was."""
