@@ -161,8 +161,8 @@ class _Slower:
     def decided(self, decision: str) -> list[str]:
         """Word the times that count for the outcome and are decided so.
 
-        A whole job counts where it is slower. Where that cannot be told it stops nothing: its start depends on
-        what the machine has in its caches.
+        A whole job counts where it is slower. Where that cannot be told it stops nothing: its start depends
+        on what the machine has in its caches.
         """
         told = [time_words(self.time)] if self.time.gated and self.time.decision == decision else []
         rows = self.job if decision == "slower" else ()
