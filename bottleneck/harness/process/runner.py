@@ -186,10 +186,12 @@ def _execute(plan: Plan) -> None:
 
 
 def _join_threads() -> None:
-    """Wait for the script's threads as the interpreter would: training may run in one."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()
+    """Wait for the script's threads as the interpreter would: training may run in one.
+
+    By its own function, which does nothing when the interpreter calls it again. It first tells the threads of
+    executors to end, which wait for work otherwise; torch.compile leaves some.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
 
 
 def _leave(session: Session) -> NoReturn:
