@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from .console import say
 from .group import SCRIPT_WORDS
 from .options import module_option, quiet_option
 from .script_command import ScriptCommand
+
+if TYPE_CHECKING:
+    from ..runs.run_script import RunFolder
 
 __all__ = ["command"]
 
@@ -62,12 +66,15 @@ def command(
     bottleneck watch train.py --epochs 10
     bottleneck watch -m package.train config.yaml
 
+    Under torchrun, each rank is watched (`torchrun ... -m torch_bottleneck watch train.py`): its account is
+    in rank0/, rank1/, ... of the run folder, and the first one reports.
+
     Exit code: that of the script (1 after an exception, 128 + its number after a signal).
     """
     from ..catalog.job import with_fixes
     from ..errors import InputError
     from ..reporters.output import emit, render_watch, save_watch
-    from ..runs.job import account_of
+    from ..runs.job import account_of, join_ranks
     from ..runs.place import choose_place
     from ..runs.run_script import run_script
     from ..runs.target import find_target
@@ -76,22 +83,24 @@ def command(
     arguments = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
     plan = Plan(script=target.script, module=module, args=arguments, watch=True, quiet=quiet)
     place = choose_place(out, plan)
-    if place.world_size > 1:
-        raise InputError(
-            "`watch` follows one process, and a launcher has started several.",
-            remedy="Watch the script without the launcher, or use `bottleneck diagnose`.",
-        )
-    run = run_script(plan, place=place, say=say)
-    failed = run.exit_code(run_to_end=True)
-    if failed:
-        say(run.failure)
-    assert run.folder is not None
-    try:
-        watch = with_fixes(account_of(run, folder=run.folder, exit_code=failed))
-    except InputError as error:
-        say(f"the job left no account: {error}")
-    else:
-        save_watch(watch, run.folder)
-        emit(render_watch(watch, format_, stream=sys.stdout))
-    say(f"run folder: {shown(run.folder)}")
-    ctx.exit(failed)
+
+    def write_account(run: RunFolder, folder: Path) -> None:
+        code = run.exit_code(run_to_end=True)
+        if code:
+            say(run.failure)
+        try:
+            account_of(run, folder=folder, exit_code=code)
+        except InputError as error:
+            say(f"the job left no account: {error}")
+
+    run = run_script(plan, place=place, say=say, at_end=write_account)
+    if run.folder is not None:
+        if run.missing:
+            say(f"{run.absence}.")
+        watch = join_ranks(run.folder)
+        if watch is not None:
+            watch = with_fixes(watch)
+            save_watch(watch, run.folder)
+            emit(render_watch(watch, format_, stream=sys.stdout))
+        say(f"run folder: {shown(run.folder)}")
+    ctx.exit(run.exit_code(run_to_end=True))

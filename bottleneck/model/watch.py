@@ -22,7 +22,9 @@ __all__ = [
     "Change",
     "Growth",
     "JobRecord",
+    "MemoryGrowth",
     "PartTime",
+    "RankAccount",
     "SiteSeconds",
     "StepTimes",
     "Timeline",
@@ -111,6 +113,31 @@ class Change(_Record, frozen=True, kw_only=True):
     step: int
     ratio: float
     """The step after it over the step before it."""
+    beside: list[str] = []
+    """What else changed there, one sentence each."""
+
+
+class MemoryGrowth(_Record, frozen=True, kw_only=True):
+    """Memory that grows while the job trains, and when it will be full."""
+
+    where: str
+    """"host", or "device 0"."""
+    bytes_per_s: float
+    low: float
+    """95 % interval of the bytes per second."""
+    high: float
+    bytes_per_step: float
+    used_bytes: int
+    """By this process, when it was last measured."""
+    limit_bytes: int
+    """What it could use in all, others taking what they take now."""
+    full_in_s: float
+    """At this pace, from the last measurement on."""
+    what: str = ""
+    """The name behind which something grows beside it; empty where nothing was found to grow."""
+    kind: str = ""
+    site: SourceSite | None = None
+    objects_per_step: float | None = None
 
 
 class Timeline(_Record, frozen=True, kw_only=True):
@@ -142,6 +169,7 @@ class JobRecord(_Record, frozen=True, kw_only=True):
     """A usual step in the fastest tenth of the job."""
     growth: list[Growth] = []
     changes: list[Change] = []
+    memory: list[MemoryGrowth] = []
     timeline: Timeline | None = None
     problem: str = ""
     """Why the watching ended before the job did; empty for most."""
@@ -187,6 +215,20 @@ class StepTimes(_Record, frozen=True, kw_only=True):
     """Of a usual step in it."""
 
 
+class RankAccount(_Record, frozen=True, kw_only=True):
+    """One rank of a job of several, in short; its own watch.json is in its folder."""
+
+    rank: int
+    exit_code: int
+    wall_s: float
+    seconds: dict[str, float]
+    """By part; together `wall_s`."""
+    explained_share: float
+    goodput: float | None
+    steps: int
+    step_ms: float | None
+
+
 class Watch(_Record, frozen=True, kw_only=True):
     """watch.json: the account of a job; its lines add up to `wall_s`."""
 
@@ -207,6 +249,9 @@ class Watch(_Record, frozen=True, kw_only=True):
     """A usual step in the fastest tenth of the job."""
     growth: list[Growth]
     changes: list[Change]
+    memory: list[MemoryGrowth] = []
+    ranks: list[RankAccount] = []
+    """Every rank that left an account, where there are several; all else in this file is the first one's."""
     step_times: StepTimes = StepTimes()
     timeline: Timeline | None = None
     problem: str = ""

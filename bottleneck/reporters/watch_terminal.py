@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..model.words import clean, shorten
 from .page import Page
-from .rows.watch import fix_lines, growth_lines, headline, part_rows, under_headline
+from .rows.watch import fix_lines, growth_lines, headline, part_rows, rank_lines, under_headline
 
 if TYPE_CHECKING:
     from ..model.watch import Watch
@@ -39,7 +39,8 @@ def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool 
         page.line((shorten(row.where, page.width - 4), "dim"), indent=4)
     for heading, lines in (
         ("What to change", fix_lines(watch)),
-        ("Steps that change", list(growth_lines(watch))),
+        ("Ranks", list(rank_lines(watch))),
+        ("What changes over the job", list(growth_lines(watch))),
     ):
         if lines:
             page.heading(heading)

@@ -1,7 +1,8 @@
 """The account of a watched job, made when its script has ended in whatever way.
 
 In: the record that the script's process left, and when the process began and ended. Out: watch.json in the
-run folder. What no record covers is said to be unexplained: the last second of a process that was killed.
+folder of the process; where there are several ranks, the first one's at the top, with all of them in short.
+What no record covers is said to be unexplained: the last second of a process that was killed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from ..model.watch import (
     AccountLine,
     JobRecord,
     PartTime,
+    RankAccount,
     StepTimes,
     Watch,
 )
-from .layout import first_run
+from .layout import processes, run_of
 from .store import partial_name, write_atomically
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from .run_script import RunFolder
 
-__all__ = ["UNKNOWN_CODE", "account_of", "left_account", "write_account"]
+__all__ = ["UNKNOWN_CODE", "account_of", "join_ranks", "left_account", "write_account"]
 
 _START, _EXIT, _UNKNOWN = "interpreter and imports", "exit", "unexplained"
 _NOT_ONE_BY_ONE = (
@@ -49,7 +51,12 @@ UNKNOWN_CODE = -1
 
 
 def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
-    """Return the account of a job, and write it into its run folder.
+    """Return the account of one process of a job, and write it into its folder.
+
+    Args:
+        run: how it was run.
+        folder: of the process.
+        exit_code: of the command.
 
     Raises:
         InputError: the process left no record.
@@ -78,7 +85,7 @@ def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int,
     """
     record = read_json(folder / RECORD_FILE, JobRecord)
     watch = _account(folder, record, began_ns=began_ns, wall_s=wall_s, exit_code=exit_code, outcome=outcome)
-    write_atomically(folder / WATCH_FILE, msgspec.json.format(msgspec.json.encode(watch)))
+    _write(watch, folder)
     return watch
 
 
@@ -126,7 +133,7 @@ def _account(
         for part in PARTS
         if seconds.get(part, 0.0) > 0
     ]
-    described = first_run(folder)
+    described = run_of(folder)
     timeline = record.timeline
     return Watch(
         command=[] if described is None else described.command,
@@ -142,10 +149,53 @@ def _account(
         best_ms=record.best_ms,
         growth=record.growth,
         changes=record.changes,
+        memory=record.memory,
         step_times=_step_times(folder / STEPS_FILE),
         timeline=None if timeline is None else msgspec.structs.replace(timeline, begin_s=round(before_s, 4)),
         problem=record.problem,
     )
+
+
+def join_ranks(folder: Path) -> Watch | None:
+    """Return the account of a job whose processes have written theirs; None where none has.
+
+    Of several ranks it is the first one's, with all of them in short, and is written into the run folder.
+    """
+    alone, *folders = processes(folder)
+    if not folders:
+        return _account_in(alone)
+    found = {int(path.name.removeprefix("rank")): _account_in(path) for path in folders}
+    accounts = {rank: watch for rank, watch in sorted(found.items()) if watch is not None}
+    if not accounts:
+        return None
+    ranks = [_in_short(rank, watch) for rank, watch in accounts.items()]
+    watch = msgspec.structs.replace(accounts[ranks[0].rank], ranks=ranks)
+    _write(watch, folder)
+    return watch
+
+
+def _account_in(folder: Path) -> Watch | None:
+    try:
+        return read_json(folder / WATCH_FILE, Watch)
+    except InputError:
+        return None
+
+
+def _in_short(rank: int, watch: Watch) -> RankAccount:
+    return RankAccount(
+        rank=rank,
+        exit_code=watch.exit_code,
+        wall_s=watch.wall_s,
+        seconds={line.part: line.s for line in watch.account},
+        explained_share=watch.explained_share,
+        goodput=watch.goodput,
+        steps=watch.steps,
+        step_ms=watch.step_ms,
+    )
+
+
+def _write(watch: Watch, folder: Path) -> None:
+    write_atomically(folder / WATCH_FILE, msgspec.json.format(msgspec.json.encode(watch)))
 
 
 def _step_times(file: Path) -> StepTimes:

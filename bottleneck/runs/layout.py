@@ -18,6 +18,7 @@ from ..errors import RunFolderError
 from ..files import json_of
 from ..model.documents import RUN_FILE, read_run
 from ..model.run import Run, ScriptOutcome
+from ..model.watch import WATCH_FILE
 from .asking import TRIALS
 from .launch import name_signal
 from .plan import beginning_run
@@ -139,7 +140,7 @@ def collect(working: Path, folder: Path) -> Path:
     for mark in working.glob(f".*{_DONE}"):
         mark.unlink()
     processes = sorted(path for path in working.iterdir() if (path / RUN_FILE).is_file())
-    trained = [path for path in processes if has_steps(path)]
+    trained = [path for path in processes if has_steps(path) or (path / WATCH_FILE).is_file()]
     kept = [path for path in trained if path.name == "main"] or trained or processes[:1]
     for path in processes:
         # Raw records of workers that no process was left to read.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -114,6 +114,7 @@ def run_script(
     start: Callable[[Plan], Ended] = launch,
     say: Callable[[str], None] | None = None,
     attend: Callable[[], None] | None = None,
+    at_end: Callable[[RunFolder, Path], None] | None = None,
 ) -> RunFolder:
     """Run a script and complete its run folder, however the script ends.
 
@@ -123,6 +124,8 @@ def run_script(
         start: starts the process and waits for its end.
         say: takes the message about an earlier run that was moved away.
         attend: called again and again while the script runs, where `launch` starts it.
+        at_end: called on every rank once its script has ended, with its process folder, before the leading
+            rank puts the folders together.
 
     Raises:
         InputError: the place is taken, or cannot be written, or another run writes there.
@@ -138,18 +141,13 @@ def run_script(
     outcome = record_end(place.working, place.process, plan, ended.returncode)
     place = place.final()
     several = place.world_size > 1
+    run = RunFolder(folder=None, outcome=outcome, ended=ended, missing=(), world_size=place.world_size)
+    if at_end is not None:
+        at_end(run, place.working / place.process)
     if several:
         report_done(place.working, place.process)
-    folder, missing = None, []
     if place.leads:
-        if several:
-            missing = wait_for_ranks(place.working, place.ranks, seconds=RANKS_SECONDS)
-        folder = collect(place.working, place.folder)
+        missing = wait_for_ranks(place.working, place.ranks, seconds=RANKS_SECONDS) if several else []
+        run = replace(run, folder=collect(place.working, place.folder), missing=tuple(missing))
     release()
-    return RunFolder(
-        folder=folder,
-        outcome=outcome,
-        ended=ended,
-        missing=tuple(missing),
-        world_size=place.world_size,
-    )
+    return run

@@ -15,7 +15,7 @@ from ...model.run import ScriptOutcome
 if TYPE_CHECKING:
     from ...runs.store import Store
 
-__all__ = ["TERMINATED", "exit_code", "is_out_of_memory", "outcome_of", "read_machine"]
+__all__ = ["TERMINATED", "exit_code", "is_out_of_memory", "outcome_of", "process_group", "read_machine"]
 
 TERMINATED = 128 + signal.SIGTERM
 _BEYOND_LONG = 1 << 63
@@ -30,6 +30,16 @@ def read_machine(store: Store) -> None:
         from ..facts.devices import read_devices, read_host
 
         store.update(host=read_host(), devices=run.devices or read_devices())
+
+
+def process_group() -> tuple[int, int] | None:
+    """Return this process's rank and how many there are; None while it belongs to no group."""
+    distributed = sys.modules.get("torch.distributed")
+    # It may be asked from another thread than the one that imports it.
+    initialized = getattr(distributed, "is_initialized", None)
+    if distributed is None or initialized is None or not initialized():
+        return None
+    return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
 def outcome_of(

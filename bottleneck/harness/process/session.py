@@ -25,7 +25,7 @@ from ..imports import ImportWatch
 from ..signals import HeldSignal
 from ..trials.trial import TrialRun
 from .dropped import Dropped
-from .outcome import TERMINATED, outcome_of, read_machine
+from .outcome import TERMINATED, outcome_of, process_group, read_machine
 from .progress import Progress
 from .saves import SaveGuard
 from .stopping import Stopper, StopRun
@@ -227,11 +227,9 @@ class Session:
 
     def _read_ranks(self) -> None:
         """Ask torch.distributed who we are, which a script's own children only know by now."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available():
-            return
-        if distributed.is_initialized():
-            rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
+        group = process_group()
+        if group is not None:
+            rank, world_size = group
             self.store.update(rank=rank, world_size=world_size)
             task = this_task()
             if not task.certain and not self._child and task.size == world_size:

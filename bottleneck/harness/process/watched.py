@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from ...model.words import duration, milliseconds, percent
 from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
+from ...runs.tasks import Task, this_task
 from ..imports import ImportWatch
 from ..job.watch import JobWatch
-from .outcome import outcome_of, read_machine
+from .outcome import outcome_of, process_group, read_machine
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -44,10 +45,22 @@ class WatchedRun:
             OSError: the folder cannot be written.
         """
         self._pid = os.getpid()
-        self._store = store or Store(Path(plan.out) / "main", run=beginning_run(plan))
+        # Where it is not certain, the process group will tell.
+        task = this_task()
+        task = task if task.certain else Task()
+        self._store = store or Store(
+            Path(plan.out) / (f"rank{task.rank}" if task.size > 1 else "main"),
+            run=beginning_run(
+                plan,
+                rank=task.rank,
+                world_size=task.size,
+                launched=task.size > 1,
+                local_rank=task.local_rank,
+            ),
+        )
         self._rule = rule
         self._store.artefact("trace", "absent", reason="`watch` attaches no profiler, `diagnose` does")
-        self._progress = Progress(quiet=plan.quiet, rank=0)
+        self._progress = Progress(quiet=plan.quiet, rank=task.rank)
         self._job = JobWatch(self._store, told=self._say)
         self.steps: StepWatch | None = None
         """Once torch is there; None where the hooks could not be put in."""
@@ -100,8 +113,16 @@ class WatchedRun:
             self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
             self._store.warn(f"The hooks could not be put in, so no step was seen ({reason_of(error)}).")
 
+    def _read_rank(self) -> None:
+        """Ask the process group who we are, which may be gone when the script ends."""
+        group = process_group()
+        if group is not None and group != (self._store.run.rank, self._store.run.world_size):
+            self._store.update(rank=group[0], world_size=group[1])
+            self._progress.speak_for(group[0])
+
     def _say(self, record: JobRecord) -> None:
         """Rewrite the line in the terminal."""
+        self._read_rank()
         if record.ended or not record.steps:
             return
         seconds = (record.at_ns - record.began_ns) / 1e9

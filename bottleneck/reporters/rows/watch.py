@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.words import clean, duration, milliseconds, percent, place
+from ...model.words import byte_size, clean, duration, milliseconds, percent, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...model.watch import AccountLine, Change, Growth, Watch
+    from ...model.watch import AccountLine, Change, Growth, MemoryGrowth, Watch
 
 __all__ = [
     "PartRow",
@@ -22,12 +22,15 @@ __all__ = [
     "growth_lines",
     "headline",
     "part_rows",
+    "rank_lines",
     "trouble_lines",
     "under_headline",
 ]
 
 _SMALL = 0.005
 """Parts of less than this share of the job are one line."""
+_APART = 0.02
+"""Ranks differ in a part by at least this share of the job, or it is not told."""
 _FAR = 100_000
 """The step to which a growth is continued, so that its size can be felt."""
 
@@ -101,6 +104,32 @@ def part_rows(watch: Watch) -> list[PartRow]:
     return rows
 
 
+def rank_lines(watch: Watch) -> Iterator[str]:
+    """Yield a line for each rank, and one for each part in which they differ."""
+    for rank in watch.ranks:
+        step = f" of {milliseconds(rank.step_ms)} ms" if rank.step_ms is not None else ""
+        goodput = f", goodput {percent(rank.goodput)}" if rank.goodput is not None else ""
+        failed = f", exit code {rank.exit_code}" if rank.exit_code else ""
+        yield f"rank {rank.rank}: {duration(rank.wall_s)}, {rank.steps} steps{step}{goodput}{failed}"
+    for part in dict.fromkeys(part for rank in watch.ranks for part in rank.seconds):
+        seconds = {rank.rank: rank.seconds.get(part, 0.0) for rank in watch.ranks}
+        least, most = min(seconds, key=seconds.__getitem__), max(seconds, key=seconds.__getitem__)
+        if seconds[most] - seconds[least] >= _APART * watch.wall_s:
+            longest, shortest = duration(seconds[most]), duration(seconds[least])
+            yield f"{part}: {longest} in rank {most}, {shortest} in rank {least}"
+
+
+def _memory_lines(watch: Watch) -> Iterator[str]:
+    """Yield what is said of memory that grows."""
+    for memory in watch.memory:
+        yield (
+            f"The {memory.where}'s memory grows by {byte_size(memory.bytes_per_s * 3600)} an hour"
+            f" ({byte_size(memory.bytes_per_step)} a step); at this pace its {byte_size(memory.limit_bytes)}"
+            f" are full in {duration(memory.full_in_s)}."
+            f" {_named(memory, root=f'{watch.cwd}/') or 'Nothing was found that grows with it'}."
+        )
+
+
 def fix_lines(watch: Watch) -> list[str]:
     """Return what parts would be with their fix, what gains most first."""
     lines = []
@@ -129,18 +158,23 @@ def _comes_at_intervals(line: AccountLine, watch: Watch) -> bool:
 
 
 def growth_lines(watch: Watch) -> Iterator[str]:
-    """Yield what is said of steps that grow and of changes of pace."""
+    """Yield what is said of steps that grow, of changes of pace, and of memory that grows."""
     for i, growth in enumerate(watch.growth):
         yield _growth(growth, root=f"{watch.cwd}/", first=i == 0)
     for change in watch.changes:
         yield _change(change)
+    yield from _memory_lines(watch)
+
+
+def _named(growth: Growth | MemoryGrowth, *, root: str) -> str:
+    if growth.objects_per_step is None:
+        return ""
+    at = f" ({place(growth.site, root=root)})" if growth.site is not None else ""
+    return f"{clean(growth.what)}{at} gains {growth.objects_per_step:.3g} a step ({growth.kind})"
 
 
 def _growth(growth: Growth, *, root: str, first: bool) -> str:
-    named = ""
-    if growth.objects_per_step is not None:
-        at = f" ({place(growth.site, root=root)})" if growth.site is not None else ""
-        named = f"{clean(growth.what)}{at} gains {growth.objects_per_step:.3g} a step ({growth.kind})"
+    named = _named(growth, root=root)
     if not first:
         return f"Beside it, {named}."
     slope = growth.ms_per_1000_steps
@@ -156,4 +190,5 @@ def _growth(growth: Growth, *, root: str, first: bool) -> str:
 
 def _change(change: Change) -> str:
     kind = "slower" if change.ratio > 1 else "faster"
-    return f"From step {change.step} on or so, steps are {kind}: {change.ratio:.2f} times the time before."
+    text = f"From step {change.step} on or so, steps are {kind}: {change.ratio:.2f} times the time before."
+    return f"{text} Beside it, {'; '.join(map(clean, change.beside))}." if change.beside else text
