@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
+    "PHASE_FUNCTIONS",
     "LoaderIterator",
     "WorkerSignals",
     "batch_sources",
@@ -341,6 +342,16 @@ def is_real_loss(outputs: object) -> bool:
 def undisabled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what `torch._disable_dynamo` wrapped, so that wrapping again costs one layer only."""
     return getattr(function, "__wrapped__", function)
+
+
+PHASE_FUNCTIONS = {
+    ("torch/nn/modules/module.py", "_call_impl"): "forward",
+    ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
+    ("torch/utils/data/dataloader.py", "__next__"): "data",
+    ("torch/optim/optimizer.py", "wrapper"): "optimizer",
+    ("torch/optim/optimizer.py", "zero_grad"): "zero_grad",
+}
+"""Functions of torch on the stack during a phase, by the end of their file's path and their name."""
 
 
 def exchange_hook(handle: Any, hook: Any) -> bool:

@@ -4,7 +4,8 @@ In: beginnings and ends of events, from the hooks. Out: the same to an observer:
 steps are timed, held and handed over together at a cut a few steps later. Between the cold caches of a
 real step a line of Python costs five times what it costs in a loop: so as little of it as possible runs
 inside the steps that are timed. What is rare (a stop that is wanted, another optimizer, a compilation, an
-exception out of an optimizer) ends the holding.
+exception out of an optimizer) ends the holding. While steps are only counted, nothing is noted but when each
+ends; any event but those of a usual step ends that.
 """
 
 from __future__ import annotations
@@ -90,12 +91,15 @@ class EventBuffer:
         goes_on: the step ends at the next fetch, and its events may be held beyond that.
         busy: open events whose inner calls of modules are parts of them.
         guard: makes the calls of the training thread that are events, while fixes are tried; None otherwise.
+        counting: steps are only counted: the fast wrappers note in `ends_ns`, until `count_until_ns`.
+        update_ended: meanwhile, the update of the step under way has ended.
     """
 
     __slots__ = (
-        "_armed", "_at_fetch", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark", "_observer",
-        "_steps", "_stop", "_updates", "ask", "busy", "goes_on", "guard", "holding", "in_backward",
-        "in_optimizer", "note", "thread", "updated_in_backward",
+        "_armed", "_at_fetch", "_counted", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark",
+        "_observer", "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns", "counting", "ends_ns",
+        "goes_on", "guard", "holding", "in_backward", "in_optimizer", "note", "thread", "update_ended",
+        "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -112,6 +116,10 @@ class EventBuffer:
         self.thread: int | None = None
         self.guard: Callable[[Event, Callable[..., Any], Any, Any], Any] | None = None
         self.busy = self.in_backward = self.in_optimizer = 0
+        self.counting = self.update_ended = False
+        self.ends_ns: list[int] = []
+        self.count_until_ns = 0
+        self._counted: Callable[[list[int]], None] = list.clear
         self._mark: Callable[[], None] | None = None
         self._limit = 1
         self._hand_over_at_once()
@@ -121,6 +129,26 @@ class EventBuffer:
         self.ask = self._looks_at_batch = True
         self._at_fetch = self._armed = self._evaluated = self.updated_in_backward = False
         self._steps = self._updates = 0
+
+    # -- counting ------------------------------------------------------------------------------
+
+    def count(self, counted: Callable[[list[int]], None], *, until_ns: int) -> None:
+        """An update has ended: only count steps from now on.
+
+        Args:
+            counted: is given when each ended, in the end.
+            until_ns: the last of them ends before.
+        """
+        self.counting = self.update_ended = True
+        self.count_until_ns = until_ns
+        self._counted = counted
+
+    def count_no_more(self) -> None:
+        """Say what was counted; events are handed over at once from now on."""
+        if self.counting:
+            self.counting = False
+            ends_ns, self.ends_ns[:] = self.ends_ns[:], []
+            self._counted(ends_ns)
 
     # -- holding -------------------------------------------------------------------------------
 
@@ -140,6 +168,7 @@ class EventBuffer:
 
     def release(self) -> None:
         """Hand over what is held, and everything at once from now on."""
+        self.count_no_more()
         self.flush()
         if self.holding:
             self._hand_over_at_once()
@@ -152,6 +181,8 @@ class EventBuffer:
 
     def drop(self) -> None:
         """Forget what is held, and hold nothing more."""
+        self.counting = False
+        self.ends_ns.clear()
         self._entries.clear()
         self._hand_over_at_once()
 
@@ -207,6 +238,8 @@ class EventBuffer:
                 return None
             if event.names_thread:
                 self.thread = thread
+        if self.counting:
+            self.count_no_more()
         now = perf_counter_ns()
         if event is FORWARD and not (torch.is_grad_enabled() or is_traced_module(subject)):
             event = EVALUATION

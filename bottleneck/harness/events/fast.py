@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-__all__ = ["after_step", "before_step", "fetch", "root_call", "run_backward", "zero_grad"]
+__all__ = [
+    "after_step",
+    "before_step",
+    "count_at_call",
+    "count_at_fetch",
+    "count_update",
+    "fetch",
+    "root_call",
+    "run_backward",
+    "zero_grad",
+]
 
 
 def root_call(buffer: EventBuffer, wide: Function) -> Function:
@@ -142,5 +152,76 @@ def after_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., 
         buffer.in_optimizer = 0
         buffer.updated()
         return None
+
+    return after
+
+
+# -- while steps are only counted ------------------------------------------------------------------
+
+
+def count_at_call(buffer: EventBuffer, wide: Function, *, ends: bool) -> Function:
+    """Return `__call__` for one class of modules that the program calls itself.
+
+    Args:
+        buffer: counts.
+        wide: the wrapper for calls without gradients, which are no part of a usual step.
+        ends: a step ends at the first call after its update.
+    """
+    note, thread, clock = buffer.ends_ns.append, buffer.thread, perf_counter_ns
+    grad_enabled = torch.is_grad_enabled
+    module_class = torch.nn.Module
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if buffer.busy or get_ident() != thread:
+            return module_class.__call__(self, *args, **kwargs)
+        if not grad_enabled():
+            return wide(self, *args, **kwargs)
+        if ends and buffer.update_ended:
+            now = clock()
+            if now > buffer.count_until_ns:
+                return wide(self, *args, **kwargs)
+            buffer.update_ended = False
+            note(now)
+        return module_class.__call__(self, *args, **kwargs)
+
+    return call
+
+
+def count_at_fetch(buffer: EventBuffer, original: Function, wide: Function) -> Function:
+    """Return `__next__` of the iterators of data loaders, where steps end after updates."""
+    note, thread, clock = buffer.ends_ns.append, buffer.thread, perf_counter_ns
+
+    def call(self: Any) -> Any:
+        if buffer.busy or get_ident() != thread:
+            return wide(self)
+        if buffer.update_ended:
+            now = clock()
+            if now > buffer.count_until_ns:
+                return wide(self)
+            buffer.update_ended = False
+            note(now)
+        batch = None
+        try:
+            batch = original(self)
+        finally:
+            if batch is None:
+                # What follows an epoch is no part of a usual step.
+                buffer.count_no_more()
+        return batch
+
+    return call
+
+
+def count_update(buffer: EventBuffer) -> Callable[..., None]:
+    """Return the hook after each optimizer's step."""
+    thread, clock = buffer.thread, perf_counter_ns
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+        if get_ident() != thread:
+            return
+        if buffer.update_ended and clock() > buffer.count_until_ns:
+            # The loop has changed: its steps end no more where they did.
+            buffer.count_no_more()
+        buffer.update_ended = True
 
     return after

@@ -124,26 +124,54 @@ class Hooks:
             Whether only these classes are watched.
         """
         buffer = self._buffer
-        module_call: Any = None
         for owner, name, original, wide, _own in self._replaced.entries:
-            if vars(owner).get(name) is not wide:
-                continue
-            if owner is torch.nn.Module:
-                module_call = wide
-            elif name in _FAST:
+            if name in _FAST and vars(owner).get(name) is wide:
                 self._narrowed.put(owner, name, partial(_FAST[name], buffer, original))
         for handle, wide, make in zip(
             self._handles, self._step_hooks, (fast.before_step, fast.after_step), strict=True
         ):
             torch_private.exchange_hook(handle, make(buffer, wide))
+        return self._narrow_calls(roots, lambda wide: fast.root_call(buffer, wide))
+
+    def count(self, roots: Iterable[type], *, at_fetch: bool) -> bool:
+        """Have the ends of steps counted and nothing else noted, until `widen`.
+
+        Not for programs that compile either.
+
+        Args:
+            roots: as above.
+            at_fetch: a step ends at a fetch; if not, at the first call of a module after its update.
+
+        Returns:
+            Whether it can be done: not where these classes cannot be watched alone.
+        """
+        buffer = self._buffer
+        if not self._narrow_calls(roots, lambda wide: fast.count_at_call(buffer, wide, ends=not at_fetch)):
+            return False
+        for owner, name, original, wide, _own in self._replaced.entries:
+            if name not in _FAST or vars(owner).get(name) is not wide:
+                continue
+            if name == "__next__" and at_fetch:
+                self._narrowed.put(owner, name, partial(fast.count_at_fetch, buffer, original))
+            else:
+                self._narrowed.set(owner, name, original)
+        for handle, hook in zip(self._handles, (_nothing, fast.count_update(buffer)), strict=True):
+            torch_private.exchange_hook(handle, hook)
+        return True
+
+    def _narrow_calls(self, roots: Iterable[type], make: Callable[[Function], Function]) -> bool:
+        """Watch calls of these classes of modules alone, by what `make` makes; return whether that is so."""
         chosen = set(roots)
+        ours: Any = next((r.ours for r in self._replaced.entries if r.owner is torch.nn.Module), None)
+        if ours is None or vars(torch.nn.Module).get("__call__") is not ours:
+            return False
         # A class with a `__call__` of its own reaches torch's by its own ways.
-        if module_call is None or not chosen or any(kind.__call__ is not module_call for kind in chosen):
+        if not chosen or any(kind.__call__ is not ours for kind in chosen):
             return False
         self._narrowed.set(torch.nn.Module, "__call__", self.plain_call)
-        wide = self._watch(FORWARD)(_call_module)
+        call = make(self._watch(FORWARD)(_call_module))
         for kind in chosen:
-            self._narrowed.put(kind, "__call__", lambda _plain: fast.root_call(buffer, wide))
+            self._narrowed.put(kind, "__call__", lambda _plain: call)
         return True
 
     def widen(self) -> None:
@@ -275,6 +303,10 @@ class Hooks:
                 buffer.happened(SCRIPT_PROFILER, False)
 
         return leave
+
+
+def _nothing(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Take the place of a hook."""
 
 
 def _call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:

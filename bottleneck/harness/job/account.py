@@ -13,16 +13,15 @@ alone.
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...model.run import SourceSite
 from ...model.watch import GARBAGE, PartTime, SiteSeconds
+from ..windows.table import Row
 
-if TYPE_CHECKING:
-    from ..windows.table import Row
-
-__all__ = ["Account", "Evaluated", "Sample", "Stretch"]
+__all__ = ["Account", "Counted", "Evaluated", "Sample", "Stretch"]
 
 FIRST_STEPS = 10
 KNOWN = 32
@@ -83,6 +82,37 @@ class Stretch(NamedTuple):
     """No step: what lies after the last one."""
     whole: bool = False
     """Of a tail: it begins with a whole step that no event has ended."""
+
+    @property
+    def begin_ns(self) -> int:
+        """When it began."""
+        return self.row.start_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended."""
+        return self.row.start_ns + _wall_ns(self)
+
+
+class Counted(NamedTuple):
+    """Steps of which only the ends are known."""
+
+    first: int
+    """Its number among all steps."""
+    ends_ns: list[int]
+    """The first of them is the end of the step before."""
+    garbage_ns: list[tuple[int, int]]
+    """Collections: when each had ended, and how long it took."""
+
+    @property
+    def begin_ns(self) -> int:
+        """When the first began."""
+        return self.ends_ns[0]
+
+    @property
+    def end_ns(self) -> int:
+        """When the last ended."""
+        return self.ends_ns[-1]
 
 
 class _Usual(NamedTuple):
@@ -175,6 +205,47 @@ class Account:
             self._divide(stretch, samples)
         return plain
 
+    def counted(self, counted: Counted, samples: list[Sample], *, paused_ns: int) -> list[float]:
+        """Take in steps of which only the ends are known; return the ms of each.
+
+        Most take what is usual, and are added at once. Of one that takes longer, the samples tell the phases.
+        """
+        assert self._usual is not None
+        limit_ns = self._usual.step_ns + self._noticed_ns
+        longest_ns = max(end - begin for begin, end in pairwise(counted.ends_ns))
+        garbage = deque(counted.garbage_ns)
+        took: list[float] = []
+        usual, usual_ns, collected, collected_ns = 0, 0, 0, 0
+        others = samples
+        for index, (begin_ns, end_ns) in enumerate(pairwise(counted.ends_ns), start=counted.first):
+            wall_ns, gc_ns = end_ns - begin_ns, 0
+            while garbage and garbage[0][0] <= end_ns:
+                gc_ns += garbage.popleft()[1]
+            took.append((wall_ns - gc_ns) / 1e6)
+            if wall_ns - gc_ns <= limit_ns:
+                usual += 1
+                usual_ns += wall_ns - gc_ns
+                collected += gc_ns > 0
+                collected_ns += gc_ns
+                continue
+            own = [sample for sample in samples if begin_ns < sample.at_ns <= end_ns]
+            others = [sample for sample in others if sample not in own]
+            row = Row(index=index, start_ns=begin_ns, wall_ms=wall_ns / 1e6, gc_ms=gc_ns / 1e6)
+            if {sample.site for sample in own if not sample.phase} - self._usual_lines:
+                row.phases_ns = _phases_of(own, begin_ns, wall_ns)
+            else:
+                # Nothing was seen but what is in any step, or nothing at all: a slower step.
+                row.phases_ns = {"forward": wall_ns}
+            self._divide(Stretch(row, paused_ns=paused_ns if wall_ns == longest_ns else 0), own)
+        self.steps += len(took)
+        self._ns["training steps"] += usual_ns
+        self._counts["training steps"] += usual
+        self._ns[GARBAGE] += collected_ns
+        self._counts[GARBAGE] += collected
+        self._usual_lines.update(sample.site for sample in others if not sample.phase)
+        self._name(others, None, aside="training steps")
+        return took
+
     def settle(self) -> None:
         """Divide the steps that wait; there are no more steps, or it is known now what is usual."""
         if self._usual is None and self._plain:
@@ -254,13 +325,19 @@ class Account:
         else:
             self._usual_lines.update(sample.site for sample in samples if not sample.phase)
         self._take("training steps", left, left)
-        self._name(samples, stretch, aside=aside)
+        self._name(samples, evaluated, aside=aside)
 
-    def _name(self, samples: list[Sample], stretch: Stretch, *, aside: str) -> None:
-        """Note the lines that samples saw in a step."""
+    def _name(self, samples: list[Sample], evaluated: Evaluated | None, *, aside: str) -> None:
+        """Note the lines that samples saw in a step.
+
+        What a step does aside is at lines of no usual step, if any were seen.
+        """
+        lines = {sample.site for sample in samples if sample.phase not in _TRAINING}
+        usual = self._usual_lines if lines - self._usual_lines else set()
         for sample in samples:
-            part = _DIRECT.get(sample.phase, "training steps" if sample.phase in _TRAINING else aside)
-            if _is_in(sample, stretch.evaluated):
+            trains = sample.phase in _TRAINING or sample.site in usual
+            part = _DIRECT.get(sample.phase, "training steps" if trains else aside)
+            if _is_in(sample, evaluated):
                 part = "validation"
             if sample.site is not None:
                 self._sites.setdefault(part, Counter())[sample.site] += sample.for_ns
@@ -268,7 +345,7 @@ class Account:
     def _tail(self, stretch: Stretch, samples: list[Sample], left: float) -> None:
         """Divide what lies after the last step, by samples where nothing in it has a clock."""
         inside = [sample for sample in samples if _is_in(sample, stretch.evaluated)]
-        self._name(inside, stretch, aside="validation")
+        self._name(inside, stretch.evaluated, aside="validation")
         others = [s for s in samples if s not in inside and s.phase not in ("evaluation", "checkpoint")]
         self.outside(others, part="after the last step", took_ns=round(left))
 
@@ -295,6 +372,15 @@ def _is_in(sample: Sample, evaluated: Evaluated | None) -> bool:
 
 def _wall_ns(stretch: Stretch) -> int:
     return round(stretch.row.wall_ms * 1e6)
+
+
+def _phases_of(samples: list[Sample], begin_ns: int, wall_ns: int) -> dict[str, int]:
+    """Return the phases of a step as its samples saw them."""
+    seen: Counter[str] = Counter()
+    for sample in samples:
+        seen[sample.phase] += min(sample.for_ns, sample.at_ns - begin_ns)
+    share = wall_ns / max(1, seen.total())
+    return {phase: round(ns * share) for phase, ns in seen.items() if phase}
 
 
 def _outside_ns(row: Row) -> float:

@@ -38,8 +38,10 @@ DEEPEST = 3
 LEAST_PER_STEP = 0.2
 NAMED = 3
 _CONTAINERS = (list, deque, dict, set, bytearray)
-_ADDS = r"\s*(?:\.(?:append|appendleft|extend|add|update|insert|setdefault)\(|\+=|=(?!=).*\b{name}\b)"
-"""What follows a name in a line that adds to what stands behind it."""
+READ_NUMBERS = 65_536
+"""Of a tensor, for whether they are denormal."""
+_ADDS = r"\s*(?:\.(?:append|appendleft|extend|add|update|insert|setdefault|\w+_)\(|\+=|=(?!=).*\b{name}\b)"
+"""What follows a name in a line that adds to what stands behind it, or changes it in place."""
 
 
 class Grown(NamedTuple):
@@ -142,6 +144,9 @@ class _Sizes:
             self.found[path, "autograd nodes"] = _nodes(value.grad_fn)
         elif value.layout is torch.strided:
             self.found[path, "elements of tensor"] = value.numel()
+            if value.device.type == "cpu" and value.is_floating_point():
+                # Processors take many times as long for these.
+                self.found[path, "denormal numbers in tensor"] = _denormals(value)
 
     def _visit_container(self, path: str, value: Any, depth: int) -> None:
         items = list(islice(value.items(), MOST_ITEMS)) if isinstance(value, dict) else None
@@ -193,9 +198,21 @@ def _nodes(node: Any) -> int:
     return len(seen)
 
 
+def _denormals(value: torch.Tensor) -> int:
+    """Return how many numbers of a tensor are denormal, as far as a part of them tells."""
+    apart: int = max(1, value.numel() // READ_NUMBERS)
+    # As bits: the processor may be set to take these numbers for zeros.
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
+    numbers = value.detach().reshape(-1)[::apart].contiguous()
+    limit = torch.tensor(torch.finfo(value.dtype).smallest_normal, dtype=value.dtype).view(bits)
+    sizes = numbers.view(bits) & torch.iinfo(bits).max
+    count = int(((sizes > 0) & (sizes < limit)).sum())
+    return count * apart
+
+
 def _rank(kind: str) -> int:
     """Say what is more likely to slow steps down: a graph, hooks, tensors that are kept, anything else."""
-    signs = ("autograd", "hooks", "tensor")
+    signs = ("autograd", "hooks", "denormal", "tensor")
     return next((i for i, sign in enumerate(signs) if sign in kind), len(signs))
 
 

@@ -1,4 +1,4 @@
-"""The other thread of a watched job: it looks at the training thread twenty times a second.
+"""The other thread of a watched job: it looks at the training thread up to twenty times a second.
 
 In: the training thread. Out: calls of its owner, one per look, with the time since the look before, and the
 part of it in which the process was stopped. Nothing else in the process runs for us between two events.
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["Sampler", "Watcher"]
 
 INTERVAL_SECONDS = 0.05
+LONGEST_SECONDS = 0.5
+SHARE = 0.0015
+"""Of one processor: where looks take more than that together, there are fewer."""
+SMOOTH = 16
 PAUSED_NS = 500_000_000
 """A look that comes later than that, while the process used next to no processor time, was kept away."""
 IDLE_SHARE = 0.05
 ENDING_SECONDS = 5.0
 
 _process_time_ns = partial(time.process_time_ns)
+_thread_time_ns = partial(time.thread_time_ns)
 
 
 class Watcher(Protocol):
@@ -86,15 +91,20 @@ class Sampler:
 
     def _run(self) -> None:
         used_ns = _process_time_ns()
+        wait, cost_ns, own_ns = INTERVAL_SECONDS, 0.0, _thread_time_ns()
         try:
-            while not self._stop.acquire(timeout=INTERVAL_SECONDS):
+            while not self._stop.acquire(timeout=wait):
                 now = perf_counter_ns()
                 for_ns, self.before_ns = now - self.before_ns, now
                 used_before_ns, used_ns = used_ns, _process_time_ns()
                 paused_ns = 0
                 if for_ns > PAUSED_NS and used_ns - used_before_ns < IDLE_SHARE * for_ns:
-                    paused_ns = for_ns - round(INTERVAL_SECONDS * 1e9)
+                    paused_ns = for_ns - round(wait * 1e9)
                 self._watcher.look(now, for_ns - paused_ns, paused_ns=paused_ns)
+                own_before_ns, own_ns = own_ns, _thread_time_ns()
+                # Of late, since some looks write and most do not.
+                cost_ns += (own_ns - own_before_ns - cost_ns) / SMOOTH
+                wait = min(max(INTERVAL_SECONDS, cost_ns / 1e9 / SHARE), LONGEST_SECONDS)
         except Exception as error:
             self.runs = False
             with contextlib.suppress(Exception):

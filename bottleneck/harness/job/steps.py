@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,19 @@ from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
 from ..events.table import EVALUATION, FORWARD, OPTIMIZER_BUILT, SAVE
 from ..lines.sites import user_site
+from ..torch_private import PHASE_FUNCTIONS
 from ..windows.observer import StepObserver, harmless
-from .account import Evaluated, Stretch
+from .account import Counted, Evaluated, Stretch
 from .epochs import EpochStarts
 from .looks import Looks
+from .watch import no_phase
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...runs.store import Store
     from ..events.table import Event
+    from ..lines.frames import Frame
     from ..windows.steps import StepRule
     from ..windows.table import Row
     from .watch import JobWatch
@@ -31,6 +37,13 @@ __all__ = ["StepWatch"]
 HELD_MS = 250.0
 """Steps of so much time are handed over together: a job that is killed loses them."""
 HELD_STEPS = 64
+COUNTED_NS = 800_000_000
+"""After steps were handed over, the next ones are only counted for so long: noting all events of a step
+takes 20 to 40 us."""
+WORTH_COUNTING_MS = 20.0
+"""Beside longer steps that is nothing."""
+LEAST_COUNTED = 16
+"""Steps; where something ends the counting after fewer, it begins half as often."""
 
 
 class _NeverStop:
@@ -63,6 +76,10 @@ class StepWatch(StepObserver[EpochStarts]):
         self._looks = Looks()
         self._roots: set[type] = set()
         self._looked_ns = 0
+        self._garbage_ns: list[tuple[int, int]] = []
+        self._handed_over = 0
+        self._count_every = 1
+        """Hand-overs of events after which steps are counted."""
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -75,7 +92,7 @@ class StepWatch(StepObserver[EpochStarts]):
 
     def uninstall(self) -> None:
         """Take every hook out again."""
-        self._job.training_thread, self._job.phase = lambda: None, str
+        self._job.training_thread, self._job.phase = lambda: None, no_phase
         super().uninstall()
 
     def tail(self) -> Stretch | None:
@@ -96,9 +113,11 @@ class StepWatch(StepObserver[EpochStarts]):
             whole=pending,
         )
 
-    def _phase(self) -> str:
+    def _phase(self, frames: list[Frame]) -> str:
         if self._compiles.compiling:
             return "compiling"
+        if self.buffer.counting:
+            return next(filter(None, map(_phase_of, frames)), "")
         return self.buffer.innermost(self.clock.open_phases)
 
     # -- events --------------------------------------------------------------------------------
@@ -110,16 +129,30 @@ class StepWatch(StepObserver[EpochStarts]):
             self._job.seen_at("checkpoints", user_site())
             if self._meter.start_ns is None:
                 return
+        self._first_begins(now)
         super().begin(event, subject, now, paused=paused)
+
+    def begin_step(self) -> None:
+        """The program marks its first step's beginning itself (`Harness.step`)."""
+        self._first_begins(perf_counter_ns())
+        super().begin_step()
+
+    def _first_begins(self, now: int) -> None:
+        if self._job.first_step_ns is None:
+            self._job.first_step_ns = now
 
     def _cut(self, now: int, *, paused: bool) -> None:
         self._tracker.cut(now, paused=paused)
+        if paused:
+            self._handed_over += 1
+            if self._may_count():
+                self.buffer.release()
         if self._looks.wanted(self._job, self._tracker.steps):
             self._look()
 
     def _look_at(self, event: Event, subject: Any) -> None:
-        if event is FORWARD:
-            self._roots.add(type(subject))
+        if event is FORWARD and type(subject) not in self._roots:
+            self._roots.update(_classes_to_watch(subject))
         elif event is EVALUATION and not self._meter.evaluations:
             self.first_evaluation()
 
@@ -128,6 +161,8 @@ class StepWatch(StepObserver[EpochStarts]):
         """See `Observer`."""
         # Events are held again after each update: nothing that ended the holding lasts.
         if not event.updates or self.buffer.holding or self.rule.inside:
+            return
+        if self._may_count() and self._count():
             return
         if self._hold() and not self._compiles.asked_for:
             self._hooks.narrow(self._roots)
@@ -149,6 +184,59 @@ class StepWatch(StepObserver[EpochStarts]):
         if usual_ms is None or self._job.wants_look:
             return 1
         return max(1, min(HELD_STEPS, int(HELD_MS / max(usual_ms, 1e-3))))
+
+    def _may_count(self) -> bool:
+        """Say whether the next steps may only be counted: they are short, and alike."""
+        usual_ms = self._job.account.usual_ms
+        return (
+            self._handed_over >= self._count_every
+            and usual_ms is not None
+            and usual_ms < WORTH_COUNTING_MS
+            and not (self._compiles.asked_for or self._job.wants_look or self.buffer.busy)
+            and self.rule.next_cut != "unknown"
+        )
+
+    def _count(self) -> bool:
+        """Count steps, if that can be done; an update has just ended."""
+        if not self.rule.pending:
+            return False
+        if not self._hooks.count(self._roots, at_fetch=self.rule.next_cut == "fetch"):
+            self._hooks.widen()
+            self._count_every = sys.maxsize
+            return False
+        self._handed_over = 0
+        self._meter.garbage.sink = self._collected
+        self.buffer.count(self._counted, until_ns=perf_counter_ns() + COUNTED_NS)
+        return True
+
+    def _collected(self, took_ns: int) -> None:
+        self._garbage_ns.append((perf_counter_ns(), took_ns))
+
+    @harmless
+    def _counted(self, ends_ns: list[int]) -> None:
+        """Steps have been counted, and are no more: the first had begun before, and one is under way."""
+        at_fetch = self.rule.next_cut == "fetch"
+        self.released()
+        garbage_ns, self._garbage_ns = self._garbage_ns, []
+        if len(ends_ns) < LEAST_COUNTED:
+            self._count_every *= 2
+        elif self._count_every > 1:
+            self._count_every //= 2
+        if not ends_ns:
+            self._meter.garbage.total_ns += sum(took for _, took in garbage_ns)
+            return
+        first_ns, last_ns = ends_ns[0], ends_ns[-1]
+        self._meter.garbage.total_ns += sum(took for at, took in garbage_ns if at <= first_ns)
+        self._tracker.cut(first_ns)
+        if len(ends_ns) > 1:
+            between = [(at, took) for at, took in garbage_ns if first_ns < at <= last_ns]
+            self._job.ended(Counted(self._tracker.steps, ends_ns, between))
+            self._tracker.steps += len(ends_ns) - 1
+            self._meter.begin(last_ns, fresh=False)
+        self._meter.garbage.total_ns = sum(took for at, took in garbage_ns if at > last_ns)
+        if not self.buffer.update_ended:
+            # The step under way has not been updated, as the rule believes since the counting began.
+            self.rule.fetch() if at_fetch else self.rule.forward()
 
     def _record_fault(self, error: Exception) -> None:
         self._job.problem = self._job.problem or reason_of(error)
@@ -203,3 +291,25 @@ class StepWatch(StepObserver[EpochStarts]):
 
     def restart(self) -> None:
         """The step rule has learned another cycle; steps before it count as first steps."""
+
+
+def _classes_to_watch(root: Any) -> Iterator[type]:
+    """Yield the class of a module that the program calls, and of the one that it only wraps.
+
+    Programs evaluate what they have put into DistributedDataParallel without it.
+    """
+    yield type(root)
+    children = list(root.children())
+    if len(children) == 1:
+        yield from _classes_to_watch(children[0])
+
+
+@functools.cache
+def _phase_of_code(file: str, function: str) -> str:
+    found = (PHASE_FUNCTIONS[key] for key in PHASE_FUNCTIONS if key[1] == function and file.endswith(key[0]))
+    return next(found, "")
+
+
+def _phase_of(frame: Frame) -> str:
+    """Return the phase of a step that begins with a function of torch; empty for any other."""
+    return _phase_of_code(frame.file, frame.code.co_name)

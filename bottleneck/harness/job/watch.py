@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +19,9 @@ from ...model.run import SourceSite, Window
 from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
 from ...runs.store import reason_of, write_atomically
 from ..lines.frames import site_in, stack_of
-from .account import Account, Sample, Stretch
+from .account import Account, Counted, Sample, Stretch
+from .beside import Beside
+from .memory import MemoryWatch
 from .over_time import OverTime
 from .sampler import Sampler
 from .series import Series
@@ -33,10 +35,9 @@ if TYPE_CHECKING:
     from ..windows.table import Row
     from .looks import Grown
 
-__all__ = ["JobWatch"]
+__all__ = ["JobWatch", "no_phase"]
 
 WRITE_NS = 1_000_000_000
-_FIGURES = ("ms_per_1000_steps", "low", "high", "step_ms", "at_step")
 KEPT_STEPS = 512
 """Usual steps that run.json holds as its baseline, for `compare` and `analyze`."""
 
@@ -51,20 +52,26 @@ class JobWatch:
         self._thread = threading.main_thread().ident or 0
         self.account = Account()
         self.series = Series(store.working / STEPS_FILE)
+        self._memory = MemoryWatch()
+        self._machine = Beside()
         self._sampler = Sampler(self)
         self._began_ns = self._until_ns = self._written_ns = perf_counter_ns()
         self._over_time = OverTime(self._began_ns)
         self._samples: list[Sample] = []
         self._pauses: list[tuple[int, int]] = []
-        self._stretches: deque[Stretch] = deque()
+        self._stretches: deque[Stretch | Counted] = deque()
         self._noted: deque[tuple[str, SourceSite | None]] = deque()
         self._kept: list[Row] = []
-        self._growth: list[Growth] = []
+        self._growth: Growth | None = None
+        self._beside: list[Grown] | None = None
+        """What grows beside it, the likeliest first; None until it was looked for."""
         self.problem = ""
         """Why steps or looks are taken no more; empty for most jobs."""
-        self.phase: Callable[[], str] = str
+        self.phase: Callable[[list[Frame]], str] = no_phase
         """Innermost phase that is open, once torch is there; may be asked by another thread."""
         self.training_thread: Callable[[], int | None] = lambda: None
+        self.first_step_ns: int | None = None
+        """When the first step began, which may still be under way."""
         self.wants_look = False
         """The steps grow: the training thread is to look at what grows beside them."""
 
@@ -78,8 +85,8 @@ class JobWatch:
 
     # -- the training thread -------------------------------------------------------------------
 
-    def ended(self, stretch: Stretch) -> None:
-        """A step has ended."""
+    def ended(self, stretch: Stretch | Counted) -> None:
+        """A step has ended, or several were counted."""
         self._stretches.append(stretch)
 
     def seen_at(self, part: str, site: SourceSite | None) -> None:
@@ -88,12 +95,7 @@ class JobWatch:
 
     def found(self, grown: list[Grown]) -> None:
         """The looks have shown what grows."""
-        self._growth = [
-            msgspec.structs.replace(
-                self._growth[0], what=g.what, site=g.site, kind=g.kind, objects_per_step=round(g.per_step, 3)
-            )
-            for g in grown
-        ] or self._growth
+        self._beside = grown
 
     # -- the sampler's thread ------------------------------------------------------------------
 
@@ -101,14 +103,18 @@ class JobWatch:
         """See `Watcher`."""
         thread = self.training_thread() or self._thread
         frames = stack_of(thread)
-        phase = "importing" if self._is_importing(frames) else self.phase()
+        imports = self.first_step_ns is None and self._is_importing(frames)
+        phase = "importing" if imports else self.phase(frames)
         self._samples.append(Sample(now_ns, for_ns, phase, site_in(frames)))
         if paused_ns:
             self._pauses.append((now_ns - paused_ns, paused_ns))
         self._take_in(now_ns)
         self._note_time()
+        if self.account.usual_ms is not None:
+            self._memory.look(now_ns, self.account.steps)
+            self._machine.look(now_ns, self.series.steps)
         if now_ns - self._written_ns >= WRITE_NS:
-            self._look_for_growth()
+            self._look_for_growth(now_ns)
             self._write(now_ns, ended=False)
 
     def stopped(self, error: Exception) -> None:
@@ -125,20 +131,25 @@ class JobWatch:
             self.account.seen_at(*self._noted.popleft())
         while self._stretches:
             stretch = self._stretches[0]
-            row = stretch.row
-            end_ns = row.start_ns + round(row.wall_ms * 1e6)
-            if end_ns > now_ns:
+            if stretch.end_ns > now_ns:
                 return
             self._stretches.popleft()
-            self._outside_until(row.start_ns)
-            samples, paused_ns = self._taken_until(end_ns)
-            step_ms = self.account.step(stretch._replace(paused_ns=paused_ns), samples)
-            self._until_ns = end_ns
-            if step_ms is not None:
-                self.series.add(row.index, step_ms)
-                self._keep(row)
+            self._outside_until(stretch.begin_ns)
+            samples, paused_ns = self._taken_until(stretch.end_ns)
+            self._until_ns = stretch.end_ns
+            if isinstance(stretch, Counted):
+                steps_ms = self.account.counted(stretch, samples, paused_ns=paused_ns)
+                for index, step_ms in enumerate(steps_ms, start=stretch.first):
+                    self.series.add(index, step_ms)
+                continue
+            took_ms = self.account.step(stretch._replace(paused_ns=paused_ns), samples)
+            if took_ms is not None:
+                self.series.add(stretch.row.index, took_ms)
+                self._machine.add(stretch.row)
+                self._keep(stretch.row)
         if self.account.steps == 0:
-            self._outside_until(now_ns)
+            began_ns = self.first_step_ns
+            self._outside_until(now_ns if began_ns is None else min(now_ns, began_ns))
 
     def _note_time(self) -> None:
         self._over_time.add(self._until_ns, self.account.sums_ns, steps=self.account.steps)
@@ -151,22 +162,20 @@ class JobWatch:
         samples, paused_ns = self._taken_until(end_ns)
         # A pause may have begun before what is divided here.
         paused_ns = min(paused_ns, took_ns)
+        if self._samples:
+            # The one after it stands for the rest of this stretch as well.
+            after = self._samples[0]
+            part_ns = min(after.for_ns, max(0, end_ns - (after.at_ns - after.for_ns)))
+            samples.append(after._replace(at_ns=end_ns, for_ns=part_ns))
+            self._samples[0] = after._replace(for_ns=after.for_ns - part_ns)
         self.account.paused(paused_ns)
         self.account.outside(samples, part="set-up", took_ns=took_ns - paused_ns)
         self._until_ns = end_ns
 
     def _taken_until(self, end_ns: int) -> tuple[list[Sample], int]:
-        """Return the samples up to a time, and for how long the process was stopped until then.
-
-        The sample after it stands for the rest of the stretch as well, and is split.
-        """
+        """Return the samples up to a time, and for how long the process was stopped until then."""
         count = next((i for i, s in enumerate(self._samples) if s.at_ns > end_ns), len(self._samples))
         taken, self._samples = self._samples[:count], self._samples[count:]
-        if self._samples:
-            after = self._samples[0]
-            part_ns = min(after.for_ns, max(0, end_ns - (after.at_ns - after.for_ns)))
-            taken.append(after._replace(at_ns=end_ns, for_ns=part_ns))
-            self._samples[0] = after._replace(for_ns=after.for_ns - part_ns)
         paused_ns = 0
         while self._pauses and self._pauses[0][0] < end_ns:
             paused_ns += self._pauses.pop(0)[1]
@@ -187,15 +196,16 @@ class JobWatch:
             )
             self._store.update(windows=[window])
 
-    def _look_for_growth(self) -> None:
-        growth = self.series.grown()
-        if growth is not None:
-            # What the looks have named stays; the figures are the newest.
-            figures = {name: getattr(growth, name) for name in _FIGURES}
-            before, self._growth = self._growth, [growth]
-            if before:
-                self._growth = [msgspec.structs.replace(g, **figures) for g in before]
-            self.wants_look = not before
+    def _look_for_growth(self, now_ns: int) -> None:
+        self._growth = self.series.grown() or self._growth
+        if self._beside is None:
+            self.wants_look = self._growth is not None or bool(self._memory.grown(now_ns))
+
+    def _named(self, growth: Growth) -> list[Growth]:
+        """Return the growth once for each that grows beside it."""
+        if not self._beside:
+            return [growth]
+        return [msgspec.structs.replace(growth, **_naming(grown)) for grown in self._beside]
 
     # -- the record ----------------------------------------------------------------------------
 
@@ -221,6 +231,8 @@ class JobWatch:
     def _write(self, now_ns: int, *, ended: bool) -> None:
         self._written_ns = now_ns
         change = self.series.change(last=ended)
+        if change is not None:
+            change = msgspec.structs.replace(change, beside=self._machine.told(change.step))
         record = JobRecord(
             began_ns=self._began_ns,
             at_ns=self._until_ns,
@@ -229,8 +241,12 @@ class JobWatch:
             steps=self.account.steps,
             usual_ms=self.account.usual_ms,
             best_ms=self.series.best_ms,
-            growth=self._growth,
-            changes=[] if change is None or self._growth else [change],
+            growth=[] if self._growth is None else self._named(self._growth),
+            changes=[] if change is None or self._growth is not None else [change],
+            memory=[
+                msgspec.structs.replace(memory, **(_naming(self._beside[0]) if self._beside else {}))
+                for memory in self._memory.grown(now_ns, last=ended)
+            ],
             timeline=self._over_time.timeline(),
             problem=self.problem,
         )
@@ -239,3 +255,18 @@ class JobWatch:
             self.series.write()
             write_atomically(self._store.working / RECORD_FILE, msgspec.json.encode(record))
         self._told(record)
+
+
+def no_phase(frames: list[Frame]) -> str:  # noqa: ARG001 - as where there are steps
+    """Return the phase of a program that has not imported torch."""
+    return ""
+
+
+def _naming(grown: Grown) -> dict[str, Any]:
+    """Return what a record says of something that grows."""
+    return {
+        "what": grown.what,
+        "kind": grown.kind,
+        "site": grown.site,
+        "objects_per_step": round(grown.per_step, 3),
+    }

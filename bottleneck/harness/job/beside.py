@@ -1,0 +1,143 @@
+"""What changes beside a change of pace: phases of the step, other load on the cores, their clock, pages read.
+
+In: usual steps with their phases, and a look once a second. Out: sentences on what differs between the steps
+before a change and those after it. What is measured is said, and not what is a cause of what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..windows.table import Row
+
+__all__ = ["Beside"]
+
+APART_NS = 1_000_000_000
+POINTS = 512
+"""With so many, every second one is dropped, and looks are twice as far apart."""
+LEAST_POINTS = 3
+"""On either side of a change."""
+LEAST_CORES = 0.25
+LEAST_RATIO = 1.1
+LEAST_FAULTS = 50.0
+"""A second."""
+LEAST_SHARE = 0.2
+"""Of what a step takes more or less: a phase with less of it is not named."""
+CLOCKS = 8
+"""Cores of which the clock is read."""
+_SAID = {"data": "waiting for input", "h2d": "copying to the device", "optimizer": "the update"}
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_process_time = partial(time.process_time)
+
+
+class _Point(NamedTuple):
+    steps: int
+    phases_ms: dict[str, float]
+    others: float | None
+    """Cores that other processes used."""
+    clock_mhz: float | None
+    faults: float
+    """Pages that had to be read from a disk, a second."""
+
+
+class Beside:
+    """One per job; fed by one thread."""
+
+    def __init__(self) -> None:
+        self._points: list[_Point] = []
+        self._apart_ns = APART_NS
+        self._phases: Counter[str] = Counter()
+        self._steps = 0
+        self._before: tuple[int, float | None, float, int] | None = None
+
+    def add(self, row: Row) -> None:
+        """A usual step has ended, of which the phases are known."""
+        self._phases.update(row.phases_ns)
+        self._steps += 1
+
+    def look(self, now_ns: int, steps: int) -> None:
+        """Note what the machine does, if it is time to; `steps` usual ones have ended."""
+        if self._before is not None and now_ns - self._before[0] < self._apart_ns:
+            return
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        before, self._before = self._before, (now_ns, _busy(), _process_time(), faults)
+        if before is None:
+            return
+        passed = (now_ns - before[0]) / 1e9
+        others = None
+        if before[1] is not None and self._before[1] is not None:
+            own = self._before[2] - before[2]
+            others = max(0.0, (self._before[1] - before[1] - own) / passed)
+        phases_ms = {name: ns / 1e6 / self._steps for name, ns in self._phases.items()} if self._steps else {}
+        self._phases.clear()
+        self._steps = 0
+        self._points.append(_Point(steps, phases_ms, others, _clock(), (faults - before[3]) / passed))
+        if len(self._points) == POINTS:
+            del self._points[::2]
+            self._apart_ns *= 2
+
+    def told(self, at: int) -> list[str]:
+        """Return what is different from usual step `at` on, the phases first."""
+        before = [point for point in self._points if point.steps <= at]
+        after = [point for point in self._points if point.steps > at]
+        if min(len(before), len(after)) < LEAST_POINTS:
+            return []
+        out = []
+        names = dict.fromkeys(name for point in self._points for name in point.phases_ms)
+        sides = {name: (_phase(before, name), _phase(after, name)) for name in names}
+        moved = sum(abs(new - old) for old, new in sides.values())
+        for name, (old, new) in sides.items():
+            if abs(new - old) > LEAST_SHARE * moved and max(old, new) > LEAST_RATIO * min(old, new):
+                out.append(f"{_SAID.get(name, name)} takes {new:.3g} ms instead of {old:.3g}")
+        others = [_middle(point.others for point in points) for points in (before, after)]
+        if abs(others[1] - others[0]) >= LEAST_CORES:
+            out.append(
+                f"other processes use {others[1]:.1f} of {os.cpu_count()} cores instead of {others[0]:.1f}"
+            )
+        clock = [_middle(point.clock_mhz for point in points) for points in (before, after)]
+        if min(clock) > 0 and max(clock) > LEAST_RATIO * min(clock):
+            out.append(f"the cores run at {clock[1] / 1e3:.2f} GHz instead of {clock[0] / 1e3:.2f}")
+        faults = [_middle(point.faults for point in points) for points in (before, after)]
+        if abs(faults[1] - faults[0]) >= LEAST_FAULTS:
+            out.append(f"{faults[1]:.0f} pages a second are read from disk instead of {faults[0]:.0f}")
+        return out
+
+
+def _phase(points: list[_Point], name: str) -> float:
+    return _middle(point.phases_ms.get(name, 0.0) for point in points if point.phases_ms)
+
+
+def _middle(values: Iterable[float | None]) -> float:
+    """Return the median of what was measured; 0 where nothing was."""
+    return median([value for value in values if value is not None] or [0.0])
+
+
+def _busy() -> float | None:
+    """Return the seconds that all cores of the machine have worked."""
+    with contextlib.suppress(OSError, ValueError):
+        with Path("/proc/stat").open() as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+        # Of user, nice, system, idle, iowait, irq, softirq, steal: not the two that are idle.
+        return (sum(ticks) - ticks[3] - ticks[4]) / _TICKS
+    return None
+
+
+def _clock() -> float | None:
+    """Return the clock of the cores in MHz, where the kernel says it."""
+    found = []
+    for core in range(min(CLOCKS, os.cpu_count() or 1)):
+        with contextlib.suppress(OSError, ValueError):
+            path = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")
+            found.append(int(path.read_text()) / 1e3)
+    return median(found) if found else None
