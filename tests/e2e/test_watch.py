@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from e2e.running import PYTHON, Result, harness, plain, run
+from e2e.running import PYTHON, Result, harness, plain, read_run, run
 
 from torch_bottleneck.model.documents import load_watch
 from torch_bottleneck.model.schema import watch_schema
@@ -126,8 +126,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 SAME = """
-import gc, hashlib, os, sys, threading
+import concurrent.futures, gc, hashlib, os, sys, threading
 import torch
+pool = concurrent.futures.ThreadPoolExecutor(1)  # nobody shuts it down
+print(pool.submit(int, 7).result())
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(3)
 torch.set_num_threads(1)
@@ -322,3 +324,122 @@ def test_a_stopped_process_is_told_as_a_pause(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     seconds = {line.part: line.s for line in watched.account}
     assert 2.5 <= seconds["pauses"] <= 3.5, seconds
+
+
+SHORT = """
+import sys, time
+import torch
+import torch._dynamo
+from clock import clock, write
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
+optimizers = [torch.optim.Adam(model.parameters())]
+loader = DataLoader(TensorDataset(torch.randn(8 * 1000, 32)), batch_size=8)
+for epoch in range(3):
+    batches = loader if "loader" in sys.argv else [(torch.randn(8, 32),) for _ in range(1000)]
+    for i, (x,) in enumerate(batches):
+        loss = (model(x) - x).square().mean()
+        optimizers[0].zero_grad()
+        loss.backward()
+        time.sleep(0.001)
+        optimizers[0].step()
+        if i % 500 == 300:
+            with clock("between steps"):
+                time.sleep(0.2)  # logging
+        if i % 500 == 499:
+            with clock("validation"), torch.no_grad():
+                for _ in range(20):
+                    model(x)
+                    time.sleep(0.01)
+            with clock("checkpoints"):
+                torch.save(torch.zeros(2_000_000), "model.pt")
+write()
+"""
+
+RANKS = """
+import time
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(120):
+    loss = model(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    time.sleep(0.015)
+    optimizer.step()
+    if step % 40 == 20:
+        if dist.get_rank() == 0:
+            torch.save(torch.zeros(8_000_000), "model.pt")
+            time.sleep(0.3)
+        dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("loader",)], ids=["without a loader", "with a loader"])
+def test_short_steps_are_counted_and_what_lies_between_them_is_still_told(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    write(tmp_path / "clock.py", CLOCK)
+    write(tmp_path / "train.py", SHORT)
+    done, watched = watch(tmp_path, "train.py", *words)
+    assert done.code == 0, done.err
+    assert watched.steps == 3000
+    parts = {line.part: line for line in watched.account}
+    assert parts["training steps"].count >= 2990
+    assert parts["validation"].count == parts["checkpoints"].count == 6
+    spent = json.loads((tmp_path / "clock.json").read_text())
+    for part, by_hand in spent.items():
+        # A step that waits for a core outside of all phases looks as if something was done between steps.
+        share = 0.15 if part == "between steps" else 0.01
+        assert abs(parts[part].s - by_hand) <= 0.1 * by_hand + share * watched.wall_s, (part, spent)
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    site = parts["between steps"].site
+    assert site is not None and "# logging" in lines[site.line - 1]
+    # Most of them have left no row: the baseline has those of which all events were noted.
+    assert 0 < len(read_run(tmp_path / "run").windows[0].steps.wall_ms) < 1500
+
+
+def test_each_rank_of_torchrun_is_watched_and_one_reports(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", RANKS)
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m torch_bottleneck watch --out run"
+    done = run([PYTHON, *launcher.split(), "train.py"], tmp_path)
+    assert done.code == 0, done.err
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"rank0", "rank1", "watch.json"}
+    assert done.err.count("run folder:") == 1
+    assert done.out.count("Where the job goes") == 1
+    assert "Ranks" in done.out and "rank 1: " in done.out
+    whole = load_watch(tmp_path / "run")
+    assert [rank.rank for rank in whole.ranks] == [0, 1]
+    for rank in (0, 1):
+        watched = load_watch(tmp_path / f"run/rank{rank}")
+        jsonschema.validate(json.loads((tmp_path / f"run/rank{rank}/watch.json").read_text()), watch_schema())
+        assert sum(line.s for line in watched.account) == pytest.approx(watched.wall_s, rel=0.01)
+        assert watched.explained_share >= 0.97
+        assert watched.steps == 120
+        assert whole.ranks[rank].seconds == {line.part: line.s for line in watched.account}
+        assert read_run(tmp_path / f"run/rank{rank}").rank == rank
+    assert whole.ranks[0].seconds["checkpoints"] > 0
+    assert "checkpoints" not in whole.ranks[1].seconds
+
+
+def test_memory_that_grows_is_told_with_its_line_and_the_time_left(tmp_path: Path) -> None:
+    keeps = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "").replace("range(400)", "range(1300)")
+    keeps = keeps.replace("model =", "kept = []\nmodel =").replace(
+        "    optimizer.step()", "    optimizer.step()\n    kept.append(torch.ones(100_000))"
+    )
+    write(tmp_path / "train.py", keeps)
+    done, watched = watch(tmp_path, "train.py")
+    assert done.code == 0, done.err
+    (grown,) = watched.memory
+    assert grown.where == "host"
+    assert grown.bytes_per_step == pytest.approx(400_000, rel=0.2)
+    assert grown.full_in_s > 0
+    assert grown.what == "kept"
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    assert grown.site is not None and "kept.append" in lines[grown.site.line - 1]
+    assert "The host's memory grows by" in " ".join(done.out.split())

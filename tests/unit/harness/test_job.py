@@ -8,10 +8,15 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from torch_bottleneck.harness.job.account import Account, Evaluated, Sample, Stretch
+from torch_bottleneck.harness.job import beside as beside_module
+from torch_bottleneck.harness.job import memory as memory_module
+from torch_bottleneck.harness.job.account import Account, Counted, Evaluated, Sample, Stretch
+from torch_bottleneck.harness.job.beside import Beside
 from torch_bottleneck.harness.job.looks import APART, LOOKS, Looks
+from torch_bottleneck.harness.job.memory import MemoryWatch
 from torch_bottleneck.harness.job.series import POINTS, Series
 from torch_bottleneck.harness.lines.sites import names_in
 from torch_bottleneck.harness.windows.table import Row
@@ -90,6 +95,109 @@ def test_a_slow_forward_stays_a_step_and_time_outside_of_phases_does_not() -> No
     samples = [Sample(0, 50 * MS, "", LINE)]
     account = account_of(Stretch(row(60, 60.0)), samples=samples)
     assert account == {"training steps": 610.0, "between steps": 50.0}
+
+
+def counted_in(account: Account, steps_ms: list[float], *samples: Sample, **more: Any) -> list[float]:
+    """Add 60 usual steps, and steps of which only the ends are known; check that they add up."""
+    for i in range(60):
+        account.step(Stretch(row(i)), [])
+    ends = [0]
+    for step_ms in steps_ms:
+        ends.append(ends[-1] + round(step_ms * MS))
+    took = account.counted(Counted(60, ends, more.pop("garbage_ns", [])), list(samples), paused_ns=0, **more)
+    assert abs(sum(part.s for part in account.parts().values()) * 1e3 - 600 - sum(steps_ms)) < 0.01
+    assert account.steps == 60 + len(steps_ms)
+    return took
+
+
+def test_steps_of_which_only_the_ends_are_known_are_training_steps() -> None:
+    account = Account()
+    took = counted_in(account, [10.0, 11.0, 35.0], garbage_ns=[(15 * MS, 2 * MS)])
+    assert took == [10.0, 9.0, 35.0]
+    parts = account.parts()
+    assert round(parts["training steps"].s * 1e3, 3) == 654.0
+    assert round(parts["garbage collections"].s * 1e3, 3) == 2.0
+    assert parts["training steps"].count == 63
+
+
+def test_of_a_long_step_of_them_the_samples_tell_what_lies_outside() -> None:
+    account = Account()
+    logged = [Sample((20 + 50 * i) * MS, 50 * MS, "", LINE) for i in range(2, 6)]
+    counted_in(account, [10.0, 10.0, 300.0], Sample(90 * MS, 50 * MS, "forward", None), *logged)
+    parts = account.parts()
+    assert 0.2 < parts["between steps"].s < 0.29
+    assert parts["between steps"].places[0].site == LINE
+    # The same line in a usual step: it is part of a step that was slow.
+    account = Account()
+    known = Sample(5 * MS, 5 * MS, "", LINE)
+    account.step(Stretch(row(0)), [known])
+    account = Account()
+    for i in range(40):
+        account.step(Stretch(row(i)), [known])
+    account.counted(Counted(40, [0, 300 * MS], []), logged, paused_ns=0)
+    assert "between steps" not in account.parts()
+
+
+def memory_of(monkeypatch: pytest.MonkeyPatch, used: list[float], *, free: float = 1e10) -> MemoryWatch:
+    """Look at a process that uses so many bytes, four times a second."""
+    watch = MemoryWatch()
+    monkeypatch.setattr(memory_module, "_free", lambda where: int(free))
+    for i, value in enumerate(used):
+        monkeypatch.setattr(memory_module, "_used", lambda value=value: [("host", int(value))])
+        watch.look(i * 250 * MS + 1, i * 10)
+    return watch
+
+
+def test_memory_that_grows_is_told_with_the_time_until_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    wave = [1e6 * ((i * 7) % 5) for i in range(200)]
+    watch = memory_of(monkeypatch, [3e8 + 1e6 * i + w for i, w in enumerate(wave)])
+    (grown,) = watch.grown(200 * 250 * MS)
+    assert grown.where == "host"
+    assert grown.low < 4e6 < grown.high
+    assert grown.bytes_per_step == pytest.approx(1e5, rel=0.1)
+    assert grown.full_in_s == pytest.approx(2500, rel=0.1)
+    assert grown.limit_bytes == grown.used_bytes + 10**10
+    # It lasts for a year.
+    assert not memory_of(monkeypatch, [3e8 + 1e6 * i for i in range(200)], free=1e15).grown(200 * 250 * MS)
+
+
+def test_memory_that_fills_up_at_the_beginning_is_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    wave = [1e6 * ((i * 7) % 5) for i in range(700)]
+    filled = [6e8 - 3e8 * 0.97**i + w for i, w in enumerate(wave)]
+    assert not memory_of(monkeypatch, filled).grown(10**12)
+    assert not memory_of(monkeypatch, [5e8 + w for w in wave]).grown(10**12)
+    stepped = [3e8 + (2e8 if i > 300 else 0) + w for i, w in enumerate(wave)]
+    assert not memory_of(monkeypatch, stepped).grown(10**12)
+
+
+def test_the_memory_of_this_process_and_what_is_left_to_it_can_be_read() -> None:
+    ((where, used),) = [found for found in memory_module._used() if found[0] == "host"]
+    assert 10**6 < used < 10**12
+    assert memory_module._free(where) > 0
+
+
+def test_beside_a_change_of_pace_phases_and_load_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, busy = Beside(), 0.0
+    monkeypatch.setattr(beside_module, "_process_time", lambda: 0.0)
+    monkeypatch.setattr(beside_module, "_clock", lambda: 3000.0)
+    for i in range(20):
+        busy += 0.2 if i < 10 else 1.7
+        monkeypatch.setattr(beside_module, "_busy", lambda busy=busy: busy)
+        machine.add(row(i) if i < 11 else row(i, 16.0, forward=9.0))
+        machine.look(i * 1000 * MS, i)
+    forward, load = machine.told(10)
+    assert forward == "forward takes 9 ms instead of 3"
+    assert load.startswith("other processes use 1.7 of") and load.endswith("instead of 0.2")
+    assert machine.told(1) == []
+
+
+def test_beside_a_change_nothing_is_told_that_did_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Beside()
+    monkeypatch.setattr(beside_module, "_busy", lambda: None)
+    for i in range(20):
+        machine.add(row(i))
+        machine.look(i * 1000 * MS, i)
+    assert machine.told(10) == []
 
 
 def test_few_long_steps_are_divided_before_the_job_ends() -> None:
