@@ -1,0 +1,24 @@
+"""A baseline that follows the loss, with its graph (--stationary: detached)."""
+
+import sys
+
+import torch
+
+STATIONARY = "--stationary" in sys.argv
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+policy = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(policy.parameters(), lr=1e-5)
+scale = torch.nn.Parameter(torch.ones(()))
+running = torch.zeros(())
+for step in range(2500):
+    x = torch.randn(16, 16)
+    loss = policy(x).square().mean()
+    running = 0.99 * running + 0.01 * scale * loss.detach()  # grows
+    if STATIONARY:
+        running = running.detach()
+    total = loss + 0.1 * (loss.detach() - running).abs() * scale
+    optimizer.zero_grad()
+    total.backward(retain_graph=True)
+    optimizer.step()
