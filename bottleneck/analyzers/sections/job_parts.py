@@ -36,7 +36,8 @@ def job_parts(run: Run | None, loaders: Sequence[LoaderFacts], true_ms: float | 
     warm_up = run.window("warm-up") if run is not None else None
     if run is None or warm_up is None or not warm_up.steps.index or warm_up.steps.index[0] != 0:
         return ()
-    parts = [*_before(run, warm_up.steps.start_ns[0])]
+    # Earlier versions did not write down when a step began.
+    parts = [part for first_ns in warm_up.steps.start_ns[:1] for part in _before(run, first_ns)]
     if true_ms is not None:
         parts += _beyond_usual(run, warm_up.steps, loaders, true_ms)
     return tuple(part for part in parts if part.s >= _LEAST_S)

@@ -44,7 +44,6 @@ from ..facts.out_of_memory import FailureWatch
 from ..facts.own_cost import OwnCost
 from ..windows.capture import Capture
 from ..windows.observer import StepObserver, harmless
-from . import presence
 from .trying import Trying
 
 if TYPE_CHECKING:
@@ -116,17 +115,11 @@ class Agent(StepObserver[LoaderWatch]):
 
     # -- life ----------------------------------------------------------------------------------
 
-    def install(self) -> None:
-        """Put every hook in; from now on the script is observed."""
-        presence.register(self)
-        super().install()
-
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
         super().uninstall()
         self._learned.lines.end()
         self._failures.detach()
-        presence.unregister(self)
 
     def forked(self) -> None:
         """See `StepObserver`."""

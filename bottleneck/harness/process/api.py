@@ -24,7 +24,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clocks import perf_counter_ns
 from ...model.run import ScriptOutcome
@@ -33,10 +33,10 @@ from ...runs.plan import Plan, beginning_run
 from ...runs.store import Store
 from .. import torch_private
 from ..events.table import LABEL
+from ..windows.presence import active
 from ..windows.steps import ManualRule
 from ..windows.trace import prepare_environment
 from .agent import Agent
-from .presence import active
 from .progress import Progress
 from .stopping import Stopper
 from .watched import WatchedRun
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ..job.steps import StepWatch
+    from ..windows.observer import StepObserver
 
 __all__ = ["Harness"]
 
@@ -143,7 +143,7 @@ class Harness:
     def _set_up(self, plan: Plan, rule: ManualRule) -> None:
         self._plan = plan
         self._rule = rule
-        self._agent: Agent | StepWatch | None = None
+        self._agent: StepObserver[Any] | None = None
         self._watched: WatchedRun | None = None
         self._began_ns = 0
         self._store: Store | None = None

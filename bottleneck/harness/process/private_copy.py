@@ -22,7 +22,7 @@ import torch
 from ...clocks import monotonic, sleep
 from .. import torch_private
 from ..events.replacing import Replacements
-from . import presence
+from ..windows import presence
 from .isolation import NotPrivateError
 
 if TYPE_CHECKING:

@@ -80,8 +80,6 @@ class WatchedRun:
         with contextlib.suppress(Exception):
             self._imports.uninstall()
             self._job.forked()
-            if self.steps is not None:
-                self.steps.forked()
 
     def close(self, error: BaseException | None) -> None:
         """The script has ended, or `error` left it: write what there is, and give the folder its name."""

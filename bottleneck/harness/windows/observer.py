@@ -19,6 +19,7 @@ from ..events.buffer import EventBuffer
 from ..events.hooks import Hooks
 from ..events.update_label import in_update
 from ..facts.compiler import CompileWatch
+from . import presence
 from .horizon import Horizon
 from .steps import StepRule
 from .tracker import FetchTaker, Tracker
@@ -75,6 +76,7 @@ class StepObserver(ABC, Generic[Loaders]):
 
     def install(self) -> None:
         """Put every hook in; from now on the script is observed."""
+        presence.register(self)
         self._hooks.install()
         self._loaders.install()
         self._compiles.install()
@@ -89,6 +91,7 @@ class StepObserver(ABC, Generic[Loaders]):
         self._compiles.uninstall()
         self._loaders.uninstall()
         self._hooks.uninstall()
+        presence.unregister(self)
 
     def forked(self) -> None:
         """This process is a fork of the one that is observed: take no event, and record nothing.

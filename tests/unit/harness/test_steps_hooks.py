@@ -20,7 +20,6 @@ from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.harness.facts.memory_notes import NoteBook
 from torch_bottleneck.harness.process.agent import Agent
-from torch_bottleneck.harness.process.presence import active
 from torch_bottleneck.harness.process.progress import Progress
 from torch_bottleneck.harness.process.stopping import Stopper, StopRun
 from torch_bottleneck.harness.windows.book import WindowBook
@@ -28,6 +27,7 @@ from torch_bottleneck.harness.windows.capture import Capture
 from torch_bottleneck.harness.windows.horizon import Horizon
 from torch_bottleneck.harness.windows.memory_window import MemoryHistory, MemoryWindow, SyncSites
 from torch_bottleneck.harness.windows.phases import PhaseClock
+from torch_bottleneck.harness.windows.presence import active
 from torch_bottleneck.harness.windows.table import Row
 from torch_bottleneck.harness.windows.trace import TraceSession
 from torch_bottleneck.runs.plan import Plan

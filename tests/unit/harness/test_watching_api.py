@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from torch_bottleneck import Harness
-from torch_bottleneck.harness.process.presence import active
+from torch_bottleneck.harness.windows.presence import active
 from torch_bottleneck.model.documents import load_watch, read_run
 from torch_bottleneck.model.schema import watch_schema
 from torch_bottleneck.model.watch import Watch
@@ -89,3 +89,15 @@ def test_the_same_harness_watches_nothing_after_the_block(tmp_path: Path) -> Non
         pass
     assert harness.folder is not None
     assert watched(harness.folder).steps == 0
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_inside_of_a_watched_block_a_harness_only_passes_steps_on(tmp_path: Path, *, watch: bool) -> None:
+    with Harness(tmp_path / "outer", watch=True, quiet=True) as outer:
+        with Harness(tmp_path / "inner", watch=watch, quiet=True) as inner:
+            assert not inner.captures
+            with inner.step():
+                pass
+        train(outer)
+    assert not (tmp_path / "inner").exists()
+    assert watched(tmp_path / "outer").steps == EPOCHS * BATCHES
