@@ -159,11 +159,14 @@ class _Slower:
         return self.growth if self.growth is not None and self.growth.status == "worse" else None
 
     def decided(self, decision: str) -> list[str]:
-        """Word the times that count for the outcome and are decided so."""
+        """Word the times that count for the outcome and are decided so.
+
+        A whole job counts where it is slower. Where that cannot be told it stops nothing: its start depends
+        on what the machine has in its caches.
+        """
         told = [time_words(self.time)] if self.time.gated and self.time.decision == decision else []
-        return told + [
-            part_words(row) for row in self.job if row.time.gated and row.time.decision == decision
-        ]
+        rows = self.job if decision == "slower" else ()
+        return told + [part_words(row) for row in rows if row.time.gated and row.time.decision == decision]
 
 
 def _outcome(counters: Sequence[CounterRow], slower: _Slower) -> Outcome:

@@ -78,6 +78,13 @@ def test_jobs_alike_are_no_regression_and_one_job_a_side_decides_nothing() -> No
     assert once.outcome == "ok"
 
 
+def test_a_whole_job_of_which_nothing_can_be_told_stops_nothing() -> None:
+    noisy = [watched(*(job(validation_s=s) for s in times)) for times in ((90, 700, 200), (600, 80, 210))]
+    found = compared(*noisy, interleaved=True)
+    assert found.job[0].time.gated and found.job[0].time.decision == "undecided"
+    assert found.outcome == "ok"
+
+
 def test_steps_that_begin_to_grow_are_a_regression_of_one_job_alone() -> None:
     found = compared(watched(job()), watched(job(growth=GROWTH)))
     assert found.outcome == "regression"
