@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Sampler", "Watcher"]
 
 INTERVAL_SECONDS = 0.05
-LONGEST_SECONDS = 0.5
+LONGEST_SECONDS = 0.1
 SHARE = 0.0015
 """Of one processor: where looks take more than that together, there are fewer."""
 SMOOTH = 16
@@ -54,6 +54,8 @@ class Sampler:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
+        self.longest_seconds = LONGEST_SECONDS
+        """Between two looks, whatever they cost."""
         self.before_ns = perf_counter_ns()
         """When it looked last."""
         self._stop = _thread.allocate_lock()
@@ -104,7 +106,7 @@ class Sampler:
                 own_before_ns, own_ns = own_ns, _thread_time_ns()
                 # Of late, since some looks write and most do not.
                 cost_ns += (own_ns - own_before_ns - cost_ns) / SMOOTH
-                wait = min(max(INTERVAL_SECONDS, cost_ns / 1e9 / SHARE), LONGEST_SECONDS)
+                wait = min(max(INTERVAL_SECONDS, cost_ns / 1e9 / SHARE), self.longest_seconds)
         except Exception as error:
             self.runs = False
             with contextlib.suppress(Exception):

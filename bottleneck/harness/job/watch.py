@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["JobWatch", "no_phase"]
 
 WRITE_NS = 1_000_000_000
+LONGEST_SECONDS = 0.3
+"""Between two looks once steps are usual: they have clocks of their own, and what lies before has none."""
 KEPT_STEPS = 512
 """Usual steps that run.json holds as its baseline, for `compare` and `analyze`."""
 
@@ -111,6 +113,7 @@ class JobWatch:
         self._take_in(now_ns)
         self._note_time()
         if self.account.usual_ms is not None:
+            self._sampler.longest_seconds = LONGEST_SECONDS
             self._memory.look(now_ns, self.account.steps)
             self._machine.look(now_ns, self.series.steps)
         if now_ns - self._written_ns >= WRITE_NS:
