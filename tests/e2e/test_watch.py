@@ -185,7 +185,8 @@ def test_the_account_agrees_with_clocks_in_the_script(tmp_path: Path) -> None:
     for part in ("first steps", "epoch starts", "garbage collections"):
         seconds["training steps"] += seconds.get(part, 0.0)
     apart = {part: abs(seconds.get(part, 0.0) - by_hand) for part, by_hand in spent.items()}
-    assert sum(apart.values()) <= 0.03 * watched.wall_s, apart
+    # What is misplaced counts twice, and a step that waits for a core looks as if more was done in it.
+    assert sum(apart.values()) <= 0.05 * watched.wall_s, apart
     within = {part: 0.25 * by_hand + 0.01 * watched.wall_s for part, by_hand in spent.items()}
     assert all(apart[part] <= within[part] for part in spent), (apart, spent)
     assert parts["validation"].count == parts["checkpoints"].count == 6
