@@ -17,7 +17,8 @@ from torch_bottleneck.model.run import StepTable, Window
 
 def rank(true_ms: float, exchanged_ms: float, number: int = 0) -> RankSummary:
     budget = {Part.COMMUNICATION.value: exchanged_ms, Part.INPUT.value: true_ms - exchanged_ms}
-    return RankSummary(rank=number, kind="cpu", true_ms=true_ms, steps=4, budget=budget)
+    work = {"input": (true_ms - exchanged_ms,) * 4}
+    return RankSummary(rank=number, kind="cpu", true_ms=true_ms, steps=4, budget=budget, own_work_ms=work)
 
 
 def test_who_waits_least_in_collectives_decides_though_another_is_slower_by_the_clock() -> None:
