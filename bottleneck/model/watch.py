@@ -7,6 +7,8 @@ ended.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from .run import SourceSite
@@ -105,6 +107,10 @@ class Growth(_Record, frozen=True, kw_only=True):
     """The usual step when the growth was last measured."""
     at_step: int
     """Steps that had ended by then."""
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("an interval ends before it begins")
 
 
 class Change(_Record, frozen=True, kw_only=True):
@@ -238,7 +244,7 @@ class Watch(_Record, frozen=True, kw_only=True):
     outcome: str
     """How the script ended, one sentence."""
     exit_code: int
-    wall_s: float
+    wall_s: Annotated[float, msgspec.Meta(gt=0.0)]
     account: list[AccountLine]
     explained_share: float
     goodput: float | None

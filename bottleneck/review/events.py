@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["hyperparameters", "job_scalars", "scalars", "write_events", "write_watched_events"]
 
 _LINKS = "\n[Open the diagnosis](#bottleneck) · [open the trace](#pytorch_profiler)\n"
+_LARGEST = 3.4e38
+"""TensorBoard keeps numbers in 32 bits."""
 _NOT_IN_A_TAG = re.compile(r"[^\w.\-]+")
 
 
@@ -102,7 +104,8 @@ def _write(
         value(0, "diagnosis", text, make_tensor_proto(report.encode("utf-8", "backslashreplace")))
         for tag, step, number, description in values:
             metadata = scalar_metadata.create_summary_metadata(display_name="", description=description)
-            value(step, tag, metadata, make_tensor_proto(float(number), dtype="float32"))
+            shown = min(max(float(number), -_LARGEST), _LARGEST)
+            value(step, tag, metadata, make_tensor_proto(shown, dtype="float32"))
         add(0, hparams.hparams_pb(switches, trial_id=run, start_time_secs=when))
     finally:
         writer.close()
