@@ -154,7 +154,7 @@ def _of_several(skew: Skew | None, *, bare: bool) -> dict[str, JsonValue]:
     if skew is None:
         return {}
     ranks: dict[str, JsonValue] = {"distributed.world_size": len(skew.waits_ms)} if bare else {}
-    return {"comm.rank_skew_ms": skew.skew_ms, **ranks}
+    return {"comm.rank_skew_ms": skew.exposed_ms, **ranks}
 
 
 def _of_rank(timeline: Timeline, rank: int) -> StepTimeline | None:

@@ -44,6 +44,8 @@ class Skew:
     """(n,), in the order of the summaries; NaN for a rank that is not compared."""
     critical: int
     """The rank that the others wait for: it waits least."""
+    exposed_ms: float
+    """How much longer the most patient rank waits beyond its own work than the critical one."""
 
     @property
     def skew_ms(self) -> float:
@@ -206,7 +208,9 @@ def _skew(account: Account, able: Sequence[int], summaries: Sequence[RankSummary
         return None
     waits = np.full(len(summaries), np.nan)
     waits[list(able)] = account.kernel_waits_ms
-    skew = Skew(waits_ms=waits, critical=int(np.nanargmin(waits)))
+    critical = int(account.kernel_waits_ms.argmin())
+    exposed = account.waits_ms.mean(axis=1)
+    skew = Skew(waits_ms=waits, critical=able[critical], exposed_ms=float(exposed.max() - exposed[critical]))
     patient = summaries[int(np.nanargmax(waits))]
     return None if late_by_profiler(summaries[skew.critical], [patient], skew.skew_ms) else skew
 
@@ -314,7 +318,9 @@ def _on_hosts(
     fleet = _fleet(fleet, found, mine, step_ms=step_ms)
     waits = np.full(len(summaries), np.nan)
     waits[list(able)] = exchanged - wire
-    skew = Skew(waits_ms=waits, critical=able[int(exchanged.argmin())])
+    skew = Skew(
+        waits_ms=waits, critical=able[int(exchanged.argmin())], exposed_ms=float(exchanged.max()) - wire
+    )
     return Comparison(
         fleet=fleet,
         skew=skew if skew.skew_ms >= NOTICED_ON_HOSTS * float(true.max()) else None,

@@ -139,8 +139,9 @@ class Straggler(Analyzer):
 
     How it is measured
         The start of the same collective on every rank, and its shortest duration over the ranks.
-        The shortest duration is the transfer itself; anything longer is waiting. On the CPU: what a
-        rank spends in communication, less the least that any rank spends.
+        The shortest duration is the transfer itself; anything longer is waiting, as far as the rank's
+        own host and device would have been done by then. On the CPU: what a rank spends in
+        communication, less the least that any rank spends.
 
     What it costs you
         What the late rank's own cause costs. The late rank is the one diagnosed here, and removing
@@ -159,18 +160,18 @@ class Straggler(Analyzer):
     code = "BN802"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Report the skew between ranks."""
+        """Report how long others wait for this rank."""
         skew = facts.number("comm.rank_skew_ms")
         if skew is None or skew < NEGLIGIBLE_SHARE * facts.true_ms:
             return ()
         return (
             self.finding(
                 facts,
-                f"Other ranks wait for rank {facts.rank}: {ms(skew)} per traced step",
+                f"Other ranks wait for rank {facts.rank}: {ms(skew)} per step",
                 time_ms=skew,
                 evidence=[
                     Evidence(
-                        text=f"{ms(skew)} per traced step on the rank that waits longest in collectives",
+                        text=f"{ms(skew)} per step on the rank that waits longest, beyond its own work",
                         value=skew,
                         unit="ms/step",
                         source="traces of all ranks",
