@@ -36,7 +36,11 @@ class Series:
         self._file = file
         self._open: list[float] = []
         self._points: list[float] = []
-        self._merged: list[float] = []
+        self._own: list[float] = []
+        """The points without the time for which the training waited for a core: growth is looked for there,
+        as a burst of other load is no growth."""
+        self._merged: list[tuple[float, float]] = []
+        self._shares: list[float] = []
         self._per_point = STRETCH
         self._line: list[float] = []
         self._lines: list[bytes] = []
@@ -46,16 +50,25 @@ class Series:
         self.steps = 0
         """Usual steps so far."""
 
-    def add(self, index: int, step_ms: float) -> None:
-        """A usual step has ended; `index` is its number among all steps."""
+    def add(self, index: int, step_ms: float, *, with_core: float = 1.0) -> None:
+        """A usual step has ended.
+
+        Args:
+            index: its number among all steps.
+            step_ms: what it took.
+            with_core: share of that in which its thread did not wait for a core.
+        """
         self.steps += 1
         self._open.append(step_ms)
+        self._shares.append(with_core)
         if len(self._open) < STRETCH:
             return
         # Without the fastest and the slowest: one step that the machine gave away moves no point.
         mean = fmean(sorted(self._open)[1:-1])
+        own = mean * fmean(self._shares)
         self._open.clear()
-        self._add_point(mean)
+        self._shares.clear()
+        self._add_point(mean, own)
         self._line.append(mean)
         self._line_steps += STRETCH
         if self.steps <= FINE_STEPS or self._line_steps >= LINE_STEPS:
@@ -71,15 +84,16 @@ class Series:
                 file.write(b"".join(self._lines))
             self._lines.clear()
 
-    def _add_point(self, mean: float) -> None:
-        self._merged.append(mean)
+    def _add_point(self, mean: float, own: float) -> None:
+        self._merged.append((mean, own))
         if len(self._merged) * STRETCH < self._per_point:
             return
-        self._points.append(fmean(self._merged))
+        means, owns = zip(*self._merged, strict=True)
+        self._points.append(fmean(means))
+        self._own.append(fmean(owns))
         self._merged.clear()
         if len(self._points) == POINTS:
-            pairs = zip(self._points[::2], self._points[1::2], strict=True)
-            self._points = [(a + b) / 2 for a, b in pairs]
+            self._points, self._own = _halved(self._points), _halved(self._own)
             self._per_point *= 2
 
     @property
@@ -96,7 +110,7 @@ class Series:
         # Late: numpy reads the environment, which the script may set before it imports anything.
         from ...stats.growth import find_slope
 
-        slope = find_slope(self._points, steps_per_point=self._per_point)
+        slope = find_slope(self._own, steps_per_point=self._per_point)
         if slope is None:
             return None
         return Growth(
@@ -123,3 +137,7 @@ class Series:
             if found is not None:
                 self._change = Change(step=found.point * self._per_point, ratio=round(found.ratio, 3))
         return self._change
+
+
+def _halved(points: list[float]) -> list[float]:
+    return [(a + b) / 2 for a, b in zip(points[::2], points[1::2], strict=True)]

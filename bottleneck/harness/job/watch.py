@@ -21,6 +21,7 @@ from ...runs.store import reason_of, write_atomically
 from ..lines.frames import site_in, stack_of
 from .account import Account, Counted, Sample, Stretch
 from .beside import Beside
+from .cores import CoreShare
 from .memory import MemoryWatch
 from .over_time import OverTime
 from .sampler import Sampler
@@ -56,6 +57,9 @@ class JobWatch:
         self.series = Series(store.working / STEPS_FILE)
         self._memory = MemoryWatch()
         self._machine = Beside()
+        self._cores = CoreShare()
+        self._with_core = 1.0
+        """Of the time since the last look: the training thread had a core when it wanted one."""
         self._sampler = Sampler(self)
         self._began_ns = self._until_ns = self._written_ns = perf_counter_ns()
         self._over_time = OverTime(self._began_ns)
@@ -110,6 +114,7 @@ class JobWatch:
         self._samples.append(Sample(now_ns, for_ns, phase, site_in(frames)))
         if paused_ns:
             self._pauses.append((now_ns - paused_ns, paused_ns))
+        self._with_core = self._cores.since_last(thread, now_ns)
         self._take_in(now_ns)
         self._note_time()
         if self.account.usual_ms is not None:
@@ -143,11 +148,11 @@ class JobWatch:
             if isinstance(stretch, Counted):
                 steps_ms = self.account.counted(stretch, samples, paused_ns=paused_ns)
                 for index, step_ms in enumerate(steps_ms, start=stretch.first):
-                    self.series.add(index, step_ms)
+                    self.series.add(index, step_ms, with_core=self._with_core)
                 continue
             took_ms = self.account.step(stretch._replace(paused_ns=paused_ns), samples)
             if took_ms is not None:
-                self.series.add(stretch.row.index, took_ms)
+                self.series.add(stretch.row.index, took_ms, with_core=self._with_core)
                 self._machine.add(stretch.row)
                 self._keep(stretch.row)
         if self.account.steps == 0:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
+import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,11 @@ import pytest
 import torch
 
 from torch_bottleneck.harness.job import beside as beside_module
+from torch_bottleneck.harness.job import cores as cores_module
 from torch_bottleneck.harness.job import memory as memory_module
 from torch_bottleneck.harness.job.account import Account, Counted, Evaluated, Sample, Stretch
 from torch_bottleneck.harness.job.beside import Beside
+from torch_bottleneck.harness.job.cores import CoreShare
 from torch_bottleneck.harness.job.looks import APART, LOOKS, Looks
 from torch_bottleneck.harness.job.memory import MemoryWatch
 from torch_bottleneck.harness.job.series import POINTS, Series
@@ -235,6 +240,43 @@ def test_a_million_steps_take_less_than_a_megabyte(tmp_path: Path) -> None:
     assert 0 < (tmp_path / "steps.jsonl").stat().st_size < 1_000_000
     assert len(series._points) < POINTS
     assert series.best_ms is not None and 123 < series.best_ms < 131
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_time_without_a_core_is_neither_growth_nor_its_end(
+    tmp_path: Path, *, grows: bool, known: bool
+) -> None:
+    """For a quarter of the job another program has half of the core: twice."""
+    series = Series(tmp_path / "steps.jsonl")
+    noise = random.Random(7)
+    for i in range(4000):
+        alone_ms = (10.0 + 0.0004 * i * grows) * noise.gauss(1.0, 0.02)
+        taken = 0.5 if 600 < i < 1100 or 2200 < i < 2700 else 1.0
+        series.add(i, alone_ms / taken, with_core=taken if known else 1.0)
+    found = series.grown()
+    assert (found is not None) == (grows and known), "without the share, it cannot be told"
+    if found is not None:
+        assert found.low < 0.4 < found.high
+    change = series.change(last=True)
+    assert change is None or change.ratio > 1.1, "a change of pace is told of the clock's time"
+
+
+def test_the_share_of_a_core_is_of_the_time_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = iter([1_000, 1_000, 4_000, None, 5_000, 9_000_000])
+    monkeypatch.setattr(cores_module, "_waited_ns", lambda _: next(waited))
+    cores = CoreShare()
+    shares = [cores.since_last(3, now_ns) for now_ns in (10_000, 20_000, 30_000, 40_000, 50_000, 60_000)]
+    assert shares == [1.0, 1.0, 0.7, 1.0, 1.0, 0.05]
+
+
+def test_a_thread_of_this_process_has_a_share_of_a_core() -> None:
+    cores, thread = CoreShare(), threading.get_ident()
+    began_ns = time.perf_counter_ns()
+    cores.since_last(thread, began_ns)
+    sum(range(300_000))
+    assert 0.05 <= cores.since_last(thread, time.perf_counter_ns()) <= 1.0
+    assert cores.since_last(12345, time.perf_counter_ns()) == 1.0
 
 
 class Program:
