@@ -120,7 +120,15 @@ def test_the_loop_that_marks_its_steps_runs(tmp_path: Path) -> None:
 
 
 def test_the_test_of_a_step_runs(tmp_path: Path) -> None:
-    plugins = ("-p", "no:cacheprovider", "-p", "torch_bottleneck.pytest_plugin", "--bottleneck-update")
+    plugins = (
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:bottleneck",
+        "-p",
+        "torch_bottleneck.pytest_plugin",
+        "--bottleneck-update",
+    )
     told = run_block("step_gate", tmp_path, "test_step.py", "-m", "pytest", *plugins)
     assert "train: wrote bottleneck_baselines/test_step/train.json" in told
 

@@ -1,7 +1,7 @@
 """The flop-counter steps: the FLOPs of a step, from the shapes that its operators were called with.
 
-In: some steps behind the other captures, in which nothing is timed. Out: `FlopCount` for run.json, the mean
-of these steps, since batches may differ in size.
+In: two steps behind the other captures, in which nothing is timed, and more where these differ, as batches
+may differ in size. Out: `FlopCount` for run.json, the mean of these steps.
 
 A profiler session of its own, CPU activities only: recording shapes costs a fifth of the step more
 than plain tracing, so the trace window goes without, and CUPTI stays off here. Unlike a dispatch
@@ -13,8 +13,10 @@ compiler computes in their place, a CUDA graph replays, or cuDNN's recurrent lay
 from __future__ import annotations
 
 import contextlib
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from torch import profiler
 
 from ...model.flops import COUNTED, count_flops
@@ -35,6 +37,7 @@ class FlopStep:
 
     def __init__(self) -> None:
         self._profile: Any = None
+        self._counts: list[FlopCount] = []
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
 
@@ -51,20 +54,41 @@ class FlopStep:
             return False
         return True
 
-    def end(self, store: Store, *, first: int, steps: int) -> None:
-        """End the recording and store the count.
+    def cut(self, store: Store, *, step: int, most: int) -> bool:
+        """A step has ended: count it, and record the next one where the steps differ or only one is known.
 
         Args:
-            store: receives it, or why there is none.
-            first: number of the first step that was recorded.
-            steps: how many were.
+            store: receives the count, or why there is none.
+            step: number of the step that has ended.
+            most: steps to record at most.
+
+        Returns:
+            Whether another step is recorded.
         """
         try:
-            store.update(flops=self.stop(first, steps=steps))
-            store.artefact("flops", "ok")
+            self._counts.append(self.stop(step))
+            counted = [count.flops for count in self._counts]
+            if len(counted) < most and (len(counted) == 1 or len(set(counted)) > 1):
+                self.start()
+                return True
+            self._store_mean(store)
         except Exception as error:
             self.abandon()
             store.artefact("flops", "failed", reason=reason_of(error))
+        return False
+
+    def _store_mean(self, store: Store) -> None:
+        counts = self._counts
+        store.update(
+            flops=msgspec.structs.replace(
+                counts[0],
+                steps=len(counts),
+                flops=fmean(count.flops for count in counts),
+                by_dtype=_mean([count.by_dtype for count in counts]),
+                by_operator=_mean([count.by_operator for count in counts]),
+            )
+        )
+        store.artefact("flops", "ok")
 
     def start(self) -> None:
         """Begin to record operators with their shapes."""
@@ -79,12 +103,11 @@ class FlopStep:
         finally:
             self.busy = False
 
-    def stop(self, first: int, *, steps: int = 1) -> FlopCount:
+    def stop(self, step: int) -> FlopCount:
         """End the recording and count.
 
         Args:
-            first: number of the first step that was recorded.
-            steps: how many were.
+            step: number of the step that was recorded.
 
         Raises:
             RuntimeError: this torch does not tell the shapes, or a call could not be counted.
@@ -102,11 +125,10 @@ class FlopStep:
         if lost:
             raise RuntimeError(f"{lost} calls have shapes that the count does not understand")
         return FlopCount(
-            step=first,
-            steps=steps,
-            flops=sum(by_operator.values()) / steps,
-            by_dtype={name: flops / steps for name, flops in by_dtype.items()},
-            by_operator={name: flops / steps for name, flops in by_operator.items()},
+            step=step,
+            flops=sum(by_operator.values()),
+            by_dtype=by_dtype,
+            by_operator=by_operator,
             operators=sorted(COUNTED),
         )
 
@@ -121,11 +143,18 @@ class FlopStep:
             profile_forks.end_inherited(self._profile)
 
     def abandon(self, store: Store | None = None, *, reason: str = "") -> None:
-        """Stop without a count, so that nothing goes on recording; the reason goes to `store`."""
+        """Stop, so that nothing goes on recording; `store` receives what is counted, or the reason."""
         self.busy = True
         with contextlib.suppress(Exception):
             if self._profile is not None:
                 self._profile.stop()
         self._profile, self.busy = None, False
-        if store is not None:
+        if store is not None and self._counts:
+            self._store_mean(store)
+        elif store is not None:
             store.artefact("flops", "absent", reason=reason)
+
+
+def _mean(counts: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for count in counts for name in count)
+    return {name: fmean(count.get(name, 0.0) for count in counts) for name in names}

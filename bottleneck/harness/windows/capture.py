@@ -178,7 +178,7 @@ class Capture:
             if len(self._book.rows) >= self._times.schedule.memory:
                 self._timed(self._end_memory)
         elif stage == "flops":
-            self._flops_cut()
+            self._timed(lambda: self._flops_cut(row.index))
         elif stage == "stacks":
             self._stacks_cut()
         elif self._times.stretch_is_enough(self._book.rows, evaluations=self._book.evaluations):
@@ -352,15 +352,9 @@ class Capture:
         else:
             self._open_stacks()
 
-    def _flops_cut(self) -> None:
-        # As many as are traced: batches may differ in size.
-        if len(self._book.rows) >= self._times.schedule.traced:
-            self._timed(self._end_flops)
-
-    def _end_flops(self) -> None:
-        rows = self._book.rows
-        self._flops.end(self._store, first=rows[0].index, steps=len(rows))
-        self._open_stacks()
+    def _flops_cut(self, step: int) -> None:
+        if not self._flops.cut(self._store, step=step, most=self._times.schedule.traced):
+            self._open_stacks()
 
     # -- whose code runs: some steps before the last stretch, as the script may end in it, and more behind
 

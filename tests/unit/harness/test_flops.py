@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.model.run import FlopCount
+from torch_bottleneck.runs.store import Store
 
 
 def counted(work: object) -> FlopCount:
@@ -27,14 +30,35 @@ def test_a_linear_layer_takes_three_products_forward_and_backward() -> None:
     assert found.step == 3
 
 
-def test_of_several_steps_the_mean_is_kept() -> None:
-    layer, step = torch.nn.Linear(16, 24), FlopStep()
-    step.start()
-    for rows in (2, 6, 10):
-        layer(torch.randn(rows, 16))
-    found = step.stop(30, steps=3)
-    assert (found.step, found.steps) == (30, 3)
-    assert found.flops == found.by_operator["addmm"] == found.by_dtype["float32"] == 2 * 6 * 16 * 24
+@pytest.mark.parametrize(
+    ("rows", "steps", "mean"), [((6, 6, 9, 9), 2, 6), ((2, 6, 10, 14, 90), 4, 8), ((3, 3), 2, 3)]
+)
+def test_steps_that_differ_are_counted_on_and_the_mean_is_kept(
+    rows: tuple[int, ...], steps: int, mean: int, tmp_path: Path
+) -> None:
+    layer, flops, store = torch.nn.Linear(16, 24), FlopStep(), Store(tmp_path / "run")
+    assert flops.begin(store)
+    for i, many in enumerate(rows):
+        layer(torch.randn(many, 16))
+        if not flops.cut(store, step=30 + i, most=4):
+            break
+    found = store.run.flops
+    assert found is not None
+    assert (found.step, found.steps) == (30, steps)
+    assert found.flops == found.by_operator["addmm"] == found.by_dtype["float32"] == 2 * mean * 16 * 24
+    assert not torch_private.profiler_running()
+
+
+def test_a_script_that_ends_while_steps_are_counted_keeps_what_was_counted(tmp_path: Path) -> None:
+    layer, flops, store = torch.nn.Linear(16, 24), FlopStep(), Store(tmp_path / "run")
+    assert flops.begin(store)
+    layer(torch.randn(5, 16))
+    assert flops.cut(store, step=30, most=4)
+    flops.abandon(store, reason="the script ended")
+    assert store.run.flops is not None
+    assert (store.run.flops.steps, store.run.flops.flops) == (1, 2 * 5 * 16 * 24)
+    assert store.run.artefacts["flops"].status == "ok"
+    assert not torch_private.profiler_running()
 
 
 def test_the_type_is_that_of_the_operands_under_autocast() -> None:
