@@ -30,7 +30,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
     the mean is uncertain by is the slow part of the variation: the first cosines over the series, each an
     independent estimate of it, which gives Student's t as many degrees of freedom (Lazarus, Lewis, Stock and
     Watson, "HAR Inference: Recommendations for Practice", 2018, where 0.4 n^(2/3) cosines are advised).
-    Drift is slow as well, and widens the interval.
+    Drift is slow as well, and widens the interval. It does not reach below zero, as no time does.
     """
     x = as_times(values)
     n = len(x)
@@ -49,7 +49,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
     # A cosine has half the energy of a constant.
     variance = float((weights**2).mean()) * 2 / n
     half = _student(cosines) * math.sqrt(variance / n)
-    return mean - half, mean + half
+    return max(0.0, mean - half), mean + half
 
 
 def _student(freedom: int) -> float:

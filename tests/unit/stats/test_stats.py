@@ -135,3 +135,9 @@ def test_a_bound_counts_for_less_than_an_estimate_of_the_same_size() -> None:
     assert worth(10.0, bound=True) == pytest.approx(7.0)
     assert worth(10.0, bound=True, weight=0.8) == pytest.approx(8.0), "where more is known of this bound"
     assert worth(10.0, bound=False, weight=0.8) == 10.0
+
+
+def test_the_interval_of_few_times_that_differ_much_does_not_reach_below_zero():
+    found = mean_interval([0.5, 0.6, 9.0, 0.4, 0.5])
+    assert found is not None
+    assert found[0] == 0.0 < 2.2 < found[1]
