@@ -244,7 +244,9 @@ if os.environ.get("COMPILE", "1") == "1":
         verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
         can_try=True,
         options={**COMPILER_OPTIONS, "blocks": Option(kind="bool")},
-        edits=(ModelEdit(method="compile({keywords})", keywords=("mode", "dynamic", "backend")),),
+        edits=(
+            ModelEdit(method="compile({keywords})", keywords=("mode", "dynamic", "backend"), unless="blocks"),
+        ),
         arithmetic=Arithmetic.REORDERED,
         compiles=True,
         sources=(

@@ -154,6 +154,8 @@ class ModelEdit(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
     keywords: tuple[str, ...] = ()
     inputs: str = ""
     """What to add to the first argument of the model's call."""
+    unless: str = ""
+    """A value of the patch that says that parts of the model were changed, and not the whole."""
 
 
 class PassesEdit(msgspec.Struct, frozen=True, kw_only=True, tag="passes"):

@@ -189,6 +189,8 @@ def _reshaped(
         changed = around_call(source, line, called=called, context=change.context.format(**values))
     elif isinstance(change, PassesEdit):
         changed = add_after_imports(around_passes(source, line, called=called), [], needs="contextlib")
+    elif values.get(change.unless):
+        raise CannotEditError("parts of the model were changed, whose names in the source are not known")
     else:
         given = ", ".join(f"{name}={values[name]!r}" for name in change.keywords if name in values)
         changed = for_model(

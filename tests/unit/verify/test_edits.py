@@ -121,6 +121,16 @@ def test_what_is_not_known_to_the_letter_is_told_in_words(
     assert edit.what
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_model_of_which_only_blocks_were_compiled_is_not_edited_as_a_whole(
+    script: Path, *, blocks: bool
+) -> None:
+    found = applied("FX414", script, 11, called={f"{script}:11": "model"}, blocks=blocks)
+    (edit,) = with_edits(verification(script, found)).edits
+    assert ("+model.compile()" in edit.diff) != blocks
+    assert ("parts of the model" in edit.reason) == blocks
+
+
 def test_a_file_that_is_gone_is_no_crash(script: Path) -> None:
     script.unlink()
     (edit,) = with_edits(verification(script, applied("FX311", script, 5, fused=True))).edits
