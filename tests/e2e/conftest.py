@@ -1,4 +1,4 @@
-"""End-to-end tests drive real processes by signals and the clock: on a busy machine each gets a second try.
+"""End-to-end tests drive real processes by signals and the clock: on a busy machine each gets two more tries.
 
 Reruns are printed at the end (`-r R`), so that a test that needs them often does not hide.
 """
@@ -14,10 +14,10 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give this folder's tests one rerun."""
+    """Give this folder's tests two reruns."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 @pytest.fixture
