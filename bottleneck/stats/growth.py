@@ -5,8 +5,8 @@ the step from which on all are slower; None for a job that is stationary.
 
 The slope is Theil and Sen's, which no outlier moves. Its noise is that of the residuals, widened by what
 neighbours have in common (an autoregression of the first order, which is what drift of the machine looks like
-over stretches). A level that changes once is no trend, and is told apart by the slopes on either side of it;
-then only what comes after it is looked at.
+over stretches). A level that changes is no trend, and is told apart by the slopes on either side of it: the
+slope is then that within the levels, one for all of them.
 By simulation (reports/growth.md) a stationary job is accused less than once in 100.
 """
 
@@ -67,19 +67,13 @@ def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | No
         steps_per_point: length of a stretch. The points times this is the number of steps, for which
             `_ERRORS_NEEDED` says how sure a growth must be.
     """
-    change = find_change(times_ms)
-    if change is not None:
-        # What the steps do at their new level.
-        times_ms = times_ms[change.point :]
     y = np.asarray(times_ms, dtype=np.float64)
     n = len(y)
-    if n < _LEAST_POINTS or (change is not None and find_change(times_ms) is not None):
+    if n < _LEAST_POINTS:
         return None
-    x = np.arange(n, dtype=np.float64)
-    slope = _theil_sen(y)
-    residuals = y - slope * x
-    residuals = residuals - float(np.median(residuals))
-    error = _error_of_slope(residuals)
+    levels = _levels(y)
+    slope = _theil_sen(levels)
+    error = _error_of_slope([level - slope * np.arange(len(level)) for level in levels])
     steps = n * steps_per_point
     needed = next((sure for most, sure in _ERRORS_NEEDED.items() if steps <= most * 1.2), _LATER)
     if slope <= needed * error or slope * n < _LEAST_GROWTH * float(np.median(y)):
@@ -90,6 +84,12 @@ def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | No
         low=(slope - half) / steps_per_point,
         high=(slope + half) / steps_per_point,
     )
+
+
+def _levels(y: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Divide times at each change of level."""
+    change = find_change(y.tolist())
+    return [y] if change is None else [*_levels(y[: change.point]), *_levels(y[change.point :])]
 
 
 def find_change(times_ms: Sequence[float]) -> Step | None:
@@ -120,18 +120,21 @@ def find_change(times_ms: Sequence[float]) -> Step | None:
     return Step(point=at, ratio=ratio)
 
 
-def _theil_sen(y: NDArray[np.float64]) -> float:
-    """Return the median slope of all pairs that lie at least a third of the series apart.
+def _theil_sen(levels: Sequence[NDArray[np.float64]]) -> float:
+    """Return the median slope of all pairs within a level that lie at least a third of it apart.
 
     Near pairs say little of a slope and much of the noise: without them it is more certain, not less.
     """
-    n = len(y)
-    i, j = np.triu_indices(n, k=max(1, n // 3))
-    return float(np.median((y[j] - y[i]) / (j - i)))
+    slopes = []
+    for y in levels:
+        i, j = np.triu_indices(len(y), k=max(1, len(y) // 3))
+        slopes.append((y[j] - y[i]) / (j - i))
+    return float(np.median(np.concatenate(slopes)))
 
 
-def _error_of_slope(residuals: NDArray[np.float64]) -> float:
-    """Return the standard error of a slope through points with these residuals."""
+def _error_of_slope(beside: Sequence[NDArray[np.float64]]) -> float:
+    """Return the standard error of a slope through levels of which this is left beside it."""
+    residuals = np.concatenate([rest - float(np.median(rest)) for rest in beside])
     n = len(residuals)
     spread = mad_spread(residuals) or 0.0
     plain = float(residuals.std(ddof=2))
@@ -145,4 +148,4 @@ def _error_of_slope(residuals: NDArray[np.float64]) -> float:
     alike = min(max(alike, 0.0), 0.97)
     widened = math.sqrt((1 + alike) / (1 - alike))
     # 1.05: what Theil and Sen's slope loses against that of least squares under normal noise.
-    return 1.05 * spread * widened * math.sqrt(12.0 / (n * (n * n - 1.0)))
+    return 1.05 * spread * widened * math.sqrt(12.0 / sum(len(y) * (len(y) ** 2 - 1.0) for y in beside))

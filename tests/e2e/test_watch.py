@@ -106,7 +106,7 @@ class Trainer:
         return sum(float(torch.stack(self.outputs).mean()) for _ in range(3))
 
 trainer = Trainer()
-for _ in range(1300):
+for _ in range(2200):
     trainer.step(torch.randn(8, 16))
 """
 

@@ -81,3 +81,15 @@ def test_little_data_says_nothing() -> None:
 
 def test_a_growth_too_small_to_matter_is_not_told() -> None:
     assert find_slope(points(0.001, noise=0.0001), steps_per_point=8) is None
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_levels_that_come_and_go_hide_no_growth_and_are_none(*, grows: bool) -> None:
+    """Another program beside the job, now and then, on a core that is half of another."""
+    rng = np.random.default_rng(3)
+    found = 0
+    for _ in range(40):
+        level = np.where(np.cumsum(rng.random(250) < 1 / 40) % 2, 1.8, 1.0)
+        times = level * rng.normal(1.0, 0.05, 250) * (1 + 2 * grows * np.arange(250) / 250)
+        found += find_slope(times.tolist(), steps_per_point=8) is not None
+    assert found >= 32 if grows else found <= 1
