@@ -1,4 +1,7 @@
-"""A replay buffer of which a copy is made to draw from (--stationary: it is drawn from as it is)."""
+"""A replay buffer of which a copy is made to draw from (--stationary: it is drawn from as it is).
+
+Without a copy an endless buffer still slows the step, as it leaves the caches; so that of the twin has an end.
+"""
 
 import random
 import sys
@@ -17,10 +20,13 @@ class Replay:
     def add(self, key, transition):
         self.transitions[key] = transition  # grows
         self.keys.append(key)
+        if STATIONARY and len(self.keys) > 2000:
+            del self.transitions[self.keys[-2001]]
 
     def draw(self, count):
         if STATIONARY:
-            return [self.transitions[random.choice(self.keys)] for _ in range(count)]
+            newest = self.keys[-2000:]
+            return [self.transitions[random.choice(newest)] for _ in range(count)]
         return random.sample(list(self.transitions.values()), count)
 
 
