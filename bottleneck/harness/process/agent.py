@@ -310,7 +310,6 @@ class Agent(StepObserver[LoaderWatch]):
             # The step rule has learned something new meanwhile: these steps are warm-up again.
             self.buffer.release()
 
-    @harmless
     def _on_window(self) -> None:
         """A window has changed; nothing is measured while this runs."""
         self.buffer.release()

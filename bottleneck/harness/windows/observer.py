@@ -134,6 +134,7 @@ class StepObserver(ABC, Generic[Loaders]):
             self.buffer.thread = get_ident()
         self._tracker.start(perf_counter_ns())
 
+    @harmless
     def end_step(self) -> None:
         """The program marks the end of a step itself (`Harness.step`)."""
         self.buffer.flush()

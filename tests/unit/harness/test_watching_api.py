@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from torch_bottleneck import Harness
 from torch_bottleneck.harness.windows.presence import active
+from torch_bottleneck.harness.windows.tracker import Tracker
 from torch_bottleneck.model.documents import load_watch, read_run
 from torch_bottleneck.model.schema import watch_schema
 from torch_bottleneck.model.watch import Watch
@@ -101,3 +102,20 @@ def test_inside_of_a_watched_block_a_harness_only_passes_steps_on(tmp_path: Path
         train(outer)
     assert not (tmp_path / "inner").exists()
     assert watched(tmp_path / "outer").steps == EPOCHS * BATCHES
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_fault_of_ours_at_the_end_of_a_step_stays_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, watch: bool
+) -> None:
+    def fail(self: Tracker, now: int, *, paused: bool = False) -> bool:
+        raise RuntimeError("of ours")
+
+    with Harness(tmp_path / "run", watch=watch, quiet=True) as harness:
+        monkeypatch.setattr(Tracker, "cut", fail)
+        for _ in range(3):
+            with harness.step():
+                pass
+    assert harness.folder is not None
+    told = load_watch(harness.folder).problem if watch else read_run(harness.folder / "run.json").artefacts
+    assert "of ours" in (told if isinstance(told, str) else told["harness"].reason or "")
