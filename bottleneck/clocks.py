@@ -13,10 +13,20 @@ from __future__ import annotations
 import time
 from functools import partial
 
-__all__ = ["epoch_ns", "monotonic", "perf_counter", "perf_counter_ns", "sleep"]
+__all__ = [
+    "epoch_ns",
+    "monotonic",
+    "perf_counter",
+    "perf_counter_ns",
+    "process_time_ns",
+    "sleep",
+    "thread_time_ns",
+]
 
 perf_counter = partial(time.perf_counter)
 perf_counter_ns = partial(time.perf_counter_ns)
 monotonic = partial(time.monotonic)
 sleep = partial(time.sleep)
 epoch_ns = partial(time.time_ns)
+process_time_ns = partial(time.process_time_ns)
+thread_time_ns = partial(time.thread_time_ns)

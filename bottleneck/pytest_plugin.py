@@ -46,6 +46,7 @@ def step_gate(
     record_property: Callable[[str, object], None],
 ) -> Callable[..., StepGate]:
     """Make gates, each a `with` block that holds its training step against a baseline beside the test."""
+    from .compare.gate import WINDOWS
     from .compare.in_test import StepGate, fails
     from .compare.settings import find_settings
     from .errors import BottleneckError
@@ -63,13 +64,14 @@ def step_gate(
         """
         if not _NAME.fullmatch(name):
             raise pytest.UsageError(f"step_gate({name!r}): give a name of letters, digits and -_.=+")
-        unknown = set(windows) - {"warmup", "baseline_steps", "steps"}
+        unknown = set(windows).difference(WINDOWS)
         if unknown:
             raise TypeError(f"step_gate() has no option {min(unknown)!r}")
+        baseline = test.parent / FOLDER / test.stem / f"{name}.json"
         try:
             return StepGate(
                 name,
-                baseline=test.parent / FOLDER / test.stem / f"{name}.json",
+                baseline=baseline,
                 out=tmp_path_factory.mktemp("bottleneck") / "run",
                 root=config.rootpath,
                 update=update,
@@ -79,7 +81,7 @@ def step_gate(
             )
         except BottleneckError as error:
             message = str(error)
-            if not update and not (test.parent / FOLDER / test.stem / f"{name}.json").exists():
+            if not update and not baseline.exists():
                 message = (
                     f"step_gate({name!r}) has no baseline yet: run pytest with --bottleneck-update once."
                 )

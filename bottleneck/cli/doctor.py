@@ -52,9 +52,10 @@ def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_
 
 
 def _checks(paths: tuple[Path, ...], *, quick: bool) -> Iterator[Check]:
-    from ..doctor.files import available_memory, check_files
+    from ..doctor.files import check_files
     from ..doctor.machine import check_profiler, check_space
     from ..doctor.versions import check_plugins, check_versions
+    from ..runs.environment import available_memory
 
     yield from check_versions()
     if not quick:

@@ -18,7 +18,7 @@ from ..model.baseline import Baseline, GrowthKey, JobTimes, RunTime
 from ..model.compare import GrowthChange, PartChange
 from ..model.gate import GateSettings
 from ..model.watch import PARTS, Watch
-from ..stats.interval import mean_interval
+from ..stats.interval import mean_interval, relative_error
 from .comparable import same_machine
 from .times import compare_runs
 
@@ -41,9 +41,8 @@ def time_of_job(watch: Watch, *, root: Path) -> RunTime | None:
         return None
     # The interval knows how the steps vary over the job; of stretches as good as of steps.
     interval = mean_interval(watch.step_times.ms)
-    error = None
-    if interval is not None and interval[0] + interval[1] > 0:
-        error = float(f"{(interval[1] - interval[0]) / 1.96 / (interval[0] + interval[1]):.6g}")
+    mean_ms = statistics.fmean(watch.step_times.ms) if watch.step_times.ms else 0.0
+    error = relative_error(interval, mean=mean_ms)
     return RunTime(
         step_ms=float(f"{steps.ms_each:.6g}"), count=steps.count, error=error, job=_job_of(watch, root=root)
     )
@@ -54,15 +53,12 @@ def _job_of(watch: Watch, *, root: Path) -> JobTimes:
     growth = None
     if first is not None:
         named = first.objects_per_step is not None
-        site = first.site
-        if site is not None and Path(site.file).is_relative_to(root):
-            site = msgspec.structs.replace(site, file=str(Path(site.file).relative_to(root)))
         growth = GrowthKey(
             ms_per_1000_steps=first.ms_per_1000_steps,
             low=first.low,
             high=first.high,
             what=first.what if named else "",
-            site=site,
+            site=first.site.told_from(root) if first.site is not None else None,
         )
     return JobTimes(
         wall_s=watch.wall_s,

@@ -21,8 +21,9 @@ from ..model.baseline import Baseline, FindingKey, Machine, RunTime, StateRow
 from ..model.codes import Part
 from ..model.counters import BreakSite, Counter, StepCounters, SyncSite
 from ..model.diagnosis import BudgetLine, Diagnosis
-from ..model.run import JsonValue, SourceSite
+from ..model.run import JsonValue
 from ..model.work import LoaderArguments, OptimizerArguments, Workload
+from ..stats.interval import relative_error
 
 __all__ = ["counters_only", "join_runs"]
 
@@ -72,7 +73,7 @@ def join_runs(
                 title=finding.title,
                 bottleneck_class=finding.bottleneck_class,
                 cost_ms=_rounded(finding.cost_ms),
-                sites=tuple(_relative(site, root) for site in finding.sites[:5]),
+                sites=tuple(site.told_from(root) for site in finding.sites[:5]),
             )
             for finding in middle.findings[:_MOST_FINDINGS]
         ),
@@ -127,9 +128,8 @@ def _time(diagnosis: Diagnosis) -> RunTime | None:
     step = diagnosis.step
     if step.true_ms is None or step.true_ms <= 0 or step.true_is == "profiled":
         return None
-    ci = step.true_ci_ms
-    error = None if ci is None else (ci[1] - ci[0]) / 2 / 1.96 / step.true_ms
-    return RunTime(step_ms=float(f"{step.true_ms:.6g}"), count=step.count, error=_rounded(error))
+    error = relative_error(step.true_ci_ms, mean=step.true_ms)
+    return RunTime(step_ms=float(f"{step.true_ms:.6g}"), count=step.count, error=error)
 
 
 def _budget(diagnoses: Sequence[Diagnosis]) -> tuple[BudgetLine, ...]:
@@ -198,17 +198,7 @@ def _counters(
 
 def _moved(item: _Moved, root: Path) -> _Moved:
     """Return the item's path from the root."""
-    return item if item.site is None else msgspec.structs.replace(item, site=_relative(item.site, root))
-
-
-def _relative(site: SourceSite, root: Path) -> SourceSite:
-    path = Path(site.file)
-    if not path.is_absolute():
-        return site
-    for base in (root, root.resolve()):
-        if path.is_relative_to(base):
-            return msgspec.structs.replace(site, file=str(path.relative_to(base)))
-    return site
+    return item if item.site is None else msgspec.structs.replace(item, site=item.site.told_from(root))
 
 
 def _settings(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -16,7 +16,7 @@ from ..ingest.sources import open_source
 from ..model.snapshot import NOTES_SUFFIX
 from .check import Check
 
-__all__ = ["available_memory", "check_files"]
+__all__ = ["check_files"]
 
 _SEEN = re.compile(r"(?P<worker>.*?)(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?")
 """`WORKER_PATTERN` of torch-tb-profiler 0.4.3."""
@@ -34,15 +34,6 @@ _PACKED = 12
 """Factor by which a trace's gzip file grows when unpacked."""
 _PARSER = 7
 """Memory of the tab's parser per byte of JSON (89 MB: 620 MB), one process per file."""
-
-
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the memory that new processes can have, bytes; None where the system does not say."""
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
 
 
 def check_files(paths: Sequence[Path], *, memory: int | None) -> Iterator[Check]:

@@ -22,9 +22,10 @@ from ..errors import InputError
 from ..files import read_file
 from ..model.codes import LateCause
 from ..model.run import SourceSite
+from ..runs.store import write_atomically
 from .collectives import PackedCollectives, unpack
 
-__all__ = ["FORMAT", "RankSummary", "content_hash", "encode", "load", "store"]
+__all__ = ["FORMAT", "RankSummary", "content_hash", "load", "store"]
 
 FORMAT = 1
 """Raised when a field of the summary changes its meaning, or how it is made."""
@@ -92,11 +93,6 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     summary: RankSummary
 
 
-def encode(summary: RankSummary) -> bytes:
-    """Return the summary as it is kept and sent between processes."""
-    return msgspec.msgpack.encode(summary)
-
-
 @lru_cache(maxsize=1)
 def _made_by() -> str:
     """Return what a summary is made by: this version and the state of its own files, which may be edited."""
@@ -140,16 +136,10 @@ def store(trace: Path, content: str, summary: RankSummary) -> None:
         _Stored(format=FORMAT, made_by=_made_by(), content=content, summary=summary)
     )
     for place in _places(trace, content):
-        temporary = place.with_name(f"{place.name}.{os.getpid()}")
-        try:
+        with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
-            temporary.replace(place)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            continue
-        return
+            write_atomically(place, data)
+            return
 
 
 def _places(trace: Path, content: str) -> tuple[Path, Path]:

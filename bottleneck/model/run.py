@@ -11,6 +11,7 @@ is CLOCK_MONOTONIC and therefore comparable across the processes of one machine.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -64,6 +65,16 @@ class SourceSite(_Record, frozen=True, kw_only=True):
     def short(self) -> str:
         """The name of the file, and the line: for the middle of a sentence."""
         return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+    def told_from(self, root: Path) -> SourceSite:
+        """Return the line with its file's path from a folder, where it lies below that."""
+        path = Path(self.file)
+        if not path.is_absolute():
+            return self
+        for base in (root, root.resolve()):
+            if path.is_relative_to(base):
+                return msgspec.structs.replace(self, file=str(path.relative_to(base)))
+        return self
 
 
 class Artefact(_Record, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 from .run import SourceSite
 
 __all__ = [
+    "FIRST_STEPS",
     "GARBAGE",
     "PARTS",
     "RECORD_FILE",
@@ -39,6 +40,9 @@ WATCH_FILE = "watch.json"
 RECORD_FILE = "watch-record.json"
 STEPS_FILE = "watch-steps.jsonl"
 """One JSON list per stretch of usual steps: its first step, how many, and the ms of one; only appended to."""
+
+FIRST_STEPS = 10
+"""Steps that are apart from the usual ones: they compile, tune and allocate."""
 
 GARBAGE = "garbage collections"
 PARTS = (

@@ -17,7 +17,6 @@ from .markdown_text import escape, table
 from .rows.verify import closing_lines, combination_outcome, edit_rows, headline, how_lines, reason_lines
 
 if TYPE_CHECKING:
-    from ..model.run import SourceSite
     from ..model.verify import Outcome, Verification
 
 __all__ = ["render"]
@@ -58,14 +57,11 @@ def _with_outcomes(verification: Verification, outcomes: list[Outcome]) -> Verif
 
 def _placed_from(folder: str, verification: Verification) -> Verification:
     """Name the places of edits from the folder that the script ran in, as reviewers know them."""
-    edits = [msgspec.structs.replace(edit, where=_placed(edit.where, folder)) for edit in verification.edits]
+    edits = [
+        msgspec.structs.replace(edit, where=edit.where.told_from(Path(folder)) if edit.where else None)
+        for edit in verification.edits
+    ]
     return msgspec.structs.replace(verification, edits=tuple(edits))
-
-
-def _placed(where: SourceSite | None, folder: str) -> SourceSite | None:
-    if where is None or not Path(where.file).is_relative_to(folder):
-        return where
-    return msgspec.structs.replace(where, file=str(Path(where.file).relative_to(folder)))
 
 
 def _title(verification: Verification) -> str:

@@ -12,6 +12,7 @@ import ctypes.util
 import glob
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ..model.run import JsonValue
     from ..model.verify import Wish
 
-__all__ = ["cgroup_files", "environment_of", "find_malloc", "usable_cores", "variables"]
+__all__ = ["available_memory", "cgroup_files", "environment_of", "find_malloc", "usable_cores", "variables"]
 
 _LIBRARIES = ("jemalloc", "tcmalloc_minimal", "tcmalloc", "mimalloc")
 _PLACES = ("/usr/lib/*/lib{name}.so*", "/usr/lib64/lib{name}.so*", "/usr/local/lib/lib{name}.so*")
@@ -111,3 +112,12 @@ def cgroup_files(unified: str, old: str | None = None) -> list[Path]:
                 files += [folder / unified for folder in (place, *place.parents)]
     files.append(root / unified)
     return [file for file in dict.fromkeys(files) if file.is_relative_to(root)]
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return the memory that new processes can have, bytes; None where the system does not say."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None

@@ -10,13 +10,16 @@ import json
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .. import __version__
 from ..model.run import Run
 from ..model.verify import Trial
+
+if TYPE_CHECKING:
+    from .tasks import Task
 
 __all__ = ["Plan", "beginning_run", "decode_plan", "encode_plan"]
 
@@ -70,13 +73,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.script if self.script is not None else f"-m {self.module}"
 
 
-def beginning_run(plan: Plan, **known: Any) -> Run:
+def beginning_run(plan: Plan, *, task: Task | None = None, **known: Any) -> Run:
     """Return what is known of the run of a plan when its process begins, which is this one.
 
     Args:
         plan: what is run.
-        known: further fields of the run: where it stands among the ranks.
+        task: where it stands among the ranks.
+        known: further fields of the run.
     """
+    if task is not None:
+        known |= {"rank": task.rank, "world_size": task.size, "local_rank": task.local_rank}
     return Run(
         tool_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

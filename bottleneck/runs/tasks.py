@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Task", "this_task"]
+__all__ = ["Task", "certain_task", "this_task"]
 
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?$")
 """An entry of SLURM_STEP_TASKS_PER_NODE: "4", or "4(x2)" for two nodes of four."""
@@ -37,6 +37,11 @@ class Task:
     """A name that this launch has on every machine; empty if there is none."""
 
     @property
+    def folder(self) -> str:
+        """Name of the process folder: "main", or that of the rank where there are several."""
+        return f"rank{self.rank}" if self.size > 1 else "main"
+
+    @property
     def on_this_machine(self) -> range:
         """The ranks that were started here, where each machine gets a block of them."""
         first = max(self.rank - self.local_rank, 0)
@@ -54,6 +59,12 @@ def this_task(environment: Mapping[str, str] | None = None) -> Task:
         # srun sets both, and its own variables say more; under mpirun they describe mpirun's daemons.
         return slurm or Task()
     return mpi
+
+
+def certain_task() -> Task:
+    """Return what this process is for certain: where only a process group can tell, a single one."""
+    task = this_task()
+    return task if task.certain else Task()
 
 
 def _of_torchrun(given: Mapping[str, str]) -> Task | None:

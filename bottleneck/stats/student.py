@@ -1,4 +1,4 @@
-"""Quantiles of Student's t, for tests that look at a thousand ranks at once.
+"""Quantiles of Student's t.
 
 In: a probability, degrees of freedom. Out: the quantile.
 """

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...model.view import JobPart
+from ...model.watch import FIRST_STEPS
 from ...timeline.steps.supply import training_loader
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["job_parts"]
 
-_FIRST_STEPS = 10
-"""As `watch` counts them."""
 _LEAST_S = 0.05
 """Less is not worth a line, in whatever job."""
 
@@ -80,7 +79,7 @@ def _beyond_usual(
         if table.compiled and table.compiled[i]:
             compiled_ms += beyond_ms
             steps += 1
-        elif i < _FIRST_STEPS and not (table.validation and table.validation[i]):
+        elif i < FIRST_STEPS and not (table.validation and table.validation[i]):
             other_ms += beyond_ms
     yield JobPart(
         part="compiling", s=round(max(0.0, compiled_ms) / 1e3, 3), what=f"in {steps} of the first steps"
@@ -88,5 +87,5 @@ def _beyond_usual(
     yield JobPart(
         part="first steps",
         s=round(max(0.0, other_ms) / 1e3, 3),
-        what=f"the first {min(_FIRST_STEPS, len(table.wall_ms))}, beyond usual ones",
+        what=f"the first {min(FIRST_STEPS, len(table.wall_ms))}, beyond usual ones",
     )

@@ -18,12 +18,11 @@ from statistics import median
 from typing import NamedTuple
 
 from ...model.run import SourceSite
-from ...model.watch import GARBAGE, PartTime, SiteSeconds
+from ...model.watch import FIRST_STEPS, GARBAGE, PartTime, SiteSeconds
 from ..windows.table import Row
 
 __all__ = ["Account", "Counted", "Evaluated", "Sample", "Stretch"]
 
-FIRST_STEPS = 10
 KNOWN = 32
 """Usual steps whose medians are the usual step."""
 WAITS_NS = 20_000_000_000

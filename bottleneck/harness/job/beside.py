@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
+
+from ...clocks import process_time_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,6 @@ CLOCKS = 8
 """Cores of which the clock is read."""
 _SAID = {"data": "waiting for input", "h2d": "copying to the device", "optimizer": "the update"}
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_process_time = partial(time.process_time)
 
 
 class _Point(NamedTuple):
@@ -71,7 +70,7 @@ class Beside:
         if self._before is not None and now_ns - self._before[0] < self._apart_ns:
             return
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        before, self._before = self._before, (now_ns, _busy(), _process_time(), faults)
+        before, self._before = self._before, (now_ns, _busy(), process_time_ns() / 1e9, faults)
         if before is None:
             return
         passed = (now_ns - before[0]) / 1e9

@@ -15,6 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.watch import MemoryGrowth
+from ...runs.environment import available_memory, cgroup_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ GOES_ON = 0.5
 TOLD_SECONDS = 7 * 86_400.0
 """Memory that lasts for longer than that is no trouble of this job's."""
 PAGE = resource.getpagesize()
+_USAGE = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
 
 
 class _Point(NamedTuple):
@@ -87,11 +89,11 @@ def _growth(where: str, points: list[_Point]) -> MemoryGrowth | None:
         return None
     seconds = (points[-1].at_ns - points[0].at_ns) / 1e9
     per_point_s = seconds / (len(points) - 1)
+    per_s = slope.per_step / per_point_s
     free_bytes = _free(where)
-    full_in_s = free_bytes / (slope.per_step / per_point_s)
+    full_in_s = free_bytes / per_s
     if full_in_s > TOLD_SECONDS:
         return None
-    per_s = slope.per_step / per_point_s
     return MemoryGrowth(
         where=where,
         bytes_per_s=round(per_s, 1),
@@ -121,41 +123,20 @@ def _used() -> Iterator[tuple[str, int]]:
 def _free(where: str) -> int:
     """Return how much more this process could use, as things are now."""
     if where == "host":
-        return max(0, min(read() for read in (_available, _left_of_group, _left_of_process)))
+        return max(0, min(available_memory() or sys.maxsize, _left_of_group(), _left_of_process()))
     torch = sys.modules["torch"]
     device = int(where.rpartition(" ")[2])
     free = torch.cuda.mem_get_info(device)[0]
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def _available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return sys.maxsize
-
-
 def _left_of_group() -> int:
-    """Return what is left to the control group (version 2, or 1) that this process is in."""
+    """Return what is left to the control groups (version 2, or 1) that this process is in."""
     left = sys.maxsize
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                left = min(left, _left_below(Path("/sys/fs/cgroup"), path, "memory.max", "memory.current"))
-            elif "memory" in controllers.split(","):
-                root = Path("/sys/fs/cgroup/memory")
-                left = min(left, _left_below(root, path, "memory.limit_in_bytes", "memory.usage_in_bytes"))
-    return left
-
-
-def _left_below(root: Path, path: str, limit: str, usage: str) -> int:
-    left = sys.maxsize
-    # A container sees its own group as the root, and may read nothing above it.
-    folders = {root, *(root / str(part).lstrip("/") for part in (path, *Path(path).parents))}
-    for folder in folders:
+    for limit in cgroup_files("memory.max", "memory/memory.limit_in_bytes"):
+        usage = limit.with_name(_USAGE[limit.name])
         with contextlib.suppress(OSError, ValueError):
-            left = min(left, int((folder / limit).read_text()) - int((folder / usage).read_text()))
+            left = min(left, int(limit.read_text()) - int(usage.read_text()))
     return left
 
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
-import time
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ...clocks import perf_counter_ns
+from ...clocks import perf_counter_ns, process_time_ns, thread_time_ns
 from ..signals import signals_go_elsewhere
 
 if TYPE_CHECKING:
@@ -34,9 +32,6 @@ PAUSED_NS = 500_000_000
 """A look that comes later than that, while the process used next to no processor time, was kept away."""
 IDLE_SHARE = 0.05
 ENDING_SECONDS = 5.0
-
-_process_time_ns = partial(time.process_time_ns)
-_thread_time_ns = partial(time.thread_time_ns)
 
 
 class Watcher(Protocol):
@@ -92,18 +87,18 @@ class Sampler:
             self.start()
 
     def _run(self) -> None:
-        used_ns = _process_time_ns()
-        wait, cost_ns, own_ns = INTERVAL_SECONDS, 0.0, _thread_time_ns()
+        used_ns = process_time_ns()
+        wait, cost_ns, own_ns = INTERVAL_SECONDS, 0.0, thread_time_ns()
         try:
             while not self._stop.acquire(timeout=wait):
                 now = perf_counter_ns()
                 for_ns, self.before_ns = now - self.before_ns, now
-                used_before_ns, used_ns = used_ns, _process_time_ns()
+                used_before_ns, used_ns = used_ns, process_time_ns()
                 paused_ns = 0
                 if for_ns > PAUSED_NS and used_ns - used_before_ns < IDLE_SHARE * for_ns:
                     paused_ns = for_ns - round(wait * 1e9)
                 self._watcher.look(now, for_ns - paused_ns, paused_ns=paused_ns)
-                own_before_ns, own_ns = own_ns, _thread_time_ns()
+                own_before_ns, own_ns = own_ns, thread_time_ns()
                 # Of late, since some looks write and most do not.
                 cost_ns += (own_ns - own_before_ns - cost_ns) / SMOOTH
                 wait = min(max(INTERVAL_SECONDS, cost_ns / 1e9 / SHARE), self.longest_seconds)

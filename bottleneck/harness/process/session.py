@@ -20,7 +20,7 @@ from ...clocks import perf_counter_ns
 from ...model.run import ScriptOutcome
 from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
-from ...runs.tasks import Task, this_task
+from ...runs.tasks import certain_task, this_task
 from ..imports import ImportWatch
 from ..signals import HeldSignal
 from ..trials.trial import TrialRun
@@ -72,17 +72,13 @@ class Session:
         self.pid = os.getpid()
         self._child = child
         # Where it is not certain, the process group will tell.
-        task = this_task()
-        task = task if task.certain else Task()
-        name = f"rank{task.rank}" if task.size > 1 else "main"
+        task = certain_task()
         self.store = Store(
-            Path(plan.out) / (f"child-{self.pid}" if child else name),
+            Path(plan.out) / (f"child-{self.pid}" if child else task.folder),
             run=beginning_run(
                 plan,
-                rank=task.rank,
-                world_size=task.size,
+                task=task,
                 launched=task.size > 1 and (plan.launched or not child),
-                local_rank=task.local_rank,
                 began_ns=None if child else perf_counter_ns(),
             ),
         )

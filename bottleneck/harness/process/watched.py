@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...model.words import duration, milliseconds, percent
 from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
-from ...runs.tasks import Task, this_task
+from ...runs.tasks import certain_task
 from ..imports import ImportWatch
 from ..job.watch import JobWatch
 from .outcome import outcome_of, process_group, read_machine
@@ -46,17 +46,9 @@ class WatchedRun:
         """
         self._pid = os.getpid()
         # Where it is not certain, the process group will tell.
-        task = this_task()
-        task = task if task.certain else Task()
+        task = certain_task()
         self._store = store or Store(
-            Path(plan.out) / (f"rank{task.rank}" if task.size > 1 else "main"),
-            run=beginning_run(
-                plan,
-                rank=task.rank,
-                world_size=task.size,
-                launched=task.size > 1,
-                local_rank=task.local_rank,
-            ),
+            Path(plan.out) / task.folder, run=beginning_run(plan, task=task, launched=task.size > 1)
         )
         self._rule = rule
         self._store.artefact("trace", "absent", reason="`watch` attaches no profiler, `diagnose` does")

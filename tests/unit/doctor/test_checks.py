@@ -13,6 +13,7 @@ from torch_bottleneck.doctor.machine import judge_profile
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.harness.self_test import Report
 from torch_bottleneck.model.snapshot import NOTES_SUFFIX
+from torch_bottleneck.runs import environment
 
 GOOD = {
     "torch": "2.13.0",
@@ -214,5 +215,5 @@ def test_nothing_there_and_nothing_in_it(tmp_path: Path) -> None:
 def test_memory_is_what_the_system_says(tmp_path: Path) -> None:
     file = tmp_path / "meminfo"
     file.write_text("MemTotal: 100 kB\nMemAvailable:    2048 kB\n")
-    assert files.available_memory(file) == 2048 * 1024
-    assert files.available_memory(tmp_path / "nope") is None
+    assert environment.available_memory(file) == 2048 * 1024
+    assert environment.available_memory(tmp_path / "nope") is None

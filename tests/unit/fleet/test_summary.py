@@ -14,7 +14,7 @@ from unit.fleet.jobs import collectives, summary
 
 from torch_bottleneck.diagnose.job import read_job
 from torch_bottleneck.fleet.collectives import MOST, pack
-from torch_bottleneck.fleet.summary import RankSummary, content_hash, encode, load, store
+from torch_bottleneck.fleet.summary import RankSummary, content_hash, load, store
 from torch_bottleneck.ingest.bundle import load as gather
 
 MOST_BYTES = 100_000
@@ -23,7 +23,7 @@ MOST_BYTES = 100_000
 @pytest.mark.parametrize("case", ["ddp-h200", "fsdp-h200"])
 def test_a_recorded_rank_takes_some_kilobytes(case: str) -> None:
     for each in read_job(gather(CASES[case].folder).ranks).summaries:
-        assert len(encode(each)) < MOST_BYTES // 5
+        assert len(msgspec.msgpack.encode(each)) < MOST_BYTES // 5
 
 
 def test_the_most_collectives_that_are_kept_fit() -> None:
@@ -35,7 +35,7 @@ def test_the_most_collectives_that_are_kept_fit() -> None:
         steps=[0] * MOST,
         sizes=rng.integers(9, 99, MOST).tolist(),
     )
-    assert len(encode(summary(0, [0.0], collectives=pack(columns)))) < MOST_BYTES
+    assert len(msgspec.msgpack.encode(summary(0, [0.0], collectives=pack(columns)))) < MOST_BYTES
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def test_the_memory_of_this_process_and_what_is_left_to_it_can_be_read() -> None
 
 def test_beside_a_change_of_pace_phases_and_load_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, busy = Beside(), 0.0
-    monkeypatch.setattr(beside_module, "_process_time", lambda: 0.0)
+    monkeypatch.setattr(beside_module, "process_time_ns", lambda: 0)
     monkeypatch.setattr(beside_module, "_clock", lambda: 3000.0)
     for i in range(20):
         busy += 0.2 if i < 10 else 1.7
