@@ -212,8 +212,8 @@ class EventBuffer:
             event, begins, _now, what = entries[i : i + 4]
             if not begins:
                 del phases[-1:]
-            elif event is LABEL or event.phase:
-                phases.append(event.phase or what)
+            elif event is LABEL or event.phase is not None:
+                phases.append(what if event is LABEL else event.phase)
         return phases[-1] if phases else ""
 
     # -- events --------------------------------------------------------------------------------

@@ -127,12 +127,12 @@ def zero_grad(buffer: EventBuffer, original: Function, wide: Function) -> Functi
     return call
 
 
-def before_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., None]:
-    """Return the hook before each optimizer's step."""
+def before_step(buffer: EventBuffer, wide: Function) -> Function:
+    """Return the hook before each optimizer's step; one that is given a closure is for the wide one."""
     note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
 
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if buffer.busy or buffer.in_optimizer or get_ident() != thread:
+    def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if buffer.busy or buffer.in_optimizer or kwargs or len(args) > 1 or get_ident() != thread:
             return wide(optimizer, args, kwargs)
         buffer.in_optimizer = 1
         note((OPTIMIZER, BEGINS, clock(), None))

@@ -25,6 +25,7 @@ from . import fast
 from .replacing import Replacements
 from .table import (
     BACKWARD,
+    CLOSURE,
     COPY,
     FETCH,
     FORWARD,
@@ -72,7 +73,7 @@ class Hooks:
         self._copies = Replacements()
         self._narrowed = Replacements()
         self._handles: list[Any] = []
-        self._step_hooks: list[Callable[..., None]] = []
+        self._step_hooks: list[Callable[..., Any]] = []
 
     # -- installing ----------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class Hooks:
                     if guard is not None:
                         result = guard(begun, original, (self, *args), kwargs)
                     elif autograd_profiler._is_profiler_enabled:
-                        with range_of(begun.phase):
+                        with range_of(begun.phase or begun.name):
                             result = original(self, *args, **kwargs)
                     else:
                         result = original(self, *args, **kwargs)
@@ -256,12 +257,15 @@ class Hooks:
 
         return save
 
-    def _step_hook(self, *, begins: bool) -> Callable[..., None]:
+    def _step_hook(self, *, begins: bool) -> Callable[..., Any]:
         buffer = self._buffer
 
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-            if not _is_compiling():
-                buffer.begin(OPTIMIZER, optimizer)
+        mark = self._watch(CLOSURE)(_call_closure)
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> tuple[Args, Kwargs] | None:
+            if _is_compiling() or buffer.begin(OPTIMIZER, optimizer) is None:
+                return None
+            return _with_closure(args, kwargs, mark)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
             if not _is_compiling() and buffer.is_training_thread():
@@ -307,6 +311,21 @@ class Hooks:
 
 def _nothing(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Take the place of a hook."""
+
+
+def _with_closure(args: Args, kwargs: Kwargs, mark: Function) -> tuple[Args, Kwargs] | None:
+    """Return the arguments of an optimizer's step with its closure marked; None where it has none."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(closure):
+        return None
+    marked = partial(mark, closure)
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": marked}
+    return (args[0], marked, *args[2:]), kwargs
+
+
+def _call_closure(closure: Function, *args: Any, **kwargs: Any) -> Any:
+    return closure(*args, **kwargs)
 
 
 def _call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKWARD",
+    "CLOSURE",
     "COLLECTED",
     "COPY",
     "EVALUATION",
@@ -42,8 +43,8 @@ class Event:
     """One kind of event."""
 
     name: str
-    phase: str = ""
-    """Of the step, and its range in a trace; a label brings its own, an instant has none."""
+    phase: str | None = None
+    """Of the step, empty for what is outside of all; a label brings its own, an instant has none."""
     ends_step: Literal["fetch", "forward", "backward", "zero_grad", ""] = ""
     """The question to the step rule whether the step ends right before it: a safe point, too."""
     says_subject: bool = False
@@ -79,6 +80,8 @@ BACKWARD = Event("backward", "backward", "backward", says_subject=True, hides_ca
 OPTIMIZER = Event(
     "optimizer", "optimizer", ends_with=lambda optimizer, _: id(optimizer), updates=True, names_thread=True
 )
+CLOSURE = Event("closure", "")
+"""The optimizer calls the training code that its step was given (Lightning, LBFGS): no update itself."""
 SCALER = Event("scaler", "optimizer", ends_with=lambda pair, _: id(pair[1]), updates=True)
 """`GradScaler.step`; about the scaler and the optimizer."""
 ZERO_GRAD = Event("zero_grad", "zero_grad", "zero_grad", follows_update=True)
@@ -100,6 +103,6 @@ SCRIPT_PROFILER = Event("script profiler", flushed="at once")
 """A profiler begins or ends."""
 
 EVENTS = (
-    *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, SCALER, ZERO_GRAD, LABEL, COPY, SAVE),
-    *(UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, MODEL_WRAPPED, SCRIPT_PROFILER),
+    *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, CLOSURE, SCALER, ZERO_GRAD, LABEL, COPY),
+    *(SAVE, UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, MODEL_WRAPPED, SCRIPT_PROFILER),
 )

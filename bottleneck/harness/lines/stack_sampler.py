@@ -75,7 +75,7 @@ class StackSampler:
         with signals_go_elsewhere():
             _thread.start_new_thread(self._run, (threading.get_ident(), self._ended))
 
-    def note(self, phase: str) -> None:
+    def note(self, phase: str | None) -> None:
         """A phase begins on the training thread."""
         if self._wanted and phase in _ANCHORS and self._noted.get(phase, 0) < _NOTED:
             self._noted[phase] = self._noted.get(phase, 0) + 1

@@ -17,7 +17,7 @@ PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evalu
 
 
 class PhaseClock:
-    """A stack of open phases with exclusive totals."""
+    """A stack of open phases with exclusive totals; the phase without a name is outside of all."""
 
     __slots__ = ("_open", "_totals", "entered", "log")
 
@@ -92,4 +92,5 @@ class PhaseClock:
             totals[name] = totals.get(name, 0) + now - start - inner - nested
             nested = now - start
             phase[1], phase[2] = now, 0
+        totals.pop("", None)
         return totals

@@ -174,7 +174,7 @@ class Tracker:
                         self.cut(now)
                     if begin is not None:
                         begin(what)
-                    phase, since = what if event is LABEL else event.phase or None, now
+                    phase, since = what if event is LABEL else event.phase, now
                     continue
                 if phase is not None:
                     took_ns = clock.spend(phase, since, now)
@@ -199,7 +199,7 @@ class Tracker:
         begin = self._meanings[event].begin
         if begin is not None:
             begin(what)
-        self.clock.enter(what if event is LABEL else event.phase, now)
+        self.clock.enter(what if event is LABEL else event.phase or "", now)
 
     # -- steps ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...model.run import SAMPLED
-from ..lanes.labels import PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
+from ..lanes.labels import OUTSIDE, PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import EventKind
 from ..result import HostSpan
 from ..steps.loop_lines import main_site, noted_site
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_spans"]
 
-_PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation"))
+_PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation", OUTSIDE))
 _NOTES_OF_EVENT = {
     EventKind.SYNC: "synchronisation",
     EventKind.COPY: "h2d",
@@ -48,7 +48,7 @@ def _enclosing_ops(trace: Trace, rows: NDArray[np.int64]) -> tuple[list[str], li
         (notes, intervals.innermost(trace.ts_ns[notes], trace.end_of(notes), when)),
     )
     around, labels = ([trace.name_of(of[k]) if k >= 0 else "" for k in at.tolist()] for of, at in found)
-    return around, labels
+    return around, ["" if label == OUTSIDE else label for label in labels]
 
 
 def read_spans(

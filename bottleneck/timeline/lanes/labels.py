@@ -121,7 +121,7 @@ _LABELS: tuple[tuple[Work, re.Pattern[str]], ...] = (
     (
         Work.DISPATCH,
         re.compile(
-            r"^(forward|backward|h2d)$|DistributedDataParallel\.forward|FSDP::|FullyShardedDataParallel\."
+            r"^(forward|backward|h2d|closure)$|DistributedDataParallel\.forward|FSDP::|FullyShardedDataParallel\."
         ),
     ),
     (
@@ -130,6 +130,8 @@ _LABELS: tuple[tuple[Work, re.Pattern[str]], ...] = (
     ),
 )
 """The first that fits counts."""
+OUTSIDE = "closure"
+"""The range of training code that an optimizer's step calls: outside of all phases."""
 PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD: "zero_grad"}
 
 
@@ -145,7 +147,7 @@ def label_of(name: str, *, evaluates: bool = False) -> Work | None:
 
 
 def phase_of(name: str, *, labels: Collection[str]) -> str | None:
-    """Return the phase that a range opens, or None when it opens none.
+    """Return the phase that a range opens, empty for none of all, or None when it opens none.
 
     Torch's own labels ("Optimizer.step#SGD.step") name the phases that the harness's labels do: they nest
     inside those, and are all that a bare trace has.
@@ -156,5 +158,7 @@ def phase_of(name: str, *, labels: Collection[str]) -> str | None:
     """
     if name in labels:
         return name
+    if name == OUTSIDE:
+        return ""
     work = label_of(name)
     return PHASE_OF_WORK.get(work) if work is not None else None

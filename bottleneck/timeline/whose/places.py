@@ -34,7 +34,8 @@ _EXITS = ("__exit__", "__aexit__")
 _ASIDE = (
     "gc", "json", "pickle", "csv", "logging", "copy", "shutil", "subprocess", "sqlite3",
     "torch.serialization", "torch.cuda.memory", "torch.utils.tensorboard", "tensorboardX", "wandb",
-    "mlflow", "matplotlib", "tqdm", "builtins.print",
+    "mlflow", "matplotlib", "tqdm", "builtins.print", "lightning.pytorch.core.module.LightningModule.log",
+    "pytorch_lightning.core.module.LightningModule.log",
 )  # fmt: skip
 """Modules whose functions make neither a batch nor a loss, wherever in the loop they are called."""
 

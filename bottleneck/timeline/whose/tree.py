@@ -105,16 +105,21 @@ class Tree:
     """Steps that were sampled, without those that held rare work."""
 
     def extras(self) -> list[Branch]:
-        """Return the branches that are extra work as a whole, the longest first; none is inside another."""
-        found: list[Branch] = []
+        """Return the branches that are extra work as a whole, the longest first; none is inside another.
+
+        Lines of one function that make the same call are one branch.
+        """
+        found: dict[tuple[str, str, str], list[Branch]] = {}
         pending = self.root.branches()
         while pending:
             branch = pending.pop()
-            if self.is_extra(branch):
-                found.append(branch)
+            frame = branch.frame
+            if self.is_extra(branch) and frame is not None:
+                same = branch.call or str(frame.line)
+                found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:
                 pending += branch.children.values()
-        return sorted(found, key=lambda branch: -branch.total_ms)
+        return sorted(map(_together, found.values()), key=lambda branch: -branch.total_ms)
 
     def is_extra(self, branch: Branch) -> bool:
         """Return whether nearly all of a branch is extra work; False for one without samples."""
@@ -164,6 +169,23 @@ class Tree:
         """What runs without gradients is extra work, and no teacher or policy of the step."""
         extra = self.root.ms.get(("evaluation", "extra"), 0.0)
         return extra > 0.5 * self.root.by_phase.get("evaluation", 0.0)
+
+
+def _together(branches: Sequence[Branch]) -> Branch:
+    """Return one branch for several, at the line of the longest, with each as a child."""
+    first, *others = sorted(branches, key=lambda branch: -branch.total_ms)
+    if not others:
+        return first
+    whole = Branch(first.frame)
+    for branch in (first, *others):
+        whole.samples += branch.samples
+        for cell, ms in branch.ms.items():
+            whole.ms[cell] = whole.ms.get(cell, 0.0) + ms
+        for call, ms in branch.calls.items():
+            whole.calls[call] = whole.calls.get(call, 0.0) + ms
+        assert branch.frame is not None
+        whole.children[branch.frame.file, branch.frame.line, branch.frame.function, ""] = branch
+    return whole
 
 
 @dataclass(slots=True)
@@ -296,8 +318,7 @@ def _depth(samples: Sequence[_Sample]) -> int:
                 lines[line] = lines.get(line, 0.0) + sample.ms
         if max(lines.values(), default=0.0) < _ALL * total:
             return depth
-        deeper = sum(sample.ms for sample in samples if len(sample.chain) > depth + 1)
-        if deeper < _ALL * total:
+        if not any(len(sample.chain) > depth + 1 for sample in samples):
             return depth
         depth += 1
 
