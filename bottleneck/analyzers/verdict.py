@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part, WhatIf
-from ..model.diagnosis import Cause, Verdict
+from ..model.diagnosis import Cause, Verdict, WhatIfResult
 from ..model.doubt import DoubtCode
 from ..model.finding import NEGLIGIBLE_SHARE, Finding
 from ..model.words import ms, percent
@@ -70,6 +70,8 @@ class _Price:
     cost_ms: float
     bound: bool
     question: WhatIf | None
+    reached: WhatIfResult | None = None
+    """What the best of its fixes saves, where that is asked."""
     behind_breaks: bool = False
     """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
     that saving is out of reach until the breaks are gone."""
@@ -77,7 +79,16 @@ class _Price:
     def rank(self, limits: _Limits) -> float:
         if self.behind_breaks:
             return 0.0
-        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
+        mine = worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
+        if self.reached is None:
+            return mine
+        return min(mine, worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight))
+
+    @property
+    def vague(self) -> tuple[bool, bool]:
+        """Return whether it is the most that can be saved, and whether it names no call of the user's."""
+        bound = self.bound if self.reached is None else self.reached.bound
+        return bound, not self.finding.call
 
 
 def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
@@ -98,11 +109,19 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
             cost_ms=finding.cost_ms,
             bound=answer.bound if same and answer is not None else False,
             question=answer.question if same and answer is not None else None,
+            reached=_reached(facts, group),
             behind_breaks=broken,
         )
         if group not in best or price.cost_ms > best[group].cost_ms:
             best[group] = price
     return list(best.values())
+
+
+def _reached(facts: Facts, group: BottleneckClass) -> WhatIfResult | None:
+    questions = set(CLASSES[group].reached_by)
+    if facts.is_on("step.varying_shapes"):
+        questions.discard(WhatIf.ONE_LAUNCH)  # a graph is of one size
+    return facts.ask(*questions)
 
 
 def _interval(facts: Facts) -> tuple[float, float] | None:
@@ -241,14 +260,23 @@ class _Case:
     """What faster kernels save."""
 
     def ordered(self, limits: _Limits) -> list[_Price]:
-        """Return the causes, the one with the most weight first."""
+        """Return the causes by weight; of those that may be the first the one that is known best comes first."""
         moved_ms = self._moved_ms(limits)
         shift = {BottleneckClass.HOST: -moved_ms, BottleneckClass.LAUNCH: moved_ms}
         prices = [
             replace(price, cost_ms=max(0.0, price.cost_ms + shift.get(price.bottleneck_class, 0.0)))
             for price in self.prices
         ]
-        return sorted(prices, key=lambda price: -price.rank(limits))
+        prices.sort(key=lambda price: -price.rank(limits))
+        rivals = prices[: len(self.rivals(prices, limits))]
+        return sorted(rivals, key=lambda price: price.vague) + prices[len(rivals) :]
+
+    def rivals(self, prices: Sequence[_Price], limits: _Limits) -> list[_Price]:
+        """Return the causes that save about as much as the one that saves most, within the noise."""
+        most = max((price.rank(limits) for price in prices), default=0.0)
+        # However large the noise, a class with less than half of the first price cannot be the first.
+        least = max(most - _noise_ms(self.facts), RIVAL_SHARE * most)
+        return [price for price in prices if price.rank(limits) >= least]
 
     def _moved_ms(self, limits: _Limits) -> float:
         """Return the time that another limit for pauses makes dispatch and not Python of its own."""
@@ -353,13 +381,10 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
             "Trace more steps (--steps 16); if step times vary much, diagnose with inputs of equal size.",
         )
     assert first is not None
-    noise = _noise_ms(facts)
-    # However large the noise, a class with less than half of the first price cannot be the first.
-    rank = first.rank(limits)
-    least = max(rank - noise, RIVAL_SHARE * rank)
-    also = [p.bottleneck_class for p in prices[1:] if p.rank(limits) >= least]
+    also = [p.bottleneck_class for p in case.rivals(prices, limits) if p is not first]
+    noise, most = _noise_ms(facts), max(price.rank(limits) for price in prices)
     work_ms = case.work * facts.true_ms
-    if facts.timeline.kind == "cpu" and abs(work_ms - rank) < noise and work_ms >= least:
+    if facts.timeline.kind == "cpu" and abs(work_ms - most) < noise and work_ms >= RIVAL_SHARE * most:
         also.append(BottleneckClass.COMPUTE)
     sure = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
     confidence, reason = sure.level, sure.reason

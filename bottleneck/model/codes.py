@@ -254,6 +254,8 @@ class ClassEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The budget lines, and spans of the timeline, that show it."""
     questions: tuple[WhatIf, ...] = ()
     """The questions that price it."""
+    reached_by: tuple[WhatIf, ...] = ()
+    """Where that price is a bound that no fix comes near: the questions for what its fixes do save."""
     everywhere: bool = False
     """Spread over the whole step, so no single stretch shows it."""
     told_by_baseline: bool = False
@@ -283,6 +285,7 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
         parts=(Part.DISPATCH,),
         # Not ONE_LAUNCH: a compiled graph also fuses kernels, which is no saving of the host's.
         questions=(WhatIf.DISPATCH_FREE,),
+        reached_by=(WhatIf.COMPILED, WhatIf.ONE_LAUNCH, WhatIf.OPTIMIZER_FUSED, WhatIf.LOOP_GONE),
         everywhere=True,
     ),
     BottleneckClass.SYNC: ClassEntry(
