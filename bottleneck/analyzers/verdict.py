@@ -260,7 +260,7 @@ class _Case:
     """What faster kernels save."""
 
     def ordered(self, limits: _Limits) -> list[_Price]:
-        """Return the causes by weight; of those that may be the first the one that is known best comes first."""
+        """Return the causes by weight; of those that may be first the best known one comes first."""
         moved_ms = self._moved_ms(limits)
         shift = {BottleneckClass.HOST: -moved_ms, BottleneckClass.LAUNCH: moved_ms}
         prices = [

@@ -156,7 +156,9 @@ def _sites(node: CodeNode) -> list[SourceSite | None]:
 def _costs(node: CodeNode) -> str:
     inner = _within(node)
     most = "up to " if node.bound else ""
-    text = f"`{node.name}` at {_at(node)} costs {most}{ms(node.price_ms or 0.0)} per step"
+    same = sum(child.name == node.name and child.function == node.function for child in node.children)
+    where = f"{_at(node)} and {same - 1} more line{'s' if same > 2 else ''}" if same > 1 else _at(node)
+    text = f"`{node.name}` at {where} costs {most}{ms(node.price_ms or 0.0)} per step"
     if inner is not node and node.callee != _EVALUATION:
         text += f", mostly `{inner.name}` at {_at(inner)}"
     return text

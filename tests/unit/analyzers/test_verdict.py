@@ -217,6 +217,44 @@ def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it():
     assert any(finding.code == "BN503" and finding.cost_ms == 75.0 for finding in findings)
 
 
+def test_dispatch_weighs_what_compiling_would_take_away_and_not_its_bound():
+    saves = {WhatIf.DISPATCH_FREE: 60.0, WhatIf.COMPILED: 20.0, WhatIf.SYNCS_GONE: 30.0}
+    known = facts(
+        parts={Part.DISPATCH: 60.0, Part.SYNC: 30.0},
+        saves=saves,
+        bounds=(WhatIf.DISPATCH_FREE, WhatIf.COMPILED),
+    )
+    assert verdict_of(known).bottleneck_class is C.SYNC
+    saves[WhatIf.COMPILED] = 55.0
+    known = facts(
+        parts={Part.DISPATCH: 60.0, Part.SYNC: 30.0},
+        saves=saves,
+        bounds=(WhatIf.DISPATCH_FREE, WhatIf.COMPILED),
+    )
+    assert verdict_of(known).bottleneck_class is C.LAUNCH
+
+
+def test_one_cuda_graph_reaches_nothing_where_sizes_vary():
+    saves = {
+        WhatIf.DISPATCH_FREE: 60.0,
+        WhatIf.ONE_LAUNCH: 60.0,
+        WhatIf.COMPILED: 20.0,
+        WhatIf.SYNCS_GONE: 30.0,
+    }
+    parts, bounds = {Part.DISPATCH: 60.0, Part.SYNC: 30.0}, (WhatIf.DISPATCH_FREE,)
+    assert verdict_of(facts(parts=parts, saves=saves, bounds=bounds)).bottleneck_class is C.LAUNCH
+    varying = facts(parts=parts, saves=saves, bounds=bounds, context={"step.varying_shapes": True})
+    assert verdict_of(varying).bottleneck_class is C.SYNC
+
+
+def test_of_rivals_an_estimate_comes_before_a_bound():
+    saves = {WhatIf.DISPATCH_FREE: 50.0, WhatIf.SYNCS_GONE: 34.5}
+    known = facts(parts={Part.DISPATCH: 50.0, Part.SYNC: 34.5}, saves=saves, bounds=(WhatIf.DISPATCH_FREE,))
+    verdict = verdict_of(known)
+    assert verdict.bottleneck_class is C.SYNC
+    assert verdict.also == (C.LAUNCH,)
+
+
 CLOSE_CALLS = [
     ("gpu", {Part.INPUT: 9.0}, {WhatIf.INPUT_READY: 9.0}, (), {}, C.INPUT, "0.09 against a limit of 0.08"),
     ("gpu", {Part.INPUT: 7.0}, {WhatIf.INPUT_READY: 7.0}, (), {}, C.COMPUTE, "0.07 against a limit of 0.08"),
@@ -245,8 +283,8 @@ CLOSE_CALLS = [
         {WhatIf.DISPATCH_FREE: 60.0, WhatIf.INPUT_READY: 40.0},
         (WhatIf.DISPATCH_FREE,),
         {},
-        C.LAUNCH,
-        "0.67 against a limit of 0.70",
+        C.INPUT,
+        "limit of 0.70, otherwise it would be launch-bound",
     ),
 ]
 

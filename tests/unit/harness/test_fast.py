@@ -239,6 +239,33 @@ def plain_row(row: Row) -> tuple[Any, ...]:
     return row.index, phases, row.micro_steps, row.validation
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_step_s_closure_does_is_no_part_of_the_update(named: bool, tmp_path: Path) -> None:
+    losses: list[Any] = []
+
+    def program() -> None:
+        model = nn.Linear(4, 4)
+        optimizer = optimizer_of(model)
+        for (x,) in loader():
+
+            def closure(x: torch.Tensor = x) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = model(x).square().mean()
+                loss.backward()
+                sum(range(200_000))  # the metrics of a training_step
+                return loss
+
+            out = optimizer.step(closure=closure) if named else optimizer.step(closure)  # type: ignore[arg-type]
+            losses.append(out)
+
+    agent = account(program, tmp_path)[1]
+    rows = agent.capture._book.rows
+    update = sum(row.phases_ns.get("optimizer", 0) for row in rows)
+    assert 0 < update < 0.5 * sum(row.wall_ms * 1e6 for row in rows)
+    assert all("" not in row.phases_ns for row in rows)
+    assert all(isinstance(out, torch.Tensor) and out.ndim == 0 for out in losses)
+
+
 @pytest.mark.parametrize("way", ["held by the wide wrappers", "at once"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_the_account_is_the_same(

@@ -194,17 +194,36 @@ def test_what_lies_outside_the_model_keeps_its_host_time() -> None:
 
 def test_a_loop_takes_its_share_of_the_dispatch_with_it_and_anomaly_detection_at_most_all() -> None:
     place = SourceSite(file="net.py", line=3, function="forward")
-    loop = LoopTime(site=place, last_line=7, seen={"sampled forward": 3}, of={"sampled forward": 10})
+    loop = LoopTime(site=place, last_line=7, seen={"sampled forward": 30}, of={"sampled forward": 100})
     price = LoopPrice(loop=loop, spent_ms=0.3)
-    _, questions, replay = asked(eager(), run=Run(settings={"anomaly_mode": True}), loop=price)
+    program, questions, replay = asked(eager(), run=Run(settings={"anomaly_mode": True}), loop=price)
     plain = replay.run().step_ns
     part = plain - replay.run(questions[WhatIf.LOOP_GONE].edit).step_ns
     all_of_it = plain - replay.run(questions[WhatIf.ANOMALIES_IGNORED].edit).step_ns
     assert 0 < part < all_of_it
-    assert questions[WhatIf.LOOP_GONE].edit.work[Work.DISPATCH] == pytest.approx(0.7)
-    assert "3 of 10 samples" in questions[WhatIf.LOOP_GONE].basis
+    gone = questions[WhatIf.LOOP_GONE].edit.gone
+    assert gone is not None
+    model = questions[WhatIf.ONE_LAUNCH].edit.gone.sum(axis=1) != 0
+    assert gone[model, Work.DISPATCH] == pytest.approx(0.3 * program.work[model, Work.DISPATCH])
+    assert not gone[~model].any()
+    assert "30 of 100 samples" in questions[WhatIf.LOOP_GONE].basis
     _, questions, _ = asked(eager())
     assert not {WhatIf.LOOP_GONE, WhatIf.ANOMALIES_IGNORED} & questions.keys()
+
+
+def test_a_loop_of_the_loss_takes_its_kernels_and_its_part_of_the_backward_along() -> None:
+    place = SourceSite(file="train.py", line=3, function="main")
+    seen, of = {"sampled between": 90}, {"sampled between": 100, "sampled forward": 10}
+    price = LoopPrice(loop=LoopTime(site=place, last_line=7, seen=seen, of=of), spent_ms=0.3)
+    program, questions, _ = asked(eager(), loop=price)
+    edit = questions[WhatIf.LOOP_GONE].edit
+    assert edit.gone is not None
+    starts = program.observed_start / 1000 % 1000
+    factors = dict(zip(starts.round().tolist(), np.asarray(edit.duration).round(3).tolist(), strict=True))
+    # The loss, its node of the backward and the norm behind that; not the model, nor the update.
+    assert factors == {75: 1.0, 155: 1.0, 275: 0.1, 345: 0.1, 405: 1.0, 465: 1.0, 555: 0.1, 715: 1.0}
+    model = questions[WhatIf.ONE_LAUNCH].edit.gone.sum(axis=1) != 0
+    assert not edit.gone[model].any()
 
 
 def test_the_model_keeps_exactly_what_is_left_to_the_host() -> None:

@@ -245,6 +245,30 @@ def test_frames_that_lead_to_the_training_loop_are_no_part_of_the_tree() -> None
     }  # fmt: skip
 
 
+def test_the_way_to_the_loop_is_left_behind_however_little_of_the_user_s_runs_below_it() -> None:
+    """A trainer's loop: the line that calls it holds all of the step, most of it in the library."""
+    fit = at(90, "trainer.fit()", loops=())
+    seen = [
+        each._replace(frames=(fit, *each.frames) if each.phase == "forward" else (fit,)) for each in TRAINING
+    ]
+    tree = build_tree(stacks_of(seen), true_ms=70.0, phases_ms={})
+    assert tree is not None
+    assert [branch.call for branch in tree.root.branches()] == ["model()"]
+    assert tree.root.total_ms == pytest.approx(70.0)
+
+
+def test_lines_that_make_the_same_call_are_one_piece_of_extra_work() -> None:
+    log = "lightning.pytorch.core.module.LightningModule.log"
+    tree = tree_of(
+        *(Seen((at(line, "self.log()", callee=log),), ms, "", "forward") for line, ms in ((17, 4), (18, 6)))
+    )
+    assert extras_of(tree) == {"self.log()": 10.0}
+    (whole,) = tree.extras()
+    assert whole.frame is not None
+    assert whole.frame.line == 18
+    assert [round(branch.total_ms) for branch in whole.branches()] == [6, 4]
+
+
 def test_phases_take_their_true_times_and_the_rest_what_is_left() -> None:
     phases = {"data": 10.0, "forward": 20.0, "backward": 30.0, "optimizer": 10.0}
     tree = tree_of(Seen((at(30, "save()"),), 40, "", "optimizer"), true_ms=100.0, phases_ms=phases)

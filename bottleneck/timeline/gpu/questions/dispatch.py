@@ -16,6 +16,7 @@ from ...lanes.labels import Work
 from ...lanes.program import NO_WAIT, PARTS, EventKind
 from ...lanes.questions import EAGER, Question
 from ...lanes.replay import Edit
+from ...steps.loop_lines import LoopShares, loop_shares
 from ..compiler_reach import host_left_ns
 from ..edits import TENSORS_PER_LAUNCH, few_launches
 from .circumstances import Circumstances
@@ -147,6 +148,29 @@ def _compiled(
         )
 
 
+def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edit:
+    """Take a loop's share out of the model's dispatch, or out of all that is launched beside the model.
+
+    A loop of the loss has its kernels, its waits and its part of the backward to itself. One in the model
+    shares its kernels with what is between its rounds: they stay.
+    """
+    model = work.reach.events
+    others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
+    aside = ~model & (program.work[:, others] == 0.0).all(axis=1)
+    gone = np.zeros_like(program.work)
+    for each in EAGER:
+        gone[model, each] = shares.forward * program.work[model, each]
+    for each in (*EAGER, Work.HOST, Work.SYNC):
+        gone[aside, each] = shares.between * program.work[aside, each]
+    launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
+    waits = aside & (program.kind == EventKind.SYNC)
+    return Edit(
+        gone=gone,
+        duration=np.where(launched, 1.0 - shares.between, 1.0),
+        drop_at=waits if shares.between >= _MOSTLY else None,
+    )
+
+
 def dispatch_questions(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
 ) -> Iterator[Question]:
@@ -161,13 +185,12 @@ def dispatch_questions(
             "operators' normal cost stays",
             bound=True,
         )
-    if known.loop is not None:
-        share = known.loop.spent_ms / facts.true_ms
+    if known.loop is not None and (shares := loop_shares(known.loop.loop)) is not None:
         yield Question(
             WhatIf.LOOP_GONE,
-            Edit(work=dict.fromkeys(EAGER, 1.0 - share)),
-            f"replay without the loop's share of the dispatch ({known.loop.samples}); one operator for all "
-            "iterations takes time too",
+            _without_loop(program, work, shares),
+            f"replay without the loop's share of what its phase dispatches and waits for "
+            f"({known.loop.samples}); one operator for all iterations takes time too",
             bound=True,
         )
     fused = _fused_optimizer(program, work, known)
