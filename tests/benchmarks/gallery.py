@@ -147,7 +147,7 @@ def record(folder: Path, target: Path) -> None:
 
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for name in ("run.json", "loader.json", "compile.json"):
+    for name in ("run.json", "loader.json", "compile.json", "stacks.json"):
         if (folder / name).is_file():
             (target / name).write_text(portable((folder / name).read_text()))
     for source in sorted((folder / "trace").glob("*.gz")):

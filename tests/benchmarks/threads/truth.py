@@ -344,6 +344,7 @@ THREADS = (
         verdicts=(HOST, COMPUTE, SYNC, LAUNCH),
         no_entry=True,
         not_fixes=("FX308",),
+        shorter={"STEPS": "20"},
         at=("page_layout.py: torch.backends.cudnn.benchmark =", "page_layout.py: scores = model(pages)"),
     ),
     Thread(
