@@ -5,21 +5,20 @@ In: scores. Out: Markdown: the totals, a row per thread, each miss with its expl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from statistics import median
 
 from explained import EXPLAINED
 from score import LEAST_GAIN, NEAR_LINES, NEAR_PRICE, Score
-from truth import THREADS
-
-_TRUTH = {thread.id: thread for thread in THREADS}
+from truth import Thread
 
 
-def render(scores: list[Score], *, machine: str, not_run: Iterable[str]) -> str:
-    """Return the report."""
+def render(scores: list[Score], threads: Sequence[Thread], *, machine: str) -> str:
+    """Return the report on `threads`, of which those without a score were not run."""
+    truth = {thread.id: thread for thread in threads}
     counted = [s for s in scores if s.shown and s.said]
-    threads, traps = [s for s in counted if not s.trap], [s for s in counted if s.trap]
-    errors = [abs(s.price_error) for s in threads if s.price_error is not None]
+    named, traps = [s for s in counted if not s.trap], [s for s in counted if s.trap]
+    errors = [abs(s.price_error) for s in named if s.price_error is not None]
     lines = [
         "# Real threads: was their cause named?",
         "",
@@ -30,14 +29,14 @@ def render(scores: list[Score], *, machine: str, not_run: Iterable[str]) -> str:
         f"{NEAR_LINES} lines. Fix: the thread's own is the first or second suggestion. Price: the step with",
         f"the fix as a share of the step, predicted against measured, within {NEAR_PRICE:.0%}.",
         "",
-        f"**Verdict {_of(threads, 'verdict')}, line {_of(threads, 'line')}, fix {_of(threads, 'fix')}, "
-        f"price {_of(threads, 'price')}"
+        f"**Verdict {_of(named, 'verdict')}, line {_of(named, 'line')}, fix {_of(named, 'fix')}, "
+        f"price {_of(named, 'price')}"
         + (f" (median error {median(errors):.0%} of {len(errors)})" if errors else "")
         + f"; traps avoided {_of(traps, 'verdict')}.**",
         "",
         "| id | slow ms | fixed ms | gain | verdict | | line | fix | price | first suggestions |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        *map(_row, threads),
+        *map(_row, named),
         "",
         "## Traps",
         "",
@@ -60,7 +59,7 @@ def render(scores: list[Score], *, machine: str, not_run: Iterable[str]) -> str:
     ]
     missed = [s for s in counted if s.missed]
     lines += [
-        f"| {s.id} | {', '.join(s.missed)} | {s.why or s.headline} | {_truth(s.id)} "
+        f"| {s.id} | {', '.join(s.missed)} | {s.why or s.headline} | {_truth(truth[s.id])} "
         f"| {EXPLAINED.get(s.id, 'not looked at yet')} |"
         for s in missed
     ]
@@ -80,14 +79,14 @@ def render(scores: list[Score], *, machine: str, not_run: Iterable[str]) -> str:
         ]
     if failed:
         lines += ["", "## Failed", "", *failed]
-    others = sorted(not_run)
+    others = sorted(set(truth) - {s.id for s in scores})
     if others:
         lines += ["", f"Not run on this machine: {', '.join(others)}."]
     lines += [
         "",
         "## Sources",
         "",
-        *(f"- {s.id}: {_TRUTH[s.id].source} (`{_TRUTH[s.id].script}`)" for s in scores),
+        *(f"- {s.id}: {truth[s.id].source} (`{truth[s.id].script}`)" for s in scores),
     ]
     return "\n".join(lines) + "\n"
 
@@ -110,8 +109,7 @@ def _of(scores: list[Score], name: str) -> str:
     return f"{sum(judged)} of {len(judged)}"
 
 
-def _truth(name: str) -> str:
-    thread = _TRUTH[name]
+def _truth(thread: Thread) -> str:
     if thread.trap:
         return f"not {', '.join((*thread.not_verdicts, *thread.not_fixes))}"
     places = ", ".join(f"{file}:{line}" for file, line in thread.places())

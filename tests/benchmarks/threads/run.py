@@ -1,7 +1,8 @@
 """Judges the tool on scripts written after public issue threads.
 
 In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/threads-gpu.md with
-`--device gpu`), written after each thread, so that a stopped run leaves one too.
+`--device gpu`), written after each thread, so that a stopped run leaves one too. With `--set unseen`:
+truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md).
 
     python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
 
@@ -30,8 +31,10 @@ from measure import RunFailedError, diagnose, measure
 from render import render
 from score import Score, judge, shows
 from truth import THREADS, Thread
+from truth_unseen import UNSEEN
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+SETS = {"known": THREADS, "unseen": UNSEEN}
 
 
 def run_thread(thread: Thread, folder: Path, *, pairs: int, cores: tuple[int, ...]) -> Score:
@@ -63,6 +66,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="ids, separated by commas")
+    parser.add_argument("--set", choices=SETS, default="known", help="which table of threads")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--minutes", type=float, default=60, help="start no further thread after that")
     parser.add_argument("--pairs", type=int, default=3, help="runs of slow and of fixed")
@@ -73,11 +77,15 @@ def main() -> None:
     args = parser.parse_args()
     machines = ("G",) if args.device == "gpu" else ("C2", "D")
     only = {name for name in args.only.split(",") if name}
-    chosen = [t for t in THREADS if t.machine in machines and (not only or t.id in only)]
+    threads = SETS[args.set]
+    chosen = [t for t in threads if t.machine in machines and (not only or t.id in only)]
     scores: dict[str, Score] = {}
     if args.state and args.state.is_file():
         scores = {row["id"]: Score(**row) for row in json.loads(args.state.read_text())}
-    out = args.out or REPOSITORY / "reports" / ("threads-gpu.md" if args.device == "gpu" else "threads.md")
+    report = (
+        "threads" + ("-unseen" if args.set == "unseen" else "") + ("-gpu" if args.device == "gpu" else "")
+    )
+    out = args.out or REPOSITORY / "reports" / f"{report}.md"
     cores: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
     available = sorted(os.sched_getaffinity(0))
     for job in range(args.jobs):
@@ -90,10 +98,10 @@ def main() -> None:
     )
 
     def write() -> None:
-        done = [scores[t.id] for t in THREADS if t.id in scores]
+        done = [scores[t.id] for t in threads if t.id in scores]
         if args.state:
             args.state.write_text(json.dumps([asdict(each) for each in done], indent=1))
-        out.write_text(render(done, machine=machine, not_run={t.id for t in THREADS} - set(scores)))
+        out.write_text(render(done, threads, machine=machine))
 
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:
         keep = (args.keep or Path(scratch)).resolve()
