@@ -30,7 +30,7 @@ class Interaction(nn.Module):
 
 
 class AtomModel(nn.Module):
-    def __init__(self, depth=6):
+    def __init__(self, depth=4):
         super().__init__()
         self.kinds = nn.Embedding(10, WIDTH)
         self.layers = nn.ModuleList(Interaction() for _ in range(depth))

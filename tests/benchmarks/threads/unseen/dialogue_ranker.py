@@ -8,15 +8,15 @@ from torch import nn
 
 VARIANT = os.environ.get("VARIANT", "a")
 STEPS = int(os.environ.get("STEPS", 150))
-WORDS, WIDTH, BATCH, LENGTH = 3000, 128, 512, 16
+WORDS, WIDTH, BATCH, LENGTH = 3000, 64, 512, 12
 
 
 class BiEncoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.words = nn.EmbeddingBag(WORDS, WIDTH, mode="mean")
-        self.context = nn.Sequential(nn.Linear(WIDTH, 256), nn.GELU(), nn.Linear(256, WIDTH))
-        self.reply = nn.Sequential(nn.Linear(WIDTH, 256), nn.GELU(), nn.Linear(256, WIDTH))
+        self.context = nn.Sequential(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, WIDTH))
+        self.reply = nn.Sequential(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, WIDTH))
 
     def forward(self, text, cands):
         return self.context(self.words(text)) @ self.reply(self.words(cands)).T
