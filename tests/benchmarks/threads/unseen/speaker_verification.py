@@ -9,7 +9,7 @@ from torch import nn
 
 VARIANT = os.environ.get("VARIANT", "a")
 STEPS = int(os.environ.get("STEPS", 150))
-SPEAKERS, UTTERANCES, FRAMES, MELS = 4, 5, 80, 40
+SPEAKERS, UTTERANCES, FRAMES, MELS = 5, 5, 40, 40
 
 
 class SpeechEmbedder(nn.Module):
