@@ -34,6 +34,7 @@ VERBS: dict[str, str] = {
     "doctor": "Check versions, permissions and files for problems.",
     "catalog": "List, show and search the fixes.",
     "explain": "Explain a finding, a class or a fix.",
+    "mcp": "Serve these commands to an assistant (Model Context Protocol).",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
 """Verb -> its line in `bottleneck --help`. Kept here so that help imports no verb."""

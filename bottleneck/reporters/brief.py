@@ -102,7 +102,10 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
         "does_not_help": [f"{name}: {why}" for name, why in useless_rows(diagnosis)],
         "rest_of_the_job": job_line(diagnosis),
         "capture": brief(capture_line(diagnosis), _LONGEST),
-        "explain": f"bottleneck explain {clean(first)}" if first else "",
+        "next": [
+            *(["bottleneck verify RUN"] if any(fix.can_try for fix in fixes) else []),
+            *([f"bottleneck explain {clean(first)}"] if first else []),
+        ],
     }
 
 

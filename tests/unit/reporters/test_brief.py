@@ -14,7 +14,7 @@ from torch_bottleneck.reporters.brief import MOST_CHARACTERS, render
 
 KEYS = {
     "verdict", "also", "confidence", "headline", "why", "remedy", "script", "device", "step_ms",
-    "step_interval_ms", "causes", "code", "fixes", "does_not_help", "rest_of_the_job", "capture", "explain",
+    "step_interval_ms", "causes", "code", "fixes", "does_not_help", "rest_of_the_job", "capture", "next",
     "left_out",
 }  # fmt: skip
 
@@ -38,7 +38,11 @@ def test_it_says_what_the_report_says() -> None:
     assert told["fixes"][0]["fix"] == diagnosis.suggestions[0].fix
     assert told["fixes"][0]["code"]
     assert told["fixes"][0]["predicted_ms"] == pytest.approx(diagnosis.suggestions[0].predicted_ms, rel=1e-3)
-    assert told["explain"].startswith("bottleneck explain BN")
+    (page,) = told["next"]
+    assert page.startswith("bottleneck explain BN")
+    able = [msgspec.structs.replace(suggestion, can_try=True) for suggestion in diagnosis.suggestions]
+    told = json.loads(render(msgspec.structs.replace(diagnosis, suggestions=tuple(able))))
+    assert told["next"] == ["bottleneck verify RUN", page]
 
 
 def test_what_does_not_fit_is_left_out_from_the_end_and_counted() -> None:
