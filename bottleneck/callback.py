@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .harness.process.api import Harness
 
-__all__ = ["TrainerCapture", "wanted_by_environment"]
+__all__ = ["REPORT_FOLDER", "TrainerCapture", "begin_report", "wanted_by_environment"]
 
 SWITCH = "BOTTLENECK"
 REPORT_FOLDER = "diagnosis"
@@ -129,12 +129,7 @@ class TrainerCapture:
         if self.folder is None or self._over or os.environ.get("RANK", "0") != "0":
             return
         self._over = True
-        self._report = subprocess.Popen(
-            [sys.executable, "-c", _ANALYZE, "analyze", "--out", self.folder / REPORT_FOLDER, self.folder],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._report = begin_report(self.folder, niceness=19)
 
     def _leave(self) -> None:
         """Complete the run folder, and take every hook out."""
@@ -157,7 +152,15 @@ class TrainerCapture:
         self._log_figures(_figures(diagnosis))
 
 
-_ANALYZE = "import os; os.nice(19); from torch_bottleneck.cli.main import main; main()"
+def begin_report(folder: Path, *, niceness: int = 0) -> subprocess.Popen[bytes]:
+    """Begin to make the report of a run, in `REPORT_FOLDER` inside it, by a process of its own."""
+    code = f"import os; os.nice({niceness}); from torch_bottleneck.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "analyze", "--out", folder / REPORT_FOLDER, folder],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _figures(diagnosis: Diagnosis) -> dict[str, float]:

@@ -48,8 +48,8 @@ class Rank:
 
     @property
     def title(self) -> str:
-        """A short name for reports: the script, or the trace file."""
-        if self.run is not None and self.run.command:
+        """A short name for reports: the script, or the folder or file that it was read from."""
+        if self.run is not None and any(self.run.command[:1]):
             return Path(self.run.command[0]).name
         return self.name
 

@@ -56,6 +56,7 @@ class Page:
             emoji=False,
             highlight=False,
             legacy_windows=False,
+            force_jupyter=False,  # in a notebook it would print each line by itself
             # The environment was read by whoever chose width and colour; rich must not read it again.
             _environ={},
         )

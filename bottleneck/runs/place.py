@@ -23,7 +23,7 @@ from .tasks import Task, this_task
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["Fellows", "Place", "choose_place"]
+__all__ = ["Fellows", "Place", "choose_place", "free_folder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +163,13 @@ def _place_of_rank(task: Task, out: Path | None, stem: str) -> Place:
         ranks=ranks,
         named=out is not None,
     )
+
+
+def free_folder(stem: str, *, root: Path = Path()) -> str:
+    """Return a name for a run folder from `root`, which one process alone chooses."""
+    name = f"reports/{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not (root / name).exists())
 
 
 def _claimed(name: str) -> Path:

@@ -162,7 +162,7 @@ def _foreign(folder: Path, file: Path, place: int) -> str:
 
 
 def _target_of(run: Run, folder: Path, launcher: tuple[str, ...]) -> Target:
-    if not run.command:
+    if not any(run.command[:1]):
         raise InputError(
             f"{folder} does not record which script it ran.",
             remedy="Name the script: bottleneck verify train.py",

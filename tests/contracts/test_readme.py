@@ -119,6 +119,19 @@ def test_the_loop_that_marks_its_steps_runs(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "first" / "run.json").exists()
 
 
+def test_what_the_page_of_notebooks_shows_runs(tmp_path: Path) -> None:
+    page = (ROOT / "examples" / "notebook.md").read_text()
+    shown = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(shown) == 2
+    (tmp_path / "page.py").write_text("\n".join([PRELUDE, *shown]))
+    done = forked.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step " in done.stdout
+    assert (tmp_path / "reports" / "block" / "diagnosis" / "report.html").exists()
+
+
 def test_the_test_of_a_step_runs(tmp_path: Path) -> None:
     plugins = (
         "-p",

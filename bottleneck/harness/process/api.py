@@ -83,6 +83,7 @@ class Harness:
         max_seconds: float = 60.0,
         quiet: bool = False,
         watch: bool = False,
+        find_steps: bool = False,
     ) -> None:
         """Choose what to capture; nothing happens before `with`.
 
@@ -97,6 +98,7 @@ class Harness:
             quiet: no progress lines on stderr.
             watch: do not capture: watch everything up to the end of the `with` block, as `bottleneck watch`
                 does a script, and write watch.json. The options of windows then mean nothing.
+            find_steps: until the program marks its first step, find them as in a script.
 
         Raises:
             ValueError: a window would have no step, or no time.
@@ -110,10 +112,12 @@ class Harness:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
         if not (max_seconds > 0 and math.isfinite(max_seconds)):
             raise ValueError(f"max_seconds must be a time, not {max_seconds}")
+        # A notebook, a prompt: what stands in argv started the kernel, and is no script to run again.
+        words = sys.argv if hasattr(sys.modules.get("__main__"), "__file__") else []
         self._set_up(
             Plan(
-                script=sys.argv[0] if sys.argv else "",
-                args=tuple(sys.argv[1:]),
+                script=words[0] if words else "",
+                args=tuple(words[1:]),
                 out=str(Path(out).absolute()),
                 steps=steps,
                 warmup=warmup,
@@ -125,7 +129,7 @@ class Harness:
                 quiet=quiet,
                 watch=watch,
             ),
-            ManualRule(),
+            ManualRule(marked=not find_steps),
         )
 
     @classmethod

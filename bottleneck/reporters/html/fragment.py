@@ -1,0 +1,26 @@
+"""The head of the page, for the output of a notebook's cell: no script, and styles that stay inside.
+
+In: a diagnosis. Out: HTML of well under 200 KB; each long section is folded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .environment import environment
+from .page import build
+
+if TYPE_CHECKING:
+    from ...model.diagnosis import Diagnosis
+
+__all__ = ["render_fragment"]
+
+
+def render_fragment(diagnosis: Diagnosis, *, place: str) -> str:
+    """Return the HTML.
+
+    Args:
+        diagnosis: what was found.
+        place: where the whole report is, told at the end.
+    """
+    return environment().get_template("fragment.html").render(page=build(diagnosis), place=place)
