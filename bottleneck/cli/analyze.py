@@ -13,7 +13,7 @@ import click
 
 from ..errors import InputError, UsageError
 from ..model.codes import BottleneckClass
-from .options import FiniteRange, PlacePath, format_option, verbose_option
+from .options import FiniteRange, PlacePath, format_option, log_option, verbose_option
 
 __all__ = ["command"]
 
@@ -36,6 +36,7 @@ __all__ = ["command"]
     type=click.IntRange(min=1),
     help="Processes that read the traces of several ranks.  [default: the cores of this machine]",
 )
+@log_option
 @format_option
 @verbose_option
 @click.pass_context
@@ -46,6 +47,7 @@ def command(
     out: Path | None,
     true_step_ms: float | None,
     jobs: int | None,
+    tracker: str | None,
     format_: str,
     verbose: bool,
 ) -> None:
@@ -59,10 +61,13 @@ def command(
     """
     from ..diagnose import diagnose_paths
     from ..reporters.output import emit, fits_terminal, render_for, save
+    from ..review.tracking import expect_tracker, log_diagnosis
     from ..runs.environment import usable_cores
     from ..verify.record import tried_in, with_tried
-    from .console import RankProgress
+    from .console import RankProgress, say
 
+    if tracker is not None:
+        expect_tracker(tracker)
     if not fits_terminal(format_, sys.stdout):
         if out is None:
             raise UsageError(
@@ -80,6 +85,8 @@ def command(
     if out is not None:
         save(diagnosis, out)
     emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))
+    if tracker is not None:
+        say(f"logged to {log_diagnosis(diagnosis, tracker)}")
     if diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED:
         ctx.exit(3)
 

@@ -12,7 +12,7 @@ import click
 
 from ..errors import UsageError
 from .gate_options import counters_table, shared_options
-from .options import PlacePath
+from .options import TrackedPath
 
 if TYPE_CHECKING:
     from ..model.compare import Comparison
@@ -24,18 +24,18 @@ EXIT_CODES = {"ok": 0, "regression": 1, "undecided": 3, "incomparable": 3}
 
 
 @click.command("compare", epilog=counters_table())
-@click.argument("paths", nargs=-1, type=PlacePath(), metavar="BASE HEAD [BASE HEAD]...")
+@click.argument("paths", nargs=-1, type=TrackedPath(), metavar="BASE HEAD [BASE HEAD]...")
 @click.option(
     "--base",
     "bases",
-    type=PlacePath(),
+    type=TrackedPath(),
     multiple=True,
     help="A run of the base side, if the sides were not run in turns. May be given several times.",
 )
 @click.option(
     "--head",
     "heads",
-    type=PlacePath(),
+    type=TrackedPath(),
     multiple=True,
     help="A run of the head side. May be given several times.",
 )
@@ -53,7 +53,7 @@ def command(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Compare HEAD with BASE: run folders, folders of runs, diagnosis.json files or baselines.
+    """Compare HEAD with BASE: run folders, folders of them, diagnosis.json, baselines, runs:/ID of MLflow.
 
     Counters (synchronisations, kernels, ...) have no noise: one run per side is enough. Step times stay
     undecided without repeated runs. Give runs that were made in turns as pairs: BASE HEAD BASE HEAD.

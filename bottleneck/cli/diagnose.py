@@ -39,6 +39,7 @@ def command(
     script: tuple[str, ...],
     out: Path | None,
     format_: str,
+    tracker: str | None,
     **options: Any,
 ) -> None:
     """Run SCRIPT as python would, and say what its training step waits on.
@@ -56,15 +57,18 @@ def command(
     interrupted. A script that exits by itself with another code than 0 hands it on; with --run-to-end
     also after an exception (1) or a signal (128 + its number).
     """
+    from ..review.tracking import expect_tracker
     from ..runs.place import choose_place
     from ..runs.run_script import run_script
     from ..runs.target import find_target
 
+    if tracker is not None:
+        expect_tracker(tracker)
     target = find_target(module, script, verb="diagnose")
     plan = plan_of(target, (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args), **options)
     place = choose_place(out, plan)
     run = run_script(plan, place=place, say=say, attend=partial(_answer, place.working, plan.trial_seconds))
-    ctx.exit(_conclude(run, plan, format_=format_))
+    ctx.exit(_conclude(run, plan, format_=format_, tracker=tracker))
 
 
 def _answer(working: Path, seconds: float) -> None:
@@ -77,7 +81,7 @@ def _answer(working: Path, seconds: float) -> None:
         answer_with_trials(folder, seconds)
 
 
-def _conclude(run: RunFolder, plan: Plan, *, format_: str) -> int:
+def _conclude(run: RunFolder, plan: Plan, *, format_: str, tracker: str | None) -> int:
     """Analyse the run folder, report, and return the exit code.
 
     Everything is on disk before anything is printed: the streams may be closed or full.
@@ -99,6 +103,7 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str) -> int:
     from ..diagnose import diagnose_paths
     from ..reporters.output import print_diagnosis, save
     from ..review.logdir import prepare_beside
+    from ..review.tracking import log_diagnosis
 
     diagnosis = diagnose_paths([run.folder])
     save(diagnosis, run.folder)
@@ -107,6 +112,8 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str) -> int:
     for problem in problems:
         say(problem)
     say(f"run folder: {shown(run.folder)} (report.html opens in a browser)")
+    if tracker is not None:
+        say(f"logged to {log_diagnosis(diagnosis, tracker)}")
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     # A launcher treats any exit code except 0 as a failed job and kills the other ranks.
     return failed or (3 if undetermined and run.world_size == 1 else 0)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..runs.plan import Plan
-from .options import FiniteRange, format_option, module_option, quiet_option, together, verbose_option
+from .options import (
+    FiniteRange,
+    format_option,
+    log_option,
+    module_option,
+    quiet_option,
+    together,
+    verbose_option,
+)
 
 if TYPE_CHECKING:
     from ..runs.target import Target
@@ -65,6 +73,7 @@ diagnose_options = together(
         f"Default: {TRIAL_SECONDS:.0f}; 0 with --run-to-end. Given there, fixes are tried in a copy of the "
         "process, on the CPU only, for which the script waits.",
     ),
+    log_option,
     format_option,
     verbose_option,
     quiet_option,

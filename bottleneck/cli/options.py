@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -19,8 +20,10 @@ from ..reporters.base import FORMATS
 __all__ = [
     "FiniteRange",
     "PlacePath",
+    "TrackedPath",
     "format_option",
     "is_given",
+    "log_option",
     "module_option",
     "quiet_option",
     "together",
@@ -54,6 +57,18 @@ class PlacePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class TrackedPath(PlacePath):
+    """A path, or a run of MLflow (runs:/ID), of which the diagnosis is fetched."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or raise click's own error."""
+        if ctx is None or not os.fspath(value).startswith("runs:/"):
+            return super().convert(value, param, ctx)
+        from ..review.tracking import fetch_diagnosis
+
+        return fetch_diagnosis(os.fspath(value), Path(ctx.with_resource(TemporaryDirectory())))
+
+
 def is_given(ctx: click.Context, name: str) -> bool:
     """Return whether the user gave the option."""
     return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
@@ -73,6 +88,12 @@ def together(*options: Option) -> Option:
 module_option = click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
 format_option = click.option(
     "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
+)
+log_option = click.option(
+    "--log",
+    "tracker",
+    type=click.Choice(["mlflow", "wandb"]),
+    help="Log the figures and the report to a tracker of experiments, too.",
 )
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.watch import Watch
 
-__all__ = ["hyperparameters", "job_scalars", "scalars", "write_events", "write_watched_events"]
+__all__ = ["hyperparameters", "job_scalars", "scalars", "tag_of", "write_events", "write_watched_events"]
 
 _LINKS = "\n[Open the diagnosis](#bottleneck) · [open the trace](#pytorch_profiler)\n"
 _LARGEST = 3.4e38
@@ -127,10 +127,15 @@ def job_scalars(watch: Watch) -> Iterator[tuple[str, int, float, str]]:
             for step, i in last.items():
                 if so_far:
                     s = so_far[min(i, len(so_far) - 1)]
-                    yield f"job_s/{_tag(part)}", step, s, "Seconds of the job in this part, up to this step."
+                    yield (
+                        f"job_s/{tag_of(part)}",
+                        step,
+                        s,
+                        "Seconds of the job in this part, up to this step.",
+                    )
     for line in watch.account:
         if line.part not in known:
-            yield f"job_s/{_tag(line.part)}", watch.steps, line.s, "Seconds of the job in this part."
+            yield f"job_s/{tag_of(line.part)}", watch.steps, line.s, "Seconds of the job in this part."
 
 
 def scalars(diagnosis: Diagnosis) -> Iterator[tuple[str, int, float, str]]:
@@ -139,12 +144,12 @@ def scalars(diagnosis: Diagnosis) -> Iterator[tuple[str, int, float, str]]:
     if true_ms is not None:
         yield "step_ms/true", 0, true_ms, "Mean step time without the profiler, in ms."
     for window in diagnosis.windows:
-        tag = f"step_ms/{_tag(window.name)}"
+        tag = f"step_ms/{tag_of(window.name)}"
         for index, ms in zip(window.index, window.ms, strict=False):
             if ms is not None:
                 yield tag, index, ms, f"Step times of the {clean(window.name)} window, in ms."
     for line in diagnosis.budget:
-        yield f"budget_ms/{_tag(line.part.value)}", 0, line.ms, "This line of the step budget, in ms."
+        yield f"budget_ms/{tag_of(line.part.value)}", 0, line.ms, "This line of the step budget, in ms."
 
 
 def hyperparameters(diagnosis: Diagnosis) -> dict[str, float | str]:
@@ -167,7 +172,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _tag(text: str) -> str:
+def tag_of(text: str) -> str:
+    """Return a name without the characters that trackers refuse."""
     return _NOT_IN_A_TAG.sub("_", text).strip("_") or "unnamed"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from mcp.types import ToolAnnotations
 from ... import __version__
 from ...clocks import monotonic
 from ...errors import BottleneckError
+from ...runs.place import free_folder
 from ...verify.source import find_source
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Tools:
             run_to_end: let the script run to its end.
         """
         script = self._inside(script)
-        out = self._free_folder(script)
+        out = self._inside(free_folder(Path(script).stem, root=self.root))
         words = ["diagnose", f"--out={out}", *(["--run-to-end"] if run_to_end else [])]
         if max_seconds is not None:
             words.append(f"--max-seconds={max_seconds}")
@@ -187,11 +187,6 @@ class _Tools:
         except (ValueError, OSError):
             raise ToolError(f"{name!r} is outside of the working folder {self.root}.") from None
         return f"./{place}" if str(place).startswith("-") else str(place)
-
-    def _free_folder(self, script: str) -> str:
-        stem = f"reports/{Path(script).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-        names = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
-        return self._inside(next(name for name in names if not (self.root / name).exists()))
 
     def _expect(self, run: str, script: str, args: list[str]) -> None:
         """Refuse a run folder that would start anything but what the call names."""
