@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "Harness": ".harness.process.api",
-    "diagnose": ".notebook",  # also a folder of ours, which nothing in a user's process imports
+    "diagnose": ".notebook",  # also a folder of ours, which can be called as well
     "diagnosing": ".notebook",
     "load_ipython_extension": ".notebook",
 }
