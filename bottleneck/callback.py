@@ -111,6 +111,12 @@ class TrainerCapture:
         """A training step has ended, its update included; the diagnosis is told at the first one after it."""
         if self._harness is not None:
             self._harness.step_ends()
+        self.look()
+
+    @_harmless
+    def look(self) -> None:
+        """See how far capture and report are, where nobody marks steps."""
+        if self._harness is not None:
             if self._harness.done:
                 self._finish()
         elif self._report is not None and self._report.poll() is not None:

@@ -75,6 +75,42 @@ print(json.dumps([trainer.state.global_step, [p.sum().item() for p in trainer.mo
                   torch.rand(1).item()]))
 print(json.dumps([entry for entry in trainer.state.log_history if "bottleneck/step_ms" in entry]))
 """
+ACCELERATE = """
+import json, sys
+import torch, accelerate
+import torch_bottleneck.accelerate
+accelerate.utils.set_seed(0)
+logged = []
+class Memory(accelerate.tracking.GeneralTracker):
+    name, requires_logging_directory, tracker = "memory", False, None
+    open = True
+    def store_init_configuration(self, values): pass
+    def log(self, values, step=None, **options):
+        assert self.open
+        logged.append(values)
+    def finish(self): self.open = False
+trackers = [Memory()]
+if OUT is not None:
+    trackers.insert(0, torch_bottleneck.accelerate.Bottleneck(
+        OUT, log=lambda figures: accelerator.log(figures), warmup=4, baseline_steps=20, quiet=True))
+accelerator = accelerate.Accelerator(cpu=True, log_with=trackers, gradient_accumulation_steps=2)
+accelerator.init_trackers("project", config={"lr": 1e-3})
+data = torch.utils.data.TensorDataset(torch.randn(2400, 16), torch.randint(0, 4, (2400,)))
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), loader)
+for index, (x, y) in enumerate(loader):
+    with accelerator.accumulate(model):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    if index % 50 == 0:
+        accelerator.log({"loss": loss.item()})
+accelerator.end_training()
+print(json.dumps([[p.sum().item() for p in model.parameters()], torch.rand(1).item()]))
+print(json.dumps([values for values in logged if "bottleneck/step_ms" in values]))
+"""
 
 
 def train(
@@ -171,3 +207,15 @@ def test_the_trainer_of_transformers_trains_as_without_and_logs_the_figures(tmp_
     diagnosis = check_run(tmp_path / "with" / "root" / "bottleneck")
     (entry,) = json.loads(logged)
     assert entry["bottleneck/step_ms"] == pytest.approx(diagnosis["step"]["true_ms"])
+
+
+def test_a_tracker_of_accelerate_captures_and_the_other_trackers_have_the_figures(tmp_path: Path) -> None:
+    plain = train(ACCELERATE, tmp_path / "plain", out=None)
+    with_it = train(ACCELERATE, tmp_path / "with", out="mine")
+    assert plain.returncode == with_it.returncode == 0, with_it.stderr
+    result, logged = with_it.stdout.splitlines()[-2:]
+    assert plain.stdout.splitlines()[-2] == result
+    diagnosis = check_run(tmp_path / "with" / "mine", signal="optimizer+fetch")
+    (entry,) = json.loads(logged)
+    assert entry["bottleneck/step_ms"] == pytest.approx(diagnosis["step"]["true_ms"])
+    assert f"bottleneck: {diagnosis['verdict']['class']}: " in with_it.stderr
