@@ -88,7 +88,7 @@ class TrainerCapture:
 
         Args:
             beside: the folder that the trainer writes to.
-            log: takes `bottleneck/step_ms`, and `bottleneck/<class>_ms` for what each cause costs, once.
+            log: takes once what TensorBoard gets: `bottleneck/step_ms/true`, `bottleneck/budget_ms/<part>`.
         """
         if self._harness is not None or self.folder is not None:
             return
@@ -146,6 +146,8 @@ class TrainerCapture:
             self.folder = harness.folder
 
     def _tell(self) -> None:
+        from .review.events import figures
+
         self._report = None
         assert self.folder is not None
         report = self.folder / REPORT_FOLDER
@@ -155,7 +157,7 @@ class TrainerCapture:
         _log.warning(
             "bottleneck: %s: %s (confidence %s); %s", name, verdict.headline, verdict.confidence, report
         )
-        self._log_figures(_figures(diagnosis))
+        self._log_figures({f"bottleneck/{tag}": ms for tag, ms, _ in figures(diagnosis)})
 
 
 def begin_report(folder: Path, *, niceness: int = 0) -> subprocess.Popen[bytes]:
@@ -167,14 +169,3 @@ def begin_report(folder: Path, *, niceness: int = 0) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-
-
-def _figures(diagnosis: Diagnosis) -> dict[str, float]:
-    figures = {
-        f"bottleneck/{cause.bottleneck_class.value.replace('-', '_')}_ms": cause.cost_ms
-        for cause in reversed(diagnosis.causes)
-        if not cause.negligible
-    }
-    if diagnosis.step.true_ms is not None:
-        figures["bottleneck/step_ms"] = diagnosis.step.true_ms
-    return figures

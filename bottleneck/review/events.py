@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.watch import Watch
 
-__all__ = ["hyperparameters", "job_scalars", "scalars", "tag_of", "write_events", "write_watched_events"]
+__all__ = [
+    "figures",
+    "hyperparameters",
+    "job_scalars",
+    "scalars",
+    "tag_of",
+    "write_events",
+    "write_watched_events",
+]
 
 _LINKS = "\n[Open the diagnosis](#bottleneck) · [open the trace](#pytorch_profiler)\n"
 _LARGEST = 3.4e38
@@ -140,16 +148,21 @@ def job_scalars(watch: Watch) -> Iterator[tuple[str, int, float, str]]:
 
 def scalars(diagnosis: Diagnosis) -> Iterator[tuple[str, int, float, str]]:
     """Yield (tag, step, value, description), times in ms."""
-    true_ms = diagnosis.step.true_ms
-    if true_ms is not None:
-        yield "step_ms/true", 0, true_ms, "Mean step time without the profiler, in ms."
+    for tag, ms, description in figures(diagnosis):
+        yield tag, 0, ms, description
     for window in diagnosis.windows:
         tag = f"step_ms/{tag_of(window.name)}"
-        for index, ms in zip(window.index, window.ms, strict=False):
-            if ms is not None:
-                yield tag, index, ms, f"Step times of the {clean(window.name)} window, in ms."
+        for index, step_ms in zip(window.index, window.ms, strict=False):
+            if step_ms is not None:
+                yield tag, index, step_ms, f"Step times of the {clean(window.name)} window, in ms."
+
+
+def figures(diagnosis: Diagnosis) -> Iterator[tuple[str, float, str]]:
+    """Yield (tag, value, description) of what there is one of in a run, times in ms."""
+    if diagnosis.step.true_ms is not None:
+        yield "step_ms/true", diagnosis.step.true_ms, "Mean step time without the profiler, in ms."
     for line in diagnosis.budget:
-        yield f"budget_ms/{tag_of(line.part.value)}", 0, line.ms, "This line of the step budget, in ms."
+        yield f"budget_ms/{tag_of(line.part.value)}", line.ms, "This line of the step budget, in ms."
 
 
 def hyperparameters(diagnosis: Diagnosis) -> dict[str, float | str]:
