@@ -40,13 +40,29 @@ def baseline_text(baseline: Baseline) -> str:
     while True:
         data = msgspec.json.encode(baseline, order="deterministic")
         text = msgspec.json.format(data, indent=1).decode() + "\n"
-        counters = baseline.counters
-        if len(text.encode()) <= MOST_BYTES or counters is None or not counters.names:
+        smaller = _smaller(baseline) if len(text.encode()) > MOST_BYTES else None
+        if smaller is None:
             return text
+        baseline = smaller
+
+
+def _smaller(baseline: Baseline) -> Baseline | None:
+    """Leave out half of the names, or else the ranks one by one; None where neither is there."""
+    counters = baseline.counters
+    if counters is not None and counters.names:
         kept = dict(list(counters.names.items())[: len(counters.names) // 2])
         dropped = counters.other_names + len(counters.names) - len(kept)
         counters = msgspec.structs.replace(counters, names=kept, other_names=dropped)
-        baseline = msgspec.structs.replace(baseline, counters=counters)
+        return msgspec.structs.replace(baseline, counters=counters)
+    if not any(ranks.own_ms for ranks in baseline.ranks):
+        return None
+    runs = [
+        msgspec.structs.replace(run, ranks=msgspec.structs.replace(run.ranks, own_ms={}))
+        if run.ranks is not None
+        else run
+        for run in baseline.runs
+    ]
+    return msgspec.structs.replace(baseline, runs=tuple(runs))
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:

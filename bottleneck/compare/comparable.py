@@ -37,10 +37,10 @@ def mismatches(base: Baseline, head: Baseline, *, allow: Sequence[str] = ()) -> 
 def _pairs(base: Baseline, head: Baseline) -> Iterator[tuple[Allowable, str, str]]:
     yield "device", _device(base), _device(head)
     yield "torch", _version(base), _version(head)
+    yield "world-size", _ranks(base), _ranks(head)
     one, other = base.workload, head.workload
     if one is None or other is None:
         return
-    yield "world-size", str(one.world_size), str(other.world_size)
     yield "step", _step(one), _step(other)
     batches = _batch(one), _batch(other)
     if not all(batches):
@@ -58,6 +58,13 @@ def _device(side: Baseline) -> str:
 
 def _version(side: Baseline) -> str:
     return side.machine.torch.partition("+")[0]
+
+
+def _ranks(side: Baseline) -> str:
+    """A bare trace tells the size of its job only where several ranks were given."""
+    if side.workload is not None:
+        return str(side.workload.world_size)
+    return str(side.ranks[0].size) if side.ranks else ""
 
 
 def _step(workload: Workload) -> str:

@@ -25,6 +25,7 @@ from ..model.compare import (
     Mismatch,
     Outcome,
     PartChange,
+    RankChange,
     SideSummary,
     TimeRow,
     budget_words,
@@ -33,6 +34,7 @@ from ..model.compare import (
     growth_words,
     mismatch_words,
     part_words,
+    rank_words,
     time_words,
 )
 from ..model.gate import GateSettings
@@ -40,6 +42,7 @@ from .cause import Reason, budget_changes, finding_changes, name_changes, reason
 from .comparable import changed_settings, mismatches
 from .counters import compare_counters
 from .job import WHOLE, compare_growth, compare_jobs
+from .ranks import compare_ranks, notes_on_ranks
 from .sides import Side
 from .times import compare_times, median_of, spread_of
 
@@ -96,10 +99,11 @@ def compare_sides(
     time = compare_times(one, other, settings=settings, interleaved=interleaved)
     job = compare_jobs(one, other, settings=settings, interleaved=interleaved)
     growth = compare_growth(one, other)
+    ranks = compare_ranks(one, other, settings=settings, interleaved=interleaved)
     reasons = reasons_by_counter(one, other)
     budget = budget_changes(one, other, changed)
     findings = finding_changes(one, other)
-    slower = _Slower(time=time, job=job, growth=growth, drifts=tuple(drifts))
+    slower = _Slower(time=time, job=job, growth=growth, ranks=ranks, drifts=tuple(drifts))
     outcome = _outcome(counters, slower)
     told = _told(counters, slower, reasons=reasons, budget=budget)
     return Comparison(
@@ -115,6 +119,7 @@ def compare_sides(
         budget=budget,
         job=job,
         growth=growth,
+        ranks=ranks,
         findings=findings,
         names=name_changes(one.counters, other.counters) if one.counters and other.counters else (),
         settings=changed,
@@ -151,12 +156,20 @@ class _Slower:
     time: TimeRow
     job: tuple[PartChange, ...]
     growth: GrowthChange | None
+    ranks: tuple[RankChange, ...]
     drifts: tuple[Drift, ...]
 
     @property
     def grows(self) -> GrowthChange | None:
         """The growth, where it is a regression."""
         return self.growth if self.growth is not None and self.growth.status == "worse" else None
+
+    @property
+    def by_ranks(self) -> str:
+        """Which of the job's ranks explain it: the most of the account that grew."""
+        grown = [row for row in self.ranks if (row.time.head_ms or 0.0) > (row.time.base_ms or 0.0)]
+        grown.sort(key=lambda row: (row.time.base_ms or 0.0) - (row.time.head_ms or 0.0))
+        return f"; {', '.join(map(rank_words, grown[:2]))}" if grown else ""
 
     def decided(self, decision: str) -> list[str]:
         """Word the times that count for the outcome and are decided so.
@@ -217,7 +230,7 @@ def _told(
     if slower.grows is not None:
         lines.append(growth_words(slower.grows))
     if slower.time.decision == "slower":
-        lines.append(f"{time_words(slower.time)}{_budget_text(budget)}")
+        lines.append(f"{time_words(slower.time)}{_budget_text(budget)}{slower.by_ranks}")
     elif slower.time.decision == "undecided":
         lines.append(time_words(slower.time))
     lines += [part_words(row) for row in slower.job if row.part == WHOLE and row.time.decision == "slower"]
@@ -268,7 +281,7 @@ def _annotations(
             Annotation(level="error", title=title, message=counter_words(row) + _because(why), key=row.name)
         ]
     if slower.time.decision == "slower":
-        message = f"{time_words(slower.time)}{_budget_text(budget)}"
+        message = f"{time_words(slower.time)}{_budget_text(budget)}{slower.by_ranks}"
         level: Literal["error", "warning"] = "error" if slower.time.gated else "warning"
         out.append(Annotation(level=level, title="Slower step", message=message, key="time"))
     if slower.grows is not None:
@@ -313,6 +326,7 @@ def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch], time: 
         notes.append("The batches did not come from a DataLoader: check yourself that their shapes agree.")
     if bool(base.jobs) != bool(head.jobs):
         notes.append("Only one side was watched, so the parts of the job are not compared.")
+    notes += notes_on_ranks(base, head)
     if base.title != head.title:
         notes.append(f"The scripts have different names: {base.title} and {head.title}.")
     return tuple(notes)

@@ -24,6 +24,7 @@ from ..model.diagnosis import BudgetLine, Diagnosis
 from ..model.run import JsonValue
 from ..model.work import LoaderArguments, OptimizerArguments, Workload
 from ..stats.interval import relative_error
+from .ranks import times_of_ranks
 
 __all__ = ["counters_only", "join_runs"]
 
@@ -129,7 +130,10 @@ def _time(diagnosis: Diagnosis) -> RunTime | None:
     if step.true_ms is None or step.true_ms <= 0 or step.true_is == "profiled":
         return None
     error = relative_error(step.true_ci_ms, mean=step.true_ms)
-    return RunTime(step_ms=float(f"{step.true_ms:.6g}"), count=step.count, error=error)
+    ranks = times_of_ranks(diagnosis)
+    of_job = diagnosis.fleet.step_ms if ranks is not None and diagnosis.fleet is not None else None
+    step_ms = step.true_ms if of_job is None else of_job
+    return RunTime(step_ms=float(f"{step_ms:.6g}"), count=step.count, error=error, ranks=ranks)
 
 
 def _budget(diagnoses: Sequence[Diagnosis]) -> tuple[BudgetLine, ...]:

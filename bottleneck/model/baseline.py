@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from .codes import BottleneckClass
+from .codes import BottleneckClass, LateCause
 from .counters import StepCounters
 from .diagnosis import BudgetLine
 from .run import JsonValue, SourceSite
@@ -24,6 +24,7 @@ __all__ = [
     "GrowthKey",
     "JobTimes",
     "Machine",
+    "RankTimes",
     "RunTime",
     "StateRow",
 ]
@@ -68,11 +69,27 @@ class JobTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     growth: GrowthKey | None = None
 
 
+class RankTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ranks of one run, in ms of a step."""
+
+    size: int
+    """Ranks of the job."""
+    shown: int = 0
+    """The rank that decides the step: counters apart, the run's other figures are of it."""
+    waits_ms: float
+    """Waiting for other ranks, the mean over the ranks."""
+    transfer_ms: float
+    own_ms: dict[str, float] = {}
+    """Own work, by rank."""
+    late: dict[str, LateCause] = {}
+    """Why a rank is late, for those that are."""
+
+
 class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unprofiled times of one run."""
 
     step_ms: Annotated[float, msgspec.Meta(gt=0.0)]
-    """Mean of the steps that count, as `diagnose` reports it."""
+    """Mean of the steps that count, as `diagnose` reports it; of several ranks, their median."""
     count: int = 0
     """Number of steps in the mean."""
     error: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
@@ -80,6 +97,8 @@ class RunTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     two runs is larger."""
     job: JobTimes | None = None
     """The whole of it, where it was watched."""
+    ranks: RankTimes | None = None
+    """Where several were compared."""
 
 
 class FindingKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -129,3 +148,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     def jobs(self) -> tuple[JobTimes, ...]:
         """The runs that were watched."""
         return tuple(run.job for run in self.runs if run.job is not None)
+
+    @property
+    def ranks(self) -> tuple[RankTimes, ...]:
+        """The runs of several ranks."""
+        return tuple(run.ranks for run in self.runs if run.ranks is not None)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from .codes import BottleneckClass, Part, class_of
+from .codes import BottleneckClass, LateCause, Part, class_of
 from .run import SourceSite
 from .words import milliseconds
 
@@ -27,6 +27,7 @@ __all__ = [
     "NameChange",
     "Outcome",
     "PartChange",
+    "RankChange",
     "SettingChange",
     "SideSummary",
     "TimeRow",
@@ -37,6 +38,7 @@ __all__ = [
     "mismatch_words",
     "number",
     "part_words",
+    "rank_words",
     "signed_ms",
     "time_words",
 ]
@@ -137,6 +139,17 @@ class GrowthChange(msgspec.Struct, frozen=True, kw_only=True):
     site: SourceSite | None = None
 
 
+class RankChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the account of the job's step, both sides, in ms of a step."""
+
+    what: Literal["own work", "waiting for late ranks", "transfer"]
+    rank: int | None = None
+    """Of own work; the others are the mean over the ranks."""
+    time: TimeRow
+    late: LateCause = ""
+    """Why the rank is late on the side of head, if it is."""
+
+
 class BudgetChange(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the step budget, both sides."""
 
@@ -224,6 +237,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The whole job and its parts, where both sides were watched; the largest change first."""
     growth: GrowthChange | None = None
     """None where a side was not watched."""
+    ranks: tuple[RankChange, ...] = ()
+    """Waiting, transfer, and the ranks whose own work changed, largest change first; empty where a side has
+    one rank."""
     findings: tuple[FindingChange, ...] = ()
     names: tuple[NameChange, ...] = ()
     settings: tuple[SettingChange, ...] = ()
@@ -294,6 +310,13 @@ def part_words(row: PartChange) -> str:
     """Word the change of a part of the job, by its time."""
     each = "" if row.base_count is None or row.head_count is None else ", each"
     return time_words(row.time, f"{row.part}{each}")
+
+
+def rank_words(row: RankChange) -> str:
+    """Word a line of the job's step: "own work of rank 3: 20.1 → 40.2 ms (late: input)"."""
+    whose = f"own work of rank {row.rank}" if row.rank is not None else row.what
+    late = f" (late: {row.late})" if row.late else ""
+    return f"{whose}: {milliseconds(row.time.base_ms)} → {milliseconds(row.time.head_ms)} ms{late}"
 
 
 def growth_words(row: GrowthChange) -> str:

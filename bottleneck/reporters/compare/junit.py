@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from ...model.compare import counter_words, drift_words, growth_words, mismatch_words, part_words, time_words
+from ...model.compare import (
+    counter_words,
+    drift_words,
+    growth_words,
+    mismatch_words,
+    part_words,
+    rank_words,
+    time_words,
+)
 from ...model.words import clean
 
 if TYPE_CHECKING:
@@ -29,7 +37,8 @@ def render(comparison: Comparison) -> str:
     for row in comparison.counters:
         _counter(_case(suite, title, row.name), row, comparison)
     if comparison.outcome != "incomparable":
-        _time(_case(suite, title, "step time"), comparison.time, time_words(comparison.time))
+        ranks = "; ".join(map(rank_words, comparison.ranks))
+        _time(_case(suite, title, "step time"), comparison.time, time_words(comparison.time), ranks)
     for part in comparison.job:
         _time(_case(suite, title, f"job: {part.part}"), part.time, part_words(part))
     if comparison.growth is not None:
@@ -75,9 +84,9 @@ def _growth(case: ET.Element, row: GrowthChange) -> None:
         ET.SubElement(case, "system-out").text = clean(growth_words(row))
 
 
-def _time(case: ET.Element, row: TimeRow, text: str) -> None:
+def _time(case: ET.Element, row: TimeRow, text: str, details: str = "") -> None:
     if row.decision == "slower" and row.gated:
-        _add(case, "failure", text)
+        _add(case, "failure", text, details)
     elif row.decision == "undecided" and row.gated:
         _add(case, "error", text)
     elif row.decision in ("undecided", "not compared") or not row.gated:

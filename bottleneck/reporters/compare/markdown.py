@@ -16,6 +16,7 @@ from ..rows.compare import (
     growth_lines,
     job_rows,
     name_rows,
+    rank_rows,
     setting_rows,
     side_line,
 )
@@ -44,6 +45,9 @@ def render(comparison: Comparison) -> str:
         lines += ["", *_table(("counter", "base", "head", "change"), bad)]
     lines += _folded("All counters", _all_counters(comparison))
     lines += _folded("Where the time went", _budget(comparison))
+    lines += _folded(
+        "Over the ranks", _table(("ms per step", "base", "head", "change"), rank_rows(comparison))
+    )
     lines += _folded(
         "Where the jobs went",
         [

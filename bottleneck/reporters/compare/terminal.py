@@ -16,6 +16,7 @@ from ..rows.compare import (
     growth_lines,
     job_rows,
     name_rows,
+    rank_rows,
     setting_rows,
     side_line,
 )
@@ -56,6 +57,7 @@ def render(
             page.line(clean(reason), indent=2)
     _counters(page, comparison, verbose=verbose)
     _budget(page, comparison)
+    _ranks(page, comparison)
     _job(page, comparison)
     _lists(page, comparison, verbose=verbose)
     if comparison.notes:
@@ -90,6 +92,14 @@ def _budget(page: Page, comparison: Comparison) -> None:
         page.line(f"{part:<28} {base:>10} → {head:>10}  {change:>11}")
         if because:
             page.line((because, "dim"), indent=4)
+
+
+def _ranks(page: Page, comparison: Comparison) -> None:
+    rows = rank_rows(comparison)
+    if rows:
+        page.heading("Over the ranks", "ms per step; waiting and transfer: the mean over the ranks")
+    for line, base, head, change in rows:
+        page.columns((f"{line:<28} {base:>10} → {head:>10}", ""), change)
 
 
 def _job(page: Page, comparison: Comparison) -> None:

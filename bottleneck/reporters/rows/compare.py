@@ -23,6 +23,7 @@ __all__ = [
     "growth_lines",
     "job_rows",
     "name_rows",
+    "rank_rows",
     "setting_rows",
     "side_line",
 ]
@@ -133,6 +134,19 @@ def _time_change(time: TimeRow) -> str:
         low, high = ((bound - 1) * 100 for bound in time.interval)
         change += f" [{low:+.1f}, {high:+.1f}]"
     return change if time.decision in ("undecided", "not compared") else f"{change} {time.decision}"
+
+
+def rank_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
+    """Return (line, base ms, head ms, change) of the account of the job's step over its ranks."""
+    return [
+        (
+            row.what if row.rank is None else f"rank {row.rank}: {row.what}",
+            milliseconds(row.time.base_ms),
+            milliseconds(row.time.head_ms),
+            f"{_time_change(row.time)}{f', late: {row.late}' if row.late else ''}".removeprefix(", "),
+        )
+        for row in comparison.ranks
+    ]
 
 
 def growth_lines(comparison: Comparison) -> list[str]:
