@@ -104,8 +104,9 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str, tracker: str | None) 
     from ..reporters.output import print_diagnosis, save
     from ..review.logdir import prepare_beside
     from ..review.tracking import log_diagnosis
+    from ..runs.environment import usable_cores
 
-    diagnosis = diagnose_paths([run.folder])
+    diagnosis = diagnose_paths([run.folder], jobs=usable_cores())
     save(diagnosis, run.folder)
     problems = prepare_beside(diagnosis, run.folder)
     print_diagnosis(diagnosis, format_, verbose=plan.verbose)

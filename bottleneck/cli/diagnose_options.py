@@ -13,6 +13,7 @@ import click
 from ..runs.plan import Plan
 from .options import (
     FiniteRange,
+    RanksNamed,
     format_option,
     log_option,
     module_option,
@@ -37,6 +38,14 @@ diagnose_options = together(
         default=Plan().steps,
         show_default=True,
         help="Steps to trace with the profiler.",
+    ),
+    click.option(
+        "--ranks",
+        type=RanksNamed(),
+        default="",
+        metavar="LIST|all",
+        help="Ranks to trace, as in 0,8-15; all are timed. Default: up to 8 all; of more the first and the "
+        "last of each machine, and those that the others wait for.",
     ),
     click.option(
         "--warmup",

@@ -20,6 +20,7 @@ from ..reporters.base import FORMATS
 __all__ = [
     "FiniteRange",
     "PlacePath",
+    "RanksNamed",
     "TrackedPath",
     "format_option",
     "is_given",
@@ -42,6 +43,23 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+class RanksNamed(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions
+    """Ranks as in "0,8-15", or "all"."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, or raise click's own error."""
+        from ..runs.tasks import ranks_named
+
+        try:
+            if value not in ("", "all"):
+                ranks_named(value)
+        except ValueError:
+            self.fail(f"{value!r} is no list of ranks, as in 0,8-15.", param, ctx)
+        return str(value)
 
 
 class PlacePath(click.Path):

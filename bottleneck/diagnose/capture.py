@@ -65,12 +65,19 @@ def outcome_of(run: Run | None) -> str:
     return texts.get(ended.how, "")
 
 
-def notes_of(reading: Reading, several: int) -> tuple[str, ...]:
-    """Return further notes for the reader: which rank is shown, saves that went elsewhere."""
+def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ...]:
+    """Return further notes for the reader: which rank is shown, saves that went elsewhere.
+
+    Args:
+        reading: of the rank that is shown.
+        several: ranks of the run.
+        timed: how many of them were not traced.
+    """
     notes = list(reading.basis.notes)
     if several > 1:
+        only = f", {timed} of them only timed" if timed else ""
         notes.append(
-            f"{several} ranks; figures are those of rank {reading.rank.rank}, which decides the step."
+            f"{several} ranks{only}; figures are those of rank {reading.rank.rank}, which decides the step."
         )
     run = reading.basis.run
     if run is not None:

@@ -64,7 +64,7 @@ def diagnose_paths(
     together = compare_ranks(job.summaries, (*gathered.unread, *job.unread))
     skew = together.skew
     reading = job.reading(critical(job.summaries, skew) if job.summaries else 0)
-    lowest = job.reading(0)
+    lowest = job.reading(next((i for i, each in enumerate(job.summaries) if each.traced), 0))
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     facts = _facts(reading, skew)
     findings = find_all(facts)
@@ -114,7 +114,9 @@ def diagnose_paths(
         workload=read_workload(lowest.basis.run, lowest.rank.loaders, lowest.basis.kept),
         capture=capture_of(reading, facts, problems),
         outcome=outcome_of(run),
-        notes=notes_of(reading, len(job.ranks)),
+        notes=notes_of(
+            reading, len(job.ranks), timed=sum(not s.traced and s.has_step for s in job.summaries)
+        ),
         windows=reading.windows,
         timeline=_of_rank(timeline, reading.rank.rank),
         loaders=loader_rows(reading.rank.loaders or ()),

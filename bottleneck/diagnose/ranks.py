@@ -111,14 +111,16 @@ def _runs_ahead(reading: Reading) -> bool:
 
 def critical(summaries: Sequence[RankSummary], skew: Skew | None) -> int:
     """Return which rank the others wait for in their collectives; without any, the slowest one."""
-    # Of snapshots without a step time, the fullest.
-    slowest = max(summaries, key=lambda s: (s.true_ms, s.peak_bytes))
+    # One that was only timed cannot say why. Of snapshots without a step time, the fullest.
+    slowest = max(summaries, key=lambda s: (s.traced, s.true_ms, s.peak_bytes))
     if skew is not None and skew.skew_ms >= NEGLIGIBLE_SHARE * slowest.true_ms:
         return skew.critical
     if slowest.own_kernels_ms <= 0:
         return summaries.index(slowest)
     # Of ranks that take as long, the one with the most work of its own.
-    as_slow = [i for i, s in enumerate(summaries) if s.true_ms > (1.0 - _AS_LONG) * slowest.true_ms]
+    as_slow = [
+        i for i, s in enumerate(summaries) if s.traced and s.true_ms > (1.0 - _AS_LONG) * slowest.true_ms
+    ]
     return max(as_slow, key=lambda i: summaries[i].own_kernels_ms)
 
 

@@ -79,8 +79,8 @@ class Comparison:
 def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank] = ()) -> Comparison:
     """Compare ranks; `unread` are those that have no summary."""
     left_out = [*unread, *_not_whole(summaries)]
-    able = [i for i, s in enumerate(summaries) if s.whole and s.has_step]
-    if len({s.kind for s in summaries}) > 1 or any(s.kind == "cpu" for s in summaries):
+    able = [i for i, s in enumerate(summaries) if s.whole and s.has_step and s.traced]
+    if len({summaries[i].kind for i in able}) > 1 or any(summaries[i].kind == "cpu" for i in able):
         return _on_hosts(summaries, able, left_out)
     lanes = {i: _lane(summaries[i]) for i in able}
     able = [i for i in able if len(lanes[i].collectives)]

@@ -85,6 +85,11 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Part -> where most of it stands in the source."""
     collectives: PackedCollectives = PackedCollectives()
 
+    @property
+    def traced(self) -> bool:
+        """It has recorded steps; False for a rank that was only timed."""
+        return self.steps > 0
+
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     format: int

@@ -335,6 +335,8 @@ class Run(_Record, frozen=True, kw_only=True):
     launched: bool | None = None
     """True: a launcher started the ranks, so another run needs one. False: the script started them."""
     local_rank: int = 0
+    meet: str = ""
+    """Folder, of another machine's ranks, to which this one's files went."""
     pid: int = 0
     began_ns: int | None = None
     """When the script began, without the interpreter's start and ours; None where the program calls us."""

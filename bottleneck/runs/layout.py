@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 __all__ = [
+    "announce",
     "collect",
     "first_run",
+    "guests",
     "has_steps",
     "holds_steps",
     "processes",
@@ -45,8 +47,23 @@ __all__ = [
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
+_HERE = ".here"
 _NO_RECORD = "the run left no record: its folder was removed meanwhile, or could not be written"
 POLL_SECONDS = 0.1
+
+
+def announce(working: Path, rank: int) -> None:
+    """Tell the leading rank that a rank of another machine will put its folder here.
+
+    Raises:
+        OSError: this machine does not see that folder.
+    """
+    (working / f".rank{rank}{_HERE}").touch()
+
+
+def guests(working: Path) -> set[int]:
+    """Return the ranks of other machines that will put their folders here."""
+    return {int(path.name[len(".rank") : -len(_HERE)]) for path in working.glob(f".rank*{_HERE}")}
 
 
 def report_done(working: Path, process: str) -> None:
@@ -137,7 +154,7 @@ def collect(working: Path, folder: Path) -> Path:
     """
     publish_leftovers(working)
     _number_children(working)
-    for mark in working.glob(f".*{_DONE}"):
+    for mark in [*working.glob(f".*{_DONE}"), *working.glob(f".*{_HERE}")]:
         mark.unlink()
     processes = sorted(path for path in working.iterdir() if (path / RUN_FILE).is_file())
     trained = [path for path in processes if has_steps(path) or (path / WATCH_FILE).is_file()]

@@ -6,17 +6,18 @@ process; no torch here.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from .layout import has_steps, run_of
+from .layout import guests, has_steps, run_of
 from .store import partial_name
 from .tasks import Task, this_task
 
@@ -49,6 +50,11 @@ class Place:
     def working(self) -> Path:
         """Temporary name: process folders are written in it."""
         return self.shared or partial_name(self.folder)
+
+    @property
+    def meet(self) -> Path:
+        """Where the ranks of the job put their folders together."""
+        return self.fellows.meet if self.fellows is not None else self.working
 
     @property
     def world_size(self) -> int:
@@ -84,26 +90,53 @@ class Place:
         """Return where the run belongs, now that the script has ended and its run.json names its rank.
 
         A task whose script was one rank of a process group moves its files to the shared folder. Any
-        other keeps its own folder, as does a script that started the other ranks itself.
+        other keeps its own folder, as does a script that started the other ranks itself. A rank that has met
+        rank 0 of another machine, whose folder it sees, moves its files there.
         """
-        fellows = self.fellows
         run = run_of(self.working / self.process)
-        if fellows is None or run is None or run.world_size != fellows.task.size:
+        fellows = self.fellows
+        if run is None:
             return self
-        if any(has_steps(child) for child in self.working.glob("child-*")):
+        if fellows is not None:
+            if run.world_size != fellows.task.size:
+                return self
+            if any(has_steps(child) for child in self.working.glob("child-*")):
+                return self
+        elif not run.meet:
+            return self._with_guests(run.world_size)
+        process = f"rank{run.rank}"
+        meet = Path(run.meet) if run.meet else self.meet
+        # The folder of a rank that torchrun started is that of its machine, where others still write.
+        ours = sorted(self.working.iterdir()) if fellows is not None else [self.working / self.process]
+        try:
+            meet.mkdir(parents=True, exist_ok=True)
+            for path in ours:
+                shutil.move(path, meet / (process if path.name == self.process else path.name))
+        except OSError:
+            if not run.meet:
+                raise
+            return self  # no longer seen from here
+        with contextlib.suppress(OSError):
+            self.working.rmdir()
+        ranks = fellows.ranks if fellows is not None else self.ranks
+        leads = not run.meet and run.rank == ranks[0]
+        place = Place(folder=self.folder, process=process, leads=leads, ranks=ranks, shared=meet)
+        return place._with_guests(run.world_size) if leads else place
+
+    def _with_guests(self, size: int) -> Place:
+        """Wait for the ranks of other machines, too: the report is that of the whole job.
+
+        Args:
+            size: ranks of the job.
+        """
+        came = guests(self.working) if self.leads else set()
+        if not came:
             return self
-        rank = run.rank
-        fellows.meet.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self.working.iterdir()):
-            path.rename(fellows.meet / (f"rank{rank}" if path.name == self.process else path.name))
-        self.working.rmdir()
-        return Place(
-            folder=self.folder,
-            process=f"rank{rank}",
-            leads=rank == fellows.ranks[0],
-            ranks=fellows.ranks,
-            shared=fellows.meet,
-        )
+        ranks = tuple(sorted({*self.ranks, *came}))
+        folder = self.folder
+        if not self.named and len(ranks) == size:
+            folder = folder.with_name(re.sub(r"-node\d+$", "", folder.name))
+        return replace(self, folder=folder, ranks=ranks, shared=self.working)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +155,8 @@ def choose_place(out: Path | None, plan: Plan) -> Place:
 
     All ranks that torchrun starts must choose the same name without communicating. Without `--out`
     the name contains the start of their common parent. Ranks on other machines have another parent,
-    so each machine gets its own folder. Tasks of SLURM and MPI begin in folders of their own, which
-    are joined if their scripts turn out to have been one job (`Place.final`).
+    so each machine gets its own folder. So does each task of SLURM and MPI. Folders of ranks that turn out
+    to be of one job, and see each other's, are joined (`Place.final`).
     """
     task = this_task()
     stem = _stem(plan)

@@ -35,6 +35,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The script's own arguments, unchanged."""
     out: str = ""
     """Absolute path of the run folder. Several ranks write sub-folders rank0, rank1, ... of it."""
+    meet: str = ""
+    """Absolute path of the folder into which ranks on other machines put theirs, if they can see it."""
+    ranks: str = ""
+    """Ranks to trace, as in "0,8-15", or "all"; empty: of many only some. The others are timed."""
     steps: int = 8
     """Steps to trace."""
     warmup: int | None = None

@@ -136,7 +136,7 @@ def run_script(
     if left is not None and say is not None:
         say(f"moved an earlier run that was killed to {shown(left)}")
     place.prepare()
-    plan = msgspec.structs.replace(plan, out=str(place.working))
+    plan = msgspec.structs.replace(plan, out=str(place.working), meet=str(place.meet))
     ended = launch(plan, attend=attend) if start is launch else start(plan)
     outcome = record_end(place.working, place.process, plan, ended.returncode)
     place = place.final()

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Task", "certain_task", "this_task"]
+__all__ = ["ALL_TRACED", "Task", "certain_task", "is_traced", "ranks_named", "this_task"]
+
+ALL_TRACED = 8
+"""So many ranks are all traced; of more only some, unless they are named."""
 
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?$")
 """An entry of SLURM_STEP_TASKS_PER_NODE: "4", or "4(x2)" for two nodes of four."""
@@ -65,6 +68,39 @@ def certain_task() -> Task:
     """Return what this process is for certain: where only a process group can tell, a single one."""
     task = this_task()
     return task if task.certain else Task()
+
+
+def ranks_named(text: str) -> set[int]:
+    """Return the ranks in "0,8-15".
+
+    Raises:
+        ValueError: the text names no ranks.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ranks |= set(range(int(first), int(last if dash else first) + 1))
+    if not ranks:
+        raise ValueError(f"{text!r} names no rank")
+    return ranks
+
+
+def is_traced(wanted: str, *, rank: int, size: int, task: Task) -> bool:
+    """Return whether a rank is to be traced: of many only the first and the last of each machine.
+
+    Args:
+        wanted: "all", ranks as in `ranks_named`, or nothing.
+        rank: this rank in its process group.
+        size: ranks of the group.
+        task: what the launcher says of it.
+    """
+    if wanted not in ("", "all"):
+        return rank in ranks_named(wanted)
+    if wanted == "all" or size <= ALL_TRACED:
+        return True
+    if task.size == size:
+        return task.local_rank in (0, task.local_size - 1)
+    return rank in (0, size - 1)
 
 
 def _of_torchrun(given: Mapping[str, str]) -> Task | None:

@@ -293,3 +293,41 @@ def test_training_in_a_program_that_nobody_observes_is_pointed_at(tmp_path: Path
     assert got.code == 3, got.err
     assert got.out.startswith("trained elsewhere\n")
     assert "not observed: job.py" in got.out
+
+
+def test_two_machines_end_with_one_report_and_only_the_named_ranks_are_traced(tmp_path: Path) -> None:
+    """Two launchers of two ranks each, as on two machines that share a file system."""
+    (tmp_path / "train.py").write_text(
+        LOOP.replace(
+            "        optimizer.zero_grad()\n",
+            "        if dist.get_rank() == 2: time.sleep(0.1)\n        optimizer.zero_grad()\n",
+        )
+        + "import time\ntrain()\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
+             "--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port),
+             "-m", "torch_bottleneck", "diagnose", "--quiet", "--steps", "2", "--ranks", "0,2-3", "train.py"],
+            cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for node in (0, 1)
+    ]  # fmt: skip
+    (out, err), (other_out, other_err) = (node.communicate(timeout=300) for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], err + other_err
+    assert other_out == "", "there is one report"
+    (folder,) = (tmp_path / "reports").iterdir()
+    runs = [read_run(folder / f"rank{rank}") for rank in range(4)]
+    assert [run.artefacts["trace"].status for run in runs] == ["ok", "absent", "ok", "ok"]
+    assert "only timed" in str(runs[1].artefacts["trace"].reason)
+    steps = [[len(window.steps.index) for window in run.windows if window.name == "baseline"] for run in runs]
+    assert steps[0] == steps[1] == steps[2] == steps[3], "all take the same steps"
+    diagnosis = json.loads((folder / "diagnosis.json").read_text())
+    assert [row["rank"] for row in diagnosis["ranks"]] == [0, 1, 2, 3]
+    assert all(row["step_ms"] for row in diagnosis["ranks"]), "each of them is timed"
+    assert diagnosis["fleet"]["compared"] == 3
+    assert [late["ranks"] for late in diagnosis["fleet"]["stragglers"]] == [[2]]
+    assert "1 of them only timed" in out

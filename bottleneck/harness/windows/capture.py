@@ -16,7 +16,7 @@ from .book import WindowBook
 from .memory_window import MemoryHistory, MemoryWindow
 from .stack_window import StackWindow
 from .timetable import Timetable
-from .trace_window import TraceWindow
+from .trace_window import ONLY_TIMED, TraceWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ class Capture:
         self._progress = progress
         self._at_trace_end = at_trace_end
         self._book = WindowBook(store, progress)
-        self._times = Timetable(plan, horizon)
+        self._times = Timetable(plan, horizon, store)
         self._waited = 0
         self._settles_for: Stretch = "after"
         """Which stretch follows once the loader's stock is used up."""
@@ -294,7 +294,10 @@ class Capture:
                 self._book.drop()
             return
         self.stage = "trace"
-        if not self._trace.begin(self._times.schedule, step_ms=self._times.step_ms, alone=self._times.alone):
+        times = self._times
+        if not self._trace.begin(
+            times.schedule, step_ms=times.step_ms, alone=times.alone, traced=times.traced
+        ):
             self._after_trace()
 
     def _end_trace(self, *, at_cut: bool, reason: str | None = None) -> None:
@@ -330,11 +333,14 @@ class Capture:
             self._open_flops()
             return
         self._open("memory")
-        if not self._memory.begin():
+        if not self._times.traced:
+            self._memory.lack(ONLY_TIMED)
+        elif not self._memory.begin():
             self._open_flops()
 
     def _end_memory(self, reason: str | None = None) -> None:
-        self._memory.end()
+        if self._times.traced:
+            self._memory.end()
         self._book.close("memory", planned=self._times.schedule.memory, reason=reason)
         self._open_flops()
 

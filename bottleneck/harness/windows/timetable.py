@@ -6,12 +6,11 @@ answers for the capture, which moves from window to window by them. The rules ar
 
 All ranks must cut, trace and stop at the same step: ranks that decided by their own clocks would leave each
 other waiting in a collective. So rank 0 makes the schedule from its own step time, and the others take it
-from the process group's key-value store, once, between the warm-up and the baseline.
+from there, once, between the warm-up and the baseline (`meeting`).
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +20,6 @@ from ...clocks import perf_counter_ns
 from .. import torch_private
 from .lengths import (
     AFTER_STEPS,
-    FOREVER_MS,
     Enough,
     Schedule,
     awaits_evaluation,
@@ -29,28 +27,19 @@ from .lengths import (
     steps_to_hold,
     warmup_is_over,
 )
+from .meeting import agree, traced_here
 from .table import counted_ms
 from .watch import Watch
 
 if TYPE_CHECKING:
     from ...runs.plan import Plan
+    from ...runs.store import Store
     from .horizon import Horizon
     from .table import Row
 
 __all__ = ["Stretch", "Timetable"]
 
 RANKS_WARMUP_STEPS = 8
-KEY = "torch_bottleneck/schedule"
-PATIENCE_SECONDS = 60
-FIXED = Schedule(
-    before=Enough(least=20, most=20, most_ms=FOREVER_MS),
-    whole=Enough(least=25, most=25, most_ms=FOREVER_MS),
-    after=5,
-    traced=4,
-    trace_warmup=1,
-    memory=0,
-)
-"""For ranks that cannot talk: numbers that need no clock."""
 Stretch = Literal["baseline", "between", "after"]
 """Stretches of the baseline, by the names of the windows in which they are timed."""
 
@@ -58,12 +47,15 @@ Stretch = Literal["baseline", "between", "after"]
 class Timetable:
     """The schedule of one process; there is none before the warm-up is over."""
 
-    def __init__(self, plan: Plan, horizon: Horizon) -> None:
+    def __init__(self, plan: Plan, horizon: Horizon, store: Store) -> None:
         """Begin with the warm-up."""
+        self.traced = True
+        """This rank is traced; one that is only timed goes through the same steps."""
         self.step_ms = 0.0
         """A typical step; zero before the warm-up is over."""
         self._plan = plan
         self._horizon = horizon
+        self._store = store
         self._drawn_up: Schedule | None = None
         self._began_ns = 0
         self._whole = Watch()
@@ -98,7 +90,9 @@ class Timetable:
             queued=self._horizon.queued,
             ranks=count,
         )
-        self._drawn_up = _agree(schedule, rank=rank) if count > 1 else schedule
+        if count > 1:
+            schedule = agree(schedule, rank=rank, plan=self._plan, store=self._store)
+        self._drawn_up = schedule
         self._began_ns = perf_counter_ns()
         self._whole = Watch()
 
@@ -135,6 +129,8 @@ class Timetable:
         times = counted_ms(rows)
         if times:
             self.step_ms = median(times)
+        if self._plan.trial is None:
+            self.traced = traced_here(self._plan, rows, step_ms=self.step_ms)
 
     def stretch_is_enough(self, rows: list[Row], *, evaluations: list[Row]) -> bool:
         """Return whether the open stretch of the baseline may end; the last one completes the whole."""
@@ -186,18 +182,3 @@ class Timetable:
             return False
         limit_ns = self._plan.max_seconds * 1e9 * share
         return perf_counter_ns() - self._began_ns > limit_ns
-
-
-def _agree(own: Schedule, *, rank: int) -> Schedule:
-    """Return rank 0's schedule on every rank."""
-    store = torch_private.default_store()
-    if store is None:
-        return FIXED
-    try:
-        if rank == 0:
-            store.set(KEY, msgspec.json.encode(own))
-        else:
-            store.wait([KEY], dt.timedelta(seconds=PATIENCE_SECONDS))
-        return msgspec.json.decode(store.get(KEY), type=Schedule)
-    except (RuntimeError, msgspec.DecodeError):
-        return FIXED

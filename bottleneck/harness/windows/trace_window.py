@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from .lengths import Schedule
     from .table import Row
 
-__all__ = ["TraceWindow"]
+__all__ = ["ONLY_TIMED", "TraceWindow"]
 
+ONLY_TIMED = "this rank is only timed (--ranks)"
 LATE = 0.85
 """Past this share of the time limit a trace with a whole step in it ends."""
 
@@ -42,6 +43,8 @@ class TraceWindow:
         self._session: TraceSession | None = None
         self._wanted = 1
         self._steps = 1
+        self._left = 0
+        """Steps that go by while other ranks are traced and this one is not."""
         self._probing = False
         self._probe: Path | None = None
         self._probe_rows: list[Row] = []
@@ -67,24 +70,28 @@ class TraceWindow:
         self._store.artefact("trace", status, reason=reason)
         self._book.lack("trace", status, reason)
 
-    def begin(self, schedule: Schedule, *, step_ms: float, alone: bool) -> bool:
+    def begin(self, schedule: Schedule, *, step_ms: float, alone: bool, traced: bool) -> bool:
         """Start recording; False if that failed.
 
         Args:
             schedule: steps to trace.
             step_ms: a typical step, from which its greatest size follows.
             alone: there is one rank. Several must trace the same steps, so they never probe.
+            traced: False lets as many steps go by and records nothing.
         """
         self._wanted = schedule.traced
         bound = step_ms * EVENT_BYTES_PER_MS
-        if bound * schedule.traced <= self._plan.trace_bytes_cap:
-            return self._start(schedule.traced, schedule.trace_warmup)
-        if not alone:
+        steps = schedule.traced
+        if bound * steps > self._plan.trace_bytes_cap:
+            self._probing = alone
             # The bound is what the fastest host could write; a third of it is common.
-            fits = max(1, int(3 * self._plan.trace_bytes_cap / bound))
-            return self._start(min(schedule.traced, fits), schedule.trace_warmup)
-        self._probing = True
-        return self._start(1, schedule.trace_warmup)
+            steps = 1 if alone else min(steps, max(1, int(3 * self._plan.trace_bytes_cap / bound)))
+        if not traced:
+            self._left = steps + schedule.trace_warmup
+            self._book.open("trace", steps)
+            self.lack("absent", ONLY_TIMED)
+            return True
+        return self._start(steps, schedule.trace_warmup)
 
     def _start(self, steps: int, warmup: int) -> bool:
         session = TraceSession(
@@ -120,7 +127,8 @@ class TraceWindow:
         """
         session = self._session
         if session is None:
-            return True
+            self._left -= 1
+            return self._left <= 0
         whole = session.passed + 1 - session.warmup
         if whole >= self._steps or (whole >= 1 and late(LATE)):
             return True

@@ -15,6 +15,7 @@ from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.run import Run, ScriptOutcome, StepTable, Window
 from torch_bottleneck.runs import store as store_module
 from torch_bottleneck.runs.layout import (
+    announce,
     collect,
     has_steps,
     holds_steps,
@@ -306,6 +307,59 @@ def test_each_machine_has_its_own_folder_unless_they_share_one(monkeypatch: pyte
     assert (place.ranks, place.leads) == ((2, 3), False)
     shared = choose_place(Path("out"), Plan(module="pkg.train"))
     assert (shared.folder, shared.ranks) == (Path.cwd() / "out", (0, 1, 2, 3))
+
+
+def rank_that_has_met(place: Place, rank: int, *, meet: str = "") -> Place:
+    """What a rank's process leaves, and where its folder goes."""
+    place.prepare()
+    store = Store(
+        place.working / place.process, run=Run(rank=rank, world_size=4, meet=meet, windows=one_window())
+    )
+    store.finish(ScriptOutcome(how="stopped"))
+    return place.final()
+
+
+def test_ranks_of_another_machine_come_to_the_folder_that_they_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = []
+    for rank in range(4):
+        ranks(
+            monkeypatch,
+            RANK=rank,
+            WORLD_SIZE=4,
+            LOCAL_RANK=rank % 2,
+            LOCAL_WORLD_SIZE=2,
+            GROUP_RANK=rank // 2,
+        )
+        places.append(choose_place(None, Plan(script="t.py")))
+    places[0].prepare()
+    for rank in (2, 3):
+        announce(places[0].meet, rank)
+    last = [rank_that_has_met(places[rank], rank, meet=str(places[0].meet)) for rank in (3, 2)]
+    assert [place.leads for place in last] == [False, False]
+    assert not places[2].working.exists(), "the folder of the other machine is empty"
+    first = [rank_that_has_met(places[rank], rank) for rank in (1, 0)]
+    assert (first[1].leads, first[1].ranks) == (True, (0, 1, 2, 3))
+    for place in (*last, *first):
+        report_done(place.working, place.process)
+    assert not wait_for_ranks(first[1].working, first[1].ranks, seconds=0.0)
+    run = collect(first[1].working, first[1].folder)
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1", "rank2", "rank3"]
+    assert "node" not in run.name, "it is that of the whole job"
+
+
+def test_a_rank_whose_meeting_place_is_gone_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ranks(monkeypatch, RANK=2, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2, GROUP_RANK=1)
+    place = choose_place(None, Plan(script="t.py"))
+    (tmp_path / "gone").write_text("a file")
+    kept = rank_that_has_met(place, 2, meet=str(tmp_path / "gone" / "run"))
+    assert (kept, kept.leads) == (place, True)
+    assert (place.working / "rank2" / "run.json").is_file()
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.runs.tasks import Task, this_task
+from torch_bottleneck.runs.tasks import Task, is_traced, ranks_named, this_task
 
 
 def test_a_process_of_which_nothing_is_said_is_alone() -> None:
@@ -90,3 +90,23 @@ def test_under_mpirun_slurm_speaks_of_mpiruns_daemons() -> None:
     assert this_task({**daemon, "PMI_RANK": "6", "PMI_SIZE": "8"}).rank == 6
     same = this_task({**STEP, "PMI_RANK": "5", "PMI_SIZE": "6"})
     assert same.launch == "job812.0", "srun sets both, and its own variables say more"
+
+
+def traced(wanted: str, size: int, per_node: int) -> list[int]:
+    tasks = [Task(rank=r, size=size, local_rank=r % per_node, local_size=per_node) for r in range(size)]
+    return [task.rank for task in tasks if is_traced(wanted, rank=task.rank, size=size, task=task)]
+
+
+def test_of_many_ranks_the_first_and_the_last_of_each_machine_are_traced() -> None:
+    assert traced("", 16, 4) == [0, 3, 4, 7, 8, 11, 12, 15]
+    assert traced("", 8, 4) == list(range(8)), "few are all traced"
+    assert traced("all", 16, 4) == list(range(16))
+    assert traced("1,6-8", 16, 4) == [1, 6, 7, 8]
+    alone = [rank for rank in range(16) if is_traced("", rank=rank, size=16, task=Task())]
+    assert alone == [0, 15], "of a script that started its ranks itself nobody knows the machines"
+
+
+@pytest.mark.parametrize("text", ["first", "1;2", "3-", "-", "4-2"])
+def test_what_names_no_ranks(text: str) -> None:
+    with pytest.raises(ValueError):
+        ranks_named(text)
