@@ -13,13 +13,13 @@ import click
 
 from ..errors import InputError, UsageError
 from ..model.codes import BottleneckClass
-from .options import FiniteRange, PlacePath, format_option, log_option, verbose_option
+from .options import FiniteRange, PlaceOrAddress, PlacePath, format_option, log_option, verbose_option
 
 __all__ = ["command"]
 
 
 @click.command("analyze")
-@click.argument("paths", nargs=-1, required=True, type=PlacePath())
+@click.argument("paths", nargs=-1, required=True, type=PlaceOrAddress())
 @click.option(
     "--out",
     type=PlacePath(file_okay=False),
@@ -36,18 +36,26 @@ __all__ = ["command"]
     type=click.IntRange(min=1),
     help="Processes that read the traces of several ranks.  [default: the cores of this machine]",
 )
+@click.option(
+    "--scheduler",
+    default="",
+    metavar="ADDRESS|FILE|local|slurm",
+    help="Read several ranks with Dask: its scheduler's address or file, or workers started here or by SLURM."
+    " They must see the same paths.",
+)
 @log_option
 @format_option
 @verbose_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    paths: tuple[Path, ...],
+    paths: tuple[Path | str, ...],
     *,
     out: Path | None,
     true_step_ms: float | None,
     jobs: int | None,
     tracker: str | None,
+    scheduler: str,
     format_: str,
     verbose: bool,
 ) -> None:
@@ -56,6 +64,8 @@ def command(
     A snapshot (torch.cuda.memory._dump_snapshot) may come alone or with its trace. Several traces are
     read as the ranks of one run: which rank is late, why, and what it costs the others. Of more than a few
     ranks, summaries are kept beside the traces (or in the user's cache folder) for the next time.
+
+    PATH may be an address (s3://bucket/traces, gs://..., a pattern): needs torch-bottleneck[cluster].
 
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined.
     """
@@ -77,10 +87,16 @@ def command(
         format_ = "text"
     if out is not None:
         _refuse_foreign_reports(out)
+    progress = RankProgress()
     diagnosis = diagnose_paths(
-        list(paths), true_step_ms=true_step_ms, jobs=jobs or usable_cores(), progress=RankProgress()
+        list(paths),
+        true_step_ms=true_step_ms,
+        jobs=jobs or usable_cores(),
+        scheduler=scheduler,
+        progress=progress,
+        preview=progress.first_words,
     )
-    if len(paths) == 1 and paths[0].is_dir():
+    if len(paths) == 1 and isinstance(paths[0], Path) and paths[0].is_dir():
         diagnosis = with_tried(diagnosis, tried_in(paths[0]))
     if out is not None:
         save(diagnosis, out)

@@ -20,6 +20,7 @@ from ..model.words import duration
 from ..reporters.stream import is_terminal, rewrite, tell
 
 if TYPE_CHECKING:
+    from ..model.diagnosis import Fleet
     from ..verify.source import Source
 
 __all__ = ["RankProgress", "ask_to_run", "say", "silent"]
@@ -65,6 +66,16 @@ class RankProgress:
             rewrite(text)
         else:
             tell(text)
+
+    def first_words(self, fleet: Fleet) -> None:
+        """Say what the first ranks say together."""
+        from ..reporters.rows.fleet import first_words
+
+        if monotonic() - self._began < _PATIENCE_SECONDS:
+            return  # the report is about to come
+        if self._dirty:
+            rewrite("")
+        tell(f"bottleneck: {first_words(fleet)}")
 
 
 def ask_to_run(source: Source) -> None:

@@ -19,6 +19,7 @@ from ..reporters.base import FORMATS
 
 __all__ = [
     "FiniteRange",
+    "PlaceOrAddress",
     "PlacePath",
     "RanksNamed",
     "TrackedPath",
@@ -85,6 +86,16 @@ class TrackedPath(PlacePath):
         from ..review.tracking import fetch_diagnosis
 
         return fetch_diagnosis(os.fspath(value), Path(ctx.with_resource(TemporaryDirectory())))
+
+
+class PlaceOrAddress(PlacePath):
+    """A path, or an address like s3://bucket/traces, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path or the address."""
+        from ..ingest.remote import is_address
+
+        return value if is_address(value) else super().convert(value, param, ctx)
 
 
 def is_given(ctx: click.Context, name: str) -> bool:

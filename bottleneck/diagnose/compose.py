@@ -33,8 +33,8 @@ from ..timeline.steps.workload import read_workload
 from .capture import capture_of, notes_of, outcome_of
 from .choice import best_pair, verdicts_own_first
 from .counted import counters_of
-from .job import Progress, read_job
-from .ranks import critical, rank_rows
+from .job import Preview, Progress, read_job
+from .ranks import critical, other_versions, rank_rows
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair
 
@@ -46,21 +46,32 @@ def diagnose_paths(
     *,
     true_step_ms: float | None = None,
     jobs: int = 1,
+    scheduler: str = "",
     progress: Progress | None = None,
+    preview: Preview | None = None,
 ) -> Diagnosis:
     """Diagnose what lies on disk.
 
     Args:
-        paths: run folders, traces or folders of traces; several are ranks of one run.
+        paths: run folders, traces or folders of traces, or addresses of such; several are ranks of one run.
         true_step_ms: step time measured without a profiler, for traces that do not hold it.
         jobs: processes to read several ranks with.
+        scheduler: of a Dask cluster to read them with.
         progress: is told how many ranks are read, of how many.
+        preview: is told early what the first ranks say together.
 
     Raises:
         InputError: a path holds nothing that can be read.
     """
     gathered = ingest.load(*paths)
-    job = read_job(gathered.ranks, true_step_ms=true_step_ms, jobs=jobs, progress=progress)
+    job = read_job(
+        gathered.ranks,
+        true_step_ms=true_step_ms,
+        jobs=jobs,
+        scheduler=scheduler,
+        progress=progress,
+        preview=preview,
+    )
     together = compare_ranks(job.summaries, (*gathered.unread, *job.unread))
     skew = together.skew
     reading = job.reading(critical(job.summaries, skew) if job.summaries else 0)
@@ -69,7 +80,13 @@ def diagnose_paths(
     facts = _facts(reading, skew)
     findings = find_all(facts)
     verdict = decide(facts, findings, judge(facts))
-    problems = [*gathered.problems, *reading.problems, *(run.warnings if run is not None else ())]
+    problems = [
+        *gathered.problems,
+        *job.problems,
+        *other_versions(job.summaries),
+        *reading.problems,
+        *(run.warnings if run is not None else ()),
+    ]
     what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
     compiled, compute = compile_summary(facts), compute_facts(facts)
     settings = dict(run.settings) if run is not None else {}

@@ -1,30 +1,40 @@
-"""Reads all ranks of a job, over the cores of this machine where that pays.
+"""Reads all ranks of a job, over the cores of this machine where that pays, or over a cluster.
 
 In: what ingest found of each rank. Out: `Job`: a summary per rank, and the whole reading of those that are
 asked for. A rank that cannot be read is told, and the others are read all the same.
 
 Whole readings of many ranks would not fit into memory: of more than a few only the summaries are kept, also
-beside the traces for the next time, and the rank that decides is read once more.
+beside the traces for the next time, and the rank that decides is read once more. Files that lie elsewhere are
+fetched for one rank at a time, by who reads it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 
-from ..errors import BottleneckError
+import msgspec
+
+from ..errors import BottleneckError, InputError
+from ..fleet.compare import compare_ranks
 from ..fleet.summary import RankSummary, content_hash, load, store
 from ..ingest import bundle as ingest
-from ..model.diagnosis import UnreadRank
+from ..ingest.remote import fetch
+from ..model.diagnosis import Fleet, UnreadRank
+from .cluster import spread
 from .ranks import summary_of
 from .reading import Reading, read_rank
 
-__all__ = ["Job", "Progress", "read_job"]
+__all__ = ["Job", "Preview", "Progress", "read_job"]
 
 _FEW = 8
 """Ranks whose readings are kept."""
@@ -32,10 +42,16 @@ _FEW_BYTES = 32_000_000
 """Of traces as text: reading them takes as long as starting processes."""
 _COMPRESSION = 12
 """Of a trace by gzip."""
+_PREFIX = "bottleneck-rank-"
 _KILLED = "the process that read it was killed (too little memory?)"
+
+_FIRST = 16
+"""Ranks after which the first words are said, where there are at least twice as many."""
 
 Progress = Callable[[int, int], None]
 """Takes how many ranks are read, of how many."""
+Preview = Callable[[Fleet], None]
+"""Takes what the first ranks say together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +63,20 @@ class Job:
     """Empty for a rank that was given alone: it is compared with nobody."""
     unread: tuple[UnreadRank, ...]
     true_step_ms: float | None
+    problems: tuple[str, ...] = ()
     _readings: dict[int, Reading] = field(default_factory=dict, repr=False)
 
     def reading(self, position: int) -> Reading:
         """Return the whole reading of a rank."""
         if position not in self._readings:
-            self._readings[position] = read_rank(self.ranks[position], self.true_step_ms)
+            rank = self.ranks[position]
+            if rank.remote is not None:
+                folder = mkdtemp(prefix=_PREFIX)
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+                here = _fetched(rank, Path(folder))
+                # Of several its number is what the comparison calls it: its files may not tell.
+                rank = replace(here, rank=rank.rank) if self.summaries else here
+            self._readings[position] = read_rank(rank, self.true_step_ms)
         return self._readings[position]
 
 
@@ -70,7 +94,9 @@ def read_job(
     *,
     true_step_ms: float | None = None,
     jobs: int = 1,
+    scheduler: str = "",
     progress: Progress | None = None,
+    preview: Preview | None = None,
 ) -> Job:
     """Read all ranks.
 
@@ -78,32 +104,37 @@ def read_job(
         ranks: what ingest found.
         true_step_ms: step time measured without a profiler, for traces that do not hold it.
         jobs: processes to read with.
+        scheduler: of a Dask cluster to read with; see `cluster.spread`.
         progress: is told how far it is.
+        preview: is told early what the first ranks say together.
 
     Raises:
-        BottleneckError: no rank can be read.
+        BottleneckError: no rank can be read, or the cluster cannot be used.
     """
     if len(ranks) == 1:
-        reading = read_rank(ranks[0], true_step_ms)
-        return Job(
-            ranks=tuple(ranks), summaries=(), unread=(), true_step_ms=true_step_ms, _readings={0: reading}
-        )
+        job = Job(ranks=tuple(ranks), summaries=(), unread=(), true_step_ms=true_step_ms)
+        job.reading(0)
+        return job
     few = len(ranks) <= _FEW
-    if jobs > 1 and not (few and sum(map(_text_bytes, ranks)) <= _FEW_BYTES):
+    if scheduler:
+        done = _in_cluster(ranks, true_step_ms, scheduler, jobs)
+    elif jobs > 1 and not (few and sum(map(_text_bytes, ranks)) <= _FEW_BYTES):
         done = _in_processes(ranks, true_step_ms, min(jobs, len(ranks)))
     else:
-        done = _here(ranks, true_step_ms, keep=few)
+        done = _here(dict(enumerate(ranks)), true_step_ms, keep=few)
     found: dict[int, _Read] = {}
     for i, read in done:
         found[i] = read
         if progress is not None:
             progress(len(found), len(ranks))
+        if preview is not None and len(found) == _FIRST and len(ranks) >= 2 * _FIRST:
+            preview(compare_ranks([s for each in found.values() if (s := each.summary) is not None]).fleet)
     able = [i for i in range(len(ranks)) if found[i].summary is not None]
     if not able:
         # Read once more here, for the error itself.
-        read_rank(ranks[0], true_step_ms)
+        Job(ranks=tuple(ranks), summaries=(), unread=(), true_step_ms=true_step_ms).reading(0)
     readings = {k: found[i].reading for k, i in enumerate(able)}
-    return Job(
+    job = Job(
         ranks=tuple(ranks[i] for i in able),
         summaries=tuple(s for i in able if (s := found[i].summary) is not None),
         unread=tuple(
@@ -113,6 +144,33 @@ def read_job(
         ),
         true_step_ms=true_step_ms,
         _readings={k: reading for k, reading in readings.items() if reading is not None},
+    )
+    return _put_in_order(job) if any(rank.remote is not None for rank in ranks) else job
+
+
+def _put_in_order(job: Job) -> Job:
+    """Leave out what is not of the job, and order the rest, as ingest does with files that lie here."""
+    unread = list(job.unread)
+    able = ingest.of_one_job(job.summaries, unread)
+    unread += ingest.missing(able, unread)
+    problems: tuple[str, ...] = ()
+    if len({summary.rank for summary in able}) < len(able):
+        problems = ("Several inputs have the same rank; they are numbered in the order of their names.",)
+        numbers = list(range(len(able)))
+    else:
+        numbers = [summary.rank for summary in able]
+    rank_of = {id(summary): rank for summary, rank in zip(job.summaries, job.ranks, strict=True)}
+    pairs = [
+        (msgspec.structs.replace(summary, rank=number), replace(rank_of[id(summary)], rank=number))
+        for number, summary in sorted(zip(numbers, able, strict=True), key=lambda pair: pair[0])
+    ]
+    return replace(
+        job,
+        ranks=tuple(rank for _, rank in pairs),
+        summaries=tuple(summary for summary, _ in pairs),
+        unread=tuple(unread),
+        problems=problems,
+        _readings={},
     )
 
 
@@ -125,14 +183,40 @@ def _text_bytes(rank: ingest.Rank) -> int:
 
 
 def _here(
-    ranks: Sequence[ingest.Rank], true_step_ms: float | None, *, keep: bool
+    ranks: Mapping[int, ingest.Rank], true_step_ms: float | None, *, keep: bool
 ) -> Iterator[tuple[int, _Read]]:
-    for i, rank in enumerate(ranks):
+    for i, rank in ranks.items():
         yield i, _read_one(rank, true_step_ms, keep=keep)
+
+
+def _in_cluster(
+    ranks: Sequence[ingest.Rank], true_step_ms: float | None, scheduler: str, jobs: int
+) -> Iterator[tuple[int, _Read]]:
+    left = dict(enumerate(ranks))
+    tasks = {i: partial(_read_one, rank, true_step_ms) for i, rank in left.items()}
+    for i, read in spread(
+        tasks, scheduler=scheduler, jobs=jobs, given_up=lambda reason: _Read(reason=reason)
+    ):
+        del left[i]
+        yield i, read
+    yield from _here(left, true_step_ms, keep=False)
+
+
+def _fetched(rank: ingest.Rank, place: Path) -> ingest.Rank:
+    """Bring the files of a rank into a folder here."""
+    assert rank.remote is not None
+    here = fetch(rank.remote, place)
+    try:
+        return ingest.load(here).ranks[0]
+    except InputError as error:
+        error.message = error.message.replace(str(here), rank.remote.address)
+        raise
 
 
 def _read_one(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool = False) -> _Read:
     """Read one rank, or take the summary that was kept of it."""
+    if rank.remote is not None:
+        return _read_remote(rank, true_step_ms)
     try:
         content = "" if keep or rank.trace_path is None else content_hash(_files(rank), true_step_ms)
         if content and rank.trace_path is not None:
@@ -148,6 +232,17 @@ def _read_one(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool = Fal
     if content and rank.trace_path is not None:
         store(rank.trace_path, content, summary)
     return _Read(summary=summary, reading=reading if keep else None)
+
+
+def _read_remote(rank: ingest.Rank, true_step_ms: float | None) -> _Read:
+    """Read a rank from elsewhere; its files are here only meanwhile."""
+    try:
+        with TemporaryDirectory(prefix=_PREFIX) as name:
+            return _Read(summary=summary_of(read_rank(_fetched(rank, Path(name)), true_step_ms)))
+    except (BottleneckError, OSError) as error:
+        return _Read(reason=str(error))
+    except MemoryError:
+        return _Read(reason="there is too little memory to read it")
 
 
 def _files(rank: ingest.Rank) -> Iterable[Path]:
@@ -173,7 +268,7 @@ def _in_processes(
             left.discard(futures[future])
             yield futures[future], read
     if len(left) == len(ranks):  # no process can be started here
-        yield from _here(ranks, true_step_ms, keep=False)
+        yield from _here(dict(enumerate(ranks)), true_step_ms, keep=False)
         return
     # A process was killed, and all that were waiting with it: one at a time it shows which rank does that.
     while left:

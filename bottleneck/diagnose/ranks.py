@@ -5,6 +5,7 @@ In: readings, then summaries. Out: `RankSummary`; a position; rows of the report
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,13 +23,14 @@ from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
 from .reading import Reading
 
-__all__ = ["critical", "rank_rows", "summary_of"]
+__all__ = ["critical", "other_versions", "rank_rows", "summary_of"]
 
 _AHEAD = 0.05
 """Share of the step by which a host must be faster than its device to be called ahead of it."""
 _AS_LONG = 0.005
 """Step times of ranks within this share are the same: they make their steps together."""
 _KERNELS = 40
+_NAMED = 4
 _NAME_WIDTH = 160
 _STEPS = 128
 """Lengths of recorded steps that are kept, the last ones."""
@@ -145,3 +147,17 @@ def rank_rows(summaries: Sequence[RankSummary], comparison: Comparison) -> tuple
             )
         )
     return tuple(rows)
+
+
+def other_versions(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
+    """Tell of ranks that ran another version of torch than most, one sentence."""
+    versions = Counter(summary.torch for summary in summaries if summary.torch)
+    if len(versions) < 2:
+        return ()
+    (usual, _), *others = versions.most_common()
+    told = [
+        f"{version} (rank {', '.join([str(s.rank) for s in summaries if s.torch == version][:_NAMED])}"
+        f"{' and more' if count > _NAMED else ''})"
+        for version, count in others
+    ]
+    return (f"The ranks ran different versions of torch: {usual}, and {', '.join(told)}.",)

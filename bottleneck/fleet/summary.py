@@ -86,6 +86,11 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     collectives: PackedCollectives = PackedCollectives()
 
     @property
+    def name(self) -> str:
+        """What it was read from."""
+        return self.path
+
+    @property
     def traced(self) -> bool:
         """It has recorded steps; False for a rank that was only timed."""
         return self.steps > 0

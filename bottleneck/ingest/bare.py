@@ -20,7 +20,7 @@ from .sources import open_source
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["bare_files", "bare_ranks"]
+__all__ = ["bare_files", "bare_ranks", "rank_in_name"]
 
 _TENSORBOARD_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
 _RANK_IN_NAME = re.compile(r"rank[_\-. ]?(\d+)", re.IGNORECASE)
@@ -100,6 +100,12 @@ def _peek(path: Path) -> tuple[int | None, int | None]:
     return rank if isinstance(rank, int) else None, world if isinstance(world, int) else None
 
 
+def rank_in_name(name: str) -> int | None:
+    """Return the rank that a file's or folder's name tells."""
+    found = _RANK_IN_NAME.search(name)
+    return int(found[1]) if found else None
+
+
 def bare_ranks(files: list[Path], unread: list[UnreadRank]) -> list[Rank]:
     """Make a rank of each file; `unread` gets those that cannot be read, as long as others can.
 
@@ -110,12 +116,10 @@ def bare_ranks(files: list[Path], unread: list[UnreadRank]) -> list[Rank]:
     failure: InputError | None = None
     for order, file in enumerate(files):
         if file.name.endswith(_SNAPSHOT_SUFFIXES) or looks_like_pickle(file):
-            named = _RANK_IN_NAME.search(file.name)
-            number = int(named[1]) if named else order
-            ranks.append(Rank(rank=number, snapshot_path=file))
+            by_name = rank_in_name(file.name)
+            ranks.append(Rank(rank=order if by_name is None else by_name, snapshot_path=file))
             continue
-        named = _RANK_IN_NAME.search(file.name)
-        by_name = int(named[1]) if named else None
+        by_name = rank_in_name(file.name)
         try:
             stated, world = _peek(file)
         except InputError as error:

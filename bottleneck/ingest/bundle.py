@@ -12,22 +12,43 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..errors import InputError, RunFolderError
 from ..model.diagnosis import UnreadRank
-from .bare import bare_files, bare_ranks
+from .bare import bare_files, bare_ranks, rank_in_name
 from .rank import Rank
+from .remote import find, is_address
 from .run_folder import PARTIAL_SUFFIX, is_partial, read_rank
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
-__all__ = ["Bundle", "Rank", "load"]
+__all__ = ["Bundle", "Rank", "Ranked", "load", "missing", "of_one_job"]
 
 _MOST_RANKS = 1 << 16
 """Of a job: a file may state any number."""
 _PROCESS = re.compile(rf"\.?(?P<name>main|rank\d+)(?:{re.escape(PARTIAL_SUFFIX)})?")
+
+
+class Ranked(Protocol):
+    """A rank, or what is kept of one."""
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of its job, if it tells."""
+
+    @property
+    def name(self) -> str:
+        """What it was read from."""
+
+
+_Ranked = TypeVar("_Ranked", bound=Ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +72,8 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
     """Gather what belongs together.
 
     Args:
-        paths: one thing, or several that are ranks of the same run.
+        paths: one thing, or several that are ranks of the same run; or addresses, of which only the names
+            of files are read: whether their ranks are of one job shows later (`of_one_job`).
 
     Raises:
         InputError: a path does not exist, or holds nothing that can be analysed.
@@ -60,6 +82,18 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
     """
     if not paths:
         raise ValueError("at least one path is needed")
+    addresses = [str(path) for path in paths if is_address(path)]
+    if addresses:
+        if len(addresses) < len(paths):
+            raise InputError("Paths and addresses cannot be read together.", remedy="Give one kind of them.")
+        found = [files for address in addresses for files in find(address)]
+        return Bundle(
+            paths=(),
+            ranks=tuple(
+                Rank(rank=i if (named := rank_in_name(files.name)) is None else named, remote=files)
+                for i, files in enumerate(found)
+            ),
+        )
     given = tuple(Path(p) for p in paths)
     problems: list[str] = []
     ranks: list[Rank] = []
@@ -75,9 +109,9 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
             files.extend(bare_files(place, problems))
     unread: list[UnreadRank] = []
     ranks.extend(bare_ranks(files, unread))
-    ranks = _of_one_job(_with_snapshots(ranks, problems), unread)
+    ranks = of_one_job(_with_snapshots(ranks, problems), unread)
     ranks = _numbered(ranks, problems)
-    unread += _missing(ranks, unread)
+    unread += missing(ranks, unread)
     return Bundle(
         paths=given,
         ranks=tuple(ranks),
@@ -170,13 +204,13 @@ def _with_snapshots(ranks: list[Rank], problems: list[str]) -> list[Rank]:
     return others
 
 
-def _of_one_job(ranks: list[Rank], unread: list[UnreadRank]) -> list[Rank]:
+def of_one_job(ranks: Sequence[_Ranked], unread: list[UnreadRank]) -> list[_Ranked]:
     """Leave out ranks of a job of another size, and a rank that is there already."""
     sizes = Counter(r.world_size for r in ranks if r.world_size is not None and r.world_size > 1)
     if not sizes:
-        return ranks
+        return list(ranks)
     size = sizes.most_common(1)[0][0]
-    kept: dict[int, Rank] = {}
+    kept: dict[int, _Ranked] = {}
     for rank in ranks:
         reason = ""
         if rank.world_size not in (None, size):
@@ -190,7 +224,7 @@ def _of_one_job(ranks: list[Rank], unread: list[UnreadRank]) -> list[Rank]:
     return list(kept.values())
 
 
-def _missing(ranks: list[Rank], unread: list[UnreadRank]) -> list[UnreadRank]:
+def missing(ranks: Sequence[Ranked], unread: Sequence[UnreadRank]) -> list[UnreadRank]:
     """Return the ranks of the job that were not given; of a single rank nobody expects the others."""
     size = max((r.world_size for r in ranks if r.world_size is not None), default=0)
     if len(ranks) + len(unread) < 2 or size > _MOST_RANKS:

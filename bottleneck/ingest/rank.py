@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
     from ..model.verify import TriedFixes
     from ..timeline.trace.table import Trace
+    from .remote import RemoteFiles
 
 __all__ = ["Rank"]
 
@@ -45,6 +46,8 @@ class Rank:
     """The folder of run.json; None for a bare trace."""
     problems: tuple[str, ...] = ()
     """What is missing or broken, each one sentence."""
+    remote: RemoteFiles | None = None
+    """Where its files are to be fetched from: nothing else but perhaps its number is known yet."""
 
     @property
     def title(self) -> str:
@@ -56,6 +59,8 @@ class Rank:
     @property
     def name(self) -> str:
         """What it was read from: its run folder, or its trace or snapshot."""
+        if self.remote is not None:
+            return self.remote.name
         path = self.folder or self.trace_path or self.snapshot_path
         return path.name if path is not None else ""
 

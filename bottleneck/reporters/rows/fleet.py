@@ -15,9 +15,9 @@ from .diagnosis import root_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...model.diagnosis import Diagnosis, RankRow, Straggler
+    from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 
-__all__ = ["AccountRow", "account_rows", "clock_line", "late_lines", "unread_lines"]
+__all__ = ["AccountRow", "account_rows", "clock_line", "first_words", "late_lines", "unread_lines"]
 
 _NAMED = 4
 """Ranks in a list, before "and n more"."""
@@ -59,6 +59,14 @@ def late_lines(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
         without = milliseconds(fleet.step_ms - late.costs_ms, like=fleet.step_ms)
         lines.append((_who(late, fleet.step_ms), _cause(late, root_of(diagnosis)), f"{without} ms"))
     return lines
+
+
+def first_words(fleet: Fleet) -> str:
+    """Say what the ranks say that were read first: who of them is late, and why."""
+    if not fleet.stragglers or fleet.step_ms is None:
+        return f"of the first {fleet.compared} ranks compared, none is late"
+    late = fleet.stragglers[0]
+    return f"of the first {fleet.compared} ranks, {_who(late, fleet.step_ms)} ({_cause(late, '')})"
 
 
 def _who(late: Straggler, step_ms: float) -> str:
