@@ -13,6 +13,7 @@ import forked
 import pytest
 
 from torch_bottleneck.compare.baseline_file import baseline_text, read_baseline
+from torch_bottleneck.compare.sides import read_side
 
 ROOT = Path(__file__).resolve().parents[2]
 WINDOWS = ("--warmup", "3", "--baseline-steps", "8", "--steps", "3")
@@ -187,6 +188,8 @@ def test_ranks_are_gated_together_and_rank_0_reports(tmp_path):
     assert baseline.workload is not None and baseline.counters is not None
     assert baseline.workload.world_size == 2
     assert baseline.counters.value("collectives") == 1
+    (ranks,) = read_side([tmp_path / "one"]).baseline.ranks
+    assert (ranks.size, sorted(ranks.own_ms)) == (2, ["0", "1"])
     done = launched("two")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("OK\n") == 1
