@@ -28,7 +28,7 @@ from ..errors import BottleneckError, InputError
 from ..fleet.compare import compare_ranks
 from ..fleet.summary import RankSummary, content_hash, load, store
 from ..ingest import bundle as ingest
-from ..ingest.remote import fetch
+from ..ingest.remote import fetch, state
 from ..model.diagnosis import Fleet, UnreadRank
 from .cluster import spread
 from .ranks import summary_of
@@ -235,10 +235,16 @@ def _read_one(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool = Fal
 
 
 def _read_remote(rank: ingest.Rank, true_step_ms: float | None) -> _Read:
-    """Read a rank from elsewhere; its files are here only meanwhile."""
+    """Read a rank from elsewhere, or take the summary that was kept; its files are here only meanwhile."""
+    assert rank.remote is not None
     try:
-        with TemporaryDirectory(prefix=_PREFIX) as name:
-            return _Read(summary=summary_of(read_rank(_fetched(rank, Path(name)), true_step_ms)))
+        content = content_hash((), state(rank.remote), true_step_ms)
+        summary = load(None, content)
+        if summary is None:
+            with TemporaryDirectory(prefix=_PREFIX) as name:
+                summary = summary_of(read_rank(_fetched(rank, Path(name)), true_step_ms))
+            store(None, content, summary)
+        return _Read(summary=summary)
     except (BottleneckError, OSError) as error:
         return _Read(reason=str(error))
     except MemoryError:

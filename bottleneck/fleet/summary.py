@@ -126,8 +126,8 @@ def content_hash(files: Iterable[Path], *extra: object) -> str:
     return state.hexdigest()
 
 
-def load(trace: Path, content: str) -> RankSummary | None:
-    """Return the summary that was kept for this content, or None."""
+def load(trace: Path | None, content: str) -> RankSummary | None:
+    """Return the summary that was kept for this content, or None; `trace` is None where it lies elsewhere."""
     for place in _places(trace, content):
         try:
             stored = msgspec.msgpack.decode(read_file(place, most_bytes=_MOST_BYTES), type=_Stored)
@@ -140,7 +140,7 @@ def load(trace: Path, content: str) -> RankSummary | None:
     return None
 
 
-def store(trace: Path, content: str, summary: RankSummary) -> None:
+def store(trace: Path | None, content: str, summary: RankSummary) -> None:
     """Keep a summary beside its trace, or in the user's cache folder if that cannot be written."""
     data = msgspec.msgpack.encode(
         _Stored(format=FORMAT, made_by=_made_by(), content=content, summary=summary)
@@ -152,11 +152,9 @@ def store(trace: Path, content: str, summary: RankSummary) -> None:
             return
 
 
-def _places(trace: Path, content: str) -> tuple[Path, Path]:
-    return (
-        trace.with_name(f".{trace.name}.rank-summary"),
-        _cache_folder() / "torch-bottleneck" / f"{content}.rank-summary",
-    )
+def _places(trace: Path | None, content: str) -> list[Path]:
+    beside = [trace.with_name(f".{trace.name}.rank-summary")] if trace is not None else []
+    return [*beside, _cache_folder() / "torch-bottleneck" / f"{content}.rank-summary"]
 
 
 def _cache_folder() -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import InputError, UsageError
 
-__all__ = ["RemoteFiles", "fetch", "find", "is_address"]
+__all__ = ["RemoteFiles", "fetch", "find", "is_address", "state"]
 
 _ADDRESS = re.compile(r"[a-zA-Z][\w+.-]*(?:::[\w+.-]+)*://.")
 _BARE = (".json", ".json.gz", ".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
@@ -116,6 +116,19 @@ def fetch(rank: RemoteFiles, into: Path) -> Path:
         except Exception as error:  # noqa: BLE001  # as above
             raise _unreachable(f"{rank.base}/{file}", error) from None
     return here
+
+
+def state(rank: RemoteFiles) -> tuple[str, ...]:
+    """Return what changes when the files of a rank do: the store's own marks of them.
+
+    Raises:
+        InputError: they cannot be reached.
+    """
+    system, place = _system(rank.base)
+    try:
+        return tuple(f"{rank.base}/{file} {system.ukey(f'{place}/{file}')}" for file in rank.files)
+    except Exception as error:  # noqa: BLE001  # as above
+        raise _unreachable(rank.address, error) from None
 
 
 def _system(address: str) -> tuple[Any, str]:

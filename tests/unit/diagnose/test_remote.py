@@ -36,7 +36,9 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """An empty store, and a folder for what is fetched."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "fetched"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "fetched").mkdir()
     system = fsspec.filesystem("memory")
     yield system
     system.rm("/", recursive=True)
@@ -58,7 +60,29 @@ def test_traces_at_an_address_say_what_they_say_here(
     assert there.ranks == here.ranks
     assert there.rank == here.rank == LATE
     assert there.causes == here.causes
-    assert not list(tmp_path.iterdir()), "what was fetched is gone"
+    assert not list((tmp_path / "fetched").iterdir()), "what was fetched is gone"
+
+
+def test_a_rank_is_fetched_again_only_if_it_has_changed(
+    traces: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bucket, traces, "/bucket/job")
+    fetched: list[str] = []
+
+    def noted(rank: RemoteFiles, into: Path) -> Path:
+        fetched.append(rank.name)
+        return fetch(rank, into)
+
+    monkeypatch.setattr("torch_bottleneck.diagnose.job.fetch", noted)
+    ranks = load("memory://bucket/job").ranks
+    first = read_job(ranks)
+    assert len(fetched) == 4
+    assert read_job(ranks).summaries == first.summaries
+    assert len(fetched) == 4
+    bucket.pipe(f"/bucket/job/{ranks[1].name}", bucket.cat(f"/bucket/job/{ranks[2].name}"))
+    again = read_job(ranks)
+    assert fetched[4:] == [ranks[1].name]
+    assert "given before" in again.unread[0].reason
 
 
 def test_a_run_folder_at_an_address(bucket: Any) -> None:
