@@ -133,6 +133,7 @@ def read_job(
     if not able:
         # Read once more here, for the error itself.
         Job(ranks=tuple(ranks), summaries=(), unread=(), true_step_ms=true_step_ms).reading(0)
+        raise InputError(f"No rank could be read: {found[0].reason}.".replace("..", "."))
     readings = {k: found[i].reading for k, i in enumerate(able)}
     job = Job(
         ranks=tuple(ranks[i] for i in able),

@@ -123,6 +123,18 @@ def test_a_scheduler_that_is_lost_leaves_the_rest_to_us(
     assert read_job(ranks[:3], scheduler="tcp://gone:1").summaries == some.summaries
 
 
+def test_workers_that_can_read_nothing_are_an_error_with_their_reason(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tasks: dict[int, Any], *, given_up: Any, **_: Any) -> Iterator[tuple[int, Any]]:
+        for number in tasks:
+            yield number, given_up("the worker failed: No module named 'torch_bottleneck'")
+
+    monkeypatch.setattr("torch_bottleneck.diagnose.job.spread", fail)
+    with pytest.raises(InputError, match="No module named 'torch_bottleneck'"):
+        diagnose_paths([traces], scheduler="tcp://somewhere:1")
+
+
 def test_our_own_workers(traces: Path) -> None:
     found = dict(spread({0: partial(pid_after, 0.0, 0)}, scheduler="local", jobs=1, given_up=lambda _: 0))
     assert found[0] not in (0, os.getpid())
