@@ -44,6 +44,7 @@ def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Captu
         kernels=timeline.device_activities,
         missing_kernels=timeline.missing_activities,
         overhead=overhead,
+        trials_s=reading.rank.tried.seconds if reading.rank.tried is not None else None,
         artefacts=run.artefacts if run is not None else {},
     )
 

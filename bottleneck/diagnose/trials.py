@@ -7,7 +7,7 @@ order of what they really bring.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,7 +17,8 @@ from ..model.diagnosis import Combination, Diagnosis
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import MeasuredHere, Suggestion
 from ..model.run import Run
-from ..model.verify import TrialRequest, TriedFix, TriedFixes, TryWish, Wish
+from ..model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish, Wish
+from ..model.words import percent
 from ..stats import worth
 from ..stats.ratio_paired import decide_ratio, ratio_in_turns
 
@@ -34,15 +35,17 @@ def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
     What promises next to nothing comes last. Before it comes what compiles: a compilation may take all the
     time there is.
     """
+    true_ms = diagnosis.step.true_ms
     able = [s for s in diagnosis.suggestions if s.can_try and not s.note and s.adds_ms is None]
     return TrialRequest(
         wishes=tuple(
             TryWish(
                 wish=Wish(fix=s.fix, options=dict(s.options)),
+                promises=s.saves_ms / true_ms if s.saves_ms is not None and true_ms else None,
                 moves_samples=by_id(s.fix).moves_samples,
                 conflicts=by_id(s.fix).conflicts,
             )
-            for s in sorted(able, key=lambda s: _turn(s, diagnosis.step.true_ms))
+            for s in sorted(able, key=lambda s: _turn(s, true_ms))
         ),
         seconds=seconds,
     )
@@ -67,15 +70,43 @@ def by_measurement(
     rows = {row.fix: row for row in tried.rows if not row.beside}
     dtypes = _dtypes(run)
     joined = [
-        msgspec.structs.replace(s, measured=_measured(rows[s.fix], tried, dtypes, true_ms))
+        msgspec.structs.replace(
+            _within_reach(s, rows[s.fix].look, true_ms),
+            measured=_measured(rows[s.fix], tried, dtypes, true_ms),
+        )
         if s.fix in rows
         else s
         for s in suggestions
     ]
-    if not any(s.measured is not None and s.measured.verdict != "not-tried" for s in joined):
+    if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
     return tuple(sorted(joined, key=lambda s: (_place(s), -_brings_ms(s, true_ms), first[s.fix])))
+
+
+def _tells(suggestion: Suggestion, rows: Mapping[str, TriedFix]) -> bool:
+    """Return whether a trial has shown anything of a suggestion."""
+    if suggestion.measured is None:
+        return False
+    return suggestion.measured.verdict != "not-tried" or rows[suggestion.fix].look is not None
+
+
+def _within_reach(suggestion: Suggestion, look: CompilerLook | None, true_ms: float | None) -> Suggestion:
+    """Bound a prediction by what dynamo captures of the model: the replay takes all of it for captured."""
+    if look is None or look.share is None or not look.leaves:
+        return suggestion
+    saves = suggestion.saves_ms
+    if saves is None or true_ms is None:
+        return suggestion
+    left = f" ({', '.join(look.outside)} stays outside)" if look.outside else ""
+    return msgspec.structs.replace(
+        suggestion,
+        predicted_ms=true_ms - saves * look.share,
+        saves_ms=saves * look.share,
+        bound=True,
+        basis=f"{suggestion.basis}; at best {percent(look.share)} of it, what dynamo captures of the host "
+        f"time in the model's calls{left}",
+    )
 
 
 def with_measured_pair(

@@ -238,6 +238,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     missing_kernels: int | None = None
     overhead: dict[str, float] = {}
     """Measured: hook_us_per_step, profiler_stop_ms, total_seconds, ... and after_trace_ratio."""
+    trials_s: float | None = None
+    """What trying fixes after the capture took; None where none was tried."""
     artefacts: dict[str, Artefact] = {}
     """Artefact -> "ok", or "absent: why", or "failed: why"."""
 

@@ -304,6 +304,8 @@ class TryWish(msgspec.Struct, frozen=True, kw_only=True):
     """One fix to try."""
 
     wish: Wish
+    promises: float | None = None
+    """Share of the step that it is predicted to save."""
     moves_samples: bool = False
     """Its batches come from other processes: its losses cannot be compared with those of the same batches."""
     conflicts: tuple[str, ...] = ()
@@ -316,6 +318,22 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     wishes: tuple[TryWish, ...] = ()
     seconds: float = 0.0
     """For all of them together."""
+
+
+class CompilerLook(msgspec.Struct, frozen=True, kw_only=True):
+    """What dynamo captures of the model with this program's batches, before anything is compiled."""
+
+    graphs: int = 0
+    breaks: int = 0
+    share: float | None = None
+    """Of the host time in the model's calls, what lies in graphs; None where each call captured anew."""
+    outside: list[str] = []
+    """Classes of torch's modules that run outside of graphs."""
+
+    @property
+    def leaves(self) -> bool:
+        """Part of the model stays as it is."""
+        return bool(self.breaks or self.outside or not self.graphs)
 
 
 class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,6 +358,8 @@ class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
     """Of these steps right before, without it."""
     evidence: str = ""
     """What was found changed."""
+    look: CompilerLook | None = None
+    """Where it compiles the model."""
     seconds: float = 0.0
 
 

@@ -1,28 +1,35 @@
 """Fixes tried in the running script, beside what was predicted and what `verify` measures afterwards.
 
-    python tests/benchmarks/tried_here.py run LIST --out RUNS [--devices 4] [--seconds 540] [--verify 1]
+    python tests/benchmarks/tried_here.py run --out RUNS [--minutes 8] [--list FILE] [--own NAME ...]
     python tests/benchmarks/tried_here.py table RUNS > reports/tried-here.md
+
+`run` diagnoses each script with trials and verifies the first two suggestions that were tried, on whatever
+the machine has: CPU or GPU. It takes scripts of tests/benchmarks/trials (six by default, made longer: on a
+script that is over no fix is tried), and those of FILE: a line per script, `folder script args`. Scripts of
+others are not part of this repository; the report says where each is from. Each script gets its share of the
+minutes that are left. With several devices the scripts are shared out among them, one at a time on each.
+RUNS/table.md, made from the run folders alone, is written after each script.
 
 `section` is what `accuracy.py` puts into reports/accuracy.md: every pair of a prediction and a trial, of this
 report and of the recordings that hold a trials.json.
-
-LIST has a line per script: `name|folder|words after bottleneck diagnose`. Scripts of others are not part
-of this repository; the report says where each is from. With several devices the scripts are shared out among
-them, one at a time on each. The table is made from the run folders alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,6 +39,21 @@ from torch_bottleneck.diagnose import diagnose_paths
 
 SETTLED = ("faster", "slower", "no-difference")
 ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).with_name("trials")
+OWN = (
+    "pageable_batches",
+    "recompute_everything",
+    "head_loop",
+    "anomaly_mode",
+    "healthy_vit_with_item",
+    "clipping_with_item",
+)
+"""Scripts for whose fixes there are patches, the first four on a CPU as well."""
+MANY_TIMES = 200
+LEAST_SECONDS = 20.0
+"""Less does not suffice for a diagnosis, or a pair of runs."""
+TRIALS_SHARE = 0.4
+"""Of a script's time."""
 REPORT = ROOT / "reports" / "tried-here.md"
 RECORDED = ROOT / "tests" / "recorded"
 ROW = re.compile(
@@ -71,101 +93,148 @@ class Pair:
         return self.low > self.predicted or (not self.bound and self.high < self.predicted)
 
 
-def run(listed: Path, out: Path, *, devices: int, seconds: float, trials: float, verified: int) -> None:
-    """Diagnose each script of the list, and verify the fixes that the trials decided about."""
-    jobs = [line.split("|", 2) for line in listed.read_text().splitlines() if line.strip()]
-    deadline = time.monotonic() + seconds
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One script to be diagnosed and verified."""
+
+    name: str
+    folder: Path
+    words: tuple[str, ...]
+    """Script and arguments."""
+
+
+def listed(file: Path) -> list[Job]:
+    """Return the scripts of a list; two of one name are told apart by their folders."""
+    jobs = []
+    for line in file.read_text("utf-8").splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        folder, script = Path(words[0]).expanduser().resolve(), words[1]
+        jobs.append(Job(name=f"{folder.name}_{Path(script).stem}", folder=folder, words=tuple(words[1:])))
+    return jobs
+
+
+def own(names: Sequence[str], out: Path) -> list[Job]:
+    """Return scripts of tests/benchmarks/trials, as longer ones in a folder of their own."""
+    jobs = []
+    for name in names:
+        folder = (out / "scripts" / name).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        source = (SCRIPTS / f"{name}.py").read_text("utf-8")
+        (folder / f"{name}.py").write_text(lengthened(source), "utf-8")
+        jobs.append(Job(name=name, folder=folder, words=(f"{name}.py",)))
+    return jobs
+
+
+def lengthened(source: str) -> str:
+    """Return a script with many more passes of its training loop: the outermost `for ... in range(...)`.
+
+    The loop is known by the backward pass in it, or in a function of the script that it calls.
+    """
+    tree = ast.parse(source)
+    trains = {"backward"}
+    for _depth in range(3):
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and _calls(function, trains):
+                trains.add(function.name)
+    for loop in ast.walk(tree):  # breadth first
+        is_range = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call)
+        if is_range and getattr(loop.iter.func, "id", "") == "range" and _calls(loop, trains):
+            last = loop.iter.args[1 if len(loop.iter.args) > 1 else 0]
+            lines = source.splitlines(keepends=True)
+            row = last.lineno - 1
+            text = lines[row].encode()
+            begin, end = last.col_offset, last.end_col_offset
+            made = b"(" + text[begin:end] + b") * %d" % MANY_TIMES
+            lines[row] = (text[:begin] + made + text[end:]).decode()
+            return "".join(lines)
+    return source
+
+
+def _calls(node: ast.AST, names: set[str]) -> bool:
+    calls = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
+    return any(getattr(f, "attr", getattr(f, "id", "")) in names for f in calls)
+
+
+def run(jobs: list[Job], out: Path, *, devices: int, minutes: float, trials: float, verified: int) -> None:
+    """Diagnose each script, and verify the first suggestions that were tried."""
+    waiting = list(jobs)
+    deadline = time.monotonic() + 60 * minutes
     lock = threading.Lock()
+    out.mkdir(parents=True, exist_ok=True)
 
     def work(device: int) -> None:
         while True:
             with lock:
-                if not jobs or time.monotonic() > deadline - trials:
+                left = deadline - time.monotonic()
+                if not waiting or left < LEAST_SECONDS:
                     return
-                name, folder, words = jobs.pop(0)
-            _one(
-                name,
-                Path(folder),
-                words,
-                out=out,
-                device=device,
-                deadline=deadline,
-                trials=trials,
-                verified=verified,
-            )
+                seconds = left * min(1.0, devices / len(waiting))
+                job = waiting.pop(0)
+            print(f"{job.name}: {seconds:.0f} s", flush=True)
+            _one(job, out, device=device, seconds=seconds, trials=trials, verified=verified)
+            with lock:
+                (out / "table.md").write_text(table(out), "utf-8")
 
-    threads = [threading.Thread(target=work, args=(device,)) for device in range(max(1, devices))]
+    threads = [threading.Thread(target=work, args=(device,)) for device in range(devices)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    for job in waiting:
+        print(f"{job.name}: no time was left", flush=True)
+    print(f"{out / 'table.md'}", flush=True)
 
 
-def _one(
-    name: str,
-    folder: Path,
-    words: str,
-    *,
-    out: Path,
-    device: int,
-    deadline: float,
-    trials: float,
-    verified: int,
-) -> None:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", str(device))}
-    tool = [sys.executable, "-m", "torch_bottleneck"]
-    place = (out / name).absolute()
+def _one(job: Job, out: Path, *, device: int, seconds: float, trials: float, verified: int) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": str(device), **os.environ}
+    place = (out / job.name).resolve()
+    deadline = time.monotonic() + seconds
 
-    def call(log: str, *arguments: str) -> float:
-        began = time.monotonic()
-        with (out / f"{name}.{log}").open("w") as stream:
-            subprocess.run(
-                [*tool, *arguments],
-                cwd=folder,
+    def call(log: str, *arguments: str, within: float) -> None:
+        with (out / f"{job.name}.{log}").open("w") as stream:
+            # A group of its own: what it has started ends with it.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torch_bottleneck", *arguments],
+                cwd=job.folder,
                 env=environment,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                timeout=max(5.0, deadline - began),
-                check=False,
+                start_new_session=True,
             )
-        return time.monotonic() - began
+            try:
+                process.wait(within)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
 
-    out.mkdir(parents=True, exist_ok=True)
     try:
-        took = call(
-            "log", "diagnose", "-q", "--trial-seconds", str(trials), "--out", str(place), *shlex.split(words)
-        )
-        (place / "took.json").write_text(json.dumps({"seconds": took}))
-        decided = _decided(place)[:verified]
-        if decided and time.monotonic() < deadline - 30:
-            fixes = [word for fix in decided for word in ("--fix", fix)]
-            call(
-                "verify",
-                "verify",
-                "-q",
-                "--yes",
-                *fixes,
-                "--pairs",
-                "2",
-                "--max-pairs",
-                "3",
-                "--no-combine",
-                str(place),
-            )
+        words = ["diagnose", "-q", "--trial-seconds", f"{min(trials, TRIALS_SHARE * seconds):.1f}"]
+        # Half of what the trials get: the rest of the time is for runs of `verify`.
+        words += ["--max-seconds", f"{min(60.0, TRIALS_SHARE * seconds / 2):.1f}"]
+        call("log", *words, "--out", str(place), *job.words, within=seconds)
+        fixes = [word for fix in _tried_first(place)[:verified] for word in ("--fix", fix)]
+        left = deadline - time.monotonic()
+        if fixes and left >= LEAST_SECONDS:
+            words = ["verify", "-q", "--yes", "--pairs", "2", "--max-pairs", "3", "--no-combine"]
+            words += ["--budget", f"{left / 60:.2f}", *fixes]
+            call("verify", *words, str(place), within=left + LEAST_SECONDS)
     except (subprocess.TimeoutExpired, OSError) as error:
-        (out / f"{name}.error").write_text(str(error))
+        (out / f"{job.name}.error").write_text(str(error))
 
 
-def _decided(place: Path) -> list[str]:
-    """Return the fixes that trials decided about, the largest effect first."""
+def _tried_first(place: Path) -> list[str]:
+    """Return the fixes that were timed in the run, in the order of the report."""
     file = place / "diagnosis.json"
     if not file.is_file():
         return []
-    suggestions = json.loads(file.read_text())["suggestions"]
-    found = [
-        (s["fix"], s["measured"]) for s in suggestions if (s.get("measured") or {}).get("verdict") in SETTLED
-    ]
-    return [fix for fix, m in sorted(found, key=lambda pair: -abs((pair[1]["speedup"] or 1.0) - 1.0))]
+    suggestions = json.loads(file.read_text("utf-8"))["suggestions"]
+    return [s["fix"] for s in suggestions if (s.get("measured") or {}).get("speedup")]
 
 
 def table(runs: Path) -> str:
@@ -173,6 +242,7 @@ def table(runs: Path) -> str:
     rows: list[list[str]] = []
     firsts: list[str] = []
     agreements: list[float] = []
+    all_seconds: list[float] = []
     errors: list[float] = []
     signs = 0
     for place in sorted(path.parent for path in runs.glob("*/diagnosis.json")):
@@ -180,6 +250,10 @@ def table(runs: Path) -> str:
         true_ms = diagnosis["step"]["true_ms"]
         verified = _verified(place)
         tried = [s for s in diagnosis["suggestions"] if s.get("measured")]
+        found = json.loads((place / "trials.json").read_text("utf-8")) if tried else {"rows": []}
+        seconds_of = {row["fix"]: row.get("seconds") for row in found["rows"] if not row.get("beside")}
+        if (trials_s := diagnosis["capture"].get("trials_s")) is not None:
+            all_seconds.append(trials_s)
         first = next((s for s in diagnosis["suggestions"] if not s.get("note")), None)
         if first is not None and (first.get("measured") or {}).get("verdict") in SETTLED:
             firsts.append(first["measured"]["verdict"])
@@ -193,17 +267,20 @@ def table(runs: Path) -> str:
                 if other is not None:
                     agreements.append(m["speedup"] / other[0] - 1)
                     signs += _sign(m["speedup"]) * _sign(other[0]) < 0
+            took = seconds_of.get(s["fix"])
             rows.append([
                 place.name,
                 s["fix"],
                 "-" if predicted is None else f"{'≤ ' if s.get('bound') else ''}{predicted:.2f}×",
                 _words(m),
                 "-" if other is None else f"{other[0]:.2f}×{other[1]}",
+                _agreement(m.get("speedup"), other),
                 m.get("loss", "-"),
+                "-" if took is None else f"{took:.0f}",
             ])  # fmt: skip
     lines = [
-        "| script | fix | predicted | measured in the run (95 %) | verify | loss |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| script | fix | predicted | measured in the run (95 %) | verify | one sign | loss | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | ---: |",
         *("| " + " | ".join(row) + " |" for row in rows),
         "",
         f"{len(rows)} trials. First suggestions that trials decided about: {len(firsts)}, of them gains: "
@@ -213,6 +290,11 @@ def table(runs: Path) -> str:
         lines.append(
             f"Measured in the run against verify: {len(agreements)} fixes, median difference "
             f"{median(map(abs, agreements)):.1%}, {signs} with another sign."
+        )
+    if all_seconds:
+        lines.append(
+            f"The trials of a script took {median(all_seconds):.0f} s (median), "
+            f"{max(all_seconds):.0f} s at most."
         )
     if errors:
         lines.append(
@@ -308,6 +390,14 @@ def _sign(speedup: float) -> int:
     return 0 if abs(speedup - 1) < 0.02 else 1 if speedup > 1 else -1
 
 
+def _agreement(speedup: float | None, verified: tuple[float, str] | None) -> str:
+    """Return whether a trial and `verify` agree about gain or loss; "-" where one shows neither."""
+    if speedup is None or verified is None:
+        return "-"
+    both = _sign(speedup) * _sign(verified[0])
+    return "-" if not both else "yes" if both > 0 else "NO"
+
+
 def _words(measured: dict[str, Any]) -> str:
     if measured.get("speedup") is None:
         return f"{measured['verdict']}: {measured.get('note', '')[:90]}"
@@ -337,23 +427,25 @@ def main() -> None:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     runner = verbs.add_parser("run")
-    runner.add_argument("list", type=Path)
     runner.add_argument("--out", type=Path, required=True)
+    runner.add_argument("--list", type=Path, help="scripts of others: lines of `folder script args`")
+    runner.add_argument("--own", nargs="*", default=OWN, metavar="NAME", help="of tests/benchmarks/trials")
     runner.add_argument("--devices", type=int, default=1)
-    runner.add_argument("--seconds", type=float, default=540.0)
-    runner.add_argument("--trials", type=float, default=40.0)
-    runner.add_argument("--verify", type=int, default=1)
+    runner.add_argument("--minutes", type=float, default=8.0)
+    runner.add_argument("--trials", type=float, default=40.0, help="seconds for trials, at most")
+    runner.add_argument("--verify", type=int, default=2, help="suggestions to verify")
     maker = verbs.add_parser("table")
     maker.add_argument("runs", type=Path)
     wished = parser.parse_args()
     if wished.verb == "table":
         sys.stdout.write(table(wished.runs))
     else:
+        jobs = own(wished.own, wished.out) + (listed(wished.list) if wished.list else [])
         run(
-            wished.list,
+            jobs,
             wished.out,
             devices=wished.devices,
-            seconds=wished.seconds,
+            minutes=wished.minutes,
             trials=wished.trials,
             verified=wished.verify,
         )

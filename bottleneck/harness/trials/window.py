@@ -32,14 +32,17 @@ from .state import KeptState
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ...model.verify import TrialRequest, TryWish
+    from ...model.verify import CompilerLook, TrialRequest, TryWish
     from ..events.table import Event
     from .patches.base import Patch
 
 __all__ = ["TrialWindow"]
 
-LOSS_STEPS = 3
-"""Steps whose losses are compared: differences have not grown yet, so they tell what the fix changes."""
+LOSS_STEPS = (2, 3)
+"""Fewest and most steps whose losses are compared: differences have not grown yet, so they tell what the fix
+changes. From the second one on the optimizer has a part in it."""
+SURVEY_SHARE = 0.1
+"""Of the time for trials: more for the first look at the losses only where the fewest steps take it."""
 FORESEE_STEPS = 2
 BLOCK_SECONDS = 0.3
 """Least length of a block: interruptions of a few ms are then a percent of it."""
@@ -236,7 +239,9 @@ class TrialWindow:
 
     def _with_losses(self) -> Steps:
         self._losses = []
-        for _ in range(LOSS_STEPS):
+        fewest, most = LOSS_STEPS
+        affords = SURVEY_SHARE * self._request.seconds / (3 * max(self._step_seconds, 1e-6))
+        for _ in range(max(fewest, min(most, int(affords)))):
             yield
         losses, self._losses = read_losses(self._losses), None
         return losses
@@ -274,16 +279,17 @@ class TrialWindow:
             # Ours or torch's, while the patch was switched: the script has not seen it.
             row = _row(fix, "failed", reason=reason_of(error), beside=beside)
         finally:
+            look = self._patches[0].look if len(self._patches) == 1 else None
             self._close_patches()
         self._tape.stop()
         self._losses = None
         self._put_back()
-        self._rows[-1] = msgspec.structs.replace(row, seconds=monotonic() - began)
+        self._rows[-1] = msgspec.structs.replace(row, look=look, seconds=monotonic() - began)
         self._write()
 
     def _measure(self, wishes: tuple[TryWish, ...], *, until: float) -> Steps:
         program = self._program()
-        yield from self._foresee_all(program)
+        yield from self._foresee_all(program, wishes)
         losses: list[float | None] = []
         losses_without: list[float | None] = []
         compared = not self._no_losses and not any(w.moves_samples for w in wishes)
@@ -345,9 +351,9 @@ class TrialWindow:
             if len(without) >= MOST_PAIRS or self._is_decided(without, with_it) or monotonic() > until:
                 return without, with_it
 
-    def _foresee_all(self, program: Program) -> Steps:
+    def _foresee_all(self, program: Program, wishes: tuple[TryWish, ...]) -> Steps:
         """Refuse what cannot be switched, or shows in a few steps that it is not worth it."""
-        for patch in self._patches:
+        for patch, wish in zip(self._patches, wishes, strict=True):
             if not patch.live:
                 raise NotSwitchable(
                     f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own"
@@ -355,6 +361,7 @@ class TrialWindow:
             if len(self._patches) == 1 and patch.foresees:
                 yield from self._foresee(patch, program)
                 self._put_back()
+                _refuse_little(patch.look, wish.promises)
 
     def _foresee(self, patch: Patch, program: Program) -> Steps:
         """Make a few steps that show whether it is worth switching on at all."""
@@ -363,7 +370,7 @@ class TrialWindow:
         yield from self._settle(FORESEE_STEPS)
         self._on = False
         if (why_not := patch.foreseen()) is not None:
-            raise NotSwitchable(why_not)
+            raise TrialFailedError(why_not)
 
     def _block(self, steps: int) -> Steps:
         """Time so many steps, fewer where they take far longer; waits for the device at its edges."""
@@ -478,6 +485,14 @@ def _ratio_if_faster(row: TriedFix, rows: list[TriedFix]) -> float | None:
     if ratio is None or decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE) != "faster":
         return None
     return ratio.ratio
+
+
+def _refuse_little(look: CompilerLook | None, promises: float | None) -> None:
+    """Refuse to compile what could gain next to nothing: of what is promised, only what is captured."""
+    if look is None or look.share is None or promises is None:
+        return
+    if promises * look.share < NEGLIGIBLE_SHARE:
+        raise NotSwitchable(f"dynamo captures {look.share:.0%} of the model's calls: nothing to be gained")
 
 
 def _row(fix: str, state: Any, *, reason: str = "", beside: str = "") -> TriedFix:

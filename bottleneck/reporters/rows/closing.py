@@ -73,6 +73,8 @@ def capture_line(diagnosis: Diagnosis, *, short: bool = False) -> str:
         if key in capture.overhead:
             value = capture.overhead[key]
             parts.append(text.format(_micros(value) if key == "hook_us_per_step" else value))
+    if capture.trials_s is not None:
+        parts.append(f"fixes tried for {capture.trials_s:.0f} s")
     return "; ".join(parts)
 
 

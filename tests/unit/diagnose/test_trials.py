@@ -6,7 +6,7 @@ import pytest
 
 from torch_bottleneck.diagnose.trials import by_measurement
 from torch_bottleneck.model.fix import Suggestion
-from torch_bottleneck.model.verify import TriedFix, TriedFixes
+from torch_bottleneck.model.verify import CompilerLook, TriedFix, TriedFixes
 
 LOSSES: list[float | None] = [2.0, 1.5, 1.2]
 
@@ -115,6 +115,27 @@ def test_losses_are_the_same_close_changed_or_not_to_be_compared() -> None:
     assert loss("FX505", [2.01, 1.51, 1.21]) == "changed", "the collector has no say in the loss"
     assert loss("FX505", []) == "not-compared"
     assert loss("FX505", [2.0, 1.5, 1.2], [3.0, 2.0, 1.0]) == "not-compared", "it does not repeat itself"
+
+
+def looked(share: float | None, *, breaks: int = 1) -> TriedFix:
+    look = CompilerLook(graphs=1, breaks=breaks, share=share, outside=["LSTM"] if breaks else [])
+    return TriedFix(fix="FX414", state="not tried", reason="time", look=look)
+
+
+def test_a_promise_of_compiling_is_bounded_by_what_dynamo_captures() -> None:
+    given = [suggestion("FX414", 50.0), suggestion("FX311", 80.0)]
+    found = by_measurement(given, tried(looked(0.2)), None, 100.0)
+    assert [s.fix for s in found] == ["FX311", "FX414"]
+    bounded = found[1]
+    assert bounded.predicted_ms == pytest.approx(90.0) and bounded.saves_ms == pytest.approx(10.0)
+    assert bounded.bound and "LSTM stays outside" in bounded.basis
+
+
+@pytest.mark.parametrize("row", [looked(None), looked(0.5, breaks=0)])
+def test_a_model_in_one_graph_keeps_its_promise(row: TriedFix) -> None:
+    given = suggestion("FX414", 50.0)
+    (found,) = by_measurement([given], tried(row), None, 100.0)
+    assert (found.predicted_ms, found.bound) == (50.0, False)
 
 
 def test_a_script_whose_losses_drift_is_not_judged_by_them() -> None:

@@ -16,7 +16,7 @@ from torch_bottleneck.harness.trials import window as window_module
 from torch_bottleneck.harness.trials.patches import PATCHES
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.window import TrialWindow
-from torch_bottleneck.model.verify import TrialRequest, TriedFix, TriedFixes, TryWish, Wish
+from torch_bottleneck.model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from torch_bottleneck.runs.store import Store
 
 SLOW_S, FAST_S = 0.02, 0.002
@@ -132,12 +132,14 @@ def run(
     seconds: float = 30.0,
     most: int = 3000,
     moves_samples: bool = False,
+    promises: tuple[float, ...] = (),
 ) -> TriedFixes:
     wishes = []
     for number, kind in enumerate(kinds):
         fix = f"FX9{number:02d}"
         monkeypatch.setitem(PATCHES, fix, type(kind.__name__, (kind,), {"fix": ""}))
-        wishes.append(TryWish(wish=Wish(fix=fix), moves_samples=moves_samples))
+        promise = promises[number] if promises else None
+        wishes.append(TryWish(wish=Wish(fix=fix), promises=promise, moves_samples=moves_samples))
     store = Store(folder / "run")
     window = TrialWindow(
         TrialRequest(wishes=tuple(wishes), seconds=seconds),
@@ -171,7 +173,7 @@ def test_steps_are_timed_in_turns_and_losses_are_of_the_same_steps(
     faster = [a / b for a, b in zip(row.without_ms, row.with_ms, strict=True)]
     assert sorted(faster)[len(faster) // 2] > 1.2
     assert found.losses == found.losses_again == row.losses
-    assert len(row.losses) == window_module.LOSS_STEPS
+    assert len(row.losses) == window_module.LOSS_STEPS[1]
     assert TRAINING.seconds == SLOW_S
     assert Sleepless.log.count("on") == Sleepless.log.count("off")
 
@@ -221,6 +223,39 @@ def test_a_step_that_fails_is_a_result_and_the_next_trial_is_made(
     assert said in found.rows[0].reason
     assert f"{Path(__file__).name}:" in found.rows[0].reason, "the line is named"
     assert found.rows[1].losses == found.losses
+
+
+def test_long_steps_are_repeated_less_often(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = run(monkeypatch, tmp_path, Useless, seconds=1.0)
+    assert len(found.losses) == window_module.LOSS_STEPS[0]
+
+
+class Looks(Useless):
+    """A compiler that captures a tenth of the model."""
+
+    foresees = True
+    share: ClassVar[float] = 0.1
+
+    def foresee(self, program: Program) -> None:
+        pass
+
+    def foreseen(self) -> str | None:
+        self.look = CompilerLook(graphs=1, breaks=1, share=self.share)
+        return None if self.share else "dynamo captures nothing of Net"
+
+
+class LooksInVain(Looks):
+    share = 0.0
+
+
+def test_what_captures_nothing_fails_and_what_captures_too_little_is_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = run(monkeypatch, tmp_path, LooksInVain, Looks, Looks, promises=(0.5, 0.1, 0.5))
+    assert [row.state for row in found.rows] == ["failed", "not tried", "measured"]
+    assert "nothing of Net" in found.rows[0].reason
+    assert "10% of the model's calls" in found.rows[1].reason
+    assert [row.look.share for row in found.rows if row.look] == [0.0, 0.1, 0.1]
 
 
 @pytest.mark.parametrize(

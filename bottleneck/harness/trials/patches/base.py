@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ....model.run import SourceSite
-from ....model.verify import CALLED, Applied
+from ....model.verify import CALLED, Applied, CompilerLook
 from ... import torch_private
 from ...events.replacing import Replacements
 from ...lines.sites import line_of, name_of, user_frame
@@ -98,6 +98,8 @@ class Patch:
         self._sites: dict[tuple[str, int], SourceSite] = {}
         self.is_on = False
         self._found: Applied | None = None
+        self.look: CompilerLook | None = None
+        """What `foresee` saw, where it was a compiler that looked."""
 
     def install(self) -> None:
         """Put it in: torch has just been imported, and the script has built nothing yet."""
@@ -172,7 +174,7 @@ class Patch:
         raise NotImplementedError(program)
 
     def foreseen(self) -> str | None:
-        """End looking; return why it is not worth switching on, or None."""
+        """End looking; return why it would come to nothing here, or None."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ....model.fix import Beside
+from ....model.verify import CompilerLook
 from ... import torch_private
 from ...events.replacing import Replacements
 from ...lines.sites import user_site
@@ -54,15 +55,12 @@ class _Compiling(RootPatch):
         self._before = Counted()
         """What dynamo had counted when the first turn began."""
         self._eager = contextlib.ExitStack()
-        self.captured: Counted | None = None
-        """What dynamo took in while `foresee` looked."""
-        self.outside = Outside()
-        """What it did not."""
+        self._outside = Outside()
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords for `Module.compile`."""
         if self._looks:
-            return {"backend": "eager"}
+            return {"backend": self._outside.backend}
         wanted = {"mode": self.option("mode", self.mode), "dynamic": self.option("dynamic", None)}
         wanted["backend"] = self.option("backend", None)
         return {name: value for name, value in wanted.items() if value is not None}
@@ -121,26 +119,31 @@ class _Compiling(RootPatch):
     def foresee(self, program: Program) -> None:
         """Compile without a back end, which takes seconds: dynamo captures what it would capture."""
         self._looks = True
+        self._outside = Outside()
         self._eager.enter_context(torch_private.stays_eager_on_errors())
         try:
             self.switch_on(program)
         except BaseException:
             self._end_looking()
             raise
-        self.outside = Outside()
-        self.outside.begin(program.roots)
+        self._outside.begin(program.roots)
 
     def foreseen(self) -> str | None:
         """See `Patch`."""
-        self.outside.end()
+        self._outside.end()
         try:
             self.switch_off()
-            self.captured = Counted.now().since(self._before)
+            captured = Counted.now().since(self._before)
             names = ", ".join(dict.fromkeys(type(module).__name__ for module in self._compiled))
             self.close()
         finally:
             self._end_looking()
-        return None if self.captured.calls else f"dynamo captures nothing of {names}"
+        outside = self._outside
+        share = 0.0 if not captured.calls else None if outside.share is None else 1.0 - outside.share
+        self.look = CompilerLook(
+            graphs=captured.graphs, breaks=captured.breaks, share=share, outside=list(outside.names)
+        )
+        return None if captured.calls else f"dynamo captures nothing of {names}"
 
     def _end_looking(self) -> None:
         self._eager.close()

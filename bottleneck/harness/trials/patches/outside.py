@@ -1,8 +1,8 @@
-"""Which of torch's modules run outside dynamo's graphs, and how much of the roots' calls they take.
+"""What dynamo captures of the roots' calls, and what stays outside: seen before anything is compiled.
 
-In: the roots, while something is compiled of them. Out: names of modules, and their share of host time in
-the last call of a root. At least so much is outside: the script's own code is not counted. Where
-dynamo has captured a module of torch's, nothing calls it any more.
+In: the roots, while dynamo captures and nothing is made of it. Out: the share of host time in the roots'
+calls that lies in graphs, run as they were captured; names of torch's modules that run outside. What else is
+outside (the script's own code after a break, what is kept from dynamo) counts by its time, without a name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,32 @@ class Outside:
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
         """Classes of modules with weights, in the order in which they were called."""
-        self.share: float | None = None
-        """0 to 1; that of the first call counts the compiling, too, as none of it. None without a call."""
         self._replaced = Replacements()
-        self._ns = 0
+        self._graphs_made = 0
+        self._in_graphs_ns = 0
         self._inside = False
+        self._sums_ns = [0, 0]
+        """In graphs, and in all: of the roots' calls in which nothing new was captured."""
+
+    @property
+    def share(self) -> float | None:
+        """Host time outside of graphs in the roots' calls, 0 to 1; None where each call captured anew."""
+        captured_ns, all_ns = self._sums_ns
+        return 1.0 - captured_ns / all_ns if all_ns else None
+
+    def backend(self, graph: Any, _inputs: Any) -> Callable[..., Any]:
+        """Make a graph run as it is, timed: a back end of dynamo's."""
+        self._graphs_made += 1
+        forward = graph.forward
+
+        def run(*args: Any) -> Any:
+            begun = perf_counter_ns()
+            try:
+                return forward(*args)
+            finally:
+                self._in_graphs_ns += perf_counter_ns() - begun
+
+        return run
 
     def begin(self, roots: tuple[torch.nn.Module, ...]) -> None:
         """Begin to watch."""
@@ -50,11 +71,9 @@ class Outside:
             if _is_compiling() or self._inside or not _is_torchs_with_weights(module):
                 return original(module, *args, **kwargs)
             self._inside = True
-            begun = perf_counter_ns()
             try:
                 return original(module, *args, **kwargs)
             finally:
-                self._ns += perf_counter_ns() - begun
                 self._inside = False
                 self.names[type(module).__name__] = None
 
@@ -64,12 +83,14 @@ class Outside:
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return original(module, *args, **kwargs)
-            self._ns = 0
+            made, self._in_graphs_ns = self._graphs_made, 0
             begun = perf_counter_ns()
             try:
                 return original(module, *args, **kwargs)
             finally:
-                self.share = self._ns / (perf_counter_ns() - begun)
+                if made == self._graphs_made:
+                    self._sums_ns[0] += self._in_graphs_ns
+                    self._sums_ns[1] += perf_counter_ns() - begun
 
         return call
 
