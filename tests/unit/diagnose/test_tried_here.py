@@ -29,7 +29,9 @@ def test_scripts_of_ours_are_made_longer_and_differ_in_nothing_else(name: str, t
 
 
 def test_the_loop_that_trains_is_found_in_what_it_calls() -> None:
-    source = "def step():\n    loss.backward()\n\nfor i in range(3):\n    i\nfor i in range(1, n + 1):\n    step()\n"
+    source = (
+        "def step():\n    loss.backward()\nfor i in range(3):\n    i\nfor i in range(1, n + 1):\n    step()"
+    )
     assert "range(1, (n + 1) * 200)" in lengthened(source)
     assert "range(3)" in lengthened(source)
 
