@@ -18,14 +18,15 @@ from ....runs.environment import variables
 from ... import torch_private
 from ...facts.settings import malloc_library
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import NotSwitchable, Patch, plural
+from .glibc import M_MMAP_MAX, M_TRIM_THRESHOLD, Malloc, MallocError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ....model.verify import Applied
+    from .base import Program
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -124,8 +125,15 @@ class MallocSettings(Patch):
     """Freed memory stays in the process (glibc)."""
 
     fix = "FX205"
-    why_not_live = "glibc does not tell its settings, and stops adapting them for good when one is set"
+    live = True
+    settles = 3
     says = ("mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD) accepted", "time")
+
+    def __init__(self, *args: Any) -> None:
+        """See `Patch`."""
+        super().__init__(*args)
+        self._malloc: Malloc | None = None
+        """While the script trains."""
 
     def install(self) -> None:
         """See `Patch`."""
@@ -139,6 +147,25 @@ class MallocSettings(Patch):
             self.acted(None)
         else:
             self.passed("mallopt() refused the settings")
+
+    def put_in(self, program: Program) -> None:  # noqa: ARG002 - the method's signature
+        """See `Patch`. What is kept between blocks in use stays: a gain is rather told too small."""
+        if torch_private.device_kind() != "cpu":
+            raise NotSwitchable("the training runs on a GPU")
+        if (library := malloc_library()) != "glibc":
+            raise NotSwitchable(f"{library} serves this process, not glibc")
+        try:
+            if self._malloc is None:
+                self._malloc = Malloc()
+            self._malloc.keep()
+        except MallocError as error:
+            raise NotSwitchable(str(error)) from None
+        self.acted(None)
+
+    def take_out(self) -> None:
+        """See `Patch`."""
+        if self._malloc is not None:
+            self._malloc.put_back()
 
     def check(self) -> Applied:
         """See `Patch`."""
