@@ -142,16 +142,17 @@ class TrialWindow:
             return call(*args, **kwargs)
         try:
             return call(*args, **kwargs)
+        except StopIteration:
+            raise
         except Exception as error:
-            if isinstance(error, StopIteration):
-                raise
             self.fails(error)
-            if event is BACKWARD:
-                if not kwargs.get("accumulate_grad", False):
-                    raise
-                self._fill_gradients()
-                return ()
-            return call(*args, **kwargs)
+            if event is BACKWARD and not kwargs.get("accumulate_grad", False):
+                raise
+        # The error is gone, and with it what its frames held: memory that may have been too little.
+        if event is BACKWARD:
+            self._fill_gradients()
+            return ()
+        return call(*args, **kwargs)
 
     def fails(self, error: BaseException) -> None:
         """The patch in force has made the script raise this."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -85,6 +86,34 @@ class FailsForward(Useless):
 
         TRAINING.forward = forward
         self.acted(None)
+
+
+class RunsOutOfMemory(Useless):
+    """Its forward holds what is too much, and fails."""
+
+    held: ClassVar[list[weakref.ref[torch.Tensor]]] = []
+    left: ClassVar[list[int]] = []
+
+    def put_in(self, program: Program) -> None:
+        def forward(*args: Any) -> Any:
+            if self.is_on:
+                activations = torch.ones(1000)
+                self.held.append(weakref.ref(activations))
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            self.left.append(sum(reference() is not None for reference in self.held))
+            return nn.Module.__call__(*args)
+
+        TRAINING.forward = forward
+        self.acted(None)
+
+
+def test_what_a_trial_ran_out_of_memory_with_is_free_when_the_script_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = run(monkeypatch, tmp_path, RunsOutOfMemory, Sleepless)
+    assert [row.state for row in found.rows] == ["failed", "measured"]
+    assert "OutOfMemoryError: CUDA out of memory" in found.rows[0].reason
+    assert len(RunsOutOfMemory.held) == 1 and set(RunsOutOfMemory.left) == {0}
 
 
 class FailsBackward(Useless):
