@@ -46,6 +46,9 @@ for step, (inputs, targets) in enumerate(loader):
         running.zero_()""",
         undo="Read it in every step again.",
         verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
+        can_try=True,
+        options={"every": Option(kind="int")},
+        only_answered=True,  # otherwise nothing waits for a read
         sources=(_TUNING, _SYNC_MODE),
     ),
     Fix(

@@ -31,8 +31,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 LIVE = sorted(fix for fix, patch in PATCHES.items() if patch.live)
 LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX114"}
-NEED_A_GPU = {"FX103", "FX104"}
-IN_THE_STEP = sorted(set(LIVE) - LOADER_FIXES - (NEED_A_GPU if DEVICE == "cpu" else {"FX103", "FX205"}))
+NEED_A_GPU = {"FX103", "FX104", "FX501"}
+IN_THE_STEP = sorted(
+    set(LIVE) - LOADER_FIXES - (NEED_A_GPU if DEVICE == "cpu" else {"FX103", "FX205", "FX501"})
+)
 OPTIONS: dict[str, dict[str, Any]] = {
     "FX410": {"backend": "eager"},
     "FX412": {"backend": "eager"} if DEVICE == "cpu" else {},

@@ -22,6 +22,7 @@ from . import (  # noqa: F401 - patches register when they are imported
     host,
     loaders,
     optimizers,
+    reads,
     roots,
 )
 from .base import PATCHES

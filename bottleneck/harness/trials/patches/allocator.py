@@ -149,7 +149,7 @@ class MallocSettings(Patch):
             self.passed("mallopt() refused the settings")
 
     def put_in(self, program: Program) -> None:  # noqa: ARG002 - the method's signature
-        """See `Patch`. What is kept between blocks in use stays: a gain is rather told too small."""
+        """See `Patch`."""
         if torch_private.device_kind() != "cpu":
             raise NotSwitchable("the training runs on a GPU")
         if (library := malloc_library()) != "glibc":
@@ -166,6 +166,12 @@ class MallocSettings(Patch):
         """See `Patch`."""
         if self._malloc is not None:
             self._malloc.put_back()
+
+    def close(self) -> None:
+        """See `Patch`."""
+        if self._malloc is not None:
+            self._malloc.close()
+            self._malloc = None
 
     def check(self) -> Applied:
         """See `Patch`."""

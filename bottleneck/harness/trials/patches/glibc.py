@@ -69,10 +69,19 @@ class Malloc:
         self._give_back()
 
     def put_back(self) -> None:
-        """Make the settings what they were, and give the kernel what was kept."""
+        """Make the settings what they were, give the kernel what was kept, and occupy the room that is left.
+
+        What was mapped before would otherwise find room in the heap, between blocks that came meanwhile.
+        """
         trim = LEAST if self.mapped_from_bytes <= LEAST * CLOSE else 2 * self.mapped_from_bytes
         self._set(mapped=MOST_MAPPED, trim_bytes=trim, mapped_from_bytes=self.mapped_from_bytes)
         self._libc.malloc_trim(0)
+        if self._is_mapped(int(self.mapped_from_bytes * CLOSE)):
+            self._libc.free(self._held.pop())
+
+    def close(self) -> None:
+        """Give up what occupies room."""
+        self._give_back()
 
     def _set(self, *, mapped: int, trim_bytes: int, mapped_from_bytes: int) -> None:
         wanted = ((M_MMAP_THRESHOLD, mapped_from_bytes), (M_TRIM_THRESHOLD, trim_bytes), (M_MMAP_MAX, mapped))
