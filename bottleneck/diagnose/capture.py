@@ -14,6 +14,7 @@ from ..analyzers import Facts
 from ..analyzers.capture import judge
 from ..model.diagnosis import Capture
 from ..model.run import BUSY_THREAD, Run
+from ..runs.asking import TRIALS
 from .reading import Reading
 
 __all__ = ["capture_of", "notes_of", "outcome_of"]
@@ -89,6 +90,9 @@ def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ..
             for item in run.sites
             if item.phase == BUSY_THREAD
         ]
+        trials = run.artefacts.get(TRIALS)
+        if trials is not None and trials.status == "absent":
+            notes.append(f"No fix was tried in the running script: {trials.reason}.")
         notes += run.outcome.notes
         if run.outcome.diverted_saves:
             notes.append(

@@ -125,6 +125,17 @@ def test_a_launcher_behind_the_command_instead_of_before_it(
     assert read_run(got.folder / "rank1").launched, "to run it again takes the launcher"
 
 
+def test_several_ranks_try_no_fixes_and_say_why(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train()\n")
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
+    got = diagnose(tmp_path, "--quiet", "--steps", "2", "--trial-seconds", "9", *words)
+    assert got.code in (0, 3), got.err
+    check_two_ranks(got.folder)
+    trials = read_run(got.folder / "rank0").artefacts["trials"]
+    assert trials.status == "absent" and "switch at the same step" in (trials.reason or "")
+    assert "No fix was tried in the running script: several ranks" in (got.folder / "report.md").read_text()
+
+
 def test_what_a_launcher_starts_without_a_process_group_tells_how_far_it_is(tmp_path: Path) -> None:
     """One rank on the CPU never asks torch.distributed who it is."""
     (tmp_path / "train.py").write_text(ALONE + "train()\n")

@@ -340,7 +340,7 @@ class Agent(StepObserver[LoaderWatch]):
             self._probe()
         self._facts.write_summary(self._tracker, self.capture)
         if self._plan.run_to_end:
-            if self.trying.why_not is None:
+            if self.trying.wanted:
                 self._write_ending()
                 if self._begin_trials():
                     return
@@ -348,7 +348,7 @@ class Agent(StepObserver[LoaderWatch]):
             # make the script recompile. Closed they cost a microsecond a step until its end.
             self.buffer.close()
         else:
-            if self.trying.why_not is None:
+            if self.trying.wanted:
                 # Nothing of the trials belongs into the account of the script.
                 self._write_ending()
                 self._whole = True

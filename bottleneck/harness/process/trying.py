@@ -67,13 +67,14 @@ class Trying:
         """Process number of the copy of the script's process; 0 where there is none."""
 
     @property
-    def why_not(self) -> str | None:
-        """Why there are no trials; None where there are to be some."""
+    def wanted(self) -> bool:
+        """There are to be trials; where they were asked for and cannot be made, that is noted."""
         if self._plan.trial is not None or not self._plan.trial_seconds:
-            return "not asked for"
+            return False
         if torch_private.world()[1] > 1:
-            return "several ranks would have to switch at the same step"
-        return None
+            self._store.artefact(TRIALS, "absent", reason=_SEVERAL_RANKS)
+            return False
+        return True
 
     @property
     def active(self) -> bool:
@@ -253,4 +254,5 @@ def _none_tried(request: TrialRequest, reason: str) -> TriedFixes:
     )
 
 
+_SEVERAL_RANKS = "several ranks would have to switch at the same step; `bottleneck verify` tries fixes"
 _LATE = "it did not end in time (--trial-seconds)"
