@@ -8,7 +8,8 @@ A compiler sees the model, not the loop around it. Losses, gradient clipping, lo
 whatever else is launched between them stay as they are, and so does autograd's handing of each gradient to
 its parameter. The forward pass is told by the label `forward` (the root module's call); a trace without it is
 told by autograd: operators on the training thread that recorded a node of backward. Nodes of backward belong
-to the model where their sequence number is that of an operator in its forward pass.
+to the model where their sequence number is that of an operator in its forward pass. nn.LSTM, nn.GRU and
+nn.RNN are left out: dynamo makes no graph of them, and ends the one before.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ the same host. In recordings made at other times it took up to 2.6 us, and eager
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
 _KEEPS = re.compile(r"^torch::autograd::AccumulateGrad$")
 _COMPILED = re.compile(r"^Torch-Compiled Region|evaluate_function: CompiledFunctionBackward$")
+_RECURRENT = re.compile(r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$")
 _FEWEST = 5
 """Fewest gradient-accumulating nodes from which the host's speed is measured."""
 _ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
@@ -82,6 +84,8 @@ class Reach:
     """Those of them that are handed over while `events` are launched: their cost is part of that time."""
     compiled: NDArray[np.bool_]
     """Events that compiled code calls already, (n,)."""
+    recurrent: float = 0.0
+    """Calls of recurrent layers per step, which stay as they are."""
     slowness: float = 1.0
     """Time that this host takes for the same work, relative to the one that the constants are of."""
 
@@ -136,6 +140,14 @@ def read_reach(trace: Trace, program: Program) -> Reach:
         events |= backward
     if not len(forward.start) and not len(nodes):
         events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
+    layers = trace.rows(Kind.OP, named=_RECURRENT)
+    layers = layers[forward.around(trace.ts_ns[layers], trace.tid[layers]) >= 0]
+    if len(layers):
+        ops = _numbered(trace)
+        theirs = nodes[np.isin(trace.sequence[nodes], trace.sequence[ops[trace.inside(ops, layers)]])]
+        left = np.concatenate([layers, theirs])
+        reached = trace.ranges(left).around(when, tid) < 0
+        events, backward = events & reached, backward & reached
     activities = events[program.event] & (program.launch_work != Work.OPTIMIZER)
     launching = np.zeros(len(events), dtype=bool)
     launching[program.event[activities]] = True
@@ -157,7 +169,8 @@ def read_reach(trace: Trace, program: Program) -> Reach:
         events=events,
         activities=activities,
         backward=backward,
-        regions=max(1.0, len(entered) / steps),
+        regions=max(1.0, (len(entered) + len(layers)) / steps),
+        recurrent=len(layers) / steps,
         parameters=len(handed) / steps,
         handed_within=float(inside.sum()) / steps,
         compiled=trace.ranges(regions).around(when, tid) >= 0,

@@ -97,6 +97,31 @@ def test_without_a_label_autograd_tells_the_forward_pass_and_the_loss_counts_as_
     assert reach.regions == 1
 
 
+def recurrent(*, reached: bool) -> TraceWriter:
+    """The model's second layer is an nn.LSTM, or an operator like others."""
+    writer = eager()
+    for begin in EDGES[:-1]:
+        writer.row("aten::dropout" if reached else "aten::lstm", "cpu_op", begin + 95, 70)
+    return writer
+
+
+def test_recurrent_layers_and_their_backward_stay_as_they_are() -> None:
+    _, reach, launches = read(recurrent(reached=False))
+    assert launches == [60, 60, 450, 450]
+    assert (reach.recurrent, reach.regions) == (1, 2)
+    _, reach, launches = read(recurrent(reached=True))
+    assert launches == [60, 60, 140, 140, 390, 390, 450, 450]
+    assert (reach.recurrent, reach.regions) == (0, 1)
+
+
+def test_a_promise_for_a_model_with_recurrent_layers_is_a_bound() -> None:
+    for reached in (True, False):
+        _, questions, _ = asked(recurrent(reached=reached))
+        for name in (WhatIf.ONE_LAUNCH, WhatIf.COMPILED):
+            assert questions[name].bound is not reached
+            assert ("recurrent layers" in questions[name].basis) is not reached
+
+
 def test_without_backward_and_label_all_dispatch_is_the_model() -> None:
     writer = TraceWriter()
     for begin in EDGES[:-1]:

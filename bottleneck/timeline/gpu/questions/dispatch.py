@@ -111,6 +111,10 @@ def _compiled(
         # around the collectives stay, and a graph holds neither.
         doubtful, at_best = True, "; at best, since collectives are launched between the model's parts"
 
+    if reach.recurrent:
+        # How much of what is around them it captures is known from a look of dynamo's alone.
+        doubtful, at_best = True, f"{at_best}; at best, since dynamo makes no graph of recurrent layers"
+
     def edit(*, graphs: bool) -> tuple[Edit, float]:
         left = host_left_ns(reach, kernels, graphs=graphs) / true_ns
         return Edit(gone=own * (1.0 - left), duration=work.chains), left * true_ns / 1e6
