@@ -98,7 +98,9 @@ def diagnose_paths(
         breaks=compiled.breaks if compiled is not None else (),
     )
     promising = verdicts_own_first(matched, verdict, {f.code for f in findings if not f.note})
-    suggestions = by_measurement(promising, reading.rank.tried, run, step.true_ms)
+    others = applicable(promising, facts.context, what_ifs)
+    suggestions = by_measurement(promising, reading.rank.tried, run, step.true_ms, others=others)
+    suggested = {s.fix for s in suggestions}
     return Diagnosis(
         tool_version=__version__,
         created=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
@@ -110,9 +112,12 @@ def diagnose_paths(
         causes=order_causes(facts, findings, verdict),
         findings=findings,
         suggestions=suggestions,
-        applicable=applicable(suggestions, facts.context, what_ifs),
+        applicable=tuple(s for s in others if s.fix not in suggested),
         combination=with_measured_pair(
-            best_pair(suggestions, timeline, step.true_ms), reading.rank.tried, run, step.true_ms
+            best_pair([s for s in suggestions if s.helps is not False], timeline, step.true_ms),
+            reading.rank.tried,
+            run,
+            step.true_ms,
         ),
         what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
         kernels=timeline.kernels,

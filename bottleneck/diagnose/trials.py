@@ -33,10 +33,14 @@ def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
     """Return the suggestions that have a patch, in the order of trying.
 
     What promises next to nothing comes last. Before it comes what compiles: a compilation may take all the
-    time there is.
+    time there is. Of two fixes that rule each other out only the better is suggested: the other one follows,
+    should that bring nothing.
     """
     true_ms = diagnosis.step.true_ms
     able = [s for s in diagnosis.suggestions if s.can_try and not s.note and s.adds_ms is None]
+    rivals = {s.fix: rival for s in diagnosis.applicable if (rival := _rival(s, able)) is not None}
+    ranked = sorted(able, key=lambda s: _turn(s, true_ms))
+    ranked += [s for s in diagnosis.applicable if s.fix in rivals and not _turn(s, true_ms)[0]]
     return TrialRequest(
         wishes=tuple(
             TryWish(
@@ -44,10 +48,25 @@ def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
                 promises=s.saves_ms / true_ms if s.saves_ms is not None and true_ms else None,
                 moves_samples=by_id(s.fix).moves_samples,
                 conflicts=by_id(s.fix).conflicts,
+                instead_of=rivals[s.fix].fix if s.fix in rivals else "",
             )
-            for s in sorted(able, key=lambda s: _turn(s, true_ms))
+            for s in ranked
         ),
         seconds=seconds,
+    )
+
+
+def _rival(other: Suggestion, suggestions: Sequence[Suggestion]) -> Suggestion | None:
+    """Return the suggestion that stands in the place of another fix with a price, if there is one."""
+    if other.saves_ms is None or not other.can_try:
+        return None
+    return next(
+        (
+            s
+            for s in suggestions
+            if other.fix in by_id(s.fix).conflicts or s.fix in by_id(other.fix).conflicts
+        ),
+        None,
     )
 
 
@@ -58,9 +77,16 @@ def _turn(suggestion: Suggestion, true_ms: float | None) -> tuple[bool, bool]:
 
 
 def by_measurement(
-    suggestions: Sequence[Suggestion], tried: TriedFixes | None, run: Run | None, true_ms: float | None
+    suggestions: Sequence[Suggestion],
+    tried: TriedFixes | None,
+    run: Run | None,
+    true_ms: float | None,
+    *,
+    others: Sequence[Suggestion] = (),
 ) -> tuple[Suggestion, ...]:
     """Put what was measured beside each suggestion, and order them by it.
+
+    Of the others, which apply and are not suggested, those are suggested that were measured to help.
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
     come before a larger promise that is a bound. What brings nothing here comes last.
@@ -78,6 +104,11 @@ def by_measurement(
         else s
         for s in suggestions
     ]
+    for other in others:
+        if other.fix in rows and (rival := _rival(other, suggestions)) is not None:
+            measured = _measured(rows[other.fix], tried, dtypes, true_ms)
+            found = msgspec.structs.replace(other, finding=rival.finding, measured=measured)
+            joined += [found] if found.helps else []
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}

@@ -310,6 +310,8 @@ class TryWish(msgspec.Struct, frozen=True, kw_only=True):
     """Its batches come from other processes: its losses cannot be compared with those of the same batches."""
     conflicts: tuple[str, ...] = ()
     """Fixes that cannot be in force together with it."""
+    instead_of: str = ""
+    """A fix that was suggested in its place: it is tried only if that one is not faster."""
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):

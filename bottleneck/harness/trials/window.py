@@ -186,7 +186,7 @@ class TrialWindow:
             self._close_patches()
         tried = {row.fix for row in self._rows}
         for wish in self._request.wishes:
-            if wish.wish.fix not in tried:
+            if wish.wish.fix not in tried and not wish.instead_of:
                 self._rows.append(_row(wish.wish.fix, "not tried", reason=reason))
         if in_place:
             self._tape.close()
@@ -202,7 +202,8 @@ class TrialWindow:
             left = self._left_seconds()
             if left <= 0:
                 break
-            yield from self._try(wish, seconds=left)
+            if not (wish.instead_of and self._is_faster(wish.instead_of)):
+                yield from self._try(wish, seconds=left)
         pair = self._best_pair()
         if pair is not None and (left := self._left_seconds()) > 0:
             yield from self._try(*pair, seconds=left)
@@ -246,6 +247,9 @@ class TrialWindow:
             yield
         losses, self._losses = read_losses(self._losses), None
         return losses
+
+    def _is_faster(self, fix: str) -> bool:
+        return any(row.fix == fix and _ratio_if_faster(row, self._rows) is not None for row in self._rows)
 
     def _best_pair(self) -> tuple[TryWish, TryWish] | None:
         """Return the two that helped most and can be in force together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from torch_bottleneck.diagnose.trials import by_measurement
@@ -176,9 +177,26 @@ def test_the_order_of_trying_is_by_promise_and_what_compiles_comes_after() -> No
         suggestion("FX313", None),
         suggestion("FX316", None, note=True),
     ]
-    diagnosis = SimpleNamespace(suggestions=given, step=StepSummary(true_ms=100.0))
+    diagnosis = SimpleNamespace(
+        suggestions=given,
+        applicable=[suggestion("FX412", 60.0), suggestion("FX206", None), suggestion("FX311", 60.0)],
+        step=StepSummary(true_ms=100.0),
+    )
     asked = request_of(diagnosis, 9.0)  # type: ignore[arg-type]
-    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX313", "FX414", "FX104"]
+    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX313", "FX414", "FX104", "FX412"]
+    assert [wish.instead_of for wish in asked.wishes] == ["", "", "", "", "FX414"]
+    assert asked.wishes[0].promises == pytest.approx(0.1)
+
+
+def test_the_rival_of_a_fix_that_brings_nothing_is_suggested_in_its_place_if_it_helps() -> None:
+    given, other = [suggestion("FX412", 50.0), suggestion("FX311", 80.0)], suggestion("FX414", 60.0)
+    other = msgspec.structs.replace(other, finding="")
+    for speedup, expected in ((1.5, ["FX414", "FX311", "FX412"]), (1.0, ["FX311", "FX412"])):
+        found = by_measurement(
+            given, tried(measured("FX412", 0.9), measured("FX414", speedup)), None, 100.0, others=[other]
+        )
+        assert [s.fix for s in found] == expected
+        assert {s.finding for s in found} == {"BN501"}
 
 
 def test_what_a_real_script_was_promised_and_measured_not_to_get_comes_last() -> None:

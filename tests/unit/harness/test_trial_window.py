@@ -88,6 +88,14 @@ class FailsForward(Useless):
         self.acted(None)
 
 
+@pytest.mark.parametrize(("kind", "rivals"), [(Sleepless, 0), (Useless, 1), (FailsForward, 1)])
+def test_a_rival_is_tried_where_the_other_fix_brings_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Patch], rivals: int
+) -> None:
+    found = run(monkeypatch, tmp_path, kind, Useless, last_instead_of="FX900")
+    assert [row.fix for row in found.rows] == ["FX900", "FX901"][: 1 + rivals]
+
+
 class RunsOutOfMemory(Useless):
     """Its forward holds what is too much, and fails."""
 
@@ -162,6 +170,7 @@ def run(
     most: int = 3000,
     moves_samples: bool = False,
     promises: tuple[float, ...] = (),
+    last_instead_of: str = "",
 ) -> TriedFixes:
     wishes = []
     for number, kind in enumerate(kinds):
@@ -169,6 +178,7 @@ def run(
         monkeypatch.setitem(PATCHES, fix, type(kind.__name__, (kind,), {"fix": ""}))
         promise = promises[number] if promises else None
         wishes.append(TryWish(wish=Wish(fix=fix), promises=promise, moves_samples=moves_samples))
+    wishes[-1] = msgspec.structs.replace(wishes[-1], instead_of=last_instead_of)
     store = Store(folder / "run")
     window = TrialWindow(
         TrialRequest(wishes=tuple(wishes), seconds=seconds),
