@@ -557,7 +557,7 @@ def test_what_a_second_loader_would_disturb_or_not_change_is_left_alone(case: st
     dataset, fix = numbers(8), "FX101"
     loader: DataLoader[Any] | None = DataLoader(dataset)
     if case == "none":
-        loader, reason = None, "no DataLoader feeds the training"
+        loader, reason = None, "no DataLoader that still exists"
     elif case == "generator as sampler":
         loader, reason = DataLoader(dataset, sampler=(i for i in range(8))), "sampler cannot be copied"
     elif case == "open file":

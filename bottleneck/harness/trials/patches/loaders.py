@@ -50,7 +50,7 @@ class LoaderPatch(Patch):
         """Hand out the batches of a second loader, which is built at the first turn."""
         loader = program.loader
         if loader is None:
-            raise NotSwitchable("no DataLoader feeds the training")
+            raise NotSwitchable("no DataLoader that still exists feeds the training")
         given = {"dataset": loader.dataset, **arguments_of(loader)}
         changes = self._changes(given)
         if not changes:
