@@ -22,6 +22,7 @@ __all__ = [
     "WATCH_FILE",
     "WATCH_SCHEMA",
     "AccountLine",
+    "CaptureTaken",
     "Change",
     "Growth",
     "JobRecord",
@@ -65,7 +66,7 @@ PARTS = (
 """Every part of a job, in the order in which a report shows them.
 
 first steps: what the first ten steps took beyond usual ones. between steps: what some steps do beside
-training, as at intervals of logging. bottleneck: looks at what grows.
+training, as at intervals of logging. bottleneck: looks at what grows, and captures.
 """
 
 
@@ -162,6 +163,21 @@ class Timeline(_Record, frozen=True, kw_only=True):
     """Part -> its s in each stretch."""
 
 
+class CaptureTaken(_Record, frozen=True, kw_only=True):
+    """A capture in the middle of the job, as `diagnose` makes one; its folder is a run folder."""
+
+    folder: str
+    """Within that of the process."""
+    step: int
+    """Steps that had ended when it began."""
+    steps: int
+    at_s: float
+    """Of the job, when it began."""
+    took_s: float
+    says: str = ""
+    """The verdict, one sentence; empty while it is not diagnosed."""
+
+
 class JobRecord(_Record, frozen=True, kw_only=True):
     """watch-record.json: what the process of the script knows of its job; times are perf_counter_ns()."""
 
@@ -181,6 +197,9 @@ class JobRecord(_Record, frozen=True, kw_only=True):
     changes: list[Change] = []
     memory: list[MemoryGrowth] = []
     timeline: Timeline | None = None
+    captures: list[CaptureTaken] = []
+    notes: list[str] = []
+    """Sentences for the report."""
     problem: str = ""
     """Why the watching ended before the job did; empty for most."""
 
@@ -264,4 +283,7 @@ class Watch(_Record, frozen=True, kw_only=True):
     """Every rank that left an account, where there are several; all else in this file is the first one's."""
     step_times: StepTimes = StepTimes()
     timeline: Timeline | None = None
+    captures: list[CaptureTaken] = []
+    notes: list[str] = []
+    """Sentences for the report."""
     problem: str = ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.words import brief, clean, place
 from .brief import number, within_limit
-from .rows.watch import fix_lines, growth_lines, headline
+from .rows.watch import capture_lines, fix_lines, growth_lines, headline
 
 if TYPE_CHECKING:
     from ..model.watch import Watch
@@ -45,6 +45,7 @@ def render(watch: Watch) -> str:
         ],
         "what_to_change": [brief(text, _LONGEST) for text in fix_lines(watch)],
         "steps_that_change": [brief(text, _LONGEST) for text in growth_lines(watch)],
+        "captures": [brief(text, _LONGEST) for text in capture_lines(watch)],
         "problem": brief(clean(watch.problem), _LONGEST),
     }
     return within_limit(told)

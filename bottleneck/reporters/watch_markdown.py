@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .markdown_text import escape
-from .rows.watch import fix_lines, growth_lines, headline, part_rows, rank_lines, under_headline
+from .rows.watch import (
+    capture_lines,
+    fix_lines,
+    growth_lines,
+    headline,
+    part_rows,
+    rank_lines,
+    under_headline,
+)
 
 if TYPE_CHECKING:
     from ..model.watch import Watch
@@ -36,6 +44,7 @@ def render(watch: Watch) -> str:
         ("What to change", fix_lines(watch)),
         ("Ranks", list(rank_lines(watch))),
         ("What changes over the job", list(growth_lines(watch))),
+        ("Captures", list(capture_lines(watch))),
     ):
         if texts:
             lines += ["", f"## {title}", "", *(f"- {escape(text)}" for text in texts)]

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from ..model.words import clean, shorten
 from .page import Page
-from .rows.watch import fix_lines, growth_lines, headline, part_rows, rank_lines, under_headline
+from .rows.watch import (
+    capture_lines,
+    fix_lines,
+    growth_lines,
+    headline,
+    part_rows,
+    rank_lines,
+    under_headline,
+)
 
 if TYPE_CHECKING:
     from ..model.watch import Watch
@@ -41,6 +49,7 @@ def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool 
         ("What to change", fix_lines(watch)),
         ("Ranks", list(rank_lines(watch))),
         ("What changes over the job", list(growth_lines(watch))),
+        ("Captures", list(capture_lines(watch))),
     ):
         if lines:
             page.heading(heading)

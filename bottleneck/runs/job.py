@@ -26,6 +26,7 @@ from ..model.watch import (
     StepTimes,
     Watch,
 )
+from .captures import with_verdict
 from .layout import processes, run_of
 from .store import partial_name, write_atomically
 
@@ -152,6 +153,8 @@ def _account(
         memory=record.memory,
         step_times=_step_times(folder / STEPS_FILE),
         timeline=None if timeline is None else msgspec.structs.replace(timeline, begin_s=round(before_s, 4)),
+        captures=[with_verdict(taken, folder) for taken in record.captures],
+        notes=record.notes,
         problem=record.problem,
     )
 

@@ -94,7 +94,7 @@ def launch(
 
     # Handlers, not SIG_IGN: exec resets a handler in the child, but would keep "ignore".
     previous = {signal.SIGINT: signal.signal(signal.SIGINT, on_interrupt)}
-    for name in PASSED_ON:
+    for name in dict.fromkeys((*PASSED_ON, *filter(None, [plan.on_signal]))):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             previous[number] = signal.signal(number, pass_on)

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import InputError
 from .store import partial_name
 
-__all__ = ["put_aside", "release"]
+__all__ = ["is_written", "put_aside", "release"]
 
 _held: list[int] = []
 """Descriptors of the working folders of this process; each holds a lock."""
@@ -81,6 +81,22 @@ def release() -> None:
     """Release the locks: the run has its final name, and nothing writes under the temporary one."""
     while _held:
         os.close(_held.pop())
+
+
+def is_written(working: Path) -> bool:
+    """Return whether a live run writes to a working folder; True also where its file system has no locks."""
+    try:
+        descriptor = os.open(working, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _final_name(working: Path) -> str:

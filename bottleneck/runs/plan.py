@@ -63,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """For trying fixes in the process once everything is captured; 0: none, or nobody would say which."""
     watch: bool = False
     """Watch the whole job and attach nothing; no window is captured, and nothing stops the script."""
+    on_signal: str = ""
+    """Of a watched job: the signal by which the user asks for a capture; empty: none."""
     child: bool = False
     """Started by the script's own process: because it starts itself again, or is a launcher."""
     launched: bool = False

@@ -80,10 +80,10 @@ def test_one_function_makes_a_run_folder_of_a_script() -> None:
     assert users_of(*steps) == {"runs/run_script.py"}
     assert users_of("run_script") == {
         "cli/diagnose.py",  # diagnose
-        "cli/watch.py",  # watch
         "compare/repeats.py",  # gate
         "verify/arms.py",  # verify, with fixes and without
         "verify/source.py",  # verify --all, which diagnoses first
+        "watching/job.py",  # watch
     }
 
 

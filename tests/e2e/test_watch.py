@@ -327,6 +327,54 @@ def test_a_stopped_process_is_told_as_a_pause(tmp_path: Path) -> None:
     assert 2.5 <= seconds["pauses"] <= 3.5, seconds
 
 
+ASKED = """
+import hashlib, os, signal, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(600, 16)), batch_size=4, shuffle=True)
+steps = 0
+for epoch in range(12):
+    for (x,) in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        time.sleep(0.003)
+        optimizer.step()
+        steps += 1
+        if steps == 200 and os.environ.get("ASK"):
+            os.kill(os.getpid(), signal.SIGUSR1)
+    print(float(loss).hex())
+print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
+"""
+
+
+def test_a_signal_has_the_job_captured_and_it_goes_on_as_it_would(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", ASKED)
+    expected = plain(tmp_path, "train.py")
+    done, watched = watch(tmp_path, "--on-signal", "SIGUSR1", "train.py", ASK="1")
+    assert done.code == 0, done.err
+    assert done.out.startswith(expected.out)
+    assert watched.steps == 12 * 150
+    (taken,) = watched.captures
+    assert taken.step >= 200
+    assert taken.says
+    assert "Captures" in done.out
+    parts = {line.part: line for line in watched.account}
+    assert 0 < parts["bottleneck"].s < 0.9 * taken.took_s
+    capture = tmp_path / "run" / taken.folder
+    assert read_run(capture).artefacts["trace"].status == "ok"
+    assert "Captures" in (tmp_path / "run/report.html").read_text()
+    again = run([PYTHON, "-m", "torch_bottleneck", "report", str(capture), "--format", "json"], tmp_path)
+    assert json.loads(again.out)["verdict"]["headline"] == taken.says
+    refused = run([PYTHON, "-m", "torch_bottleneck", "watch", "--diagnose", "run"], tmp_path)
+    assert refused.code == 2
+    assert "has ended" in refused.err
+
+
 SHORT = """
 import sys, time
 import torch

@@ -54,6 +54,9 @@ class Observer(Protocol):
             paused: work of ours lies between `now` and this call.
         """
 
+    def enter(self, event: Event, subject: Any) -> None:
+        """Take the beginning of an event that a step has ended before, if one did."""
+
     def take(self, entries: Iterable[Entry], *, held: bool) -> None:
         """Take these in; `held`: they happened since the last cut or before it."""
 
@@ -84,6 +87,7 @@ class EventBuffer:
     """Holds events or hands them over; one per process.
 
     Attributes:
+        observer: is handed the events; it may name another one while a step ends.
         note: adds the four parts of an entry; always the same list's method.
         thread: the training thread, whose events alone are taken; None until it is known.
         holding: steps are timed.
@@ -97,9 +101,9 @@ class EventBuffer:
 
     __slots__ = (
         "_armed", "_at_fetch", "_counted", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark",
-        "_observer", "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns", "counting", "ends_ns",
-        "goes_on", "guard", "holding", "in_backward", "in_optimizer", "note", "thread", "update_ended",
-        "updated_in_backward",
+        "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns", "counting", "ends_ns",
+        "goes_on", "guard", "holding", "in_backward", "in_optimizer", "note", "observer", "thread",
+        "update_ended", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -109,7 +113,7 @@ class EventBuffer:
             observer: is handed the events.
             stop: a stop that is wanted ends the holding.
         """
-        self._observer = observer
+        self.observer = observer
         self._stop = stop
         self._entries: list[Any] = []
         self.note = self._entries.extend
@@ -172,7 +176,7 @@ class EventBuffer:
         self.flush()
         if self.holding:
             self._hand_over_at_once()
-            self._observer.released()
+            self.observer.released()
 
     def close(self) -> None:
         """Take no more events, of no thread."""
@@ -194,7 +198,7 @@ class EventBuffer:
             parts = iter(entries[:count])
             # What another thread adds meanwhile stays.
             del entries[:count]
-            self._observer.take(zip(parts, parts, parts, parts, strict=True), held=self.holding)
+            self.observer.take(zip(parts, parts, parts, parts, strict=True), held=self.holding)
         if self.holding:
             # Steps that were handed over count: a short epoch's end does not put off the next look.
             self._limit = max(1, self._limit - self._steps)
@@ -247,13 +251,13 @@ class EventBuffer:
         if held and not self._is_due(event):
             if event is EVALUATION and not self._evaluated:
                 self._evaluated = True
-                self._observer.first_evaluation()
+                self.observer.first_evaluation()
             self.note((event, BEGINS, now, subject if event.says_subject else None))
         else:
             self.flush()
-            self._observer.begin(event, subject, now, paused=held)
+            self.observer.begin(event, subject, now, paused=held)
             if self.holding:
-                self._limit = self._observer.steps_to_hold()
+                self._limit = self.observer.steps_to_hold()
         if event.hides_calls:
             self.busy += 1
             self.in_backward += event is BACKWARD
@@ -301,13 +305,13 @@ class EventBuffer:
         self.note((event, ENDS, now, what))
         if not self.holding:
             self.flush()
-            self._observer.ended(event, subject, result)
+            self.observer.ended(event, subject, result)
         elif event is FETCH and (self._looks_at_batch or result is None):
             # At the end of an epoch: what is said of the iterator must be said while it lives.
             self.flush()
             if result is not None:
                 self._looks_at_batch = False
-                self._observer.ended(event, subject, result)
+                self.observer.ended(event, subject, result)
         elif event.updates:
             if self.in_backward:
                 self.updated_in_backward = True
@@ -330,7 +334,7 @@ class EventBuffer:
         """An instant that is taken at once."""
         if self.thread != NOBODY:
             self.release()
-            self._observer.happened(event, subject)
+            self.observer.happened(event, subject)
 
     def collected(self, took_ns: int) -> None:
         """Python's garbage collector ran for so long, on any thread."""

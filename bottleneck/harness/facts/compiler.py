@@ -59,7 +59,9 @@ class CompileWatch:
         self._seen_begun = 0
         self._seen_metrics = 0
         self._seen_breaks = 0
-        self._callbacks = self._asked = False
+        self._callbacks = False
+        self.asked_for = False
+        """The program compiles something, or has said that it will."""
         self._events: list[CompileEvent] = []
         self._breaks: dict[tuple[str, int, str], GraphBreak] = {}
         self._recompiles: dict[tuple[str, int, str], Recompile] = {}
@@ -95,11 +97,6 @@ class CompileWatch:
                 handler.remove_start_callback(self._on_start)  # type: ignore[union-attr]
                 handler.remove_end_callback(self._on_end)  # type: ignore[union-attr]
             self._callbacks = False
-
-    @property
-    def asked_for(self) -> bool:
-        """The program compiles something, or has said that it will."""
-        return self._asked or self._begun > 0
 
     @property
     def foretells(self) -> bool:
@@ -164,6 +161,7 @@ class CompileWatch:
         # torch 2.6 passes nothing, later versions CallbackArgs.
         self._running += 1
         self._begun += 1
+        self.asked_for = True
         self._tell_began()
 
     def _on_end(self, *_args: object) -> None:
@@ -171,7 +169,7 @@ class CompileWatch:
 
     def _note_call(self, target: Any, options: dict[str, Any]) -> None:
         """Note name and mode of something that is given to torch.compile."""
-        self._asked = True
+        self.asked_for = True
         self._tell_began()
         if target is None and not options:
             return

@@ -186,6 +186,13 @@ class LoaderWatch:
             for loader in self._loaders
         ]
 
+    def began_before(self, loader: Any, iterator: Any) -> None:
+        """An iteration is under way that began before the hooks were in."""
+        known = self._loader_of(loader)
+        known.iterators += 1
+        self._iterations[iterator] = iteration = _Iteration(iterator, known, 0)
+        iteration.begun_ns = None
+
     def _stop_samplers(self) -> None:
         """Leave the process as it was before anything is timed in it."""
         for loader in self._loaders:

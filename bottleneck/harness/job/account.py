@@ -21,7 +21,7 @@ from ...model.run import SourceSite
 from ...model.watch import FIRST_STEPS, GARBAGE, PartTime, SiteSeconds
 from ..windows.table import Row
 
-__all__ = ["Account", "Counted", "Evaluated", "Sample", "Stretch"]
+__all__ = ["Account", "Captured", "Counted", "Evaluated", "Sample", "Stretch"]
 
 KNOWN = 32
 """Usual steps whose medians are the usual step."""
@@ -112,6 +112,14 @@ class Counted(NamedTuple):
     def end_ns(self) -> int:
         """When the last ended."""
         return self.ends_ns[-1]
+
+
+class Captured(NamedTuple):
+    """Steps during which windows were captured, as `diagnose` does."""
+
+    begin_ns: int
+    end_ns: int
+    steps: int
 
 
 class _Usual(NamedTuple):
@@ -244,6 +252,18 @@ class Account:
         self._usual_lines.update(sample.site for sample in others if not sample.phase)
         self._name(others, None, aside="training steps")
         return took
+
+    def captured(self, captured: Captured, samples: list[Sample], *, paused_ns: int) -> None:
+        """Take in the steps of a capture: what they take beyond usual ones, and between them, is ours."""
+        left = float(captured.end_ns - captured.begin_ns)
+        left -= self._take("pauses", paused_ns, left)
+        for phase, part in _DIRECT.items():
+            left -= self._take(part, sum(s.for_ns for s in samples if s.phase == phase), left)
+        steps_ns = captured.steps * (self._usual.step_ns if self._usual is not None else 0)
+        took = self._take("training steps", steps_ns, left)
+        self._counts["training steps"] += captured.steps - (took > 0)
+        self._take("bottleneck", left - took, left - took)
+        self.steps += captured.steps
 
     def settle(self) -> None:
         """Divide the steps that wait; there are no more steps, or it is known now what is usual."""

@@ -7,6 +7,7 @@ from last.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -33,6 +34,8 @@ class EpochStarts:
         self._new: int | None = None
         self._starts: dict[int, tuple[int, SourceSite | None]] = {}
         self._last = 0
+        self.under_way: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+        """Iterators that live, and their loaders."""
         self._workers: set[int] = set()
         """Loaders that have started workers for one epoch alone, by id: one made anew may be the same."""
         self._again: set[int] = set()
@@ -53,6 +56,7 @@ class EpochStarts:
             began = perf_counter_ns()
             iterator = original(loader)
             self._iterating, self._new = (perf_counter_ns() - began, user_site()), id(iterator)
+            self.under_way[iterator] = weakref.ref(loader)
             if loader.num_workers and not loader.persistent_workers:
                 if id(loader) in self._workers:
                     self._again.add(self._new)
@@ -86,6 +90,12 @@ class EpochStarts:
 
     def eval_fetch(self, iterator: object) -> None:
         """No backward followed."""
+
+    def forget(self) -> None:
+        """Steps have gone by unseen, with all that began in them."""
+        self._new = None
+        self._starts.clear()
+        self._again.clear()
 
     def at_cut(self) -> tuple[int, SourceSite | None]:
         """A step has ended: return the ns that the start of its epoch took, and where; 0 where none began."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ...clocks import perf_counter_ns
@@ -17,13 +18,14 @@ from ..events.table import EVALUATION, FORWARD, OPTIMIZER_BUILT, SAVE
 from ..lines.sites import user_site
 from ..torch_private import PHASE_FUNCTIONS
 from ..windows.observer import StepObserver, harmless
-from .account import Counted, Evaluated, Stretch
+from ..windows.presence import active
+from .account import Captured, Counted, Evaluated, Stretch
 from .epochs import EpochStarts
 from .looks import Looks
 from .watch import no_phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ...runs.store import Store
     from ..events.table import Event
@@ -78,6 +80,8 @@ class StepWatch(StepObserver[EpochStarts]):
         self._looked_ns = 0
         self._garbage_ns: list[tuple[int, int]] = []
         self._handed_over = 0
+        self.capture: Callable[[], None] = lambda: None
+        """Called at the end of a step when a capture is wanted: somebody else may observe from there on."""
         self._count_every = 1
         """Hand-overs of events after which steps are counted."""
 
@@ -98,7 +102,7 @@ class StepWatch(StepObserver[EpochStarts]):
     def tail(self) -> Stretch | None:
         """The script has ended: return what lies after its last step; None where it had none."""
         self.buffer.release()
-        self._store.update(step_signal=self.rule.description, step_period=self.rule.period)
+        self.store.update(step_signal=self.rule.description, step_period=self.rule.period)
         self._compiles.write()
         if self._meter.start_ns is None:
             return None
@@ -118,7 +122,7 @@ class StepWatch(StepObserver[EpochStarts]):
             return "compiling"
         if self.buffer.counting:
             return next(filter(None, map(_phase_of, frames)), "")
-        return self.buffer.innermost(self.clock.open_phases)
+        return self.buffer.innermost((active() or self).clock.open_phases)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -143,6 +147,10 @@ class StepWatch(StepObserver[EpochStarts]):
 
     def _cut(self, now: int, *, paused: bool) -> None:
         self._tracker.cut(now, paused=paused)
+        if self._job.wants_capture and self._job.account.usual_ms is not None:
+            self.buffer.release()
+            self.capture()
+            return
         if paused:
             self._handed_over += 1
             if self._may_count():
@@ -181,7 +189,7 @@ class StepWatch(StepObserver[EpochStarts]):
     def steps_to_hold(self) -> int:
         """See `Observer`."""
         usual_ms = self._job.account.usual_ms
-        if usual_ms is None or self._job.wants_look:
+        if usual_ms is None or self._job.wants_step:
             return 1
         return max(1, min(HELD_STEPS, int(HELD_MS / max(usual_ms, 1e-3))))
 
@@ -192,7 +200,7 @@ class StepWatch(StepObserver[EpochStarts]):
             self._handed_over >= self._count_every
             and usual_ms is not None
             and usual_ms < WORTH_COUNTING_MS
-            and not (self._compiles.asked_for or self._job.wants_look or self.buffer.busy)
+            and not (self._compiles.asked_for or self._job.wants_step or self.buffer.busy)
             and self.rule.next_cut != "unknown"
         )
 
@@ -266,8 +274,22 @@ class StepWatch(StepObserver[EpochStarts]):
                 learned=self._marked or self.rule.learned,
             )
         )
-        if self._job.wants_look and self.buffer.holding:
+        if self._job.wants_step and self.buffer.holding:
             self.buffer.ask = True
+
+    @property
+    def iterations(self) -> list[tuple[Any, weakref.ref[Any]]]:
+        """Iterators of data loaders that live, each with its loader."""
+        return list(self._loaders.under_way.items())
+
+    def resume(self, *, began_ns: int, steps: int) -> None:
+        """Somebody else has observed so many steps; from the next one on they come here again."""
+        now = perf_counter_ns()
+        self._job.ended(Captured(began_ns, now, steps))
+        self._tracker.steps += steps
+        self._loaders.forget()
+        self.clock.log = []
+        self._meter.begin(now)
 
     def _evaluated(self, row: Row) -> Evaluated | None:
         """Return when this step evaluated, if it did; the log of phases begins anew."""

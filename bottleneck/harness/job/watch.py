@@ -19,7 +19,7 @@ from ...model.run import SourceSite, Window
 from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
 from ...runs.store import reason_of, write_atomically
 from ..lines.frames import site_in, stack_of
-from .account import Account, Counted, Sample, Stretch
+from .account import Account, Captured, Counted, Sample, Stretch
 from .beside import Beside
 from .cores import CoreShare
 from .memory import MemoryWatch
@@ -30,7 +30,7 @@ from .series import Series
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...model.watch import Growth
+    from ...model.watch import CaptureTaken, Growth
     from ...runs.store import Store
     from ..lines.frames import Frame
     from ..windows.table import Row
@@ -61,11 +61,11 @@ class JobWatch:
         self._with_core = 1.0
         """Of the time since the last look: the training thread had a core when it wanted one."""
         self._sampler = Sampler(self)
-        self._began_ns = self._until_ns = self._written_ns = perf_counter_ns()
-        self._over_time = OverTime(self._began_ns)
+        self.began_ns = self._until_ns = self._written_ns = perf_counter_ns()
+        self._over_time = OverTime(self.began_ns)
         self._samples: list[Sample] = []
         self._pauses: list[tuple[int, int]] = []
-        self._stretches: deque[Stretch | Counted] = deque()
+        self._stretches: deque[Stretch | Counted | Captured] = deque()
         self._noted: deque[tuple[str, SourceSite | None]] = deque()
         self._kept: list[Row] = []
         self._growth: Growth | None = None
@@ -80,6 +80,11 @@ class JobWatch:
         """When the first step began, which may still be under way."""
         self.wants_look = False
         """The steps grow: the training thread is to look at what grows beside them."""
+        self.wants_capture = False
+        """Somebody has asked for a capture."""
+        self.captures: list[CaptureTaken] = []
+        self.notes: list[str] = []
+        """Sentences for the report."""
 
     def start(self) -> None:
         """Watch from now on."""
@@ -91,8 +96,13 @@ class JobWatch:
 
     # -- the training thread -------------------------------------------------------------------
 
-    def ended(self, stretch: Stretch | Counted) -> None:
-        """A step has ended, or several were counted."""
+    @property
+    def wants_step(self) -> bool:
+        """The training thread is to do something at the end of the next step."""
+        return self.wants_look or self.wants_capture
+
+    def ended(self, stretch: Stretch | Counted | Captured) -> None:
+        """A step has ended, or several were counted, or captured."""
         self._stretches.append(stretch)
 
     def seen_at(self, part: str, site: SourceSite | None) -> None:
@@ -145,6 +155,9 @@ class JobWatch:
             self._outside_until(stretch.begin_ns)
             samples, paused_ns = self._taken_until(stretch.end_ns)
             self._until_ns = stretch.end_ns
+            if isinstance(stretch, Captured):
+                self.account.captured(stretch, samples, paused_ns=paused_ns)
+                continue
             if isinstance(stretch, Counted):
                 steps_ms = self.account.counted(stretch, samples, paused_ns=paused_ns)
                 for index, step_ms in enumerate(steps_ms, start=stretch.first):
@@ -242,7 +255,7 @@ class JobWatch:
         if change is not None:
             change = msgspec.structs.replace(change, beside=self._machine.told(change.step))
         record = JobRecord(
-            began_ns=self._began_ns,
+            began_ns=self.began_ns,
             at_ns=self._until_ns,
             ended=ended,
             parts=self.account.parts(),
@@ -256,6 +269,8 @@ class JobWatch:
                 for memory in self._memory.grown(now_ns, last=ended)
             ],
             timeline=self._over_time.timeline(),
+            captures=list(self.captures),
+            notes=list(self.notes),
             problem=self.problem,
         )
         # A full disk must not end the watching: the next record may find room.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
+import weakref
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,23 @@ class Agent(StepObserver[LoaderWatch]):
         progress: Progress,
         *,
         rule: StepRule | None = None,
+        relieves: StepObserver[Any] | None = None,
+        captured: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(store, stopper, loaders=LoaderWatch(store), rule=rule)
+        """Observe nothing yet.
+
+        Args:
+            plan: wishes.
+            store: receives everything.
+            stopper: is asked at every safe point.
+            progress: is told of windows and steps.
+            rule: tells where a step ends; None: it is learned.
+            relieves: see `StepObserver`.
+            captured: called at the end of a step once all is captured and the script goes on; None: no more
+                events are taken then.
+        """
+        super().__init__(store, stopper, loaders=LoaderWatch(store), rule=rule, relieves=relieves)
+        self._captured = captured or self.buffer.close
         self._plan = plan
         self._stopper = stopper
         self._own_cost = OwnCost()
@@ -114,6 +130,12 @@ class Agent(StepObserver[LoaderWatch]):
         """What is learned from events while each is taken at once."""
 
     # -- life ----------------------------------------------------------------------------------
+
+    def goes_on(self, iterations: Iterable[tuple[Any, weakref.ref[Any]]]) -> None:
+        """Iterators of these loaders lived before this observer relieved another."""
+        for iterator, loader in iterations:
+            if (living := loader()) is not None:
+                self._loaders.began_before(living, iterator)
 
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
@@ -197,7 +219,7 @@ class Agent(StepObserver[LoaderWatch]):
             self.capture.foreign_profiler(active=subject)
 
     def _record_fault(self, error: Exception) -> None:  # noqa: ARG002 - its traceback says more
-        self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
+        self.store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
 
     def _look_at_batch(self, iterator: object, batch: object) -> None:
         if self.capture.done:
@@ -346,7 +368,7 @@ class Agent(StepObserver[LoaderWatch]):
                     return
             # Compiled code guards on torch's table of optimizer hooks: taking ours out now would
             # make the script recompile. Closed they cost a microsecond a step until its end.
-            self.buffer.close()
+            self._captured()
         else:
             if self.trying.wanted:
                 # Nothing of the trials belongs into the account of the script.

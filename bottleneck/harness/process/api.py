@@ -38,7 +38,7 @@ from ..windows.steps import ManualRule
 from ..windows.trace import prepare_environment
 from .agent import Agent
 from .progress import Progress
-from .stopping import Stopper
+from .stopping import NeverStop
 from .watched import WatchedRun
 
 if TYPE_CHECKING:
@@ -52,16 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["Harness"]
 
 Batch = TypeVar("Batch")
-
-
-class _NeverStop(Stopper):
-    """The program is the user's own, and it ends by itself."""
-
-    def request(self) -> None:
-        """Nothing to stop."""
-
-    def safe_point(self) -> None:
-        """No safe point ever stops."""
 
 
 class Harness:
@@ -182,7 +172,7 @@ class Harness:
             self._agent = self._watched.steps
             return self
         progress = Progress(quiet=self._plan.quiet, rank=rank)
-        self._agent = Agent(self._plan, self._store, _NeverStop(), progress, rule=self._rule)
+        self._agent = Agent(self._plan, self._store, NeverStop(), progress, rule=self._rule)
         self._agent.install()
         return self
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["StopRun", "Stopper"]
+__all__ = ["NeverStop", "StopRun", "Stopper"]
 
 MAX_RAISES = 10
 """A `finally` that evaluates, or an epoch loop with a bare `except`, meets a few stops on its way
@@ -291,3 +291,13 @@ class Stopper:
     def _start_thread(target: Callable[[], None]) -> None:
         with signals_go_elsewhere():
             threading.Thread(target=target, name="bottleneck-watchdog", daemon=True).start()
+
+
+class NeverStop(Stopper):
+    """The program ends by itself."""
+
+    def request(self) -> None:
+        """Nothing to stop."""
+
+    def safe_point(self) -> None:
+        """No safe point ever stops."""

@@ -18,6 +18,7 @@ from ...runs.store import Store, reason_of
 from ...runs.tasks import certain_task
 from ..imports import ImportWatch
 from ..job.watch import JobWatch
+from .capturing import Captures
 from .outcome import outcome_of, process_group, read_machine
 from .progress import Progress
 
@@ -54,6 +55,7 @@ class WatchedRun:
         self._store.artefact("trace", "absent", reason="`watch` attaches no profiler, `diagnose` does")
         self._progress = Progress(quiet=plan.quiet, rank=task.rank)
         self._job = JobWatch(self._store, told=self._say)
+        self._captures = Captures(plan, self._store, self._job)
         self.steps: StepWatch | None = None
         """Once torch is there; None where the hooks could not be put in."""
         self._imports = ImportWatch("torch", self._on_torch)
@@ -62,6 +64,7 @@ class WatchedRun:
     def arm(self) -> None:
         """Watch from now on, and put the hooks in when the script imports torch."""
         os.register_at_fork(after_in_child=self._forked)
+        self._captures.listen()
         self._imports.install()
         self._job.start()
 
@@ -81,6 +84,7 @@ class WatchedRun:
         self._imports.uninstall()
         # Whatever fails here is ours, and the script has ended as it has.
         try:
+            self._captures.end(error)
             tail = self.steps.tail() if self.steps is not None else None
             if self.steps is not None:
                 self.steps.uninstall()
@@ -98,6 +102,7 @@ class WatchedRun:
             from ..job.steps import StepWatch
 
             self.steps = StepWatch(self._job, self._store, rule=self._rule)
+            self._captures.follow(self.steps)
             self.steps.install()
         except Exception as error:
             self._store.artefact("harness", "failed", reason=traceback.format_exc(limit=-3))
@@ -113,6 +118,7 @@ class WatchedRun:
     def _say(self, record: JobRecord) -> None:
         """Rewrite the line in the terminal."""
         self._read_rank()
+        self._captures.look()
         if record.ended or not record.steps:
             return
         seconds = (record.at_ns - record.began_ns) / 1e9

@@ -52,7 +52,15 @@ def harmless(method: Callable[..., None]) -> Callable[..., None]:
 class StepObserver(ABC, Generic[Loaders]):
     """Observer of the buffer; see `buffer.Observer` for when its methods are called."""
 
-    def __init__(self, store: Store, stop: Stop, *, loaders: Loaders, rule: StepRule | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        stop: Stop,
+        *,
+        loaders: Loaders,
+        rule: StepRule | None = None,
+        relieves: StepObserver[Any] | None = None,
+    ) -> None:
         """Observe nothing yet.
 
         Args:
@@ -60,13 +68,20 @@ class StepObserver(ABC, Generic[Loaders]):
             stop: a stop that is wanted ends the holding of events.
             loaders: is told of every fetch.
             rule: tells where a step ends; None: it is learned.
+            relieves: observes until now, and again from `uninstall` on: both use its hooks and its rule.
         """
-        self.rule = rule if rule is not None else StepRule()
-        self.buffer = EventBuffer(self, stop)
-        self._store = store
-        self._hooks = Hooks(self.buffer)
+        self._relieves = relieves
+        self.store = store
+        """Where facts go."""
         self._loaders = loaders
         self._compiles = CompileWatch(store, began=self._compilation_begins)
+        if relieves is None:
+            self.rule = rule if rule is not None else StepRule()
+            self.buffer = EventBuffer(self, stop)
+            self._hooks = Hooks(self.buffer)
+        else:
+            self.rule, self.buffer, self._hooks = relieves.rule, relieves.buffer, relieves._hooks
+            self._compiles.asked_for = relieves._compiles.asked_for
         self._horizon = Horizon()
         self._tracker = Tracker(self.rule, loaders=loaders, compiles=self._compiles, horizon=self._horizon)
         self._meter = self._tracker.meter
@@ -75,9 +90,13 @@ class StepObserver(ABC, Generic[Loaders]):
     # -- life ----------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Put every hook in; from now on the script is observed."""
+        """Put every hook in; from now on the script is observed. To relieve another: while a step ends."""
         presence.register(self)
-        self._hooks.install()
+        if self._relieves is None:
+            self._hooks.install()
+        else:
+            self.buffer.observer = self
+            self.begin_step()
         self._loaders.install()
         self._compiles.install()
         self._meter.garbage.install()
@@ -86,12 +105,21 @@ class StepObserver(ABC, Generic[Loaders]):
     def uninstall(self) -> None:
         """Take every hook out again. May be called more than once."""
         self.buffer.release()
-        self.buffer.close()
+        if self._relieves is None:
+            self.buffer.close()
         self._meter.garbage.uninstall()
         self._compiles.uninstall()
         self._loaders.uninstall()
-        self._hooks.uninstall()
+        if self._relieves is None:
+            self._hooks.uninstall()
+        else:
+            self.buffer.observer = self._relieves
         presence.unregister(self)
+
+    @property
+    def steps(self) -> int:
+        """Steps that have ended."""
+        return self._tracker.steps
 
     def forked(self) -> None:
         """This process is a fork of the one that is observed: take no event, and record nothing.
@@ -125,8 +153,13 @@ class StepObserver(ABC, Generic[Loaders]):
             self._recover()
         if tracker.ends_step(event):
             self._cut(now, paused=paused)
+        # The step may have ended with a relief.
+        self.buffer.observer.enter(event, subject)
+
+    def enter(self, event: Event, subject: Any) -> None:
+        """See `Observer`."""
         self._look_at(event, subject)
-        tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
+        self._tracker.enter(event, perf_counter_ns(), subject if event.says_subject else None)
 
     def begin_step(self) -> None:
         """The program marks its first step's beginning itself (`Harness.step`)."""

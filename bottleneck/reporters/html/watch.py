@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...model.watch import PARTS
 from ...model.words import clean, duration, milliseconds, percent, place
-from ..rows.watch import fix_lines, fix_words, growth_lines, headline, trouble_lines
+from ..rows.watch import (
+    capture_lines,
+    fix_lines,
+    fix_words,
+    growth_lines,
+    headline,
+    rank_lines,
+    trouble_lines,
+)
 from .environment import environment, static
 from .head import Figure
 from .how import JOB_HOW
@@ -81,6 +89,8 @@ class _Page:
     steps: _Steps | None
     growth: tuple[str, ...]
     changes: tuple[str, ...]
+    ranks: tuple[str, ...]
+    captures: tuple[str, ...]
     command: str
     cwd: str
     version: str
@@ -121,6 +131,8 @@ def _build(watch: Watch) -> _Page:
         steps=_steps(watch),
         growth=tuple(growth_lines(watch)),
         changes=tuple(fix_lines(watch)),
+        ranks=tuple(rank_lines(watch)),
+        captures=tuple(capture_lines(watch)),
         command=command,
         cwd=clean(watch.cwd),
         version=__version__,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PartRow",
+    "capture_lines",
     "fix_lines",
     "fix_words",
     "growth_lines",
@@ -72,6 +73,17 @@ def trouble_lines(watch: Watch) -> Iterator[str]:
         yield clean(watch.outcome)
     if watch.problem:
         yield f"The watching ended before the job did: {clean(watch.problem)}"
+    yield from map(clean, watch.notes)
+
+
+def capture_lines(watch: Watch) -> Iterator[str]:
+    """Yield what captures in the middle of the job say, and where they are."""
+    for taken in watch.captures:
+        says = clean(taken.says) or "not diagnosed"
+        yield (
+            f"{clean(taken.folder)}: {taken.steps} steps from step {taken.step} on, {duration(taken.at_s)}"
+            f" after the start, in {duration(taken.took_s)}. {says}"
+        )
 
 
 def part_rows(watch: Watch) -> list[PartRow]:
