@@ -1,4 +1,4 @@
-"""What changes beside a change of pace: phases of the step, other load on the cores, their clock, pages read.
+"""What changes beside a change of pace: phases, load and clocks of cores and device, pages read.
 
 In: usual steps with their phases, and a look once a second. Out: sentences on what differs between the steps
 before a change and those after it. What is measured is said, and not what is a cause of what.
@@ -15,11 +15,13 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...clocks import process_time_ns
+from .nvml import REASONS, DeviceState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ..windows.table import Row
+    from .nvml import DeviceLook
 
 __all__ = ["Beside"]
 
@@ -34,6 +36,9 @@ LEAST_FAULTS = 50.0
 """A second."""
 LEAST_SHARE = 0.2
 """Of what a step takes more or less: a phase with less of it is not named."""
+LEAST_DEGREES = 5.0
+LEAST_OFTEN = 0.5
+"""Of the looks on one side: so much more or less often a device is held back."""
 CLOCKS = 8
 """Cores of which the clock is read."""
 _SAID = {"data": "waiting for input", "h2d": "copying to the device", "optimizer": "the update"}
@@ -48,6 +53,7 @@ class _Point(NamedTuple):
     clock_mhz: float | None
     faults: float
     """Pages that had to be read from a disk, a second."""
+    device: DeviceLook | None
 
 
 class Beside:
@@ -55,6 +61,7 @@ class Beside:
 
     def __init__(self) -> None:
         self._points: list[_Point] = []
+        self._device = DeviceState()
         self._apart_ns = APART_NS
         self._phases: Counter[str] = Counter()
         self._steps = 0
@@ -81,10 +88,15 @@ class Beside:
         phases_ms = {name: ns / 1e6 / self._steps for name, ns in self._phases.items()} if self._steps else {}
         self._phases.clear()
         self._steps = 0
-        self._points.append(_Point(steps, phases_ms, others, _clock(), (faults - before[3]) / passed))
+        faults_s = (faults - before[3]) / passed
+        self._points.append(_Point(steps, phases_ms, others, _clock(), faults_s, self._device.look()))
         if len(self._points) == POINTS:
             del self._points[::2]
             self._apart_ns *= 2
+
+    def close(self) -> None:
+        """Look no more."""
+        self._device.close()
 
     def told(self, at: int) -> list[str]:
         """Return what is different from usual step `at` on, the phases first."""
@@ -110,7 +122,29 @@ class Beside:
         faults = [_middle(point.faults for point in points) for points in (before, after)]
         if abs(faults[1] - faults[0]) >= LEAST_FAULTS:
             out.append(f"{faults[1]:.0f} pages a second are read from disk instead of {faults[0]:.0f}")
-        return out
+        return [*out, *_told_of_device(*([p.device for p in side if p.device] for side in (before, after)))]
+
+
+def _told_of_device(before: list[DeviceLook], after: list[DeviceLook]) -> Iterator[str]:
+    if min(len(before), len(after)) < LEAST_POINTS:
+        return
+    name, sides = f"device {after[0].device}", (before, after)
+    clock = [_middle(look.clock_mhz for look in side) for side in sides]
+    if min(clock) > 0 and max(clock) > LEAST_RATIO * min(clock):
+        yield f"{name} runs at {clock[1]:.0f} MHz instead of {clock[0]:.0f}"
+    for bit, reason in REASONS.items():
+        often = [sum(bool(look.held_back & bit) for look in side) / len(side) for side in sides]
+        if abs(often[1] - often[0]) >= LEAST_OFTEN:
+            yield (
+                f"{name}'s clock is held back by {reason} in {often[1]:.0%} of the looks instead of"
+                f" {often[0]:.0%}"
+            )
+    degrees = [_middle(look.temperature_c for look in side) for side in sides]
+    if min(degrees) > 0 and abs(degrees[1] - degrees[0]) >= LEAST_DEGREES:
+        yield f"{name} is at {degrees[1]:.0f} °C instead of {degrees[0]:.0f}"
+    milliwatts = [_middle(look.power_mw for look in side) for side in sides]
+    if min(milliwatts) > 0 and max(milliwatts) > LEAST_RATIO * min(milliwatts):
+        yield f"{name} takes {milliwatts[1] / 1e3:.0f} W instead of {milliwatts[0] / 1e3:.0f}"
 
 
 def _phase(points: list[_Point], name: str) -> float:

@@ -248,6 +248,7 @@ class JobWatch:
         self.account.worked(done_ns - self._until_ns)
         self._until_ns = done_ns
         self._write(done_ns, ended=True)
+        self._machine.close()
 
     def _write(self, now_ns: int, *, ended: bool) -> None:
         self._written_ns = now_ns

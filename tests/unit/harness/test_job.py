@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import sys
@@ -22,6 +23,7 @@ from torch_bottleneck.harness.job.beside import Beside
 from torch_bottleneck.harness.job.cores import CoreShare
 from torch_bottleneck.harness.job.looks import APART, LOOKS, Looks
 from torch_bottleneck.harness.job.memory import MemoryWatch
+from torch_bottleneck.harness.job.nvml import DeviceState
 from torch_bottleneck.harness.job.series import POINTS, Series
 from torch_bottleneck.harness.lines.sites import names_in
 from torch_bottleneck.harness.windows.table import Row
@@ -350,3 +352,76 @@ def test_looking_at_names_leaves_the_frame_as_it_is() -> None:
     if sys.version_info < (3, 13):
         asked()
     assert gc.isenabled()
+
+
+class FakeNvml:
+    """The driver's library: a device that a power limit holds back from some look on."""
+
+    def __init__(self, *, finds: int = 0) -> None:
+        self.finds = finds
+        self.calls: list[str] = []
+        self.held_back = False
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*words: Any) -> int:
+            self.calls.append(name)
+            if name == "nvmlDeviceGetHandleByUUID":
+                assert words[0] == b"GPU-3b1f"
+                return self.finds
+            if name.startswith("nvmlDeviceGet"):
+                values = {
+                    "nvmlDeviceGetClockInfo": (1980, 1200),
+                    "nvmlDeviceGetTemperature": (61, 63),
+                    "nvmlDeviceGetPowerUsage": (690_000, 400_000),
+                    "nvmlDeviceGetCurrentClocksThrottleReasons": (0x1, 0x4),
+                }
+                words[-1]._obj.value = values[name][self.held_back]
+            return 0
+
+        return call
+
+
+def with_device(monkeypatch: pytest.MonkeyPatch, library: FakeNvml) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**20 * (device == 2))
+    properties = type("Properties", (), {"uuid": "3b1f"})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+
+
+def test_beside_a_change_of_pace_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml()
+    with_device(monkeypatch, library)
+    monkeypatch.setattr(beside_module, "_busy", lambda: None)
+    monkeypatch.setattr(beside_module, "_clock", lambda: None)
+    machine = Beside()
+    for second in range(21):
+        library.held_back = second > 10
+        # Called twenty times a second, and looks at the device once.
+        for part in range(20):
+            machine.look(second * 1000 * MS + part * 50 * MS, steps=second * 100)
+    assert library.calls.count("nvmlDeviceGetPowerUsage") == 20
+    assert machine.told(1000) == [
+        "device 2 runs at 1200 MHz instead of 1980",
+        "device 2's clock is held back by its power limit in 100% of the looks instead of 0%",
+        "device 2 takes 400 W instead of 690",
+    ]
+    machine.close()
+    assert library.calls[-1] == "nvmlShutdown"
+    machine.look(99_000 * MS, steps=9900)
+    assert library.calls[-1] == "nvmlShutdown"
+
+
+def test_a_device_that_the_driver_does_not_know_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml(finds=6)
+    with_device(monkeypatch, library)
+    state = DeviceState()
+    assert [state.look() for _ in range(3)] == [None] * 3
+    assert library.calls == ["nvmlInit_v2", "nvmlDeviceGetHandleByUUID", "nvmlShutdown"]
+
+
+def test_without_a_device_the_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail(name))
+    assert DeviceState().look() is None
