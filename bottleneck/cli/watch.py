@@ -37,6 +37,7 @@ SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGRTMIN", "SIGRTMAX")
     default="text",
     show_default=True,
 )
+@click.option("--live", is_flag=True, help="Show the account on the whole terminal while the job runs.")
 @click.option(
     "--on-signal",
     type=click.Choice(SIGNALS),
@@ -60,6 +61,7 @@ def command(
     script: tuple[str, ...],
     out: Path | None,
     format_: str,
+    live: bool,
     on_signal: str | None,
     running: Path | None,
     quiet: bool,
@@ -100,6 +102,6 @@ def command(
         args=(*ctx.meta.get(SCRIPT_WORDS, ()), *target.args),
         watch=True,
         on_signal=on_signal or "",
-        quiet=quiet,
+        quiet=quiet or live,
     )
-    ctx.exit(watch_job(plan, out, format_, say=say))
+    ctx.exit(watch_job(plan, out, format_, live=live, say=say))

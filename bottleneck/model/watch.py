@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from .run import SourceSite
+from .words import duration, milliseconds, percent
 
 __all__ = [
     "FIRST_STEPS",
@@ -34,6 +35,7 @@ __all__ = [
     "Timeline",
     "Watch",
     "WithFix",
+    "in_one_line",
 ]
 
 WATCH_SCHEMA = 1
@@ -202,6 +204,18 @@ class JobRecord(_Record, frozen=True, kw_only=True):
     """Sentences for the report."""
     problem: str = ""
     """Why the watching ended before the job did; empty for most."""
+
+
+def in_one_line(record: JobRecord) -> str:
+    """Return where a job is, in a few words."""
+    seconds = (record.at_ns - record.began_ns) / 1e9
+    text = f"{duration(seconds)}, step {record.steps}"
+    if record.usual_ms is not None and record.best_ms is not None and seconds > 0:
+        text += f", {milliseconds(record.usual_ms)} ms"
+        text += f", goodput {percent(min(1.0, record.steps * record.best_ms / 1e3 / seconds))}"
+    if record.growth:
+        text += f", growing by {milliseconds(record.growth[0].ms_per_1000_steps)} ms per 1000 steps"
+    return text
 
 
 class WithFix(_Record, frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ In: a plan. Out: the run folder with watch.json and reports, the report on stdou
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..catalog.job import with_fixes
@@ -19,6 +19,7 @@ from ..runs.job import account_of, join_ranks
 from ..runs.place import choose_place
 from ..runs.run_script import run_script
 from .diagnosing import CaptureDiagnoses
+from .live import LiveView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,19 +33,34 @@ if TYPE_CHECKING:
 __all__ = ["show_capture", "watch_job"]
 
 
-def watch_job(plan: Plan, out: Path | None, format_: str, *, say: Say) -> int:
+def watch_job(plan: Plan, out: Path | None, format_: str, *, live: bool, say: Say) -> int:
     """Run a script to its end, report, and return its exit code.
 
     Args:
         plan: what to run.
         out: the run folder; None: one is chosen.
         format_: of the report.
+        live: show the account while the job runs.
         say: takes what is said beside the report.
     """
     place = choose_place(out, plan)
     diagnoses = CaptureDiagnoses(place.working / place.process)
-    at_end = partial(_write_account, diagnoses, say)
-    run = run_script(plan, place=place, say=say, attend=diagnoses.attend, at_end=at_end)
+    with contextlib.ExitStack() as until_it_ends:
+        attending = [diagnoses.attend]
+        if live and place.leads:
+            view = LiveView(place.working / place.process, title=" ".join([plan.target, *plan.args]), say=say)
+            until_it_ends.callback(view.close)
+            attending.append(view.attend)
+
+        def attend() -> None:
+            for attended in attending:
+                attended()
+
+        def at_end(run: RunFolder, folder: Path) -> None:
+            until_it_ends.close()
+            _write_account(run, folder, diagnoses=diagnoses, say=say)
+
+        run = run_script(plan, place=place, say=say, attend=attend, at_end=at_end)
     if run.folder is not None:
         if run.missing:
             say(f"{run.absence}.")
@@ -57,7 +73,7 @@ def watch_job(plan: Plan, out: Path | None, format_: str, *, say: Say) -> int:
     return run.exit_code(run_to_end=True)
 
 
-def _write_account(diagnoses: CaptureDiagnoses, say: Say, run: RunFolder, folder: Path) -> None:
+def _write_account(run: RunFolder, folder: Path, *, diagnoses: CaptureDiagnoses, say: Say) -> None:
     """The script has ended, and its process folder is complete."""
     code = run.exit_code(run_to_end=True)
     if code:

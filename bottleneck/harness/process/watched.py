@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...model.words import duration, milliseconds, percent
+from ...model.watch import in_one_line
 from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
 from ...runs.tasks import certain_task
@@ -121,11 +121,4 @@ class WatchedRun:
         self._captures.look()
         if record.ended or not record.steps:
             return
-        seconds = (record.at_ns - record.began_ns) / 1e9
-        text = f"{duration(seconds)}, step {record.steps}"
-        if record.usual_ms is not None and record.best_ms is not None and seconds > 0:
-            text += f", {milliseconds(record.usual_ms)} ms"
-            text += f", goodput {percent(record.steps * record.best_ms / 1e3 / seconds)}"
-        if record.growth:
-            text += f", growing by {milliseconds(record.growth[0].ms_per_1000_steps)} ms per 1000 steps"
-        self._progress.live(text)
+        self._progress.live(in_one_line(record))
