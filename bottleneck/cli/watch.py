@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from ..errors import UsageError
 from ..runs.plan import Plan
@@ -50,6 +51,13 @@ SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGRTMIN", "SIGRTMAX")
     metavar="RUN",
     help="Instead of running SCRIPT: capture and diagnose the job that writes the folder RUN now.",
 )
+@click.option(
+    "--attach",
+    "pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Instead of running SCRIPT: watch a process that runs already, to its end (Python 3.14 and newer).",
+)
 @quiet_option
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context
@@ -64,6 +72,7 @@ def command(
     live: bool,
     on_signal: str | None,
     running: Path | None,
+    pid: int | None,
     quiet: bool,
 ) -> None:
     """Run SCRIPT to its end as python would, and say where the time of the whole job went.
@@ -91,17 +100,13 @@ def command(
     from ..watching.asking import diagnose_running
     from ..watching.job import show_capture, watch_job
 
+    if sum((running is not None, pid is not None, module is not None or bool(script))) > 1:
+        raise UsageError("SCRIPT, --diagnose and --attach exclude each other.", remedy="Give one of them.")
     if running is not None:
-        if module is not None or script:
-            raise UsageError("--diagnose runs no script.", remedy="Leave out SCRIPT, or --diagnose.")
         ctx.exit(show_capture(diagnose_running(running, say=say), format_, say=say))
-    target = find_target(module, script, verb="watch")
-    plan = Plan(
-        script=target.script,
-        module=module,
-        args=(*ctx.meta.get(SCRIPT_WORDS, ()), *target.args),
-        watch=True,
-        on_signal=on_signal or "",
-        quiet=quiet or live,
-    )
-    ctx.exit(watch_job(plan, out, format_, live=live, say=say))
+    plan = Plan(watch=True, on_signal=on_signal or "", quiet=quiet or live)
+    if pid is None:
+        target = find_target(module, script, verb="watch")
+        words = (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args)
+        plan = replace(plan, script=target.script, module=module, args=words)
+    ctx.exit(watch_job(plan, out, format_, live=live, say=say, pid=pid))

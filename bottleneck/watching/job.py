@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..catalog.job import with_fixes
@@ -18,6 +19,7 @@ from ..reporters.output import emit, print_diagnosis, render_watch, save_watch
 from ..runs.job import account_of, join_ranks
 from ..runs.place import choose_place
 from ..runs.run_script import run_script
+from .attach import attach_and_wait, plan_of_process
 from .diagnosing import CaptureDiagnoses
 from .live import LiveView
 
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["show_capture", "watch_job"]
 
 
-def watch_job(plan: Plan, out: Path | None, format_: str, *, live: bool, say: Say) -> int:
-    """Run a script to its end, report, and return its exit code.
+def watch_job(
+    plan: Plan, out: Path | None, format_: str, *, live: bool, say: Say, pid: int | None = None
+) -> int:
+    """Run a script to its end, or attach to one that runs, report, and return its exit code.
 
     Args:
         plan: what to run.
@@ -42,7 +46,10 @@ def watch_job(plan: Plan, out: Path | None, format_: str, *, live: bool, say: Sa
         format_: of the report.
         live: show the account while the job runs.
         say: takes what is said beside the report.
+        pid: of the process that runs already; None: the script is started.
     """
+    if pid is not None:
+        plan = plan_of_process(pid, plan)
     place = choose_place(out, plan)
     diagnoses = CaptureDiagnoses(place.working / place.process)
     with contextlib.ExitStack() as until_it_ends:
@@ -60,7 +67,11 @@ def watch_job(plan: Plan, out: Path | None, format_: str, *, live: bool, say: Sa
             until_it_ends.close()
             _write_account(run, folder, diagnoses=diagnoses, say=say)
 
-        run = run_script(plan, place=place, say=say, attend=attend, at_end=at_end)
+        if pid is None:
+            run = run_script(plan, place=place, say=say, attend=attend, at_end=at_end)
+        else:
+            start = partial(attach_and_wait, pid, attend, say)
+            run = run_script(plan, place=place, start=start, say=say, at_end=at_end)
     if run.folder is not None:
         if run.missing:
             say(f"{run.absence}.")
