@@ -66,7 +66,7 @@ def found_at(kind: str, growth: float) -> int | None:
     times = 100 * np.maximum(0.05, 1 + growth * np.arange(STEPS) / 1000 + NOISE * noise)
     series = Series(Path("unused"))
     for i, time in enumerate(times.tolist()):
-        series.add(i, time)
+        series.add(i, [time])
         if series.steps in LOOKS and series.grown() is not None:
             return series.steps
     return None

@@ -12,6 +12,7 @@ alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from itertools import pairwise
 from statistics import median
@@ -218,40 +219,42 @@ class Account:
         Most take what is usual, and are added at once. Of one that takes longer, the samples tell the phases.
         """
         assert self._usual is not None
+        ends_ns = counted.ends_ns
+        walls_ns = [end - begin for begin, end in pairwise(ends_ns)]
+        garbage_ns: Counter[int] = Counter()
+        for at_ns, took_ns in counted.garbage_ns:
+            garbage_ns[max(0, bisect_left(ends_ns, at_ns) - 1)] += took_ns
+        nets_ns = list(walls_ns)
+        for step, ns in garbage_ns.items():
+            nets_ns[step] -= ns
         limit_ns = self._usual.step_ns + self._noticed_ns
-        longest_ns = max(end - begin for begin, end in pairwise(counted.ends_ns))
-        garbage = deque(counted.garbage_ns)
-        took: list[float] = []
-        usual, usual_ns, collected, collected_ns = 0, 0, 0, 0
+        longer = [step for step, ns in enumerate(nets_ns) if ns > limit_ns]
         others = samples
-        for index, (begin_ns, end_ns) in enumerate(pairwise(counted.ends_ns), start=counted.first):
-            wall_ns, gc_ns = end_ns - begin_ns, 0
-            while garbage and garbage[0][0] <= end_ns:
-                gc_ns += garbage.popleft()[1]
-            took.append((wall_ns - gc_ns) / 1e6)
-            if wall_ns - gc_ns <= limit_ns:
-                usual += 1
-                usual_ns += wall_ns - gc_ns
-                collected += gc_ns > 0
-                collected_ns += gc_ns
-                continue
+        for step in longer:
+            begin_ns, end_ns, wall_ns = ends_ns[step], ends_ns[step + 1], walls_ns[step]
             own = [sample for sample in samples if begin_ns < sample.at_ns <= end_ns]
             others = [sample for sample in others if sample not in own]
-            row = Row(index=index, start_ns=begin_ns, wall_ms=wall_ns / 1e6, gc_ms=gc_ns / 1e6)
+            row = Row(
+                index=counted.first + step,
+                start_ns=begin_ns,
+                wall_ms=wall_ns / 1e6,
+                gc_ms=garbage_ns.pop(step, 0) / 1e6,
+            )
             if {sample.site for sample in own if not sample.phase} - self._usual_lines:
                 row.phases_ns = _phases_of(own, begin_ns, wall_ns)
             else:
                 # Nothing was seen but what is in any step, or nothing at all: a slower step.
                 row.phases_ns = {"forward": wall_ns}
-            self._divide(Stretch(row, paused_ns=paused_ns if wall_ns == longest_ns else 0), own)
-        self.steps += len(took)
-        self._ns["training steps"] += usual_ns
-        self._counts["training steps"] += usual
-        self._ns[GARBAGE] += collected_ns
-        self._counts[GARBAGE] += collected
+            self._divide(Stretch(row, paused_ns=paused_ns if wall_ns == max(walls_ns) else 0), own)
+        self.steps += len(nets_ns)
+        self._ns["training steps"] += sum(nets_ns) - sum(nets_ns[step] for step in longer)
+        self._counts["training steps"] += len(nets_ns) - len(longer)
+        # What is left lies in usual steps.
+        self._ns[GARBAGE] += sum(garbage_ns.values())
+        self._counts[GARBAGE] += len(garbage_ns)
         self._usual_lines.update(sample.site for sample in others if not sample.phase)
         self._name(others, None, aside="training steps")
-        return took
+        return [ns / 1e6 for ns in nets_ns]
 
     def captured(self, captured: Captured, samples: list[Sample], *, paused_ns: int) -> None:
         """Take in the steps of a capture: what they take beyond usual ones, and between them, is ours."""

@@ -10,11 +10,11 @@ import contextlib
 import os
 import resource
 from collections import Counter
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...clocks import process_time_ns
+from .cores import read_small_file
 from .nvml import REASONS, DeviceState
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ def _middle(values: Iterable[float | None]) -> float:
 def _busy() -> float | None:
     """Return the seconds that all cores of the machine have worked."""
     with contextlib.suppress(OSError, ValueError):
-        with Path("/proc/stat").open() as file:
-            ticks = [int(word) for word in file.readline().split()[1:9]]
+        ticks = [int(word) for word in read_small_file("/proc/stat").partition(b"\n")[0].split()[1:9]]
         # Of user, nice, system, idle, iowait, irq, softirq, steal: not the two that are idle.
         return (sum(ticks) - ticks[3] - ticks[4]) / _TICKS
     return None
@@ -171,6 +170,6 @@ def _clock() -> float | None:
     found = []
     for core in range(min(CLOCKS, os.cpu_count() or 1)):
         with contextlib.suppress(OSError, ValueError):
-            path = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")
-            found.append(int(path.read_text()) / 1e3)
+            path = f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq"
+            found.append(int(read_small_file(path)) / 1e3)
     return median(found) if found else None

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.watch import MemoryGrowth
 from ...runs.environment import available_memory, cgroup_files
+from .cores import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ def _growth(where: str, points: list[_Point]) -> MemoryGrowth | None:
 
 def _used() -> Iterator[tuple[str, int]]:
     with contextlib.suppress(OSError, ValueError):
-        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+        _, resident, shared, *_ = read_small_file("/proc/self/statm").split()
         yield "host", (int(resident) - int(shared)) * PAGE
     torch = sys.modules.get("torch")
     # Asking is no reason to make a context on a device.
@@ -144,5 +144,5 @@ def _left_of_process() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+    size = int(read_small_file("/proc/self/statm").split()[0]) * PAGE
     return int(limit - size)

@@ -40,7 +40,8 @@ class Series:
         """The points without the time for which the training waited for a core: growth is looked for there,
         as a burst of other load is no growth."""
         self._merged: list[tuple[float, float]] = []
-        self._shares: list[float] = []
+        self._shares = 0.0
+        """Of the open steps, added up: in which part of each its thread had a core."""
         self._per_point = STRETCH
         self._line: list[float] = []
         self._lines: list[bytes] = []
@@ -50,29 +51,36 @@ class Series:
         self.steps = 0
         """Usual steps so far."""
 
-    def add(self, index: int, step_ms: float, *, with_core: float = 1.0) -> None:
-        """A usual step has ended.
+    def add(self, first: int, steps_ms: list[float], *, with_core: float = 1.0) -> None:
+        """Usual steps have ended.
 
         Args:
-            index: its number among all steps.
-            step_ms: what it took.
-            with_core: share of that in which its thread did not wait for a core.
+            first: the number of the first of them among all steps.
+            steps_ms: what each took.
+            with_core: share of that in which their thread did not wait for a core.
         """
-        self.steps += 1
-        self._open.append(step_ms)
-        self._shares.append(with_core)
-        if len(self._open) < STRETCH:
-            return
+        self.steps += len(steps_ms)
+        at = 0
+        while (wanted := STRETCH - len(self._open)) <= len(steps_ms) - at:
+            self._open += steps_ms[at : at + wanted]
+            self._shares += with_core * wanted
+            at += wanted
+            self._close(first + at)
+        self._open += steps_ms[at:]
+        self._shares += with_core * (len(steps_ms) - at)
+
+    def _close(self, end: int) -> None:
+        """A stretch is full; its last step comes before `end`."""
         # Without the fastest and the slowest: one step that the machine gave away moves no point.
-        mean = fmean(sorted(self._open)[1:-1])
-        own = mean * fmean(self._shares)
+        mean = sum(sorted(self._open)[1:-1]) / (STRETCH - 2)
+        own = mean * self._shares / STRETCH
         self._open.clear()
-        self._shares.clear()
+        self._shares = 0.0
         self._add_point(mean, own)
         self._line.append(mean)
         self._line_steps += STRETCH
         if self.steps <= FINE_STEPS or self._line_steps >= LINE_STEPS:
-            line = [index + 1 - self._line_steps, self._line_steps, round(fmean(self._line), 4)]
+            line = [end - self._line_steps, self._line_steps, round(fmean(self._line), 4)]
             self._lines.append(msgspec.json.encode(line) + b"\n")
             self._line.clear()
             self._line_steps = 0

@@ -39,6 +39,8 @@ __all__ = ["StepWatch"]
 HELD_MS = 250.0
 """Steps of so much time are handed over together: a job that is killed loses them."""
 HELD_STEPS = 64
+NOTED_STEPS = 16
+"""Between two countings, once there are as many steps as the baseline of run.json holds."""
 COUNTED_NS = 800_000_000
 """After steps were handed over, the next ones are only counted for so long: noting all events of a step
 takes 20 to 40 us."""
@@ -191,7 +193,8 @@ class StepWatch(StepObserver[EpochStarts]):
         usual_ms = self._job.account.usual_ms
         if usual_ms is None or self._job.wants_step:
             return 1
-        return max(1, min(HELD_STEPS, int(HELD_MS / max(usual_ms, 1e-3))))
+        most = NOTED_STEPS if self._job.has_baseline and usual_ms < WORTH_COUNTING_MS else HELD_STEPS
+        return max(1, min(most, int(HELD_MS / max(usual_ms, 1e-3))))
 
     def _may_count(self) -> bool:
         """Say whether the next steps may only be counted: they are short, and alike."""

@@ -97,6 +97,11 @@ class JobWatch:
     # -- the training thread -------------------------------------------------------------------
 
     @property
+    def has_baseline(self) -> bool:
+        """There are as many usual steps as run.json holds."""
+        return len(self._kept) >= KEPT_STEPS
+
+    @property
     def wants_step(self) -> bool:
         """The training thread is to do something at the end of the next step."""
         return self.wants_look or self.wants_capture
@@ -160,12 +165,11 @@ class JobWatch:
                 continue
             if isinstance(stretch, Counted):
                 steps_ms = self.account.counted(stretch, samples, paused_ns=paused_ns)
-                for index, step_ms in enumerate(steps_ms, start=stretch.first):
-                    self.series.add(index, step_ms, with_core=self._with_core)
+                self.series.add(stretch.first, steps_ms, with_core=self._with_core)
                 continue
             took_ms = self.account.step(stretch._replace(paused_ns=paused_ns), samples)
             if took_ms is not None:
-                self.series.add(stretch.row.index, took_ms, with_core=self._with_core)
+                self.series.add(stretch.row.index, [took_ms], with_core=self._with_core)
                 self._machine.add(stretch.row)
                 self._keep(stretch.row)
         if self.account.steps == 0:

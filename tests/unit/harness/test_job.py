@@ -235,7 +235,7 @@ def test_after_the_last_step_a_whole_step_that_nothing_ended_counts() -> None:
 def test_a_million_steps_take_less_than_a_megabyte(tmp_path: Path) -> None:
     series = Series(tmp_path / "steps.jsonl")
     for i in range(1_000_000):
-        series.add(i, 123.4567 + i % 7)
+        series.add(i, [123.4567 + i % 7])
         if i % 10_000 == 0:
             series.write()
     series.write()
@@ -255,7 +255,7 @@ def test_a_time_without_a_core_is_neither_growth_nor_its_end(
     for i in range(4000):
         alone_ms = (10.0 + 0.0004 * i * grows) * noise.gauss(1.0, 0.02)
         taken = 0.5 if 600 < i < 1100 or 2200 < i < 2700 else 1.0
-        series.add(i, alone_ms / taken, with_core=taken if known else 1.0)
+        series.add(i, [alone_ms / taken], with_core=taken if known else 1.0)
     found = series.grown()
     assert (found is not None) == (grows and known), "without the share, it cannot be told"
     if found is not None:
@@ -425,3 +425,34 @@ def test_without_a_device_the_library_is_not_loaded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail(name))
     assert DeviceState().look() is None
+
+
+def test_steps_that_are_added_together_are_the_same_as_one_by_one(tmp_path: Path) -> None:
+    generator = random.Random(2)
+    steps_ms = [generator.uniform(5, 15) for _ in range(5000)]
+    alone, together = Series(tmp_path / "alone"), Series(tmp_path / "together")
+    for i, step_ms in enumerate(steps_ms):
+        alone.add(i, [step_ms], with_core=0.8)
+    at = 0
+    while at < len(steps_ms):
+        count = generator.choice([0, 1, 3, 8, 30])
+        together.add(at, steps_ms[at : at + count], with_core=0.8)
+        at += count
+    alone.write()
+    together.write()
+    assert together.steps == alone.steps == 5000
+    assert together.best_ms == alone.best_ms
+    lines = [(tmp_path / name).read_text().splitlines()[:500] for name in ("alone", "together")]
+    assert lines[0] == lines[1]
+
+
+def test_collections_are_taken_out_of_the_steps_that_they_lie_in() -> None:
+    account = Account()
+    # In the first, at the end of the second, and two in a long one.
+    garbage = [(4 * MS, MS), (20 * MS, 2 * MS), (30 * MS, 3 * MS), (50 * MS, 4 * MS)]
+    took = counted_in(account, [10.0, 10.0, 40.0, 10.0], garbage_ns=garbage)
+    assert took == [9.0, 8.0, 33.0, 10.0]
+    parts = account.parts()
+    assert round(parts["garbage collections"].s * 1e3, 3) == 10.0
+    assert parts["garbage collections"].count == 3
+    assert round(parts["training steps"].s * 1e3, 3) == 660.0
