@@ -75,6 +75,15 @@ class _Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Rank:
+    """One rank of several: its parts side by side, on the scale of the longest."""
+
+    name: str
+    boxes: tuple[tuple[int, str, str, float, float], ...]
+    """Colour, part, time, and where it begins and how wide it is, of `WIDTH`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
     """Everything that the template lays out."""
 
@@ -89,7 +98,9 @@ class _Page:
     steps: _Steps | None
     growth: tuple[str, ...]
     changes: tuple[str, ...]
-    ranks: tuple[str, ...]
+    ranks: tuple[_Rank, ...]
+    of_ranks: tuple[str, ...]
+    """What each did, and in what they differ."""
     captures: tuple[str, ...]
     command: str
     cwd: str
@@ -131,7 +142,8 @@ def _build(watch: Watch) -> _Page:
         steps=_steps(watch),
         growth=tuple(growth_lines(watch)),
         changes=tuple(fix_lines(watch)),
-        ranks=tuple(rank_lines(watch)),
+        ranks=_ranks(watch),
+        of_ranks=tuple(rank_lines(watch)),
         captures=tuple(capture_lines(watch)),
         command=command,
         cwd=clean(watch.cwd),
@@ -175,6 +187,21 @@ def _parts(watch: Watch) -> tuple[_Part, ...]:
         )
         for line in watch.account
     )
+
+
+def _ranks(watch: Watch) -> tuple[_Rank, ...]:
+    longest_s = max((sum(rank.seconds.values()) for rank in watch.ranks), default=0.0)
+    made = []
+    for rank in watch.ranks if longest_s > 0 else []:
+        boxes, at = [], 0.0
+        for index, part in enumerate(PARTS):
+            s = max(0.0, rank.seconds.get(part, 0.0))
+            width = WIDTH * s / longest_s
+            if width >= 1:
+                boxes.append((index, part, duration(s), round(at, 2), round(width, 2)))
+            at += width
+        made.append(_Rank(name=f"rank {rank.rank}", boxes=tuple(boxes)))
+    return tuple(made)
 
 
 def _paths(watch: Watch) -> dict[str, str]:

@@ -12,7 +12,15 @@ from recorded.watched_job import recorded
 
 from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.model.watch import AccountLine, Change, Growth, SiteSeconds, Watch
+from torch_bottleneck.model.watch import (
+    AccountLine,
+    CaptureTaken,
+    Change,
+    Growth,
+    RankAccount,
+    SiteSeconds,
+    Watch,
+)
 from torch_bottleneck.reporters.brief import MOST_CHARACTERS
 from torch_bottleneck.reporters.output import WATCH_FORMATS, render_watch, save_watch
 from torch_bottleneck.reporters.watch_terminal import render
@@ -203,3 +211,42 @@ def test_the_reports_are_saved_and_a_disk_that_refuses_them_fails_nothing(
     (tmp_path / "file").write_text("")
     save_watch(recorded(), tmp_path / "file")
     assert capsys.readouterr().err.count("Cannot write") == 3
+
+
+def rank(number: int, **seconds: float) -> RankAccount:
+    by_part = {name.replace("_", " "): s for name, s in seconds.items()}
+    return RankAccount(
+        rank=number,
+        exit_code=0,
+        wall_s=sum(by_part.values()),
+        seconds=by_part,
+        explained_share=1.0,
+        goodput=0.5,
+        steps=100,
+        step_ms=10.0,
+    )
+
+
+def test_the_page_draws_each_rank_on_the_scale_of_the_longest() -> None:
+    ranks = [rank(0, training_steps=1000.0, checkpoints=800.0), rank(1, training_steps=900.0)]
+    page = render_watch(sample(ranks=ranks), "html")
+    section = page.partition('<section id="ranks"')[2].partition("</section>")[0]
+    assert section.count('<svg class="rank"') == 2
+    assert 'x="0.0" y="0" width="555.56"' in section
+    assert 'x="555.56" y="0" width="444.44"' in section
+    assert 'x="0.0" y="0" width="500.0"' in section
+    assert "checkpoints: 13 min 20 s in rank 0, 0.00 s in rank 1" in section
+    assert '<section id="ranks"' not in render_watch(sample(), "html")
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "html", "brief"])
+def test_captures_and_notes_are_told_in_every_format(kind: str) -> None:
+    taken = CaptureTaken(
+        folder="captures/1", step=120, steps=80, at_s=9.0, took_s=4.0, says="input-bound: so"
+    )
+    told = render_watch(sample(captures=[taken], notes=["The script has its own use for it."]), kind)
+    words = " ".join(told.split())
+    assert "captures/1: 80 steps from step 120 on" in words
+    assert "input-bound: so" in words
+    if kind != "brief":
+        assert "The script has its own use for it." in words
