@@ -46,6 +46,7 @@ def render(watch: Watch) -> str:
         "what_to_change": [brief(text, _LONGEST) for text in fix_lines(watch)],
         "steps_that_change": [brief(text, _LONGEST) for text in growth_lines(watch)],
         "captures": [brief(text, _LONGEST) for text in capture_lines(watch)],
+        "notes": [brief(clean(text), _LONGEST) for text in watch.notes],
         "problem": brief(clean(watch.problem), _LONGEST),
     }
     return within_limit(told)
