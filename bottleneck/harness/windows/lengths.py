@@ -242,6 +242,9 @@ def make_schedule(
             )
         if left is not None and left >= PLENTY:
             before = _part(whole, 2, most=left // EARLY_SHARE, within=TARGET_OF_HALF)
+            if ranks == 1:
+                # However uncertain the mean still is: the script may break off, and the rest comes later.
+                before = msgspec.structs.replace(before, most_ms=min(before.most_ms, SOFT_MS))
             if memory:
                 between = _part(whole, BETWEEN_SHARE, most=left // EARLY_SHARE, within=1.0)
         else:

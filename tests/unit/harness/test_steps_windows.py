@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from torch_bottleneck.harness.windows import timetable
+from torch_bottleneck.harness.windows import meeting
 from torch_bottleneck.harness.windows.lengths import (
     AWAITED_MS,
     AWAITED_STEPS,
@@ -109,6 +109,8 @@ def test_plenty_of_steps_gives_half_of_the_baseline_before_the_captures() -> Non
     assert (schedule.before.least, schedule.before.soft_ms) == (100, 1500.0)
     assert schedule.between is not None
     assert (schedule.between.least, schedule.between.soft_ms) == (25, 375.0)
+    slow = make_schedule(100.0, plan=PLAN, left=5000, gpu=False)
+    assert slow.before.most_ms <= 3000.0, "a script may break off long before its loader does"
     short = make_schedule(5.0, plan=PLAN, left=160, gpu=True)
     assert short.before.most <= 160 // 3, "the rest is for the trace"
 
@@ -158,7 +160,7 @@ def test_ranks_count_and_never_look_at_a_clock(left: int | None, step_ms: float)
 def test_a_schedule_arrives_at_the_other_ranks_as_it_was_sent(trial: Trial | None) -> None:
     plan = Plan(script="train.py", trial=trial)
     schedule = make_schedule(50.0, plan=plan, left=500, gpu=True, ranks=2)
-    for sent in (schedule, timetable.FIXED):
+    for sent in (schedule, meeting.FIXED):
         assert msgspec.json.decode(msgspec.json.encode(sent), type=Schedule) == sent
 
 
