@@ -12,13 +12,14 @@ import numpy as np
 
 from ..fleet.collectives import PackedCollectives, collectives_of, pack
 from ..fleet.compare import Comparison, Skew
-from ..fleet.summary import KernelSketch, RankSummary
+from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
 from ..model.codes import Part
 from ..model.diagnosis import RankRow
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.run import SourceSite
 from ..model.words import shorten
 from ..timeline.counts.counters import count_steps
+from ..timeline.lanes.alone import Alone
 from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
 from .reading import Reading
@@ -51,6 +52,7 @@ def summary_of(reading: Reading) -> RankSummary:
     return RankSummary(
         rank=rank.rank,
         world_size=rank.world_size,
+        node=rank.rank - run.local_rank if run is not None and run.launched else None,
         path=rank.name,
         kind=timeline.kind,
         torch=run.host.torch if run is not None else (trace.meta.torch_version or "") if trace else "",
@@ -60,6 +62,13 @@ def summary_of(reading: Reading) -> RankSummary:
         has_step=reading.basis.summary.true_ms is not None,
         recorded_ms=tuple(recorded[-_STEPS:].tolist()),
         alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
+        alone_edges_ms=_edges(timeline.alone) if timeline.usable_what_ifs else (),
+        alone_without=tuple(
+            AloneWithout(question, saved[-_STEPS:], bound)
+            for question, (saved, bound) in timeline.alone_without.items()
+        )
+        if timeline.usable_what_ifs
+        else (),
         step_numbers=tuple(steps.numbers.tolist()) if numbered and steps is not None else (),
         base_ns=trace.meta.base_ns if trace is not None else 0,
         budget={line.part.value: line.ms for line in timeline.budget},
@@ -78,10 +87,16 @@ def summary_of(reading: Reading) -> RankSummary:
         peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),
         whole=trace is None or not trace.meta.truncated,
         sites=_sites(reading),
-        collectives=pack(collectives_of(trace, steps))
+        collectives=pack(collectives_of(trace, steps, timeline.alone))
         if trace is not None and steps is not None and len(steps)
         else PackedCollectives(),
     )
+
+
+def _edges(alone: Alone | None) -> tuple[tuple[float, float], ...]:
+    if alone is None:
+        return ()
+    return tuple((float(time), float(done)) for time, done in alone.edges[-_STEPS - 1 :] / 1e6)
 
 
 def _sites(reading: Reading) -> dict[str, SourceSite]:
@@ -142,6 +157,9 @@ def rank_rows(summaries: Sequence[RankSummary], comparison: Comparison) -> tuple
                 waits_for=account.waits_for if account is not None else None,
                 transfer_ms=account.transfer_ms if account is not None else None,
                 late_ms=account.late_ms if account is not None else None,
+                late_steps_ms=account.late_steps_ms if account is not None else (),
+                excess_ms=account.excess_ms if account is not None else {},
+                node=summary.node,
                 cause=account.cause if account is not None else "",
                 path=summary.path,
             )

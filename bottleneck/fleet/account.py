@@ -42,6 +42,8 @@ class Account:
     steps together. What is left of a difference between the hosts' marks is not lateness."""
     kernel_waits_ms: Floats
     """(n,): waiting inside collectives per step as traced, exposed or not."""
+    scale: Floats
+    """(n,): from the traced to the true step."""
     waited_for: NDArray[np.int64]
     """(n,): the lane that each one waits for longest; -1 for none."""
 
@@ -93,6 +95,7 @@ def account_of(
         transfer_ms=transfer,
         work_ms=_own(np.median(length, axis=0), waits, transfer, alone),
         kernel_waits_ms=kernel_waits / steps / 1e6,
+        scale=scale[:, 0],
         waited_for=np.where(waited_for.any(axis=1), waited_for.argmax(axis=1), -1),
     )
 

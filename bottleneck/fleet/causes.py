@@ -13,9 +13,10 @@ import numpy as np
 
 from ..model.codes import BUDGET_PARTS, LateCause, Part
 from ..model.run import SourceSite
+from .stragglers import lateness_among
 from .summary import RankSummary
 
-__all__ = ["Amounts", "among_peers", "cause_of", "in_single_steps", "site_of"]
+__all__ = ["Amounts", "among_peers", "cause_of", "excess_ms", "in_single_steps", "site_of"]
 
 _EXPLAINS = 0.25
 """Of the lateness: an excess must be as much to be its cause."""
@@ -44,6 +45,18 @@ def among_peers(late: Sequence[RankSummary], peers: Sequence[RankSummary]) -> Am
         shown = float(np.median([_exposed(s, cause) for s in late]))
         out[cause] = (min(typical(late, cause), usual + shown), usual)
     return out
+
+
+def excess_ms(summaries: Sequence[RankSummary], sent: Sequence[object]) -> list[dict[LateCause, float]]:
+    """Return for each rank how much more it does of each cause in an ordinary step than its peers."""
+    causes = _known(summaries)
+    typical = np.asarray(
+        [[np.median(s.own_work_ms.get(cause) or [0.0]) for cause in causes] for s in summaries]
+    )
+    if not causes:
+        return [{} for _ in summaries]
+    more = lateness_among(typical, sent)
+    return [{cause: round(float(ms), 3) for cause, ms in zip(causes, row, strict=True)} for row in more]
 
 
 def _exposed(summary: RankSummary, cause: LateCause) -> float:

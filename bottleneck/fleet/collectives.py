@@ -17,12 +17,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..timeline.lanes.alone import PLACES
 from ..timeline.trace import intervals
 from ..timeline.trace.dialect import Kind
 from ..timeline.trace.kernels import is_collective
 from ..timeline.trace.table import NONE, Message
 
 if TYPE_CHECKING:
+    from ..timeline.lanes.alone import Alone
     from ..timeline.steps.traced import Steps
     from ..timeline.trace.table import Trace
 
@@ -61,6 +63,8 @@ class Collectives:
     ready: Ints
     start: Ints
     end: Ints
+    alone: Ints
+    """(n, PLACES), ns: see `Alone.places`; 0 without a replay."""
     exposed: Ints
     """(n, BINS), ns in each part of [start, end) in which this one alone kept the device."""
 
@@ -68,7 +72,7 @@ class Collectives:
         return len(self.kind)
 
 
-def collectives_of(trace: Trace, steps: Steps) -> Collectives:
+def collectives_of(trace: Trace, steps: Steps, alone: Alone | None = None) -> Collectives:
     """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible."""
     rows = trace.rows(Kind.KERNEL, named=is_collective)
     wanted = trace.by_name(rows, lambda name: "SendRecv" not in name, bool) if len(rows) else None
@@ -95,6 +99,7 @@ def collectives_of(trace: Trace, steps: Steps) -> Collectives:
         ready=ready.astype(np.int64),
         start=start,
         end=end,
+        alone=_places(rows, alone),
         exposed=_exposed(trace, start, end),
     )
 
@@ -124,6 +129,14 @@ def _kinds(trace: Trace, rows: NDArray[np.intp]) -> tuple[tuple[tuple[Message, i
     return tuple(found), kind
 
 
+def _places(rows: Ints, alone: Alone | None) -> Ints:
+    out = np.zeros((len(rows), PLACES), dtype=np.int64)
+    if alone is not None:
+        _, mine, theirs = np.intersect1d(rows, alone.rows, return_indices=True)
+        out[mine] = np.round(alone.places[theirs])
+    return out
+
+
 def _exposed(trace: Trace, start: Ints, end: Ints) -> Ints:
     """Return the time in which the device does nothing else, each moment counted for one collective."""
     others = trace.activities
@@ -145,7 +158,8 @@ def _ended_before(end: Ints) -> Ints:
 
 # -- in a file ---------------------------------------------------------------------------------------------
 
-_COLUMNS = ("kind", "sequence", "step", "ready", "start", "end", "exposed")
+_COLUMNS = ("kind", "sequence", "step", "ready", "start", "end", "alone", "exposed")
+_WIDE = {"alone": PLACES, "exposed": BINS}
 
 
 def pack(found: Collectives) -> PackedCollectives:
@@ -154,6 +168,7 @@ def pack(found: Collectives) -> PackedCollectives:
     columns = {name: getattr(found, name) for name in _COLUMNS}
     columns["end"] = found.end - found.start
     columns["ready"] = found.start - found.ready
+    columns |= {name: columns[name].T for name in _WIDE}
     return PackedCollectives(
         count=len(found),
         kinds=tuple((m.group, m.ranks, m.collective, size) for m, size in found.kinds),
@@ -171,8 +186,9 @@ def unpack(packed: PackedCollectives) -> Collectives:
         raise ValueError("not the columns of collectives")
     if not packed.count:
         nothing = dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))
-        return Collectives(kinds=(), **{**nothing, "exposed": np.zeros((0, BINS), dtype=np.int64)})
-    lengths = {**dict.fromkeys(_COLUMNS, packed.count), "exposed": packed.count * BINS}
+        wide = {name: np.zeros((0, width), dtype=np.int64) for name, width in _WIDE.items()}
+        return Collectives(kinds=(), **{**nothing, **wide})
+    lengths = {name: packed.count * _WIDE.get(name, 1) for name in _COLUMNS}
     columns: dict[str, Any] = {name: _unpacked(packed.columns[name], n) for name, n in lengths.items()}
     if (
         columns["kind"].min() < 0
@@ -180,7 +196,9 @@ def unpack(packed: PackedCollectives) -> Collectives:
         or columns["step"].min() < NONE
     ):
         raise ValueError("not the columns of collectives")
-    columns["exposed"] = columns["exposed"].reshape(packed.count, BINS)
+    for name, width in _WIDE.items():
+        # One place after the other: neighbours of one kind are alike.
+        columns[name] = columns[name].reshape(width, packed.count).T
     columns["end"] = columns["start"] + columns["end"]
     columns["ready"] = columns["start"] - columns["ready"]
     return Collectives(kinds=tuple((Message(g, r, c), size) for g, r, c, size in packed.kinds), **columns)

@@ -9,26 +9,34 @@ whose host ran ahead of its device without a profiler is late in its trace alone
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model.codes import LateCause, Part
-from ..model.diagnosis import Fleet, Straggler, UnreadRank
+from ..model.diagnosis import Fleet, PathPart, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from .account import Account, account_of
-from .causes import among_peers, cause_of, in_single_steps, site_of
+from .causes import among_peers, cause_of, excess_ms, in_single_steps, site_of
 from .clock import Clock, align
 from .collectives import Collectives, unpack
+from .joint import JointProgram, host_program, joint_program
 from .match import Lane, Matched, match
 from .stragglers import Found, Late, find_late
 from .summary import RankSummary
+from .traffic import collective_rows
+from .what_if import answer
 
 __all__ = ["NOTICED_ON_HOSTS", "Comparison", "RankAccount", "Skew", "compare_ranks"]
 
 NOTICED_ON_HOSTS = 0.05
 """Of the step: ranks on the cores of one machine take turns in being late by less than that."""
+_STEPS = 16
+"""Of which the lateness of a rank is kept one by one."""
+_PATH = 64
+"""Ranks on the critical path that are told."""
 _FOREIGN_CLOCK = 0.05
 """Of a step: ends of collectives that lie further apart than this, whatever the offset, are not of one
 job."""
@@ -61,6 +69,8 @@ class RankAccount:
     waits_ms: float
     transfer_ms: float
     late_ms: float
+    late_steps_ms: tuple[float, ...] = ()
+    excess_ms: dict[LateCause, float] = field(default_factory=dict)
     cause: LateCause = ""
     waits_for: int | None = None
     """The rank that it waits for longest."""
@@ -115,16 +125,17 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     sent = [frozenset((m.collective, size) for m, size in lane.collectives.kinds) for lane in at]
     found, step_ms = _late(account, mine, sent, groups, worth=NEGLIGIBLE_SHARE)
     errors = clock.error_ns[np.isfinite(clock.error_ns)]
-    fleet = _fleet(
+    fleet = msgspec.structs.replace(
         fleet,
-        found,
-        mine,
-        step_ms=step_ms,
         clock_error_us=float(errors.max()) / 1e3 if len(errors) else None,
-        matched=matched,
+        collectives=sum(len(group.rows) for group in matched.groups),
+        unmatched=int(matched.unmatched.max()) if len(matched.unmatched) else 0,
+        collective_rows=collective_rows(at, matched, account.scale),
     )
-    skew = _skew(account, able, summaries)
-    return Comparison(fleet=fleet, skew=skew, accounts=_accounts(account, able, summaries, fleet, found))
+    program = joint_program(at, matched, clock, account, mine)
+    fleet = _fleet(fleet, found, account, mine, program, step_ms=step_ms)
+    accounts = _accounts(account, able, summaries, fleet, found)
+    return Comparison(fleet=fleet, skew=_skew(account, able, summaries), accounts=accounts)
 
 
 def _lane(summary: RankSummary) -> Lane:
@@ -185,7 +196,7 @@ def _late(
     real = tuple(late for late in found.late if not _of_the_profiler(late, summaries))
     if real == found.late:
         return found, step_ms
-    return Found(late=real, late_ms=found.late_ms, costs_ms=sum(late.costs_ms for late in real)), step_ms
+    return replace(found, late=real, costs_ms=sum(late.costs_ms for late in real)), step_ms
 
 
 def _of_the_profiler(late: Late, summaries: Sequence[RankSummary]) -> bool:
@@ -218,16 +229,18 @@ def _skew(account: Account, able: Sequence[int], summaries: Sequence[RankSummary
 def _fleet(
     fleet: Fleet,
     found: Found,
+    account: Account,
     summaries: Sequence[RankSummary],
+    program: JointProgram | None,
     *,
     step_ms: float,
-    clock_error_us: float | None = None,
-    matched: Matched | None = None,
 ) -> Fleet:
+    """Add what the ranks say together: who is late and why, and the step without a cause."""
+    answered = answer(program, found, account, summaries, step_ms=step_ms) if program is not None else None
     stragglers = []
     late_lanes = {lane for late in found.late for lane in late.lanes}
     peers = [s for k, s in enumerate(summaries) if k not in late_lanes]
-    for late in found.late:
+    for i, late in enumerate(found.late):
         mine = [summaries[k] for k in late.lanes]
         if late.kind == "wandering":
             amounts = in_single_steps([(summaries[lane], step) for lane, step in late.cells])
@@ -239,22 +252,33 @@ def _fleet(
                 ranks=tuple(s.rank for s in mine),
                 kind=late.kind,
                 cause=cause,
-                costs_ms=late.costs_ms,
+                costs_ms=answered.costs_ms[i]
+                if answered is not None and i < len(answered.costs_ms)
+                else late.costs_ms,
                 late_ms=late.late_ms,
                 group=late.group,
                 site=site_of(mine, cause),
             )
         )
-    return Fleet(
-        compared=fleet.compared,
-        world_size=fleet.world_size,
+    fleet = msgspec.structs.replace(
+        fleet,
         stragglers=tuple(stragglers),
         step_ms=step_ms,
         step_without_late_ranks_ms=step_ms - found.costs_ms,
-        clock_error_us=clock_error_us,
-        collectives=sum(len(group.rows) for group in matched.groups) if matched is not None else 0,
-        unmatched=int(matched.unmatched.max()) if matched is not None and len(matched.unmatched) else 0,
-        unread=fleet.unread,
+    )
+    if program is None or answered is None:
+        return fleet
+    path = program.path()
+    scale = step_ms / sum(part.ms for part in path)
+    return msgspec.structs.replace(
+        fleet,
+        step_without_late_ranks_ms=answered.without_late_ms,
+        what_ifs=answered.what_ifs,
+        replay_error=answered.error,
+        path=tuple(
+            PathPart(rank=summaries[part.lane].rank if part.lane >= 0 else None, ms=part.ms * scale)
+            for part in path[:_PATH]
+        ),
     )
 
 
@@ -265,6 +289,7 @@ def _accounts(
     fleet: Fleet,
     found: Found,
 ) -> tuple[RankAccount | None, ...]:
+    excess = excess_ms([summaries[i] for i in able], found.sent)
     causes: dict[int, LateCause] = {rank: s.cause for s in fleet.stragglers for rank in s.ranks}
     out: list[RankAccount | None] = [None] * len(summaries)
     for k, i in enumerate(able):
@@ -274,6 +299,8 @@ def _accounts(
             waits_ms=float(account.waits_ms[k].mean()),
             transfer_ms=float(account.transfer_ms[k].mean()),
             late_ms=float(found.late_ms[k]),
+            late_steps_ms=tuple(np.round(found.lateness_ms[k, -_STEPS:], 3).tolist()),
+            excess_ms=excess[k],
             cause=causes.get(summaries[i].rank, ""),
             waits_for=summaries[able[longest]].rank if longest >= 0 else None,
         )
@@ -311,11 +338,13 @@ def _on_hosts(
         transfer_ms=np.full((len(mine), 1), wire),
         work_ms=own + (np.median(true) - true)[:, None],
         kernel_waits_ms=exchanged - wire,
+        scale=np.ones(len(mine)),
         waited_for=np.where(exchanged > wire, exchanged.argmin(), -1),
     )
-    found, step_ms = _late(account, mine, [""] * len(mine), [], worth=NOTICED_ON_HOSTS)
+    sent = [""] * len(mine)
+    found, step_ms = _late(account, mine, sent, [], worth=NOTICED_ON_HOSTS)
     fleet = Fleet(compared=len(mine), unread=tuple(left_out), world_size=_world(summaries))
-    fleet = _fleet(fleet, found, mine, step_ms=step_ms)
+    fleet = _fleet(fleet, found, account, mine, host_program(account.work_ms, wire), step_ms=step_ms)
     waits = np.full(len(summaries), np.nan)
     waits[list(able)] = exchanged - wire
     skew = Skew(

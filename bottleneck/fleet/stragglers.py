@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..stats.spread import MAD_TO_SIGMA
 from ..stats.student import student_tail
 
-__all__ = ["Found", "Late", "find_late"]
+__all__ = ["Found", "Late", "excess_of", "find_late", "lateness_among"]
 
 _FALSE_ALARM = 0.005
 """Of a job, for each of the two searches."""
@@ -64,6 +64,10 @@ class Found:
     late: tuple[Late, ...]
     late_ms: Floats
     """(n,): lateness of each rank in an ordinary step, the median over the steps."""
+    lateness_ms: Floats
+    """(n, steps): more own work than the median of its peers, in each step."""
+    sent: Sequence[object]
+    """(n,): what each rank sends; ranks that send the same are peers."""
     costs_ms: float
     """What the step would be shorter without all of them."""
 
@@ -87,7 +91,7 @@ def find_late(
         groups: process groups that may be late as a whole: name, positions of their ranks.
         numbers: the ranks' own numbers.
     """
-    lateness = _lateness(work_ms, sent)
+    lateness = lateness_among(work_ms, sent)
     typical = np.median(lateness, axis=1)
     least = worth * step_ms
     persistent = _persistent(lateness, typical, sent) & (typical >= least)
@@ -118,11 +122,27 @@ def find_late(
     return Found(
         late=tuple(sorted(late, key=lambda found: -found.costs_ms)),
         late_ms=np.maximum(typical, 0.0),
+        lateness_ms=lateness,
+        sent=sent,
         costs_ms=_costs(work_ms, usual) if late else 0.0,
     )
 
 
-def _lateness(work_ms: Floats, sent: Sequence[object]) -> Floats:
+def excess_of(late: Late, lateness_ms: Floats) -> Floats:
+    """Return by how much these ranks are late in each step, (n, steps); 0 for the others."""
+    out = np.zeros_like(lateness_ms)
+    lanes = list(late.lanes)
+    if late.kind != "wandering":
+        out[lanes] = np.maximum(lateness_ms[lanes], 0.0)
+        return out
+    usual = np.median(lateness_ms, axis=1)
+    for lane, step in late.cells:
+        if -lateness_ms.shape[1] <= step:
+            out[lane, step] = max(0.0, float(lateness_ms[lane, step] - usual[lane]))
+    return out
+
+
+def lateness_among(work_ms: Floats, sent: Sequence[object]) -> Floats:
     """Return each rank's own work less the median of its peers; 0 for a rank without peers."""
     out = np.zeros_like(work_ms)
     for peers in _peers(sent):

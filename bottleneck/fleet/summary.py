@@ -20,14 +20,14 @@ import msgspec
 from .. import __version__
 from ..errors import InputError
 from ..files import read_file
-from ..model.codes import LateCause
+from ..model.codes import LateCause, WhatIf
 from ..model.run import SourceSite
 from ..runs.store import write_atomically
 from .collectives import PackedCollectives, unpack
 
-__all__ = ["FORMAT", "RankSummary", "content_hash", "load", "store"]
+__all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "load", "store"]
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -41,12 +41,23 @@ class KernelSketch(msgspec.Struct, frozen=True, array_like=True):
     ms: float
 
 
+class AloneWithout(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank's steps without communication are shorter without a cause."""
+
+    question: WhatIf
+    saves_ms: tuple[float, ...]
+    """In each of the last steps, of the true step."""
+    bound: bool
+
+
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One rank; times in ms of its true step unless they say otherwise."""
 
     rank: int
     world_size: int | None = None
     """None: not told by the file."""
+    node: int | None = None
+    """Lowest rank on the same machine; None: not told."""
     path: str = ""
     """Name of its folder or file."""
     kind: str = "gpu"
@@ -60,6 +71,10 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths of the recorded steps, as traced."""
     alone_ms: tuple[float, ...] = ()
     """Lengths of the last of them as replayed without communication, at the speed of the true step."""
+    alone_edges_ms: tuple[tuple[float, float], ...] = ()
+    """Of the same replay: when each step ends, the begin first, and its device's work up to there; empty
+    where no replay can be trusted."""
+    alone_without: tuple[AloneWithout, ...] = ()
     step_numbers: tuple[int, ...] = ()
     """The profiler's own; empty where steps were found by other marks."""
     base_ns: int = 0

@@ -108,6 +108,10 @@ class WhatIf(str, Enum):
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
     PADDING_GONE = "padding-gone"
+    # Of several ranks together.
+    NO_LATE_RANK = "no-late-rank"
+    RANKS_EVEN = "ranks-even"
+    NETWORK_TWICE = "network-twice-as-fast"
 
 
 LateCause = Literal[

@@ -26,10 +26,12 @@ __all__ = [
     "BudgetLine",
     "Capture",
     "Cause",
+    "CollectiveRow",
     "Combination",
     "Diagnosis",
     "Fleet",
     "KernelRow",
+    "PathPart",
     "RankRow",
     "SettingRow",
     "StepSummary",
@@ -178,6 +180,33 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Where the cause stands in the source, if the trace or the run tells."""
 
 
+class PathPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of the critical path of a step over the ranks."""
+
+    rank: int | None
+    """Whose own work; None: transfer."""
+    ms: float
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one kind and size in process groups of one size."""
+
+    collective: str
+    ranks: int
+    """In a group."""
+    groups: int = 1
+    bytes: int | None = None
+    """That each rank sends; None: the trace does not tell."""
+    per_step: float
+    """On one rank."""
+    transfer_ms: float
+    """Of one, once all ranks are there; the median."""
+    gbytes_per_s: float | None = None
+    """Bytes over that time; where others run beside it, less than the link gives."""
+    waits_ms: float
+    """Per step and rank: inside the collective until the last rank comes, hidden or not."""
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What the traces of several ranks say together."""
 
@@ -189,6 +218,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float | None = None
     """The median of the ranks."""
     step_without_late_ranks_ms: float | None = None
+    what_ifs: tuple[WhatIfResult, ...] = ()
+    """The step of the job without a cause on all ranks, or with one change, by replaying them together."""
+    replay_error: float | None = None
+    """|replayed - true| / true of that replay; None where it was not possible."""
+    path: tuple[PathPart, ...] = ()
+    """What the step consists of, following the ranks that the others wait for; the parts add up to it."""
+    collective_rows: tuple[CollectiveRow, ...] = ()
+    """By kind and size, those that take most time first."""
     clock_error_us: float | None = None
     """How far apart the ends of one collective still lie on two ranks, once their clocks are aligned by them
     (robust spread, on the worst rank). None: no collectives in common."""
@@ -213,6 +250,12 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """The rank that it waits for longest."""
     transfer_ms: float | None = None
     """Time in which the device only communicates, and all ranks of the group are there."""
+    late_steps_ms: tuple[float, ...] = ()
+    """The same step by step, the last ones; below 0 where it has less."""
+    excess_ms: dict[LateCause, float] = {}
+    """By cause, how much more of it the rank does in a step than its peers."""
+    node: int | None = None
+    """Lowest rank on the same machine, if its run tells."""
     late_ms: float | None = None
     """How much more work of its own it has in a step than its peers; 0 if it has less."""
     cause: LateCause = ""

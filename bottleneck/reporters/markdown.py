@@ -16,7 +16,15 @@ from .rows.closing import capture_line, settings_lines
 from .rows.code import code_rows
 from .rows.diagnosis import NEGLIGIBLE, bar_cells, budget_rows, cause_rows, device_line, headline, step_line
 from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
-from .rows.fleet import account_rows, clock_line, late_lines, unread_lines
+from .rows.fleet import (
+    account_rows,
+    clock_line,
+    late_lines,
+    path_line,
+    together_lines,
+    traffic_rows,
+    unread_lines,
+)
 from .rows.memory import memory_rows
 
 if TYPE_CHECKING:
@@ -106,13 +114,28 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
     for who, why, without in late:
         rest = f" ({why}); step without it {without}" if without else ""
         lines.append(f"- {escape(f'{who}{rest}')}")
-    lines += [f"- {escape(text)}" for text in filter(None, [clock_line(diagnosis), *unread])]
+    lines += [
+        f"- {escape(text)}" for text in filter(None, [path_line(diagnosis), clock_line(diagnosis), *unread])
+    ]
     rows = account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)
     if rows:
         lines += ["", "| rank | step, ms | own work | waits | transfer | late by | |"]
         lines.append("|---:|---:|---:|---:|---:|---:|---|")
     for row in rows:
         cells = (row.rank, row.step, row.own, row.waits, row.transfer, row.late, row.why)
+        lines.append(f"| {' | '.join(map(escape, cells))} |")
+    together = together_lines(diagnosis)
+    if together:
+        lines += ["", "What if, on all ranks together:", "", *(f"- {escape(text)}" for text in together)]
+    traffic = traffic_rows(diagnosis)
+    if traffic:
+        lines += [
+            "",
+            "| collective | ranks | size | per step | transfer of one, ms | GB/s | waiting per step, ms |",
+        ]
+        lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    for each in traffic if whole else traffic[:_RANKS]:
+        cells = (each.kind, each.ranks, each.size, each.per_step, each.transfer, each.rate, each.waits)
         lines.append(f"| {' | '.join(map(escape, cells))} |")
     return lines
 

@@ -24,7 +24,16 @@ from .rows.diagnosis import (
     headline,
     step_line,
 )
-from .rows.fleet import account_rows, clock_line, late_lines, unread_lines
+from .rows.fleet import (
+    account_rows,
+    clock_line,
+    late_lines,
+    path_line,
+    together_lines,
+    traffic_rows,
+    unread_lines,
+)
+from .rows.heat import heat_lines
 from .rows.job import job_line
 from .rows.memory import memory_rows
 from .terminal_fixes import show_fixes, show_whole_fixes
@@ -209,13 +218,34 @@ def _ranks(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
         for row in rows:
             figures = f"{row.rank:>5} {row.step:>9} {row.own:>9} {row.waits:>9} {row.transfer:>9}"
             page.line(figures, (f"  {shorten(row.why, page.width - len(figures) - 2)}", "dim"))
-    clock = clock_line(diagnosis)
-    if clock and room is None:
-        page.line((clock, "dim"))
+    if room is None:
+        _ranks_together(page, diagnosis)
     for text in unread if room is None else unread[: max(room.problems, 1)]:
         page.line(("! ", "yellow"), cut(text, page, room, indent=2))
     if room is not None and len(unread) > max(room.problems, 1):
         page.line((f"! {len(unread) - max(room.problems, 1)} more with --verbose", "dim"))
+
+
+def _ranks_together(page: Page, diagnosis: Diagnosis) -> None:
+    """Show lateness step by step, what the step consists of, the joint replay and the collectives."""
+    lines = heat_lines(diagnosis, page.width - 2, unicode=page.unicode)
+    if lines:
+        page.line(("lateness, ranks from left to right, a line per step", "dim"))
+    for text in lines:
+        page.line(text, indent=2)
+    for text in filter(None, [path_line(diagnosis), *together_lines(diagnosis)]):
+        page.line(text)
+    rows = traffic_rows(diagnosis) if page.width >= NARROW else []
+    if rows:
+        head = f"{'collective':<24}{'ranks':>6} {'size':>9} {'a step':>7} {'ms':>7} {'GB/s':>6} {'waits':>7}"
+        page.line((head, "dim"))
+    for row in rows:
+        kind, ranks = shorten(row.kind, 23), row.ranks.partition(" ")[0]
+        figures = f"{row.per_step:>7} {row.transfer:>7} {row.rate:>6} {row.waits:>7}"
+        page.line(f"{kind:<24}{ranks:>6} {row.size:>9} {figures}")
+    clock = clock_line(diagnosis)
+    if clock:
+        page.line((clock, "dim"))
 
 
 def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:

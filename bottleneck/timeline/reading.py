@@ -58,7 +58,8 @@ def _read(reader: Reader) -> Timeline:
     budget = step_budget(program, schedule, reader.base.factors())
     scale = facts.true_ms * 1e6 / schedule.step_ns if schedule.step_ns > 0 else 1.0
     asker = Asker(reader.replay, reader.base, true_ms=facts.true_ms)
-    answers = asker.ask((*shared_questions(program, facts), *reader.questions()))
+    questions = (*shared_questions(program, facts), *reader.questions())
+    answers = asker.ask(questions)
     context: dict[str, JsonValue] = {}
     if facts.supply is not None:
         rest_ms = asker.step_ms(without_fetching(program))
@@ -91,6 +92,8 @@ def _read(reader: Reader) -> Timeline:
         if overlapped is not None
         else {},
         alone_ms=asker.lengths_ms(overlapped) if overlapped is not None else (),
+        alone=asker.alone(overlapped) if overlapped is not None else None,
+        alone_without=asker.alone_without(questions, overlapped) if overlapped is not None else {},
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)

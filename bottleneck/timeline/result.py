@@ -17,6 +17,7 @@ from ..model.view import CodeNode, StepTimeline
 from ..model.work import ComputeFacts
 
 if TYPE_CHECKING:
+    from .lanes.alone import Alone
     from .steps.starts import WorkerStarts
 
 __all__ = ["CompiledWork", "HostSpan", "SeamPrice", "SpanKind", "Timeline"]
@@ -135,6 +136,10 @@ class Timeline:
     alone_ms: tuple[float, ...] = ()
     """Lengths of single traced steps, the last ones, as replayed without communication: the pace of this rank
     if it waited for nobody. Empty where nothing is communicated."""
+    alone: Alone | None = None
+    """Where its collectives stand in these steps; None where nothing is communicated."""
+    alone_without: dict[WhatIf, tuple[tuple[float, ...], bool]] = field(default_factory=dict)
+    """By how much these steps are shorter without a cause, and whether that is a bound."""
     pauses_ms: tuple[float, ...] = ()
     """Pauses between operators near the limit from which they are Python of its own, of all traced steps."""
     tree: CodeNode | None = None

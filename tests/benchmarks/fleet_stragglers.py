@@ -40,6 +40,7 @@ from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
 from torch_bottleneck.ingest.bundle import load
 from torch_bottleneck.model.codes import Part
+from torch_bottleneck.timeline.lanes.alone import PLACES
 
 KINDS = ("one", "group", "wandering", "clean")
 CAUSES = (
@@ -67,7 +68,7 @@ def bases() -> list[Base]:
         for summary in read_job(load(CASES[name].folder).ranks).summaries:
             columns = unpack(summary.collectives)
             rows = np.flatnonzero(columns.step == columns.step.max())[:PER_STEP]
-            arrays = ("kind", "sequence", "step", "ready", "start", "end", "exposed")
+            arrays = ("kind", "sequence", "step", "ready", "start", "end", "alone", "exposed")
             step = replace(columns, **{each: getattr(columns, each)[rows] for each in arrays})
             found.append(
                 Base(
@@ -146,11 +147,17 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
                     ready=begin - 20_000,
                     start=begin,
                     end=end,
+                    alone=np.zeros((STEPS * PER_STEP, PLACES), dtype=np.int64),
                     exposed=exposed,
                 )
             )
         # The other columns are the same on all ranks.
-        moved = {"start": _packed(begin), "end": _packed(length), "exposed": _packed(exposed)}
+        alone = work[rank] * (1 + rng.normal(0.0, PACE_SPREAD, STEPS))
+        until = np.cumsum(alone)
+        places = np.zeros((STEPS * PER_STEP, PLACES))
+        places[:, :3] = np.repeat(until * 1e6, PER_STEP)[:, None]
+        moved = {"start": _packed(begin), "end": _packed(length), "exposed": _packed(exposed.T)}
+        moved["alone"] = _packed(places.astype(np.int64).T)
         packed = msgspec.structs.replace(alike, columns={**alike.columns, **moved})
         step_ms = np.diff(ends_ms, prepend=0.0)
         out.append(
@@ -162,7 +169,8 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
                 step_numbers=tuple(range(STEPS)),
                 true_ms=float(step_ms.mean()),
                 recorded_ms=tuple(step_ms.tolist()),
-                alone_ms=tuple((work[rank] * (1 + rng.normal(0.0, PACE_SPREAD, STEPS))).tolist()),
+                alone_ms=tuple(alone.tolist()),
+                alone_edges_ms=tuple((float(ms), float(ms)) for ms in [0.0, *until]),
                 own_work_ms=_own_work(base, planned, rank, rng),
                 budget=_budget(base, planned, rank),
                 runs_ahead=False,

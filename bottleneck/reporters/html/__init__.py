@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-_SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "timeline.js")
+_SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "heat.js", "timeline.js")
 
 
 @cache

@@ -11,6 +11,7 @@ import msgspec
 
 from ...model.codes import BUDGET_PARTS, CLASSES, Part
 from ...model.words import clean
+from ..rows.heat import heat_map
 
 if TYPE_CHECKING:
     from ...model.codes import BottleneckClass
@@ -69,6 +70,7 @@ def chart_data(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for cause in diagnosis.causes
         ],
+        "heat": _heat(diagnosis),
         "memory": [_memory(summary) for summary in diagnosis.memory if summary.curve.at],
     }
 
@@ -99,6 +101,23 @@ def _timeline(timeline: StepTimeline) -> dict[str, Any]:
             }
             for lane in timeline.lanes
         ],
+    }
+
+
+def _heat(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    found = heat_map(diagnosis)
+    if found is None:
+        return None
+
+    def per_cent(values: tuple[float, ...]) -> list[int]:
+        return [round(100 * ms / found.most_ms) for ms in values]
+
+    return {
+        "ranks": found.ranks,
+        "nodes": found.nodes,
+        "steps": [per_cent(values) for values in found.steps],
+        "causes": [[name, per_cent(values)] for name, values in found.causes],
+        "most_ms": found.most_ms,
     }
 
 

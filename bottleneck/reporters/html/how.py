@@ -91,7 +91,8 @@ HOW: dict[str, str] = {
     "ranks": (
         "A collective ends on all ranks together, and its kernel begins when its rank is there: what is "
         "longer than on the last rank is waiting for that one. Own work, waiting and transfer add up to the "
-        "step."
+        "step. GB/s: bytes that a rank sends over the transfer of one collective; beside others, and in "
+        "small sizes, that is less than the link gives."
     ),
 }
 

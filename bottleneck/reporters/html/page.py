@@ -16,6 +16,8 @@ from ..rows.code import CodeRow, FlameBlock, code_rows, flame_blocks
 from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import FixRow, combination_line, fix_rows, useless_rows
+from ..rows.fleet import TrafficRow, late_lines, path_line, together_lines, traffic_rows
+from ..rows.heat import HeatMap, heat_map
 from ..rows.job import JobRow, job_rows
 from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
@@ -99,6 +101,13 @@ class Page:
     loaders: tuple[LoaderCells, ...]
     settings: tuple[tuple[str, str, str, str], ...]
     ranks: tuple[RankCells, ...]
+    late: tuple[tuple[str, str, str], ...]
+    """Who is late, why, and the step without it."""
+    path: str
+    heat: HeatMap | None
+    heat_most: str
+    together: tuple[str, ...]
+    traffic: tuple[TrafficRow, ...]
     quality: str
     capture: tuple[str, ...]
     problems: tuple[str, ...]
@@ -116,6 +125,7 @@ def build(diagnosis: Diagnosis) -> Page:
     fixes = fix_rows(diagnosis)
     shown = [f for f in fixes if not f.minor]
     memory = diagnosis.capture.artefacts.get("memory")
+    heat = heat_map(diagnosis)
     return Page(
         title=clean(diagnosis.title) or "Diagnosis",
         verdict=verdict.bottleneck_class.value,
@@ -164,6 +174,12 @@ def build(diagnosis: Diagnosis) -> Page:
             for row in diagnosis.acceleration
         ),
         ranks=rank_rows(diagnosis),
+        late=tuple(late_lines(diagnosis)),
+        path=path_line(diagnosis),
+        heat=heat,
+        heat_most=milliseconds(heat.most_ms) if heat is not None else "",
+        together=tuple(together_lines(diagnosis)),
+        traffic=tuple(traffic_rows(diagnosis)),
         quality=diagnosis.capture.quality,
         capture=tuple(capture_line(diagnosis).split("; ")[1:]),
         problems=tuple(clean(text) for text in diagnosis.capture.problems),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...model.words import clean, milliseconds, percent, place, shorten
-from .diagnosis import root_of
+from .diagnosis import answer_lines, root_of
 from .job import job_rows
 
 if TYPE_CHECKING:
@@ -77,15 +77,7 @@ def _price(finding: Finding, true_ms: float | None) -> str:
 
 
 def _what_ifs(diagnosis: Diagnosis) -> list[Row]:
-    rows: list[Row] = []
-    true_ms = diagnosis.step.true_ms
-    for answer in sorted(diagnosis.what_ifs, key=lambda answer: -answer.saves_ms):
-        bound = "at best " if answer.bound else ""
-        step, saves = (milliseconds(ms, like=true_ms) for ms in (answer.step_ms, abs(answer.saves_ms)))
-        verb = "saves" if answer.saves_ms >= 0 else "costs"
-        text = f"{answer.question.value}: {bound}{step} ms, {verb} {saves} ms ({clean(answer.basis)})"
-        rows.append((0, text))
-    return rows
+    return [(0, text) for text in answer_lines(diagnosis.what_ifs, like=diagnosis.step.true_ms)]
 
 
 def _kernels(diagnosis: Diagnosis) -> list[Row]:

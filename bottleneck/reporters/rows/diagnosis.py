@@ -16,12 +16,13 @@ from ...model.words import clean, milliseconds, percent, place, sentence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...model.diagnosis import Cause, Diagnosis
+    from ...model.diagnosis import Cause, Diagnosis, WhatIfResult
 
 __all__ = [
     "NEGLIGIBLE",
     "BudgetRow",
     "CauseRow",
+    "answer_lines",
     "bar_cells",
     "budget_rows",
     "cause_rows",
@@ -226,3 +227,14 @@ def device_line(diagnosis: Diagnosis) -> str:
     if len(diagnosis.ranks) > 1:
         parts.append(f"{len(diagnosis.ranks)} ranks, rank {diagnosis.rank} shown")
     return ", ".join(parts)
+
+
+def answer_lines(answers: Sequence[WhatIfResult], *, like: float | None) -> list[str]:
+    """Say what the replay answers, the largest gain first."""
+    lines = []
+    for answer in sorted(answers, key=lambda answer: -answer.saves_ms):
+        bound = "at best " if answer.bound else ""
+        step, saves = (milliseconds(ms, like=like) for ms in (answer.step_ms, abs(answer.saves_ms)))
+        verb = "saves" if answer.saves_ms >= 0 else "costs"
+        lines.append(f"{answer.question.value}: {bound}{step} ms, {verb} {saves} ms ({clean(answer.basis)})")
+    return lines

@@ -9,15 +9,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.words import clean, milliseconds, place
-from .diagnosis import root_of
+from ...model.words import byte_size, clean, milliseconds, place
+from .diagnosis import answer_lines, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 
-__all__ = ["AccountRow", "account_rows", "clock_line", "first_words", "late_lines", "unread_lines"]
+__all__ = [
+    "AccountRow",
+    "TrafficRow",
+    "account_rows",
+    "clock_line",
+    "first_words",
+    "late_lines",
+    "path_line",
+    "together_lines",
+    "traffic_rows",
+    "unread_lines",
+]
 
 _NAMED = 4
 """Ranks in a list, before "and n more"."""
@@ -45,6 +56,59 @@ class AccountRow:
     transfer: str
     late: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRow:
+    """Collectives of one kind and size."""
+
+    kind: str
+    ranks: str
+    size: str
+    per_step: str
+    transfer: str
+    rate: str
+    waits: str
+
+
+def together_lines(diagnosis: Diagnosis) -> list[str]:
+    """Say what the replay of all ranks together answers."""
+    fleet = diagnosis.fleet
+    return answer_lines(fleet.what_ifs, like=fleet.step_ms) if fleet is not None else []
+
+
+def path_line(diagnosis: Diagnosis) -> str:
+    """Say what a step consists of, following the ranks that the others wait for."""
+    fleet = diagnosis.fleet
+    if fleet is None or not fleet.path:
+        return ""
+    parts = [part for part in fleet.path if part.ms >= NEGLIGIBLE_SHARE * (fleet.step_ms or 0.0)]
+    causes = {row.rank: row.cause for row in diagnosis.ranks if row.cause}
+    told = []
+    for part in parts[:_NAMED]:
+        ms = milliseconds(part.ms, like=fleet.step_ms)
+        why = f" (late for {causes[part.rank]})" if part.rank in causes else ""
+        told.append(f"{ms} ms {'transfer' if part.rank is None else f'work of rank {part.rank}{why}'}")
+    rest = (fleet.step_ms or 0.0) - sum(part.ms for part in parts[:_NAMED])
+    if rest >= NEGLIGIBLE_SHARE * (fleet.step_ms or 0.0):
+        told.append(f"{milliseconds(rest, like=fleet.step_ms)} ms work of other ranks")
+    return f"Critical path of the step: {', '.join(told)}" if told else ""
+
+
+def traffic_rows(diagnosis: Diagnosis) -> list[TrafficRow]:
+    """Return the collectives by kind and size, those that take most time first."""
+    return [
+        TrafficRow(
+            kind=clean(row.collective),
+            ranks=f"{row.ranks}" if row.groups == 1 else f"{row.ranks} in {row.groups} groups",
+            size=byte_size(row.bytes) if row.bytes is not None else "",
+            per_step=f"{row.per_step:.3g}",
+            transfer=milliseconds(row.transfer_ms),
+            rate=f"{row.gbytes_per_s:.3g}" if row.gbytes_per_s is not None else "",
+            waits=milliseconds(row.waits_ms),
+        )
+        for row in (diagnosis.fleet.collective_rows if diagnosis.fleet is not None else ())
+    ]
 
 
 def late_lines(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:

@@ -19,6 +19,7 @@ import numpy as np
 from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE
+from .alone import Alone, alone_places
 from .replay import Edit
 from .waits import EventKind
 
@@ -66,6 +67,25 @@ class Asker:
         ends = self._replay.run(self._base.and_also(edit)).step_end
         lengths = np.diff(ends[1:] if len(ends) > 2 else ends)
         return tuple((self.true_ms * lengths / self._reference_ns).tolist())
+
+    def alone(self, edit: Edit) -> Alone:
+        """Return where collectives stand in own work, under an edit without them, in ns of the true step."""
+        found = alone_places(self._replay.program, self._replay.run(self._base.and_also(edit)))
+        scale = self.true_ms * 1e6 / self._reference_ns if self._reference_ns > 0 else 1.0
+        return Alone(rows=found.rows, places=found.places * scale, edges=found.edges * scale)
+
+    def alone_without(
+        self, questions: Iterable[Question], alone: Edit
+    ) -> dict[WhatIf, tuple[tuple[float, ...], bool]]:
+        """Return what single steps without communication save if a class is gone too; and whether at best."""
+        before = np.asarray(self.lengths_ms(alone))
+        out: dict[WhatIf, tuple[tuple[float, ...], bool]] = {}
+        for question in questions:
+            if question.name in CLASS_QUESTIONS and question.name is not WhatIf.COMM_OVERLAPPED:
+                saved = before - np.asarray(self.lengths_ms(alone.and_also(question.edit)))
+                if len(saved) and saved.mean() > _NOTHING * self.true_ms:
+                    out[question.name] = (tuple(saved.tolist()), question.bound)
+        return out
 
     def ask(self, questions: Iterable[Question]) -> Answers:
         """Answer the questions, the costly ones also two at a time; only what changes something is kept."""

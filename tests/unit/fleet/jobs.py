@@ -38,8 +38,16 @@ def collectives(
         ready=end - length - 1000,
         start=end - length,
         end=end,
+        alone=alone_places(length, end),
         exposed=np.repeat(length[:, None] // BINS, BINS, axis=1),
     )
+
+
+def alone_places(length: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Places in the own work: what is not a collective, which the device and its host do alike."""
+    start = end - length
+    done = start - (np.cumsum(length) - length)
+    return np.stack([done, done, done, done * 0, done * 0], axis=1)
 
 
 def summary(rank: int, waits_ms: Sequence[float], **more: object) -> RankSummary:
@@ -55,6 +63,7 @@ def summary(rank: int, waits_ms: Sequence[float], **more: object) -> RankSummary
         "true_ms": STEP_MS,
         "recorded_ms": (STEP_MS,) * steps,
         "alone_ms": tuple(own.tolist()),
+        "alone_edges_ms": tuple((float(ms), float(ms)) for ms in np.concatenate([[0.0], np.cumsum(own)])),
         "own_work_ms": {"compute": (5.0,) * steps, "host": tuple((own - 5.0).tolist())},
         "budget": {"other host work": float(own.mean()) - 5.0, "tensor-core math": 5.0},
         "step_numbers": tuple(range(steps)),

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 
 import msgspec
 import pytest
 from unit.reporters.sample import sample
 
 from torch_bottleneck.cli.console import RankProgress
-from torch_bottleneck.model.diagnosis import Diagnosis, Fleet, RankRow, Straggler, UnreadRank
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.diagnosis import (
+    CollectiveRow,
+    Diagnosis,
+    Fleet,
+    PathPart,
+    RankRow,
+    Straggler,
+    UnreadRank,
+    WhatIfResult,
+)
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters import html, markdown, terminal
 from torch_bottleneck.reporters.rows.fleet import (
@@ -19,6 +30,7 @@ from torch_bottleneck.reporters.rows.fleet import (
     listed,
     unread_lines,
 )
+from torch_bottleneck.reporters.rows.heat import heat_lines, heat_map
 
 SITE = SourceSite(file="/home/me/train.py", line=31, function="load")
 
@@ -34,6 +46,9 @@ def job(ranks: int = 8, *stragglers: Straggler, unread: tuple[UnreadRank, ...] =
             waits_for=None if rank in late else min(late, default=None),
             transfer_ms=5.0,
             late_ms=20.0 if rank in late else 0.0,
+            late_steps_ms=tuple((20.0 if rank in late else -0.123 * (rank % 7)) for _ in range(16)),
+            excess_ms={"input": 20.0 if rank in late else 0.0, "compute": 0.01 * rank},
+            node=rank // 8 * 8,
             cause=late[rank].cause if rank in late else "",
             path=f"rank{rank}",
         )
@@ -47,6 +62,26 @@ def job(ranks: int = 8, *stragglers: Straggler, unread: tuple[UnreadRank, ...] =
         step_without_late_ranks_ms=100.0 - sum(each.costs_ms for each in stragglers),
         clock_error_us=2.1,
         collectives=52,
+        what_ifs=(
+            WhatIfResult(
+                question=WhatIf.NO_LATE_RANK,
+                step_ms=80.0,
+                saves_ms=20.0,
+                basis="replay of all ranks together",
+            ),
+        ),
+        path=(PathPart(rank=3, ms=95.0), PathPart(rank=None, ms=5.0)),
+        collective_rows=(
+            CollectiveRow(
+                collective="allreduce",
+                ranks=ranks,
+                bytes=2**25,
+                per_step=8.0,
+                transfer_ms=0.6,
+                gbytes_per_s=55.9,
+                waits_ms=18.0,
+            ),
+        ),
         unread=unread,
     )
     return msgspec.structs.replace(sample(), rank=3, ranks=rows, fleet=fleet)
@@ -136,6 +171,39 @@ def test_the_page_of_1024_ranks_stays_small() -> None:
     text = html.render(job(1024, ONE))
     assert text.count('<th scope="row" data-value=') == 1024
     assert len(text.encode()) < 1_500_000
+    assert '<canvas id="heat"' in text
+    assert 'aria-describedby="heat-told ranks-table"' in text
+
+
+def test_the_heat_map_has_a_column_per_rank_and_lines_between_machines() -> None:
+    found = heat_map(job(64, ONE))
+    assert found is not None
+    assert found.ranks == tuple(range(64))
+    assert found.nodes == tuple(range(8, 64, 8))
+    assert (len(found.steps), found.most_ms) == (16, 20.0)
+    assert [row[3] for row in found.steps] == [20.0] * 16
+    assert {name: values[3] for name, values in found.causes} == {"input": 20.0, "compute": 0.03}
+    assert heat_map(sample()) is None
+
+
+@pytest.mark.parametrize(("ranks", "width", "column"), [(8, 40, 3), (1024, 64, 0)])
+def test_the_terminal_shows_the_latest_of_the_ranks_that_share_a_character(
+    ranks: int, width: int, column: int
+) -> None:
+    lines = heat_lines(job(ranks, ONE), width, unicode=True)
+    assert len(lines) == 4
+    assert all(len(line) == min(ranks, width) for line in lines)
+    assert all(line[column] == "█" and line.count("█") == 1 for line in lines)
+    assert heat_lines(job(ranks, ONE), width, unicode=False)[0][column] == "#"
+
+
+def test_what_the_ranks_say_together_is_in_terminal_markdown_and_page() -> None:
+    found = job(8, ONE)
+    page = " ".join(re.sub("<[^>]+>", " ", html.render(found)).split())
+    for text in (terminal.render(found, verbose=True, width=200), markdown.render(found), page):
+        assert "no-late-rank: 80.0 ms, saves 20.0 ms (replay of all ranks together)" in text
+        assert "Critical path of the step: 95.0 ms work of rank 3 (late for input), 5.0 ms transfer" in text
+        assert "55.9" in text
 
 
 class Stream(io.StringIO):

@@ -174,7 +174,7 @@ def test_every_part_has_a_colour_and_every_topic_is_used() -> None:
         assert len({pair[light] for pair in COLOURS.values()}) == len(Part)
     text = parsed(drawn()).text
     for topic, words in HOW.items():
-        if topic not in ("step", "step_profiled", "step_given", "budget_cpu", "ranks"):
+        if topic not in ("step", "step_profiled", "step_given", "budget_cpu"):
             assert " ".join(words.split()) in text, topic
 
 

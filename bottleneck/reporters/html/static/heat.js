@@ -1,0 +1,69 @@
+// Ranks by steps and by cause, on one canvas: a thousand ranks are a thousand columns of pixels.
+function makeHeat(box, heat) {
+  const [CELL, GAP, told] = [12, 8, $("heat-told")];
+  const rows = [
+    ...heat.steps.map((values, i) => ({ name: `step ${i + 1} of ${heat.steps.length}`, values, y: i * CELL })),
+    ...heat.causes.map(([name, values], i) => ({ name, values, y: heat.steps.length * CELL + GAP + i * CELL })),
+  ];
+  const count = heat.ranks.length;
+  const height = rows[rows.length - 1].y + CELL;
+  let at = null;
+
+  function draw() {
+    const width = Math.max(box.clientWidth, 1);
+    const ratio = devicePixelRatio || 1;
+    [box.width, box.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const pen = box.getContext("2d");
+    pen.scale(ratio, ratio);
+    const [late, early] = [partColour(6), partColour(0)];
+    const each = width / count;
+    // Where ranks are narrower than a pixel, the one that differs most is drawn.
+    const columns = Math.min(count, Math.floor(width * ratio));
+    for (const row of rows) {
+      for (let c = 0; c < columns; c += 1) {
+        let value = 0;
+        for (let i = Math.floor((c * count) / columns); i < Math.floor(((c + 1) * count) / columns); i += 1) {
+          if (Math.abs(row.values[i]) > Math.abs(value)) value = row.values[i];
+        }
+        pen.globalAlpha = Math.min(Math.abs(value) / 100, 1);
+        if (pen.globalAlpha < 0.02) continue;
+        pen.fillStyle = value > 0 ? late : early;
+        pen.fillRect((c * width) / columns, row.y, width / columns, CELL - 1);
+      }
+    }
+    pen.globalAlpha = 1;
+    pen.fillStyle = css("--line");
+    pen.fillRect(0, heat.steps.length * CELL + GAP / 2, width, 1);
+    for (const node of heat.nodes) pen.fillRect(node * each, 0, 1, height);
+    if (at) {
+      pen.strokeStyle = css("--text");
+      pen.strokeRect(at[0] * each, rows[at[1]].y, Math.max(each, 2), CELL - 1);
+    }
+  }
+
+  function tell(column, row) {
+    at = [Math.min(Math.max(column, 0), count - 1), Math.min(Math.max(row, 0), rows.length - 1)];
+    const value = (rows[at[1]].values[at[0]] / 100) * heat.most_ms;
+    told.textContent = `rank ${heat.ranks[at[0]]}, ${rows[at[1]].name}: ${ms(Math.abs(value), heat.most_ms)} ms ${value < 0 ? "less" : "more"} than its peers`;
+    draw();
+  }
+
+  box.style.height = `${height}px`;
+  box.style.width = "100%";
+  box.addEventListener("pointermove", (event) => {
+    const row = rows.findIndex((each) => event.offsetY < each.y + CELL);
+    tell(Math.floor((event.offsetX / box.clientWidth) * count), row < 0 ? rows.length - 1 : row);
+  });
+  box.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    if (at) tell(at[0] + move[0], at[1] + move[1]);
+    else tell(0, 0);
+  });
+  draw();
+  charts.push({ chart: { resize() {} }, draw });
+  new ResizeObserver(draw).observe(box);
+}
+
+if (data.heat && $("heat")) makeHeat($("heat"), data.heat);
