@@ -90,6 +90,25 @@ def test_what_costs_next_to_nothing_is_not_told() -> None:
     assert found(work).late == ()
 
 
+def test_among_a_thousand_a_rank_is_late_though_others_are_nearly_as_late_by_chance() -> None:
+    """Late by 4 in each step of 100; the latest of the others is late by 2 to 4 of them, in turns."""
+    rng = np.random.default_rng(12)
+    work = 80.0 * (1.0 + rng.normal(0.0, 0.007, (1024, 1)) + 0.0035 * rng.standard_t(4, (1024, 5)))
+    assert found(work).late == ()
+    work[300] += 80.0 * 0.006 - (work[300].mean() - 80.0) + 3.6
+    (late,) = found(work).late
+    assert (late.lanes, late.kind) == ((300,), "persistent")
+    assert 0.0 < late.costs_ms < 2.0, "told is what it costs, which is little"
+
+
+def test_a_rank_that_decides_no_ordinary_step_is_not_told() -> None:
+    """Rank 5 is late by 6 in each step, but ranks of the other stage come later by design."""
+    work = noise(32, 5)
+    work[16:] += 30.0
+    work[5] += 6.0
+    assert found(work, sent=["first"] * 16 + ["last"] * 16).late == ()
+
+
 @pytest.mark.parametrize(
     ("chance", "freedom", "value"),
     [(0.025, 5, 2.5706), (0.005, 1, 63.657), (0.005, 2, 9.9248), (0.0005, 10, 4.5869), (0.025, 30, 2.0423)],
