@@ -7,13 +7,15 @@ function makeHeat(box, heat) {
   ];
   const count = heat.ranks.length;
   const height = rows[rows.length - 1].y + CELL;
+  // Drawn once; what moves over it is drawn on top.
+  const picture = document.createElement("canvas");
   let at = null;
 
   function draw() {
     const width = Math.max(box.clientWidth, 1);
     const ratio = devicePixelRatio || 1;
-    [box.width, box.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-    const pen = box.getContext("2d");
+    [picture.width, picture.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const pen = picture.getContext("2d");
     pen.scale(ratio, ratio);
     const [late, early] = [partColour(6), partColour(0)];
     const each = width / count;
@@ -35,17 +37,26 @@ function makeHeat(box, heat) {
     pen.fillStyle = css("--line");
     pen.fillRect(0, heat.steps.length * CELL + GAP / 2, width, 1);
     for (const node of heat.nodes) pen.fillRect(node * each, 0, 1, height);
-    if (at) {
-      pen.strokeStyle = css("--text");
-      pen.strokeRect(at[0] * each, rows[at[1]].y, Math.max(each, 2), CELL - 1);
-    }
+    show();
+  }
+
+  function show() {
+    [box.width, box.height] = [picture.width, picture.height];
+    const pen = box.getContext("2d");
+    pen.drawImage(picture, 0, 0);
+    if (!at) return;
+    const ratio = picture.height / height;
+    const each = picture.width / ratio / count;
+    pen.scale(ratio, ratio);
+    pen.strokeStyle = css("--text");
+    pen.strokeRect(at[0] * each, rows[at[1]].y, Math.max(each, 2), CELL - 1);
   }
 
   function tell(column, row) {
     at = [Math.min(Math.max(column, 0), count - 1), Math.min(Math.max(row, 0), rows.length - 1)];
     const value = (rows[at[1]].values[at[0]] / 100) * heat.most_ms;
     told.textContent = `rank ${heat.ranks[at[0]]}, ${rows[at[1]].name}: ${ms(Math.abs(value), heat.most_ms)} ms ${value < 0 ? "less" : "more"} than its peers`;
-    draw();
+    show();
   }
 
   box.style.height = `${height}px`;
