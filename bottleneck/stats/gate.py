@@ -15,7 +15,6 @@ matter? Else undecided, and how many repeats would decide.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -113,24 +112,17 @@ def _noise(base: np.ndarray, head: np.ndarray, *, paired: bool) -> float:
 
 def _interval(base: np.ndarray, head: np.ndarray, *, paired: bool) -> tuple[float, float, float]:
     """Return (centre, low, high) of the difference of logarithms."""
-    from scipy import stats
+    from scipy.special import stdtrit
 
-    if paired:
-        difference = head - base
-        centre, scatter = float(difference.mean()), float(np.ptp(difference))
-        if scatter < 1e-12:
-            return centre, centre, centre
-        found = stats.ttest_1samp(difference, 0.0)
-    else:
-        centre = float(head.mean() - base.mean())
-        if float(np.ptp(base)) < 1e-12 and float(np.ptp(head)) < 1e-12:
-            return centre, centre, centre
-        with warnings.catch_warnings():
-            # Of one side whose times are all the same: what is lost of its variance is nothing.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            found = stats.ttest_ind(head, base, equal_var=False)
-    interval = found.confidence_interval(confidence_level=_CONFIDENCE)
-    return centre, float(interval.low), float(interval.high)
+    samples = [head - base] if paired else [head, base]
+    centre = float(samples[0].mean() - sum(sample.mean() for sample in samples[1:]))
+    if all(float(np.ptp(sample)) < 1e-12 for sample in samples):
+        return centre, centre, centre
+    parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
+    # Welch and Satterthwaite; of one sample it is its size less one.
+    freedom = sum(parts) ** 2 / sum(v**2 / (len(s) - 1) for v, s in zip(parts, samples, strict=True))
+    half = float(stdtrit(freedom, 0.5 + _CONFIDENCE / 2)) * math.sqrt(sum(parts))
+    return centre, centre - half, centre + half
 
 
 def repeats_needed(noise: float, tolerance: float, *, paired: bool = True) -> int | None:
@@ -143,14 +135,14 @@ def repeats_needed(noise: float, tolerance: float, *, paired: bool = True) -> in
         tolerance: the increase, relative.
         paired: pairs have one degree of freedom each, two separate sides two.
     """
-    from scipy import stats
+    from scipy.special import nctdtr, stdtrit
 
     if noise <= 0:
         return FEWEST_RUNS
     n = np.arange(FEWEST_RUNS, _MOST_REPEATS + 1)
     freedom = n - 1 if paired else 2 * n - 2
     shift = math.log1p(tolerance) / (noise * np.sqrt(2.0 / n))
-    power = stats.nct.sf(stats.t.ppf(0.5 + _CONFIDENCE / 2, freedom), freedom, shift)
+    power = 1.0 - nctdtr(freedom, shift, stdtrit(freedom, 0.5 + _CONFIDENCE / 2))
     # Far out the distribution function loses its digits; there the power is 1.
     power = np.where(np.isfinite(power) & (shift < 30), power, 1.0)
     enough = np.flatnonzero(power >= _POWER)
