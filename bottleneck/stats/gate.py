@@ -14,6 +14,7 @@ matter? Else undecided, and how many repeats would decide.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,11 +140,14 @@ def repeats_needed(noise: float, tolerance: float, *, paired: bool = True) -> in
 
     if noise <= 0:
         return FEWEST_RUNS
-    n = np.arange(FEWEST_RUNS, _MOST_REPEATS + 1)
-    freedom = n - 1 if paired else 2 * n - 2
-    shift = math.log1p(tolerance) / (noise * np.sqrt(2.0 / n))
-    power = 1.0 - nctdtr(freedom, shift, stdtrit(freedom, 0.5 + _CONFIDENCE / 2))
-    # Far out the distribution function loses its digits; there the power is 1.
-    power = np.where(np.isfinite(power) & (shift < 30), power, 1.0)
-    enough = np.flatnonzero(power >= _POWER)
-    return int(n[enough[0]]) if len(enough) else None
+
+    def power(n: int) -> float:
+        freedom = n - 1 if paired else 2 * n - 2
+        shift = math.log1p(tolerance) / (noise * math.sqrt(2.0 / n))
+        found = 1.0 - float(nctdtr(freedom, shift, stdtrit(freedom, 0.5 + _CONFIDENCE / 2)))
+        # Far out the distribution function loses its digits; there the power is 1.
+        return found if math.isfinite(found) and shift < 30 else 1.0
+
+    counts = range(FEWEST_RUNS, _MOST_REPEATS + 1)
+    enough = bisect.bisect_left(counts, _POWER, key=power)
+    return counts[enough] if enough < len(counts) else None

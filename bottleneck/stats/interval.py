@@ -15,8 +15,6 @@ from .student import student_tail
 
 __all__ = ["mean_interval", "relative_error"]
 
-_MOST_ANGLES = 4_000_000
-"""Computed at a time: of 300,000 steps they would otherwise take 4 GB."""
 _COSINES = 6
 """Of a short series so many, as long as a rhythm of eight steps (a loader with eight workers) stays faster
 than all of them. With fewer the interval would cover as often, and be wider."""
@@ -38,14 +36,9 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
         return None
     cosines = max(2, min(n // 4, _COSINES), round(0.4 * n ** (2 / 3)))
     mean = float(x.mean())
-    phase = np.pi * (np.arange(n) + 0.5) / n
-    at_a_time = max(1, _MOST_ANGLES // n)
-    weights = np.concatenate(
-        [
-            np.cos(np.arange(first, min(first + at_a_time, cosines + 1))[:, None] * phase) @ (x - mean)
-            for first in range(1, cosines + 1, at_a_time)
-        ]
-    )
+    # All cosines at once: a discrete cosine transform, by Makhoul's order of the values in an FFT.
+    slow = np.fft.rfft(np.concatenate([x[::2], x[1::2][::-1]]) - mean)[1 : cosines + 1]
+    weights = (slow * np.exp(-0.5j * np.pi * np.arange(1, len(slow) + 1) / n)).real
     # A cosine has half the energy of a constant.
     variance = float((weights**2).mean()) * 2 / n
     half = student_tail(0.025, cosines) * math.sqrt(variance / n)

@@ -71,9 +71,10 @@ def readers(name: str) -> set[str]:
     found = set()
     for path in PACKAGE.rglob("*.py"):
         where = path.relative_to(PACKAGE).as_posix()
-        if where.startswith(("harness/", "model/", "stats/")):
+        text = path.read_text()
+        if where.startswith(("harness/", "model/", "stats/")) or name not in text:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(text)):
             if getattr(node, "attr", None) == name or (isinstance(node, ast.Name) and node.id == name):
                 found.add(where)
     return found

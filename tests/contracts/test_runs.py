@@ -17,7 +17,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "bottleneck"
 
 def trees(*words: str, room: str = "") -> dict[str, ast.Module]:
     """Return the files of a folder that hold one of these words: parsing all takes longer than asking."""
-    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in (PACKAGE / room).rglob("*.py")}
+    texts = {
+        path.relative_to(PACKAGE).as_posix(): path.read_text() for path in (PACKAGE / room).rglob("*.py")
+    }
     return {name: ast.parse(text) for name, text in texts.items() if any(word in text for word in words)}
 
 

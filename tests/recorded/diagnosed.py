@@ -1,6 +1,6 @@
-"""Diagnoses of recorded runs, each made once for a whole test session.
+"""Diagnoses of recorded runs and sides of comparisons, each made once for a whole test session.
 
-In: the name of a case, or what lies on disk. Out: its diagnosis, which nobody may change.
+In: the name of a case, or what lies on disk. Out: its diagnosis or side, which nobody may change.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 
 from session import once
 
+from torch_bottleneck.compare.sides import Side, read_side
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.diagnosis import Diagnosis
 
 from .cases import CASES
 
-__all__ = ["diagnosed", "diagnosis_of"]
+__all__ = ["diagnosed", "diagnosis_of", "side_of"]
 
 
 def diagnosis_of(name: str) -> Diagnosis:
@@ -35,4 +36,12 @@ def diagnosed(*paths: Path, true_step_ms: float | None = None) -> Diagnosis:
         lambda: pickle.dumps(diagnose_paths(list(paths), true_step_ms=true_step_ms)),
     )
     found: Diagnosis = pickle.loads(made)
+    return found
+
+
+@functools.cache
+def side_of(name: str) -> Side:
+    """Return `read_side` of a case's folder."""
+    made = once(f"{name}.side", lambda: pickle.dumps(read_side([CASES[name].folder])))
+    found: Side = pickle.loads(made)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from recorded.cases import CASES
+from recorded.diagnosed import side_of
 from unit.compare.sides import baseline, counters
 
 from torch_bottleneck.compare import baseline_file
@@ -16,7 +16,6 @@ from torch_bottleneck.compare.baseline_file import (
     read_baseline,
     write_baseline,
 )
-from torch_bottleneck.compare.sides import read_side
 from torch_bottleneck.errors import InputError
 
 
@@ -31,7 +30,7 @@ def test_writing_what_was_read_gives_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("case", ["example-sync-bound", "example-graph-breaks-cpu", "input-bound-cpu"])
 def test_a_real_runs_baseline_is_small_and_stable(case, tmp_path):
     path = tmp_path / "baseline.json"
-    write_baseline(read_side([CASES[case].folder]).baseline, path)
+    write_baseline(side_of(case).baseline, path)
     assert path.stat().st_size < 60_000
     assert baseline_text(read_baseline(path)) == path.read_text()
     longest = max(len(line) for line in path.read_text().splitlines())

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded.cases import CASES
+from recorded.diagnosed import side_of
 
 from torch_bottleneck.compare.baseline_file import baseline_text, read_baseline
 from torch_bottleneck.compare.decide import compare_sides
-from torch_bottleneck.compare.sides import Side, read_side
+from torch_bottleneck.compare.sides import Side
 from torch_bottleneck.model.counters import COUNTERS, SyncSite
 
 HERE = Path(__file__).parent / "h200"
@@ -33,7 +33,7 @@ def test_every_counter_of_a_gpu_run_is_there(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_another_capture_of_the_example_counts_the_same(name):
     base = Side(label="gate", baseline=read_baseline(HERE / f"{name}.json"))
-    head = read_side([CASES[f"example-{name.replace('_', '-')}"].folder])
+    head = side_of(f"example-{name.replace('_', '-')}")
     rows = {row.name: row for row in compare_sides(base, head).counters}
     assert {key: rows[key].status for key in EXACT} == dict.fromkeys(EXACT, "same")
 

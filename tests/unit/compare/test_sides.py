@@ -8,7 +8,7 @@ import shutil
 import msgspec
 import pytest
 from recorded.cases import CASES
-from recorded.diagnosed import diagnosed, diagnosis_of
+from recorded.diagnosed import diagnosed, diagnosis_of, side_of
 
 from torch_bottleneck.compare.baseline_file import write_baseline
 from torch_bottleneck.compare.decide import compare_sides
@@ -19,7 +19,7 @@ from torch_bottleneck.model.counters import Counter, SyncSite
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters.output import save
 
-SYNCS = CASES["example-sync-bound"].folder
+SYNCS = "example-sync-bound"
 BREAKS = CASES["example-graph-breaks-cpu"].folder
 
 
@@ -117,14 +117,14 @@ def test_paths_are_told_from_the_root(tmp_path, diagnosis):
 
 
 def test_a_gpu_run_and_a_cpu_run_are_refused():
-    found = compare_sides(read_side([SYNCS]), read_side([BREAKS]))
+    found = compare_sides(side_of(SYNCS), read_side([BREAKS]))
     assert found.outcome == "incomparable"
     assert {row.what for row in found.mismatches} >= {"device"}
 
 
 def test_a_recorded_gpu_run_compared_with_a_faster_twin_names_its_counters(tmp_path):
     """The recorded run has 438 reads per step; the same baseline with one read less says so."""
-    side = read_side([SYNCS])
+    side = side_of(SYNCS)
     write_baseline(side.baseline, tmp_path / "baseline.json")
     raw = json.loads((tmp_path / "baseline.json").read_text())
     raw["counters"]["values"]["syncs"]["value"] = 437
