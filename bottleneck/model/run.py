@@ -207,7 +207,6 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
     parameter_bytes: int = 0
     parameter_dtype: str = ""
     """Dtype of most elements, like "float32"; empty if not recorded."""
-    capturable: bool | None = None
     compiled: bool = False
     site: SourceSite | None = None
 
@@ -297,7 +296,6 @@ class Overhead(_Record, frozen=True, kw_only=True):
     profiler_start_ms: float | None = None
     profiler_stop_ms: float | None = None
     trace_export_ms: float | None = None
-    memory_dump_ms: float | None = None
     after_trace_ratio: float | None = None
     """Median step after all captures over the baseline's: how much they still disturb."""
     total_seconds: float | None = None
@@ -337,7 +335,6 @@ class Run(_Record, frozen=True, kw_only=True):
     local_rank: int = 0
     meet: str = ""
     """Folder, of another machine's ranks, to which this one's files went."""
-    pid: int = 0
     began_ns: int | None = None
     """When the script began, without the interpreter's start and ours; None where the program calls us."""
     torch_import_ms: float | None = None
@@ -416,8 +413,6 @@ class Production(_Record, frozen=True, kw_only=True):
     collate_ms: list[float] = []
     busy_share: float | None = None
     """Share of the workers' time spent producing."""
-    ready_ns: list[int] = []
-    """When each batch was produced, for replay on the recorded arrival times."""
     sites: list[SiteTime] = []
     samples: int = 0
     """Of the producing, those outside the user's lines among them; 0 where there are no others."""

@@ -123,7 +123,6 @@ def _as_production(
         fetch_ms=[round(batch.samples_ns / 1e6, 4) for batch in kept],
         collate_ms=[round(batch.collate_ns / 1e6, 4) for batch in kept],
         busy_share=round(busy, 4) if busy is not None else None,
-        ready_ns=[batch.end_ns for batch in kept],
         sites=as_sites(lines, share_of_ms=mean_ms * count)[:SITES_KEPT],
         samples=sum(lines.values()),
         rows_share=rows_share(lines),

@@ -66,7 +66,6 @@ def _facts(optimizer: Any, site: SourceSite | None) -> OptimizerFacts:
         parameters=len(parameters),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_dtype=_main_dtype(parameters),
-        capturable=optimizer.defaults.get("capturable"),
         compiled=_is_compiled(optimizer),
         site=site,
     )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...clocks import perf_counter_ns
 from ...files import json_of
 from ...runs.store import reason_of, write_atomically
 from .. import torch_private
@@ -38,9 +37,6 @@ RING_ENTRIES = 200_000
 class MemoryHistory:
     """The allocator's recording switch, on for one window."""
 
-    def __init__(self) -> None:
-        self.dump_ms = 0.0
-
     @staticmethod
     def why_not() -> str | None:
         """Return why no history can be recorded here, or None if it can."""
@@ -60,15 +56,14 @@ class MemoryHistory:
             enabled="all", context="all", stacks="python", max_entries=RING_ENTRIES
         )
 
-    def stop(self, target: Path | None) -> None:
+    @staticmethod
+    def stop(target: Path | None) -> None:
         """Dump the snapshot to `target` (None: drop it) and end the recording."""
-        began = perf_counter_ns()
         try:
             if target is not None:
                 torch.cuda.memory._dump_snapshot(str(target))
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
-        self.dump_ms = (perf_counter_ns() - began) / 1e6
 
 
 class SyncSites:
@@ -158,4 +153,3 @@ class MemoryWindow:
         except Exception as error:
             self._notes.abandon()
             self._store.artefact("memory", "failed", reason=reason_of(error))
-        self._book.note_overhead(memory_dump_ms=self._history.dump_ms)
