@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from .program import Program
 
+    Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+
 __all__ = ["Edit", "Replay", "Schedule"]
 
 _BLOCK = 960
@@ -120,15 +122,27 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class _Launched:
+    """What a block launches on one lane."""
+
+    lane: int
+    at: NDArray[np.int64]
+    """Activities, in order."""
+    event: NDArray[np.int64]
+    delay: NDArray[np.float64]
+    waits: Pairs | None
+    """Those that wait for another activity, by their place in `at`, and that activity."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Block:
     """A stretch of events that is one pass: only the first may wait."""
 
     first: int
     last: int
-    act_first: int
-    act_last: int
-    lanes: tuple[tuple[int, NDArray[np.int64]], ...]
-    """(lane, activities of the block on it, relative to act_first)."""
+    room: Pairs | None
+    """Events that launch into the queue when it may be full, from `first` on, and whose end makes room."""
+    lanes: tuple[_Launched, ...]
 
 
 def step_ends(program: Program, host: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -175,12 +189,25 @@ class Replay:
         limit = int(latest(p.first_activity, begin + _BLOCK))
         last = min(stop, max(limit, first + 1), first + _BLOCK)
         lane = p.lane[begin : int(p.first_activity[last])]
+        launched = p.first_activity[first : last + 1]
+        full = np.flatnonzero((np.diff(launched) > 0) & (launched[1:] > QUEUE_DEPTH))
         return _Block(
             first=first,
             last=last,
-            act_first=begin,
-            act_last=begin + len(lane),
-            lanes=tuple((int(u), np.flatnonzero(lane == u)) for u in np.unique(lane)),
+            room=(full, launched[1:][full] - QUEUE_DEPTH - 1) if len(full) else None,
+            lanes=tuple(self._launched(int(u), begin + np.flatnonzero(lane == u)) for u in np.unique(lane)),
+        )
+
+    def _launched(self, lane: int, at: NDArray[np.int64]) -> _Launched:
+        p = self.program
+        depends = p.depends[at]
+        waits = np.flatnonzero(depends >= 0)
+        return _Launched(
+            lane=lane,
+            at=at,
+            event=p.event[at],
+            delay=p.delay[at],
+            waits=(waits, depends[waits]) if len(waits) else None,
         )
 
     def run(self, edit: Edit | None = None) -> Schedule:
@@ -217,14 +244,16 @@ class Replay:
         clock = 0.0
         for block in self._blocks:
             e0, e1 = block.first, block.last
-            total = np.cumsum(own[e0:e1])
+            total = own[e0:e1].cumsum()
             times = clock + total
-            if block.act_last > QUEUE_DEPTH:
-                times = total + np.maximum(self._room(block, device.end) - total, clock)
-                times = total + np.maximum.accumulate(times - total)
+            if block.room is not None:
+                events, oldest = block.room
+                since = np.full(len(total), clock)
+                since[events] = np.maximum(device.end[oldest] - total[events], clock)
+                times = total + np.maximum.accumulate(since)
             device.issued[e0:e1] = times
-            for lane, index in block.lanes:
-                device.run(block.act_first + index, lane)
+            for launched in block.lanes:
+                device.run(launched)
             if wait[e0] != NO_WAIT:
                 # Only the first event of a block waits, and such a block holds that event alone.
                 until = device.lane_end.max() if wait[e0] == WAIT_ALL else device.end[wait[e0]]
@@ -240,15 +269,6 @@ class Replay:
             step_end=step_ends(p, host, device.end),
         )
 
-    def _room(self, block: _Block, end: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the earliest time of each event at which the launch queue has room for it."""
-        p = self.program
-        launched = p.first_activity[block.first + 1 : block.last + 1]
-        oldest = launched - QUEUE_DEPTH
-        room = np.where(oldest > 0, end[np.maximum(oldest - 1, 0)], -np.inf)
-        launches = launched > p.first_activity[block.first : block.last]
-        return np.where(launches, room, -np.inf)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Device:
@@ -262,19 +282,19 @@ class _Device:
     end: NDArray[np.float64]
     lane_end: NDArray[np.float64]
 
-    def run(self, at: NDArray[np.int64], lane: int) -> None:
-        """Run the activities `at`, in order, on one lane."""
-        p = self.program
-        ready = self.issued[p.event[at]] + p.latency + p.delay[at]
-        depends = p.depends[at]
-        if (depends >= 0).any():
-            until = np.where(depends >= 0, self.end[np.maximum(depends, 0)], -np.inf)
-            ready = np.maximum(ready, until)
-        spacing = self.spacing[at]
-        occupied = self.duration[at] + spacing
-        total = np.cumsum(occupied)
+    def run(self, launched: _Launched) -> None:
+        """Run what a block launches on one lane."""
+        at, lane = launched.at, launched.lane
+        ready = self.issued[launched.event] + self.program.latency + launched.delay
+        if launched.waits is not None:
+            who, depends = launched.waits
+            ready[who] = np.maximum(ready[who], self.end[depends])
+        spacing, duration = self.spacing[at], self.duration[at]
+        occupied = duration + spacing
+        total = occupied.cumsum()
         free = np.maximum(np.maximum.accumulate(ready - (total - occupied)), self.lane_end[lane])
         done = total + free
-        self.end[at] = done - spacing
-        self.start[at] = self.end[at] - self.duration[at]
+        end = done - spacing
+        self.end[at] = end
+        self.start[at] = end - duration
         self.lane_end[lane] = done[-1]
