@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.false_alarms import KINDS, drift_rate, rates
-from scipy import stats
 
 from torch_bottleneck.stats.gate import FEWEST_RUNS, decide_times, repeats_needed
 from torch_bottleneck.stats.trend import find_trend
@@ -41,6 +40,8 @@ def test_a_clear_slow_down_is_found_and_a_small_one_is_left_undecided_not_passed
 
 
 def test_a_detection_needs_as_many_repeats_as_promised():
+    from scipy import stats  # a second to import, in each worker if it stood above
+
     needed = repeats_needed(0.05, 0.10)
     assert needed is not None
     rng = np.random.default_rng(7)
@@ -78,6 +79,8 @@ def test_pairs_take_out_what_both_runs_shared():
 
 
 def test_the_interval_is_the_t_interval_of_scipy():
+    from scipy import stats  # a second to import, in each worker if it stood above
+
     base, head = [10.0, 11.0, 10.5, 9.8], [11.2, 11.9, 11.4, 11.0]
     found = decide_times(base, head, tolerance=0.05, paired=True)
     expected = stats.ttest_rel(np.log(head), np.log(base)).confidence_interval()
