@@ -335,6 +335,7 @@ class Run(_Record, frozen=True, kw_only=True):
     local_rank: int = 0
     meet: str = ""
     """Folder, of another machine's ranks, to which this one's files went."""
+    pid: int = 0
     began_ns: int | None = None
     """When the script began, without the interpreter's start and ours; None where the program calls us."""
     torch_import_ms: float | None = None

@@ -97,7 +97,7 @@ def record_end(working: Path, process: str, plan: Plan, returncode: int) -> Scri
     run = run_of(path)
     if run is None:
         # It died before it could write anything: a fault of the interpreter or of ours.
-        store = Store(path, run=msgspec.structs.replace(beginning_run(plan), created=""))
+        store = Store(path, run=msgspec.structs.replace(beginning_run(plan), created="", pid=0))
         outcome = _end_of(returncode)
         if not left:
             outcome = msgspec.structs.replace(outcome, notes=[*outcome.notes, _NO_RECORD])

@@ -7,6 +7,7 @@ or by pickling (to the processes that the script itself starts).
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,7 @@ def beginning_run(plan: Plan, *, task: Task | None = None, **known: Any) -> Run:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=[plan.target, *plan.args],
         cwd=str(Path.cwd()),
+        pid=os.getpid(),
         **known,
     )
 

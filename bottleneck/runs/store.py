@@ -74,7 +74,7 @@ class Store:
         """Where files go until `finish`."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._run = run if run is not None else Run()
+        self._run = run if run is not None else Run(pid=self._pid)
         self._finished = False
         self.lost = ""
         """Why the last write failed; empty while all of them succeed."""
