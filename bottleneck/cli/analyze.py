@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
-from ..errors import InputError, UsageError
+from ..errors import UsageError
 from ..model.codes import BottleneckClass
-from .options import FiniteRange, PlaceOrAddress, PlacePath, format_option, log_option, verbose_option
+from .options.shared import format_option, log_option, verbose_option
+from .options.values import FiniteRange, PlaceOrAddress, PlacePath
 
 __all__ = ["command"]
 
@@ -70,7 +71,7 @@ def command(
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined.
     """
     from ..diagnose import diagnose_paths
-    from ..reporters.output import emit, fits_terminal, render_for, save
+    from ..reporters.output import emit, fits_terminal, refuse_foreign_reports, render_for, save
     from ..review.tracking import expect_tracker, log_diagnosis
     from ..runs.environment import usable_cores
     from ..verify.record import tried_in, with_tried
@@ -86,7 +87,7 @@ def command(
             )
         format_ = "text"
     if out is not None:
-        _refuse_foreign_reports(out)
+        refuse_foreign_reports(out)
     progress = RankProgress()
     diagnosis = diagnose_paths(
         list(paths),
@@ -105,20 +106,3 @@ def command(
         say(f"logged to {log_diagnosis(diagnosis, tracker)}")
     if diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED:
         ctx.exit(3)
-
-
-def _refuse_foreign_reports(out: Path) -> None:
-    """Refuse to overwrite a report that is not ours: our reports are next to their diagnosis.json.
-
-    Raises:
-        InputError: there is such a report.
-    """
-    from ..model.documents import DIAGNOSIS_FILE
-    from ..reporters.output import PAGE_FILE, REPORT_FILE
-
-    for name in (REPORT_FILE, PAGE_FILE):
-        if (out / name).exists() and not (out / DIAGNOSIS_FILE).exists():
-            raise InputError(
-                f"{out / name} exists without a diagnosis next to it. It would be overwritten.",
-                remedy="Name another folder with --out.",
-            )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
-from .gate_options import counters_table, shared_options
-from .options import TrackedPath
+from .options.gate import counters_table, shared_options
+from .options.values import TrackedPath
 
 if TYPE_CHECKING:
     from ..model.compare import Comparison

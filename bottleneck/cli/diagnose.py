@@ -16,8 +16,8 @@ import click
 from ..model.codes import BottleneckClass
 from ..model.words import shown
 from .console import say
-from .diagnose_options import diagnose_options, plan_of
 from .group import SCRIPT_WORDS
+from .options.diagnose import diagnose_options, plan_of
 from .script_command import ScriptCommand
 
 if TYPE_CHECKING:
@@ -116,5 +116,4 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str, tracker: str | None) 
     if tracker is not None:
         say(f"logged to {log_diagnosis(diagnosis, tracker)}")
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
-    # A launcher treats any exit code except 0 as a failed job and kills the other ranks.
-    return failed or (3 if undetermined and run.world_size == 1 else 0)
+    return failed or (3 if undetermined and run.world_size == 1 else 0)  # 3: a launcher kills the other ranks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError
-from .options import PlacePath
+from .options.values import PlacePath
 
 if TYPE_CHECKING:
     from ..doctor.check import Check

@@ -13,7 +13,7 @@ import click
 
 from .compare import conclude
 from .console import say
-from .gate_options import gate_options
+from .options.gate import gate_options
 from .script_command import ScriptCommand
 
 __all__ = ["command"]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from .options import PlacePath, format_option, verbose_option
+from .options.shared import format_option, verbose_option
+from .options.values import PlacePath
 
 __all__ = ["command"]
 

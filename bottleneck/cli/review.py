@@ -17,7 +17,7 @@ import click
 from ..errors import InputError
 from ..model.words import visible
 from .console import say
-from .options import PlacePath
+from .options.values import PlacePath
 
 __all__ = ["command"]
 

@@ -15,9 +15,9 @@ import click
 from ..errors import UsageError
 from ..model.words import shown
 from .console import ask_to_run, say, silent
-from .options import is_given
+from .options.shared import is_given
+from .options.verify import check_together, verify_options
 from .script_command import VerifyCommand
-from .verify_options import check_together, verify_options
 
 __all__ = ["command"]
 

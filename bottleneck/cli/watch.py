@@ -15,7 +15,8 @@ from ..errors import UsageError
 from ..runs.plan import Plan
 from .console import say
 from .group import SCRIPT_WORDS
-from .options import PlacePath, module_option, quiet_option
+from .options.shared import module_option, quiet_option
+from .options.values import PlacePath
 from .script_command import ScriptCommand
 
 __all__ = ["command"]

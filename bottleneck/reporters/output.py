@@ -35,6 +35,7 @@ __all__ = [
     "fits_terminal",
     "print_diagnosis",
     "print_verification",
+    "refuse_foreign_reports",
     "render_for",
     "render_watch",
     "save",
@@ -219,3 +220,17 @@ def _forget_stdout() -> None:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)
+
+
+def refuse_foreign_reports(out: Path) -> None:
+    """Refuse to overwrite a report that is not ours: our reports are next to their diagnosis.json.
+
+    Raises:
+        InputError: there is such a report.
+    """
+    for name in (REPORT_FILE, PAGE_FILE):
+        if (out / name).exists() and not (out / DIAGNOSIS_FILE).exists():
+            raise InputError(
+                f"{out / name} exists without a diagnosis next to it. It would be overwritten.",
+                remedy="Name another folder with --out.",
+            )

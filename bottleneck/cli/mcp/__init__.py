@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ...errors import UsageError
-from ..options import PlacePath
+from ..options.values import PlacePath
 
 __all__ = ["command"]
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.fleet_make import Job, make
 from recorded.cases import CASES
 
-from torch_bottleneck.cli.options import PlaceOrAddress
+from torch_bottleneck.cli.options.values import PlaceOrAddress
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.diagnose.job import read_job
 from torch_bottleneck.diagnose.ranks import other_versions

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ..errors import UsageError
-from ..model.verify import Protocol
-from .options import FiniteRange, PlacePath, is_given, module_option, quiet_option, together
+from ...errors import UsageError
+from ...model.verify import Protocol
+from .shared import is_given, module_option, quiet_option, together
+from .values import FiniteRange, PlacePath
 
 __all__ = ["check_together", "verify_options"]
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import click
 
-from ..model.counters import COUNTERS
-from ..reporters.compare.output import COMPARE_FORMATS
-from .options import FiniteRange, PlacePath, module_option, together
+from ...model.counters import COUNTERS
+from ...reporters.compare.output import COMPARE_FORMATS
+from .shared import module_option, together
+from .values import FiniteRange, PlacePath
 
 __all__ = ["counters_table", "gate_options", "shared_options"]
 

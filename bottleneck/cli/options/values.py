@@ -1,38 +1,19 @@
-"""Options that several verbs share, and a range of finite numbers.
+"""Values on the command line that click has no type for.
 
-In: words of the command line. Out: option decorators; a finite float.
+In: words. Out: finite numbers, ranks, paths, addresses; or click's own error.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from ..reporters.base import FORMATS
-
-__all__ = [
-    "FiniteRange",
-    "PlaceOrAddress",
-    "PlacePath",
-    "RanksNamed",
-    "TrackedPath",
-    "format_option",
-    "is_given",
-    "log_option",
-    "module_option",
-    "quiet_option",
-    "together",
-    "verbose_option",
-]
-
-Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+__all__ = ["FiniteRange", "PlaceOrAddress", "PlacePath", "RanksNamed", "TrackedPath"]
 
 
 class FiniteRange(click.FloatRange):
@@ -53,7 +34,7 @@ class RanksNamed(click.ParamType):  # type: ignore[type-arg]  # not generic in o
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text, or raise click's own error."""
-        from ..runs.tasks import ranks_named
+        from ...runs.tasks import ranks_named
 
         try:
             if value not in ("", "all"):
@@ -83,7 +64,7 @@ class TrackedPath(PlacePath):
         """Return the path, or raise click's own error."""
         if ctx is None or not os.fspath(value).startswith("runs:/"):
             return super().convert(value, param, ctx)
-        from ..review.tracking import fetch_diagnosis
+        from ...review.tracking import fetch_diagnosis
 
         return fetch_diagnosis(os.fspath(value), Path(ctx.with_resource(TemporaryDirectory())))
 
@@ -93,38 +74,6 @@ class PlaceOrAddress(PlacePath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path or the address."""
-        from ..ingest.remote import is_address
+        from ...ingest.remote import is_address
 
         return value if is_address(value) else super().convert(value, param, ctx)
-
-
-def is_given(ctx: click.Context, name: str) -> bool:
-    """Return whether the user gave the option."""
-    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-
-
-def together(*options: Option) -> Option:
-    """Return one decorator that adds these options in this order."""
-
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
-module_option = click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
-format_option = click.option(
-    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
-)
-log_option = click.option(
-    "--log",
-    "tracker",
-    type=click.Choice(["mlflow", "wandb"]),
-    help="Log the figures and the report to a tracker of experiments, too.",
-)
-verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Show all findings, evidence, kernels and settings."
-)
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress lines.")

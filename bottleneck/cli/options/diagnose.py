@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..runs.plan import Plan
-from .options import (
-    FiniteRange,
-    RanksNamed,
-    format_option,
-    log_option,
-    module_option,
-    quiet_option,
-    together,
-    verbose_option,
-)
+from ...runs.plan import Plan
+from .shared import format_option, log_option, module_option, quiet_option, together, verbose_option
+from .values import FiniteRange, RanksNamed
 
 if TYPE_CHECKING:
-    from ..runs.target import Target
+    from ...runs.target import Target
 
 __all__ = ["diagnose_options", "plan_of"]
 
