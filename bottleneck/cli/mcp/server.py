@@ -56,7 +56,7 @@ def make_server(root: Path) -> MCPServer:
 _INSTRUCTIONS = """\
 Why is this PyTorch training slow? Call `diagnose` with a training script, or `analyze` with profiler traces:
 the answer is JSON with the verdict, what each cause costs per step, the lines, and the first fixes with code.
-`explain` tells what a code (BN101, FX101) means. Prove a fix with `verify` before you recommend it."""
+`explain` tells what a code of a report means. Prove a fix with `verify` before you recommend it."""
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class _Tools:
 
         Args:
             script: path of the script, from the working folder.
-            fixes: ids with their options, as FX101:num_workers=8; without any, those that `run` suggests.
+            fixes: ids with their options, as ID:num_workers=8; without any, those that `run` suggests.
             args: the script's own arguments.
             run: run folder of `diagnose` for the same script and arguments: its predictions stand beside.
             budget_minutes: time for all of it.
@@ -169,7 +169,7 @@ class _Tools:
         return (await self._run(words, ctx)).answer(1, 3)
 
     async def explain(self, code: str, ctx: Context) -> str:
-        """Explain a finding (BN101), a class (input-bound) or a fix (FX101): how it is measured."""
+        """Explain the code of a finding or a fix, or a class (input-bound): how it is measured."""
         return (await self._run(["explain", "--", code], ctx)).answer()
 
     async def search_catalog(self, words: str, ctx: Context) -> str:
