@@ -46,11 +46,13 @@ _known: dict[str, bool] = {}
 
 
 def is_library(file: str) -> bool:
-    """Return whether a `co_filename` is no file of the user's: stdlib, site-packages, ours, or made up."""
+    """Return whether a `co_filename` is no file of the user's: stdlib, site-packages, ours, generated."""
     known = _known.get(file)
     if known is None:
+        # Inductor writes what it has compiled into this folder, and names it here.
+        generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "<"
         known = (
-            file.startswith((*_LIBRARY, "<"))
+            file.startswith((*_LIBRARY, "<", generated))
             or f"{os.sep}site-packages{os.sep}" in file
             or f"{os.sep}dist-packages{os.sep}" in file
         )
