@@ -7,39 +7,86 @@ from __future__ import annotations
 
 EXPLAINED: dict[str, str] = {
     "T01": (
-        "Starting and stopping the workers is 13 % of the step here, and operator work more than half: on a "
-        "busy machine the class is that of the work. FX105 stands first."
+        "Starting and stopping the workers is 13 % of the step here, and operator work more than "
+        "half: the class is that of the work. FX105 stands first."
     ),
     "T03": (
-        "Workers that start also take the cores from the evaluation, whose time counts as its own; and the "
-        "cure was measured beside other programs than the diagnosis."
+        "Workers that start also take the cores from the evaluation, whose time counts as its own; "
+        "and the cure was measured beside other programs than the diagnosis."
     ),
     "T09": "Decoding is two lines of one function: no single call has half of the production.",
     "T11": "Beside other programs the share of the input differs from run to run.",
     "T15": "The cure leaves a part of the call that is dear.",
     "T17": "The cure leaves a part of the batch's cost; the prediction is for all of it ('at best').",
+    "T19": "The share of padding prices the fix; what is quadratic in the length gains more: presumably.",
     "T21": (
-        "Keeping the workers (FX105) removes the start as a whole and stands first; measured is the thread's "
-        "cure, a light dataset (FX223), whose workers still have to start. Its own price takes workers to "
-        "boot side by side, for which a busy machine has no cores."
+        "Keeping the workers (FX105) removes the start as a whole and stands first; measured is the "
+        "thread's cure, a light dataset (FX223), whose workers still have to start."
     ),
     "T25": (
-        "Logging is two places, after the optimizer and in the module's own metrics; neither alone is "
-        "more than the optimizer. Dispatch is what is left of a phase beside operator work; Python of "
-        "the user's functions falls into it, and beside other processes all that waits for a "
-        "processor."
+        "The capture is older than the mend: the closure of Lightning's step counted as the "
+        "optimizer. A new capture says host-bound, `self.log()`; in its own measurement the thread's "
+        "cure gained nothing."
     ),
-    "G3": (
-        "The measured window ends at about step 35, where the growth has hardly begun; a later one "
-        "(--warmup) sees more. Nothing reports that a step grows."
+    "T31": (
+        "The loop over sources computes, waits and launches: FX510 has its price (51 ms, 45 measured) "
+        "and stands second, behind bf16; its reads of values alone cost less than fp32 products "
+        "outside of the tensor cores."
     ),
     "T35": (
         "Beside other processes the trace stretches small operators, whose work then outweighs their "
         "dispatch: compute-bound, with low confidence. The fix has its price from the whole update."
     ),
-    "T51": (
-        "The budget takes more for communication on a busy machine than the cure gained; the context that "
-        "does nothing is not named."
+    "T37": (
+        "Copies that block are priced by their waits (6 % of the step), not by all of the operator "
+        "that makes the tensor; CUDA graphs promise more."
     ),
-    "T55": "Its price is that of a busy machine.",
+    "T51": (
+        "Only the waiting for collectives is priced. The reducer also copies and scales gradients (15 "
+        "ms traced), and presumably its threads take the cores from the computation."
+    ),
+    "T55": "As T51: only the waiting for collectives is priced.",
+    "G1": (
+        "The handles that pile up are the smaller part in the first steps, which are sampled; that "
+        "steps grow is told, and by how much, but not by what."
+    ),
+    "G3": (
+        "The measured window ends at about step 35, where the growth has hardly begun; a later one "
+        "(--warmup) sees more. Nothing reports that a step grows."
+    ),
+    "U01": (
+        "Not looked into. The diagnosed run made a batch in less time than the plain one (48 and 72 "
+        "ms per step)."
+    ),
+    "U02": (
+        "The fix has no line of its own. Its price is the difference of two probes of small "
+        "operators, which here is half of what the cure gained: not looked into."
+    ),
+    "U03": (
+        "The operators of the loop compute for longer than they are dispatched. Its fix stands first, "
+        "with a right price; the class is that of the work."
+    ),
+    "U04": (
+        "The copies' own samples are priced; presumably what they push out of the caches slows the rest, too."
+    ),
+    "U06": (
+        "'At best' is for the whole of the input; the cure gains more than its input takes: not looked into."
+    ),
+    "U07": "The frozen encoder is called with gradients on: only models that run without are looked for.",
+    "U08": "One function of the metrics is named; the thread's cure rewrites the others as well.",
+    "U09": "Not looked into.",
+    "U10": "Not looked into. The diagnosed run took longer for a step than the plain one (97 and 65 ms).",
+    "U11": (
+        "The loader promised 250 steps, so all 66 steps of the script were timed before the trace; "
+        "since then the first stretch ends after 3 s."
+    ),
+    "U12": "'At best' takes the loop to cost nothing.",
+    "U14": (
+        "The breaks are priced by the seams between regions (0.6 ms); that one graph would fuse "
+        "across them is not in their price."
+    ),
+    "U19": (
+        "On a GPU a line's price is its share of other host work: what the loop launches is not taken "
+        "away with it."
+    ),
 }
