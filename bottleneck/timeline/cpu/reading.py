@@ -28,7 +28,7 @@ from ..lanes.seams import find_seams
 from ..result import CompiledWork
 from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, LoopPrice, dearest_loop
-from ..trace.operators import OpClass
+from ..trace.operators import OpClass, classify
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
 from .anomalies import anomaly_ms
@@ -287,8 +287,15 @@ class CpuReader:
         out["step.micro_steps"] = baseline.micro_steps
         if baseline.grown_ms > 0:
             out["host.grown_ms"] = baseline.grown_ms
-        if segments is not None and (segments.op_class == OpClass.COMMUNICATION).any():
-            sent = int((segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)).sum())
+        if (
+            self.trace is not None
+            and segments is not None
+            and (segments.op_class == OpClass.COMMUNICATION).any()
+        ):
+            mine = segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)
+            # Not what fills the buckets that they send.
+            named = self.trace.by_name(segments.row[mine], classify, np.int8)
+            sent = int((named == OpClass.COMMUNICATION).sum())
             per_step = sent / max(1, segments.steps)
             out["comm.collectives_per_micro_step"] = per_step / max(1.0, baseline.micro_steps)
         return out

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..lanes.labels import phase_of
 from ..trace.dialect import Kind
 from ..trace.intervals import within
-from ..trace.operators import OpClass, classify, is_region, updates_in_place
+from ..trace.operators import OpClass, classify, fills_bucket, is_region, updates_in_place
 from ..trace.table import NONE, Trace
 
 __all__ = ["PHASES", "Segments", "operator_ms", "read_segments"]
@@ -80,7 +80,7 @@ class _Sweep:
         self.row: list[int] = []
         self.phase: list[int] = []
         self.region: list[int] = []
-        self.compiling: list[int] = []
+        self.whole: list[int] = []
         self.nested_regions = 0
         self.regions = 0
         self.region_owners: set[int] = set()
@@ -91,12 +91,12 @@ class _Sweep:
         starts: list[int],
         ends: list[int],
         names: list[int],
-        compiling_names: set[int],
+        classes: dict[int, OpClass],
         begin: int,
         finish: int,
     ) -> None:
         """Flatten one step; `rows` must be sorted by (start, -duration)."""
-        # (end, row, phase, open regions, compiling, row that opened the phase)
+        # (end, row, phase, open regions, class of all inside, row that opened the phase)
         stack: list[tuple[int, int, int, int, int, int]] = [(finish, NONE, 0, 0, 0, NONE)]
         now = begin
         for row, start, stop, name in zip(rows, starts, ends, names, strict=True):
@@ -119,7 +119,7 @@ class _Sweep:
                 self.nested_regions += region > 0
                 self.region_owners.add(owner)
                 region += 1
-            stack.append((end, row, phase, region, top[4] or name in compiling_names, owner))
+            stack.append((end, row, phase, region, top[4] or classes.get(name, 0), owner))
         while len(stack) > 1:
             now = self._close(stack, now)
         if finish > now:
@@ -138,7 +138,11 @@ class _Sweep:
         self.row.append(top[1])
         self.phase.append(top[2])
         self.region.append(top[3])
-        self.compiling.append(top[4])
+        self.whole.append(top[4])
+
+
+def _compiles(name: str) -> bool:
+    return classify(name) is OpClass.COMPILING
 
 
 def read_segments(
@@ -167,7 +171,12 @@ def read_segments(
         for i in annotated
         if (phase := phase_of(trace.names[i], labels=phases[1:])) is not None
     }
-    compiling_names = set(trace.codes(lambda name: classify(name) is OpClass.COMPILING).tolist())
+    # What runs inside of these is theirs, whatever it is called.
+    classes = {
+        code: each
+        for each, named in ((OpClass.COMPILING, _compiles), (OpClass.COMMUNICATION, fills_bucket))
+        for code in trace.codes(named).tolist()
+    }
     row_start, row_end = trace.ts_ns[rows], trace.end_of(rows)
 
     sweep = _Sweep(trace, phase_of_name)
@@ -182,7 +191,7 @@ def read_segments(
             row_start[inside].tolist(),
             row_end[inside].tolist(),
             trace.name[part].tolist(),
-            compiling_names,
+            classes,
             begin,
             finish,
         )
@@ -194,7 +203,8 @@ def read_segments(
     ops = covered.copy()
     ops[covered] = trace.kind[row[covered]] == Kind.OP
     op_class[ops] = trace.by_name(row[ops], classify, np.int8)
-    op_class[np.asarray(sweep.compiling, dtype=np.bool_)] = OpClass.COMPILING
+    whole = np.asarray(sweep.whole, dtype=np.int8)
+    op_class[whole > 0] = whole[whole > 0]
     in_place = np.zeros(len(row), dtype=np.bool_)
     in_place[ops] = trace.named(updates_in_place, row[ops])
     first = np.zeros(len(row), dtype=np.bool_)

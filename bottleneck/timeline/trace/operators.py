@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-__all__ = ["COMPILING", "OpClass", "base_name", "classify", "is_region", "updates_in_place"]
+__all__ = ["COMPILING", "OpClass", "base_name", "classify", "fills_bucket", "is_region", "updates_in_place"]
 
 
 class OpClass(IntEnum):
@@ -114,6 +114,8 @@ def _classify_special(name: str) -> OpClass | None:
         return OpClass.COMPILING
     if name.startswith(("c10d::", "gloo:", "mpi:", "record_param_comms")):
         return OpClass.COMMUNICATION
+    if fills_bucket(name):
+        return OpClass.MEMORY
     if name in _SEAM_NAMES or name.startswith(_SEAM_PREFIXES):
         return OpClass.SEAM
     if name.startswith("autograd::engine::evaluate_function: CompiledFunction"):
@@ -123,6 +125,11 @@ def _classify_special(name: str) -> OpClass | None:
     if "::" not in name and name.endswith("Backward"):
         return OpClass.PY_BACKWARD
     return None
+
+
+def fills_bucket(name: str) -> bool:
+    """Return whether DDP copies or scales a gradient into the bucket that it sends."""
+    return name.startswith("torch::distributed::reducer::")
 
 
 def classify(name: str) -> OpClass:

@@ -590,6 +590,25 @@ def test_gradients_sent_after_each_of_four_backward_passes_could_be_sent_once():
     assert not timeline.what_ifs[WhatIf.COMM_ONCE].bound
 
 
+def test_what_fills_the_buckets_is_sent_as_often_as_they_are():
+    rows = []
+    for at in range(0, 4000, 1000):
+        rows += [
+            ("forward", "label", at, 200.0),
+            ("aten::mm", "op", at, 200.0),
+            ("backward", "label", at + 200.0, 800.0),
+            ("aten::mm", "op", at + 200.0, 200.0),
+            ("torch::distributed::reducer::mul_out", "op", at + 400.0, 200.0),
+            ("aten::mul", "op", at + 410.0, 180.0),
+            ("c10d::allreduce_", "op", at + 600.0, 400.0),
+        ]
+    run, kept = run_of(4.0, {"forward": 0.8, "backward": 3.2}, micro_steps=[4])
+    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
+    assert timeline.context["comm.collectives_per_micro_step"] == 1
+    assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(4 * 0.58, abs=0.1)
+    assert timeline.what_ifs[WhatIf.COMM_ONCE].saves_ms == pytest.approx(3 * 0.58, abs=0.1)
+
+
 def test_the_wait_behind_a_receive_is_communication_and_later_python_is_not():
     rows = [
         ("forward", "label", 0.0, 1000.0),
