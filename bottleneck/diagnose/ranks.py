@@ -136,7 +136,9 @@ def critical(summaries: Sequence[RankSummary], skew: Skew | None) -> int:
         return summaries.index(slowest)
     # Of ranks that take as long, the one with the most work of its own.
     as_slow = [
-        i for i, s in enumerate(summaries) if s.traced and s.true_ms > (1.0 - _AS_LONG) * slowest.true_ms
+        i
+        for i, s in enumerate(summaries)
+        if s.traced is slowest.traced and s.true_ms > (1.0 - _AS_LONG) * slowest.true_ms
     ]
     return max(as_slow, key=lambda i: summaries[i].own_kernels_ms)
 

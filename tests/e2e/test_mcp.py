@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def talk(project: Path, say: Callable[[Client], Awaitable[None]]) -> None:
         async with Client(stdio_client(server)) as client:
             await say(client)
 
-    anyio.run(session)
+    # A browser's tests, in the same process, keep an event loop on this thread.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(anyio.run, session).result()
 
 
 def text_of(result: Any) -> str:
