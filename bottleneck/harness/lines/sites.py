@@ -42,6 +42,9 @@ _LIBRARY = tuple(
     # As imported and as it lies on disk: an installation may be a link.
     {os.path.join(str(own.parents[2]), "") for own in (Path(__file__), Path(__file__).resolve())}  # noqa: PTH118
 )
+_GENERATED = f"{os.sep}torchinductor_"
+"""In the name of the folder that inductor writes compiled code into, unless TORCHINDUCTOR_CACHE_DIR says
+another: what is below that is taken for the user's. Dynamo sees this code, so nothing is looked up here."""
 _known: dict[str, bool] = {}
 
 
@@ -49,10 +52,9 @@ def is_library(file: str) -> bool:
     """Return whether a `co_filename` is no file of the user's: stdlib, site-packages, ours, generated."""
     known = _known.get(file)
     if known is None:
-        # Inductor writes what it has compiled into this folder, and names it here.
-        generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "<"
         known = (
-            file.startswith((*_LIBRARY, "<", generated))
+            file.startswith((*_LIBRARY, "<"))
+            or _GENERATED in file
             or f"{os.sep}site-packages{os.sep}" in file
             or f"{os.sep}dist-packages{os.sep}" in file
         )
