@@ -224,6 +224,16 @@ def test_every_patch_can_be_switched_or_says_why_not() -> None:
         assert patch.live is not bool(patch.why_not_live), fix
 
 
+def switch_on(patch: Patch, program: Program) -> None:
+    """Switch it on, unless what this process ran before keeps malloc from mapping anything."""
+    try:
+        patch.switch_on(program)
+    except NotSwitchable as reason:
+        if "large blocks come from the heap already" in str(reason):
+            pytest.skip(str(reason))
+        raise
+
+
 @pytest.mark.parametrize("fix", IN_THE_STEP)
 def test_a_patch_acts_while_it_is_on_and_leaves_no_trace(fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fix == "FX416":
@@ -236,7 +246,7 @@ def test_a_patch_acts_while_it_is_on_and_leaves_no_trace(fix: str, monkeypatch: 
     before = state_of(script)
     on = 3 * STEPS if fix == "FX602" else STEPS
     for _turn in range(2):
-        patch.switch_on(script.program)
+        switch_on(patch, script.program)
         assert patch.settle_steps(script.program) >= 1
         losses += script.steps(on)
         assert acts(script, patch)
@@ -353,7 +363,7 @@ def test_the_steps_are_seen_as_before_while_a_patch_is_on(
         expected = events_of_a_step()
         assert expected["optimizer"] == 1
         with_hooks = state_of(script)["attributes"]
-        patch.switch_on(script.program)
+        switch_on(patch, script.program)
         script.step()
         assert events_of_a_step() == expected
         patch.switch_off()
