@@ -114,7 +114,7 @@ def _run(
             out, err = process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired as late:
             os.killpg(process.pid, signal.SIGKILL)
-            raise RunFailedError(f"longer than {TIMEOUT_S} s: {command[-1]}") from late
+            raise RunFailedError(f"longer than {TIMEOUT_S} s: {Path(command[-1]).name}") from late
     if process.returncode not in allowed:
         raise RunFailedError(f"exit code {process.returncode}: {' | '.join(err.strip().splitlines()[-3:])}")
     return out
