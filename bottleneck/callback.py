@@ -15,20 +15,20 @@ import functools
 import logging
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .files import read_json
 from .model.diagnosis import Diagnosis
 from .model.documents import DIAGNOSIS_FILE
+from .runs.analysis import begin_analysis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .harness.process.api import Harness
 
-__all__ = ["REPORT_FOLDER", "TrainerCapture", "begin_report", "wanted_by_environment"]
+__all__ = ["REPORT_FOLDER", "TrainerCapture", "wanted_by_environment"]
 
 SWITCH = "BOTTLENECK"
 REPORT_FOLDER = "diagnosis"
@@ -135,7 +135,7 @@ class TrainerCapture:
         if self.folder is None or self._over or os.environ.get("RANK", "0") != "0":
             return
         self._over = True
-        self._report = begin_report(self.folder, niceness=19)
+        self._report = begin_analysis(self.folder, self.folder / REPORT_FOLDER, niceness=19)
 
     def _leave(self) -> None:
         """Complete the run folder, and take every hook out."""
@@ -158,14 +158,3 @@ class TrainerCapture:
             "bottleneck: %s: %s (confidence %s); %s", name, verdict.headline, verdict.confidence, report
         )
         self._log_figures({f"bottleneck/{tag}": ms for tag, ms, _ in figures(diagnosis)})
-
-
-def begin_report(folder: Path, *, niceness: int = 0) -> subprocess.Popen[bytes]:
-    """Begin to make the report of a run, in `REPORT_FOLDER` inside it, by a process of its own."""
-    code = f"import os; os.nice({niceness}); from torch_bottleneck.cli.main import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, "analyze", "--out", folder / REPORT_FOLDER, folder],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .callback import REPORT_FOLDER, begin_report
+from .callback import REPORT_FOLDER
 from .errors import UndeterminedError
 from .files import decode_json, json_of
 from .model.diagnosis import Diagnosis
@@ -36,6 +36,7 @@ from .model.documents import load_diagnosis
 from .model.words import shown
 from .reporters.html.fragment import render_fragment
 from .reporters.output import PAGE_FILE, render_for
+from .runs.analysis import begin_analysis
 from .runs.layout import holds_steps
 from .runs.place import free_folder
 from .runs.plan import Plan
@@ -75,7 +76,7 @@ class Found:
     def _read(self) -> None:
         if not holds_steps(self.folder):
             return
-        report = begin_report(self.folder)
+        report = begin_analysis(self.folder, self.folder / REPORT_FOLDER)
         try:
             report.wait()
         finally:

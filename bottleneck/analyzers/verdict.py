@@ -268,7 +268,7 @@ class _Case:
             for price in self.prices
         ]
         prices.sort(key=lambda price: -price.rank(limits))
-        rivals = prices[: len(self.rivals(prices, limits))]
+        rivals = self.rivals(prices, limits)
         return sorted(rivals, key=lambda price: price.vague) + prices[len(rivals) :]
 
     def rivals(self, prices: Sequence[_Price], limits: _Limits) -> list[_Price]:

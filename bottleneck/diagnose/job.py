@@ -28,7 +28,7 @@ from ..errors import BottleneckError, InputError
 from ..fleet.compare import compare_ranks
 from ..fleet.summary import RankSummary, content_hash, load, store
 from ..ingest import bundle as ingest
-from ..ingest.remote import fetch, state
+from ..ingest.remote import RemoteFiles, fetch, state
 from ..model.diagnosis import Fleet, UnreadRank
 from .cluster import spread
 from .ranks import summary_of
@@ -216,40 +216,38 @@ def _fetched(rank: ingest.Rank, place: Path) -> ingest.Rank:
 
 def _read_one(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool = False) -> _Read:
     """Read one rank, or take the summary that was kept of it."""
-    if rank.remote is not None:
-        return _read_remote(rank, true_step_ms)
     try:
-        content = "" if keep or rank.trace_path is None else content_hash(_files(rank), true_step_ms)
-        if content and rank.trace_path is not None:
-            kept = load(rank.trace_path, content)
-            if kept is not None:
-                return _Read(summary=kept)
-        reading = read_rank(rank, true_step_ms)
-        summary = summary_of(reading)
+        if rank.remote is not None:
+            return _read_remote(rank, rank.remote, true_step_ms)
+        return _read_files(rank, true_step_ms, keep=keep)
     except (BottleneckError, OSError) as error:
         return _Read(reason=str(error))
     except MemoryError:
         return _Read(reason="there is too little memory to read it")
-    if content and rank.trace_path is not None:
-        store(rank.trace_path, content, summary)
+
+
+def _read_files(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool) -> _Read:
+    trace = rank.trace_path if not keep else None
+    content = content_hash(_files(rank), true_step_ms) if trace is not None else ""
+    kept = load(trace, content) if trace is not None else None
+    if kept is not None:
+        return _Read(summary=kept)
+    reading = read_rank(rank, true_step_ms)
+    summary = summary_of(reading)
+    if trace is not None:
+        store(trace, content, summary)
     return _Read(summary=summary, reading=reading if keep else None)
 
 
-def _read_remote(rank: ingest.Rank, true_step_ms: float | None) -> _Read:
-    """Read a rank from elsewhere, or take the summary that was kept; its files are here only meanwhile."""
-    assert rank.remote is not None
-    try:
-        content = content_hash((), state(rank.remote), true_step_ms)
-        summary = load(None, content)
-        if summary is None:
-            with TemporaryDirectory(prefix=_PREFIX) as name:
-                summary = summary_of(read_rank(_fetched(rank, Path(name)), true_step_ms))
-            store(None, content, summary)
-        return _Read(summary=summary)
-    except (BottleneckError, OSError) as error:
-        return _Read(reason=str(error))
-    except MemoryError:
-        return _Read(reason="there is too little memory to read it")
+def _read_remote(rank: ingest.Rank, remote: RemoteFiles, true_step_ms: float | None) -> _Read:
+    """Its files are here only while it is read."""
+    content = content_hash((), state(remote), true_step_ms)
+    summary = load(None, content)
+    if summary is None:
+        with TemporaryDirectory(prefix=_PREFIX) as name:
+            summary = summary_of(read_rank(_fetched(rank, Path(name)), true_step_ms))
+        store(None, content, summary)
+    return _Read(summary=summary)
 
 
 def _files(rank: ingest.Rank) -> Iterable[Path]:

@@ -77,7 +77,7 @@ def account_of(
     for group in matched.groups:
         wait_ns, exposed_wait, exposed_rest, last = _of_group(lanes, group)
         kernel_waits[group.members] += wait_ns.sum(axis=0)
-        inside = (group.step < 0) & (group.step >= -steps)
+        inside = group.inside(steps)
         at = steps + group.step[inside]
         for k, lane in enumerate(group.members.tolist()):
             np.add.at(waits[lane], at, exposed_wait[inside, k])
@@ -108,12 +108,10 @@ def _own(length: Floats, waits: Floats, transfer: Floats, alone: Floats) -> Floa
 def _of_group(lanes: Sequence[Lane], group: Group) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
     """Return, (c, m) each in ns: waiting, of it exposed, exposed transfer; and who came last, (c,)."""
     shape = group.rows.shape
-    duration = np.empty(shape)
+    duration = group.lengths_ns(lanes)
     exposed = np.empty((*shape, BINS))
     for k, lane in enumerate(group.members.tolist()):
-        c, rows = lanes[lane].collectives, group.rows[:, k]
-        duration[:, k] = c.end[rows] - c.start[rows]
-        exposed[:, k] = c.exposed[rows]
+        exposed[:, k] = lanes[lane].collectives.exposed[group.rows[:, k]]
     transfer = duration.min(axis=1, keepdims=True)
     wait = duration - transfer
     # Up to the arrival of the last rank: whole parts, and the one in which it falls in proportion.

@@ -256,12 +256,11 @@ def joint_program(
         return None
     joins: list[tuple[int, float, Join]] = []
     for g, group in enumerate(matched.groups):
-        inside = np.flatnonzero((group.step < 0) & (group.step >= -steps))
+        inside = np.flatnonzero(group.inside(steps))
         rows = group.rows[inside]
         columns = [lanes[m].collectives for m in group.members.tolist()]
         places = np.stack([c.alone[rows[:, k]] for k, c in enumerate(columns)], axis=1) / 1e6
-        length = np.stack([(c.end - c.start)[rows[:, k]] for k, c in enumerate(columns)], axis=1) / 1e6
-        transfer = (length * account.scale[group.members]).min(axis=1)
+        transfer = (group.lengths_ns(lanes)[inside] / 1e6 * account.scale[group.members]).min(axis=1)
         moments = _moments(columns[0].end[rows[:, 0]], int(group.members[0]), clock)
         for i, at in enumerate(inside.tolist()):
             step = steps + int(group.step[at])

@@ -30,6 +30,7 @@ _REPEATS, _KINDS = 1 << 18, 1 << 12
 """Room in a key for collectives of one step, and for kinds; 2^33 numbers are left."""
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,18 @@ class Group:
     """(c, m): position of each collective in the columns of each member, in the order of their starts."""
     step: Ints
     """(c,): step from the end, -1 the last; 0 outside all."""
+
+    def inside(self, steps: int) -> NDArray[np.bool_]:
+        """Return which collectives are in the last steps, (c,)."""
+        return np.asarray((self.step < 0) & (self.step >= -steps))
+
+    def lengths_ns(self, lanes: Sequence[Lane]) -> Floats:
+        """Return how long each member was in each collective, (c, m)."""
+        out = np.empty(self.rows.shape)
+        for k, lane in enumerate(self.members.tolist()):
+            columns, rows = lanes[lane].collectives, self.rows[:, k]
+            out[:, k] = columns.end[rows] - columns.start[rows]
+        return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,18 +32,11 @@ def collective_rows(lanes: Sequence[Lane], matched: Matched, scale: Floats) -> t
     """
     found: dict[tuple[str, int, int], list[tuple[Floats, Floats]]] = defaultdict(list)
     for group in matched.groups:
-        inside = (group.step < 0) & (group.step >= -matched.steps)
+        inside = group.inside(matched.steps)
         rows = group.rows[inside]
         if not len(rows):
             continue
-        length = np.stack(
-            [
-                (c.end[rows[:, k]] - c.start[rows[:, k]]) * scale[lane] / 1e6
-                for k, lane in enumerate(group.members.tolist())
-                for c in [lanes[lane].collectives]
-            ],
-            axis=1,
-        )
+        length = group.lengths_ns(lanes)[inside] / 1e6 * scale[group.members]
         columns = lanes[int(group.members[0])].collectives
         kind = columns.kind[rows[:, 0]]
         for each in np.unique(kind).tolist():

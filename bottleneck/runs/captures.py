@@ -14,6 +14,7 @@ import msgspec
 
 from ..errors import InputError
 from ..model.documents import DIAGNOSIS_FILE, load_diagnosis
+from .store import final_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ def ask_for_capture(process: Path) -> Path:
     """
     for path in _entries(process):
         if path.name.endswith(".partial"):
-            return path.with_name(path.name[1:].removesuffix(".partial"))
+            return final_name(path)
     answer = next_capture(process)
     (process / _QUESTION).touch()
     return answer

@@ -22,7 +22,7 @@ from ..model.watch import WATCH_FILE
 from .asking import TRIALS
 from .launch import name_signal
 from .plan import beginning_run
-from .store import RAW_RECORDS, Store, publish, write_atomically
+from .store import RAW_RECORDS, Store, final_name, publish, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,6 @@ __all__ = [
     "wait_for_ranks",
 ]
 
-_PARTIAL = re.compile(r"\.(?P<name>.+)\.partial$")
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
 _HERE = ".here"
@@ -133,9 +132,9 @@ def publish_leftovers(working: Path, *, only: str | None = None) -> None:
         only: name of one process folder; the others may still be running.
     """
     for path in sorted(working.glob(".*.partial")):
-        found = _PARTIAL.match(path.name)
-        if found is not None and only in (None, found["name"]):
-            publish(path, working / found["name"])
+        final = final_name(path)
+        if final != path and only in (None, final.name):
+            publish(path, final)
 
 
 def collect(working: Path, folder: Path) -> Path:

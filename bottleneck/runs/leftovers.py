@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from ..errors import InputError
-from .store import partial_name
+from .store import final_name, partial_name
 
 __all__ = ["is_written", "put_aside", "release"]
 
@@ -48,7 +48,7 @@ def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
         _lock(working)
         if not any(working.iterdir()):
             return None
-        kept = _free(working.with_name(f"{_final_name(working)}.left"))
+        kept = _free(working.with_name(f"{final_name(working).name}.left"))
         working.rename(kept)
         working.mkdir()
         _lock(working)
@@ -68,7 +68,7 @@ def _lock(folder: Path) -> None:
     except BlockingIOError:
         os.close(descriptor)
         raise InputError(
-            f"Another run is writing {folder.with_name(_final_name(folder))}.",
+            f"Another run is writing {final_name(folder)}.",
             remedy="Choose another folder with --out, or wait until it ends.",
         ) from None
     except OSError:
@@ -97,10 +97,6 @@ def is_written(working: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
-
-
-def _final_name(working: Path) -> str:
-    return working.name.removeprefix(".").removesuffix(".partial")
 
 
 def _free(name: Path) -> Path:

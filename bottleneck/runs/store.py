@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from pathlib import Path
@@ -22,8 +23,9 @@ from ..model.run import Artefact, Run
 if TYPE_CHECKING:
     from ..model.run import ScriptOutcome
 
-__all__ = ["RAW_RECORDS", "Store", "partial_name", "publish", "reason_of", "write_atomically"]
+__all__ = ["RAW_RECORDS", "Store", "final_name", "partial_name", "publish", "reason_of", "write_atomically"]
 
+_PARTIAL = re.compile(r"\.(.+)\.partial")
 RAW_RECORDS = ".loader"
 """Sub-folder for what DataLoader workers append to while the run is on; gone when it is whole."""
 
@@ -31,6 +33,12 @@ RAW_RECORDS = ".loader"
 def partial_name(folder: Path) -> Path:
     """Return the temporary name under which `folder` is written."""
     return folder.with_name(f".{folder.name}.partial")
+
+
+def final_name(working: Path) -> Path:
+    """Return the name that a folder has once it is written; a folder that has it already keeps it."""
+    found = _PARTIAL.fullmatch(working.name)
+    return working if found is None else working.with_name(found[1])
 
 
 def reason_of(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from ..model.words import shown
 from ..runs.captures import ask_for_capture, is_asked, take_question
 from ..runs.layout import run_of
 from ..runs.leftovers import is_written
-from ..runs.store import partial_name
+from ..runs.store import final_name, partial_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,7 @@ def diagnose_running(run: Path, *, say: Callable[[str], None]) -> Path:
     Raises:
         InputError: no job runs there, or it ended before it was captured.
     """
-    name = re.sub(r"^\.(.+)\.partial$", r"\1", run.absolute().name)
-    folder = run.absolute().with_name(name)
+    folder = final_name(run.absolute())
     process = _first_process(folder)
     try:
         capture = ask_for_capture(process)
@@ -54,7 +53,7 @@ def diagnose_running(run: Path, *, say: Callable[[str], None]) -> Path:
         if (capture / DIAGNOSIS_FILE).exists():
             return capture
         if not _is_alive(process):
-            return _after_the_end(folder, process.name[1:].removesuffix(".partial"), number)
+            return _after_the_end(folder, final_name(process).name, number)
         sleep(_POLL_SECONDS)
 
 

@@ -6,17 +6,16 @@ by processes of low priority, so that the end of the job is noticed at once.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from ..clocks import monotonic
 from ..model.documents import DIAGNOSIS_FILE
+from ..runs.analysis import begin_analysis
 from ..runs.captures import captures_in
 from ..runs.store import partial_name
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 __all__ = ["CaptureDiagnoses"]
@@ -59,20 +58,7 @@ class CaptureDiagnoses:
         for run in captures_in(process):
             if not (run / DIAGNOSIS_FILE).exists() and run.name not in self._tried:
                 self._tried.add(run.name)
-                self._running = _start(run)
+                # A Ctrl-C is meant for the job.
+                self._running = begin_analysis(run, run, niceness=NICE, own_session=True)
                 return True
         return False
-
-
-def _start(run: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", __name__.split(".")[0], "analyze", str(run), "--out", str(run)]
-    # In a session of its own: a Ctrl-C is meant for the job.
-    process = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
-    return process

@@ -85,6 +85,14 @@ class Branch:
         phases = self.by_phase
         return phases.get("evaluation", 0.0) > 0.5 * (self.total_ms - phases.get("data", 0.0))
 
+    def add(self, other: Branch) -> None:
+        """Count all that another one holds, too."""
+        self.samples += other.samples
+        for cell, ms in other.ms.items():
+            self.ms[cell] = self.ms.get(cell, 0.0) + ms
+        for call, ms in other.calls.items():
+            self.calls[call] = self.calls.get(call, 0.0) + ms
+
     def branches(self) -> list[Branch]:
         """Return what is below it, the longest first."""
         return sorted(self.children.values(), key=lambda branch: -branch.total_ms)
@@ -134,9 +142,7 @@ class Tree:
             if frame is None or frame.file != file or not first <= frame.line <= last:
                 pending += branch.children.values()
                 continue
-            whole.samples += branch.samples
-            for cell, ms in branch.ms.items():
-                whole.ms[cell] = whole.ms.get(cell, 0.0) + ms
+            whole.add(branch)
         return whole
 
     def update_loop(self) -> SourceSite | None:
@@ -178,11 +184,7 @@ def _together(branches: Sequence[Branch]) -> Branch:
         return first
     whole = Branch(first.frame)
     for branch in (first, *others):
-        whole.samples += branch.samples
-        for cell, ms in branch.ms.items():
-            whole.ms[cell] = whole.ms.get(cell, 0.0) + ms
-        for call, ms in branch.calls.items():
-            whole.calls[call] = whole.calls.get(call, 0.0) + ms
+        whole.add(branch)
         assert branch.frame is not None
         whole.children[branch.frame.file, branch.frame.line, branch.frame.function, ""] = branch
     return whole

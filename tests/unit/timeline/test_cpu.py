@@ -573,37 +573,34 @@ def test_collectives_and_the_wait_for_the_last_bucket_are_communication():
     assert timeline.what_ifs[WhatIf.COMM_OVERLAPPED].bound
 
 
-def test_gradients_sent_after_each_of_four_backward_passes_could_be_sent_once():
+def four_passes(*work):
+    """A step of four micro-batches, each of which sends its gradients; `work` is what its backward does."""
     rows = []
     for at in range(0, 4000, 1000):
         rows += [
             ("forward", "label", at, 200.0),
             ("aten::mm", "op", at, 200.0),
             ("backward", "label", at + 200.0, 800.0),
-            ("aten::mm", "op", at + 200.0, 400.0),
+            *((name, "op", at + begin, took) for name, begin, took in work),
             ("c10d::allreduce_", "op", at + 600.0, 400.0),
         ]
     run, kept = run_of(4.0, {"forward": 0.8, "backward": 3.2}, micro_steps=[4])
-    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
+    return read(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
+
+
+def test_gradients_sent_after_each_of_four_backward_passes_could_be_sent_once():
+    timeline = four_passes(("aten::mm", 200.0, 400.0))
     assert timeline.context["comm.collectives_per_micro_step"] == 1
     assert timeline.what_ifs[WhatIf.COMM_ONCE].saves_ms == pytest.approx(1.2, abs=0.01)
     assert not timeline.what_ifs[WhatIf.COMM_ONCE].bound
 
 
 def test_what_fills_the_buckets_is_sent_as_often_as_they_are():
-    rows = []
-    for at in range(0, 4000, 1000):
-        rows += [
-            ("forward", "label", at, 200.0),
-            ("aten::mm", "op", at, 200.0),
-            ("backward", "label", at + 200.0, 800.0),
-            ("aten::mm", "op", at + 200.0, 200.0),
-            ("torch::distributed::reducer::mul_out", "op", at + 400.0, 200.0),
-            ("aten::mul", "op", at + 410.0, 180.0),
-            ("c10d::allreduce_", "op", at + 600.0, 400.0),
-        ]
-    run, kept = run_of(4.0, {"forward": 0.8, "backward": 3.2}, micro_steps=[4])
-    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept)
+    timeline = four_passes(
+        ("aten::mm", 200.0, 200.0),
+        ("torch::distributed::reducer::mul_out", 400.0, 200.0),
+        ("aten::mul", 410.0, 180.0),
+    )
     assert timeline.context["comm.collectives_per_micro_step"] == 1
     assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(4 * 0.58, abs=0.1)
     assert timeline.what_ifs[WhatIf.COMM_ONCE].saves_ms == pytest.approx(3 * 0.58, abs=0.1)
