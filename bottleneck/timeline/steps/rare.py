@@ -210,10 +210,11 @@ def _in_later_steps(run: Run, n: int) -> RareWork | None:
 
 
 def _every(run: Run, at: NDArray[np.intp], *, what: str, longer_than_ms: float) -> float | None:
-    """Return how many steps lie from one to the next, or None for one of a kind.
+    """Return how many steps lie from one to the next, or None for one of a kind or one that is not rare.
 
     The baseline may be in two pieces with the trace between them, so all windows are asked: an
-    evaluation is flagged in each, other work is as long in each.
+    evaluation is flagged in each, other work is as long in each. Where the steps of another window are
+    nearly all as long, the pace has changed and no work comes and goes.
     """
     if what != EVALUATION and len(at) < _FEWEST:
         return None
@@ -224,7 +225,10 @@ def _every(run: Run, at: NDArray[np.intp], *, what: str, longer_than_ms: float) 
         signs = window.steps.validation if what == EVALUATION else window.steps.wall_ms
         threshold = 0.0 if what == EVALUATION else longer_than_ms
         found |= {n for n, sign in zip(window.steps.index, signs, strict=False) if sign > threshold}
-    return float(np.median(np.diff(sorted(found)))) if len(found) >= _FEWEST else None
+    if len(found) < _FEWEST:
+        return None
+    distance = float(np.median(np.diff(sorted(found))))
+    return distance if distance * _MOST_SHARE >= 1 else None
 
 
 def _is_the_programs(

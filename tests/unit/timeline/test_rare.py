@@ -127,6 +127,17 @@ def test_what_another_process_took_or_the_trace_describes_is_no_rare_work(wall, 
     assert find_basis(run_of(wall, worked=worked), None, given_ms=None).rare is None
 
 
+def test_steps_that_are_all_as_long_in_another_window_tell_a_change_of_pace_and_no_rare_work():
+    run = run_of(every(10, 30.0))
+    slower = Window(
+        name="trace",
+        status="ok",
+        steps=StepTable(index=list(range(40, 60)), wall_ms=[ORDINARY_MS + 30.0] * 20),
+    )
+    basis = find_basis(msgspec.structs.replace(run, windows=[*run.windows, slower]), None, given_ms=None)
+    assert basis.rare is None
+
+
 def test_a_step_time_that_the_user_gives_stands():
     basis = find_basis(run_of(every(10, 30.0)), None, given_ms=2.0)
     assert basis.rare is None
