@@ -29,7 +29,7 @@ _BESIDE_WORK_SHARE = 0.08
 step. It is twice the replay's usual error (0.4 to 4 %); below it the kernels are the better place
 to look."""
 _BESIDE_WORK_ON_CPU_SHARE = 1 / 3
-"""The same on a CPU, where one lane runs everything and the shares are exact. Every eager model with
+"""The same on a CPU for a cause of which no fix is known to reach its price. Every eager model with
 activations of megabytes spends 10 to 25 % in page faults: that is worth a fix, but it is not the
 bottleneck where work fills more than half of the step."""
 _BOUND_BESIDE_WORK_SHARE = 0.25
@@ -48,7 +48,9 @@ class _Limits:
     """What decides between two classes, each with the figure that is compared with it."""
 
     mostly: float = _limit("the share of work in the step", lambda: _MOSTLY)
-    beside_work: float = _limit("the first cause's share of the step", lambda: _BESIDE_WORK_SHARE)
+    beside_work: float = _limit(
+        "what the first cause or its fix saves as a share of the step", lambda: _BESIDE_WORK_SHARE
+    )
     beside_work_on_cpu: float = _limit(
         "the first cause's share of the step", lambda: _BESIDE_WORK_ON_CPU_SHARE
     )
@@ -258,6 +260,23 @@ class _Case:
     """Share of the step."""
     kernels_ms: float
     """What faster kernels save."""
+    fixes: Sequence[tuple[str, float]] = ()
+    """Of each fix whose saving is known: the finding that it answers, and that saving in ms."""
+
+    def fix_ms(self, group: BottleneckClass, first: _Price | None) -> float:
+        """Return what the best fix of a class saves.
+
+        What holds the time of others, as a loop its waits and its dispatch, counts for the first of them.
+        """
+        best = 0.0
+        for code, saves_ms in self.fixes:
+            entry = FINDING_CODES[code]
+            own = entry.bottleneck_class
+            if entry.within_others and not entry.names_call and own is not BottleneckClass.COMPUTE and first:
+                own = first.bottleneck_class
+            if own is group:
+                best = max(best, saves_ms)
+        return best
 
     def ordered(self, limits: _Limits) -> list[_Price]:
         """Return the causes by weight; of those that may be first the best known one comes first."""
@@ -294,11 +313,18 @@ class _Case:
         """Return the class."""
         prices = self.ordered(limits)
         first = prices[0] if prices else None
-        if first is not None and not (self.work > limits.mostly and self.kernels_ms > first.rank(limits)):
+        mostly = self.work > limits.mostly
+        kernels_ms = max(self.kernels_ms, self.fix_ms(BottleneckClass.COMPUTE, first))
+        if first is not None and not (mostly and kernels_ms > first.rank(limits)):
             share = first.cost_ms / self.facts.true_ms
             if share >= max(NEGLIGIBLE_SHARE, self._least(first, limits)):
                 return first.bottleneck_class
-        return BottleneckClass.COMPUTE if self.work > limits.mostly else BottleneckClass.UNDETERMINED
+        if not mostly:
+            return BottleneckClass.UNDETERMINED
+        reached = {price.bottleneck_class: self.fix_ms(price.bottleneck_class, first) for price in prices}
+        best = max(reached, key=lambda group: reached[group], default=BottleneckClass.COMPUTE)
+        least_ms = max(kernels_ms, limits.beside_work * self.facts.true_ms)
+        return best if reached.get(best, 0.0) >= least_ms else BottleneckClass.COMPUTE
 
     def _least(self, price: _Price, limits: _Limits) -> float:
         """Return the least share of the step at which a cause is the verdict."""
@@ -347,8 +373,17 @@ def _lowered(verdict: Verdict, close_call: str) -> Verdict:
     )
 
 
-def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdict:
-    """Name the bottleneck class of one rank, or say why there is none."""
+def decide(
+    facts: Facts, findings: Sequence[Finding], quality: Quality, *, fixes: Sequence[tuple[str, float]] = ()
+) -> Verdict:
+    """Name the bottleneck class of one rank, or say why there is none.
+
+    Args:
+        facts: what is known of the run.
+        findings: what was found.
+        quality: of the capture.
+        fixes: of each fix whose saving is known: the finding that it answers, and that saving in ms.
+    """
     if facts.true_ms <= 0:
         return _not_judged(quality)
     case = _Case(
@@ -356,6 +391,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
         prices=[p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE],
         work=_work_share(facts),
         kernels_ms=_kernel_price_ms(facts, findings),
+        fixes=fixes,
     )
     limits = _Limits()
     prices = case.ordered(limits)
@@ -380,7 +416,7 @@ def decide(facts: Facts, findings: Sequence[Finding], quality: Quality) -> Verdi
             f"{percent(case.work)} of it ({percent(unexplained)} unexplained)",
             "Trace more steps (--steps 16); if step times vary much, diagnose with inputs of equal size.",
         )
-    assert first is not None
+    first = next(price for price in prices if price.bottleneck_class is decided)
     also = [p.bottleneck_class for p in case.rivals(prices, limits) if p is not first]
     noise, most = _noise_ms(facts), max(price.rank(limits) for price in prices)
     work_ms = case.work * facts.true_ms

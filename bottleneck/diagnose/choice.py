@@ -9,14 +9,14 @@ import math
 from collections.abc import Sequence
 
 from ..catalog.registry import by_id
-from ..model.codes import FINDING_CODES
+from ..model.codes import FINDING_CODES, BottleneckClass
 from ..model.diagnosis import Combination, Verdict
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
 from ..stats import RIVAL_SHARE, worth
 from ..timeline.result import Timeline
 
-__all__ = ["best_pair", "verdicts_own_first"]
+__all__ = ["best_pair", "known_savings", "verdicts_own_first"]
 
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
@@ -43,6 +43,25 @@ def verdicts_own_first(
             first = max(equals, key=lambda s: _made_for(s, codes))
             return (first, *(s for s in suggestions if s is not first))
     return tuple(suggestions)
+
+
+def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
+    """Return the finding and the saving of each fix of which more is known than the most that it can save.
+
+    General fixes are left out: they name nothing that is to blame. Of the work itself bounds are kept: what
+    they stand for is no wait that some fix might leave.
+    """
+    return [
+        (s.finding, _worth(s))
+        for s in suggestions
+        if not s.note
+        and by_id(s.fix).general != "always"
+        and (
+            not s.bound
+            or by_id(s.fix).bound_weight is not None
+            or FINDING_CODES[s.finding].bottleneck_class is BottleneckClass.COMPUTE
+        )
+    ]
 
 
 def _worth(suggestion: Suggestion) -> float:

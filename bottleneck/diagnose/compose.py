@@ -31,7 +31,7 @@ from ..model.view import StepTimeline
 from ..timeline.result import Timeline
 from ..timeline.steps.workload import read_workload
 from .capture import capture_of, notes_of, outcome_of
-from .choice import best_pair, verdicts_own_first
+from .choice import best_pair, known_savings, verdicts_own_first
 from .counted import counters_of
 from .job import Preview, Progress, read_job
 from .ranks import critical, other_versions, rank_rows
@@ -79,7 +79,6 @@ def diagnose_paths(
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     facts = _facts(reading, skew)
     findings = find_all(facts)
-    verdict = decide(facts, findings, judge(facts))
     problems = [
         *gathered.problems,
         *job.problems,
@@ -97,6 +96,7 @@ def diagnose_paths(
         step.true_ms,
         breaks=compiled.breaks if compiled is not None else (),
     )
+    verdict = decide(facts, findings, judge(facts), fixes=known_savings(matched))
     promising = verdicts_own_first(matched, verdict, {f.code for f in findings if not f.note})
     others = applicable(promising, facts.context, what_ifs)
     suggestions = by_measurement(promising, reading.rank.tried, run, step.true_ms, others=others)

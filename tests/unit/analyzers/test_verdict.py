@@ -183,6 +183,41 @@ def test_on_one_lane_a_tenth_beside_long_work_does_not_decide(share, expected):
     assert any(c.bottleneck_class is C.INPUT and c.cost_ms == share for c in causes_of(known))
 
 
+LOOP_ON_CPU = facts(
+    "cpu",
+    parts={Part.DISPATCH: 30.0, Part.ALLOCATOR: 12.0},
+    saves={WhatIf.DISPATCH_FREE: 30.0, WhatIf.ALLOCATOR_FREE: 12.0},
+    bounds=(WhatIf.DISPATCH_FREE,),
+    context={"memory.faults_per_step": 1e4},
+)
+
+
+@pytest.mark.parametrize(
+    ("fixes", "expected"),
+    [
+        ([], C.COMPUTE),
+        ([("BN503", 7.0)], C.COMPUTE),
+        ([("BN503", 25.0)], C.LAUNCH),
+        ([("BN503", 25.0), ("BN305", 26.0)], C.COMPUTE),
+        ([("BN203", 12.0)], C.ALLOCATOR),
+    ],
+)
+def test_beside_long_work_the_class_is_that_of_the_best_known_fix(fixes, expected):
+    verdict = decide(LOOP_ON_CPU, find_all(LOOP_ON_CPU), judge(LOOP_ON_CPU), fixes=fixes)
+    assert verdict.bottleneck_class is expected
+
+
+def test_a_loop_that_waits_more_than_it_dispatches_is_what_its_waits_are():
+    known = facts(
+        parts={Part.SYNC: 26.0, Part.DISPATCH: 12.0},
+        saves={WhatIf.SYNCS_GONE: 26.0, WhatIf.DISPATCH_FREE: 30.0, WhatIf.BF16: 37.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+    )
+    for loop_ms, expected in ((36.0, C.COMPUTE), (38.0, C.SYNC)):
+        fixes = [("BN503", loop_ms), ("BN303", 37.0)]
+        assert decide(known, find_all(known), judge(known), fixes=fixes).bottleneck_class is expected
+
+
 def test_code_given_up_at_the_recompile_limit_is_dispatch_and_its_price_a_reason_to_mend_the_guard():
     known = facts(
         "cpu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.diagnose.choice import verdicts_own_first
+from torch_bottleneck.diagnose.choice import known_savings, verdicts_own_first
 from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Verdict
 from torch_bottleneck.model.fix import Suggestion
@@ -27,6 +27,15 @@ ALL = {"BN101", "BN102", "BN501"}
 
 def first(*suggestions: Suggestion, verdict: Verdict = INPUT) -> str:
     return verdicts_own_first(suggestions, verdict, ALL)[0].fix
+
+
+def test_a_bound_is_known_where_it_was_measured_or_is_of_the_work_itself_and_general_fixes_never() -> None:
+    malloc = suggestion("FX205", "BN203", 60.0, bound=True)
+    loop = suggestion("FX510", "BN503", 60.0, bound=True)
+    padding = suggestion("FX109", "BN312", 60.0, bound=True)
+    unpriced = suggestion("FX506", "BN903", None)
+    found = dict(known_savings((COMPILE, malloc, loop, padding, unpriced, WORKERS)))
+    assert found == {"BN503": 32.0, "BN312": 28.0, "BN903": 0.0, "BN101": 20.0}
 
 
 def test_a_fix_of_the_class_stands_before_a_better_one_of_another() -> None:
