@@ -160,8 +160,10 @@ class ForwardWithoutGradients(Analyzer):
 
     How it is measured
         The time of module calls while gradients are off, in steps of the baseline window. Steps
-        with many more such calls than usual contain an evaluation and do not count. The version
-        counters of its parameters show whether the model changes.
+        with many more such calls than usual contain an evaluation and do not count. Inside the forward
+        of the model that is trained: its operators that no backward visits, where it holds a module of
+        whose parameters none needs a gradient. The version counters of the parameters show whether the
+        model changes.
 
     What it costs you
         The step without those calls (GPU: without the kernels that they launch). An upper bound:
@@ -207,10 +209,21 @@ class ForwardWithoutGradients(Analyzer):
                 answer=answer,
                 time_ms=spent,
                 evidence=evidence,
-                sites=facts.sites("evaluation")[:1],
+                sites=facts.sites("evaluation")[:1] or _longest_in_forward(facts),
                 not_this="An evaluation every N steps is counted separately.",
             ),
         )
+
+
+def _longest_in_forward(facts: Facts) -> tuple[SourceSite, ...]:
+    """Return the line of the model's forward that takes longest."""
+    top = facts.timeline.tree
+    calls = [node for node in top.children if node.role == "forward"] if top is not None else []
+    inside = [inner for node in calls for inner in node.children]
+    longest = max(inside, key=lambda node: node.ms, default=None)
+    if longest is None or longest.site is None:
+        return facts.sites("forward")[:1]
+    return (longest.site,)
 
 
 def _fusable(facts: Facts) -> list[Evidence]:

@@ -22,7 +22,8 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.backend         "nccl", "gloo", ...
     distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
     distributed.searches_in_vain   DDP looks for unused parameters in each step, and none is unused
-    ungraded.frozen: bool       no module that ran without gradients has changed until now
+    ungraded.frozen: bool       no module that ran without gradients, or is frozen, has changed until now
+    ungraded.inside: bool       a forward with gradients calls a module of whose parameters none needs one
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
     threads.intra_op, threads.inter_op: int
@@ -124,19 +125,24 @@ class Seen:
         self._roots: dict[int, Any] = {}
         self._ungraded: dict[int, tuple[Any, list[int]]] = {}
         """Modules called without gradients, with the versions that their parameters had then."""
+        self.frozen_inside = False
+        """A root with gradients is, or holds, a module of whose parameters none needs a gradient."""
 
     def root_forward(self, module: Any) -> None:
         """Note autocast and the module. Called from inside a forward that no other surrounds."""
         with contextlib.suppress(Exception):
             self.forwards += 1
-            if len(self._roots) < MAX_ROOTS:
-                self._roots.setdefault(id(module), module)
             for device in ("cuda", "cpu", "xpu", "mps"):
                 if device not in self.autocast and torch.is_autocast_enabled(device):
                     self.autocast[device] = _dtype_name(torch.get_autocast_dtype(device))
+            if len(self._roots) < MAX_ROOTS and id(module) not in self._roots:
+                self._roots[id(module)] = module
+                for part in _frozen_parts(module):
+                    self.frozen_inside = True
+                    self.without_gradients(part)
 
     def without_gradients(self, module: Any) -> None:
-        """Note a module that is called while gradients are off."""
+        """Note a module that is called while gradients are off, or that needs none."""
         if id(module) in self._ungraded or len(self._ungraded) >= MAX_ROOTS:
             return
         with contextlib.suppress(Exception):
@@ -293,10 +299,25 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
     frozen = seen.frozen
     if frozen is not None:
         settings["ungraded.frozen"] = frozen
+    if seen.frozen_inside:
+        settings["ungraded.inside"] = True
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
     if seen.set_to_none is not None:
         settings["zero_grad.set_to_none"] = seen.set_to_none
+
+
+def _frozen_parts(root: Any) -> list[Any]:
+    """Return the outermost modules of whose parameters none needs a gradient."""
+    found, pending = [], [root]
+    while pending:
+        module = pending.pop()
+        needs = [parameter.requires_grad for parameter in module.parameters()]
+        if any(needs):
+            pending += module.children()
+        elif needs:
+            found.append(module)
+    return found
 
 
 def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:

@@ -54,6 +54,8 @@ class Amounts:
 
     recomputed: float = 0.0
     """Forward work that backward repeats."""
+    unrecorded: float = 0.0
+    """Share of the forward that no backward visits, where a part of the model is frozen."""
     tables: float = 0.0
     """Making the gradients of embedding tables."""
     anomalies: float = 0.0
@@ -125,11 +127,12 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         "without entering and leaving compiled code at each break, and the Python between (mean cost per "
         "crossing); fusion across the breaks would save more",
     )
-    if facts.evaluates:
-        evaluation = np.asarray([phase == "evaluation" for phase in program.phases])
+    shares = {"evaluation": float(facts.evaluates), "forward": amounts.unrecorded}
+    if any(shares.values()):
+        stored = np.asarray([shares.get(phase, 0.0) for phase in program.phases])
         yield Question(
             WhatIf.FORWARD_STORED,
-            Edit(gone=np.where(evaluation[:, None], work, 0.0)),
+            Edit(gone=stored[:, None] * work),
             "the step without the model that runs without gradients; reading stored outputs takes extra time",
             bound=True,
         )

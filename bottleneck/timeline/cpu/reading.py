@@ -21,7 +21,7 @@ from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER
-from ..lanes.recompute import recomputed_ns
+from ..lanes.recompute import recomputed_ns, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
 from ..lanes.seams import find_seams
@@ -335,6 +335,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             / segments.steps
             / 1e6
             * scale,
+            unrecorded=_unrecorded(trace) if facts.frozen_inside else 0.0,
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
@@ -361,6 +362,12 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         replay=Replay(program),
         amounts=amounts,
     )
+
+
+def _unrecorded(trace: Trace) -> float:
+    """Return the share of the forward's operators, by time, that no backward visits."""
+    whole, unvisited = unrecorded(trace)
+    return float(trace.dur_ns[unvisited].sum()) / max(1.0, float(trace.dur_ns[whole].sum()))
 
 
 def _updates(segments: Segments) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
@@ -19,7 +20,7 @@ from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
-from ..lanes.recompute import checkpoint_ms, forward_work
+from ..lanes.recompute import checkpoint_ms, forward_work, unrecorded
 from ..lanes.replay import Replay
 from ..lanes.seam_prices import price_seams
 from ..steps.loop_price import loop_of_dispatch
@@ -212,12 +213,22 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_flavour=flavour,
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
-            ungraded=forward_work(trace, program, phase="evaluation") if facts.evaluates else None,
+            ungraded=_ungraded(trace, program, facts),
             loop=loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
             if baseline is not None
             else None,
         ),
     )
+
+
+def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]:
+    """Return which activities belong to a model that every step runs without gradients, shape (m,)."""
+    out = np.zeros(len(program.event), dtype=bool)
+    if facts.evaluates:
+        out |= forward_work(trace, program, phase="evaluation")
+    if facts.frozen_inside:
+        out |= trace.inside(program.row[program.event], unrecorded(trace)[1])
+    return out
 
 
 def _host_scale(trace: Trace, program: Program, baseline: Baseline | None) -> float | None:

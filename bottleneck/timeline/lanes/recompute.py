@@ -1,7 +1,7 @@
 """Forward work that backward does a second time: activation checkpointing in the trace.
 
 In: a trace and its program. Out: which device activities were recomputed, the edit that leaves them
-out, and what the forward launches, the most that could be recomputed.
+out, what the forward launches, the most that could be recomputed, and what of it no backward visits.
 
 Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm: their
 derivatives have other names) means that saved activations are being made again; all that is launched
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..trace.dialect import Kind
 from ..trace.intervals import measure, which
-from ..trace.table import Trace
+from ..trace.table import NONE, Trace
 from .program import Program
 from .replay import Edit
 
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from .calibrate import Calibration
     from .replay import Replay
 
-__all__ = ["checkpoint_ms", "forward_work", "recomputed", "recomputed_ns", "without_recomputation"]
+__all__ = [
+    "checkpoint_ms",
+    "forward_work",
+    "recomputed",
+    "recomputed_ns",
+    "unrecorded",
+    "without_recomputation",
+]
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function")
 _FORWARD_ONLY = re.compile(
@@ -96,6 +103,25 @@ def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) ->
 def forward_work(trace: Trace, program: Program, *, phase: str = "forward") -> NDArray[np.bool_]:
     """Return which activities a labelled phase launches, shape (m,): those of the forward may be repeated."""
     return trace.inside(program.row[program.event], trace.rows(Kind.ANNOTATION, named=phase))
+
+
+def unrecorded(trace: Trace) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the outermost operators of the forward, and those of them that no backward visits.
+
+    These run under no_grad, or nothing that they compute from needs a gradient. None where the trace does
+    not tell what the backward visits.
+    """
+    ops = trace.rows(Kind.OP)
+    is_node = trace.named(_NODE, ops)
+    visited = set(trace.sequence[ops[is_node]].tolist()) - {NONE}
+    ops = ops[~is_node]
+    ops = ops[trace.inside(ops, trace.rows(Kind.ANNOTATION, named="forward"))]
+    # What records nothing has the number of the next that does, so the last of one number is it.
+    made = dict(zip(trace.sequence[ops].tolist(), ops.tolist(), strict=True))
+    rows = np.asarray([row for number, row in made.items() if number in visited], dtype=np.intp)
+    whole = trace.outermost(ops)
+    around = trace.ranges(whole).around(trace.ts_ns[rows], trace.tid[rows])
+    return whole, np.delete(whole, np.unique(around[around >= 0])) if visited else whole[:0]
 
 
 def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:

@@ -111,6 +111,11 @@ class Facts:
         return self.baseline is not None and self.baseline.evaluates
 
     @property
+    def frozen_inside(self) -> bool:
+        """The forward calls a module of whose parameters none needs a gradient."""
+        return self.run is not None and self.run.settings.get("ungraded.inside") is True
+
+    @property
     def micro_steps(self) -> float:
         """Backward passes per update in the baseline."""
         return self.baseline.micro_steps if self.baseline is not None else 1.0

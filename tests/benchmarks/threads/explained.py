@@ -72,7 +72,6 @@ EXPLAINED: dict[str, str] = {
     "U06": (
         "'At best' is for the whole of the input; the cure gains more than its input takes: not looked into."
     ),
-    "U07": "The frozen encoder is called with gradients on: only models that run without are looked for.",
     "U08": "One function of the metrics is named; the thread's cure rewrites the others as well.",
     "U09": "Not looked into.",
     "U10": "Not looked into. The diagnosed run took longer for a step than the plain one (97 and 65 ms).",

@@ -210,6 +210,23 @@ def test_a_model_without_gradients_is_frozen_as_long_as_nothing_writes_to_it(cha
     assert seen.frozen is None
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_frozen_part_of_the_model_that_is_trained_is_told_and_whether_it_changes(changes: bool) -> None:
+    seen = Seen()
+    encoder, head = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.nn.Linear(4, 2)
+    model = torch.nn.Sequential(encoder, head)
+    seen.root_forward(model)
+    assert "ungraded.inside" not in read_settings(seen)
+    seen.release()
+    encoder.requires_grad_(False)
+    seen.root_forward(model)
+    if changes:
+        with torch.no_grad():
+            encoder[0].weight.mul_(0.9)
+    found = read_settings(seen)
+    assert (found["ungraded.inside"], found["ungraded.frozen"]) == (True, not changes)
+
+
 def test_large_tables_with_dense_gradients_are_told_unless_they_are_the_output_layer_too() -> None:
     def share(model: torch.nn.Module) -> object:
         seen = Seen()

@@ -656,6 +656,26 @@ def test_a_model_without_gradients_in_every_step_is_work_of_the_step_and_an_eval
     assert (stored is not None and stored.saves_ms == pytest.approx(0.6)) is always
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_part_of_the_model_costs_the_operators_that_no_backward_visits(frozen: bool):
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    rows = [
+        ("forward", "label", 0.0, 600.0),
+        ("aten::addmm", "op", 0.0, 450.0),
+        ("aten::addmm", "op", 450.0, 150.0),
+        ("backward", "label", 600.0, 300.0),
+        (node, "op", 600.0, 300.0),
+    ]
+    trace = replace(make_trace(rows), sequence=np.asarray([-1, -1, 3, -1, 3], dtype=np.int64))
+    run, kept = run_of(0.9, {"forward": 0.6, "backward": 0.3})
+    if frozen:
+        run.settings["ungraded.inside"] = True
+    timeline = read(trace, make_steps([(0, 900)]), true_ms=0.9, run=run, kept=kept)
+    stored = timeline.what_ifs.get(WhatIf.FORWARD_STORED)
+    assert (stored is not None) is frozen
+    assert stored is None or stored.saves_ms == pytest.approx(0.45, abs=0.02)
+
+
 def test_anomaly_detection_costs_the_stacks_of_the_forward_and_the_checks_of_the_backward():
     rows = [("forward", "label", 0.0, 1000.0)]
     rows += [("aten::relu", "op", 50.0 * i, 40.0) for i in range(20)]

@@ -11,6 +11,7 @@ from torch_bottleneck.timeline.lanes.recompute import (
     checkpoint_ms,
     forward_work,
     recomputed,
+    unrecorded,
     without_recomputation,
 )
 from torch_bottleneck.timeline.lanes.replay import Replay
@@ -68,6 +69,33 @@ def test_reentrant_recomputation_ends_where_its_own_backward_begins() -> None:
     writer.row("aten::mm", "cpu_op", 210, 20, BACKWARD)
     writer.launch(215, 5, start=225, length=10, tid=BACKWARD)
     assert marked(writer, 500) == [False, True, False]
+
+
+def test_what_no_backward_visits_is_told_from_what_it_does() -> None:
+    writer = TraceWriter()
+    writer.row("forward", "user_annotation", 0, 100)
+    writer.row("aten::linear", "cpu_op", 0, 20, sequence=7)  # of a frozen layer: it records nothing
+    writer.row("aten::mm", "cpu_op", 5, 10, sequence=7)
+    writer.row("aten::linear", "cpu_op", 30, 20, sequence=7)
+    writer.row("aten::addmm", "cpu_op", 35, 10, sequence=7)
+    writer.row("aten::dropout", "cpu_op", 60, 5)  # under no_grad
+    writer.row("aten::sum", "cpu_op", 120, 10, sequence=8)
+    writer.row(NODE, "cpu_op", 200, 50, BACKWARD, sequence=7)
+    writer.steps([0, 400])
+    trace = writer.build()
+    whole, unvisited = unrecorded(trace)
+    assert trace.ts_ns[whole].tolist() == [0, 30_000, 60_000]
+    assert trace.ts_ns[unvisited].tolist() == [0, 60_000]
+
+
+def test_without_numbers_nothing_is_said_of_what_the_backward_visits() -> None:
+    writer = TraceWriter()
+    writer.row("forward", "user_annotation", 0, 100)
+    forward(writer)
+    writer.row(NODE, "cpu_op", 200, 50, BACKWARD)
+    writer.steps([0, 400])
+    whole, unvisited = unrecorded(writer.build())
+    assert (len(whole), len(unvisited)) == (1, 0)
 
 
 def test_the_forward_on_its_own_thread_is_no_recomputation() -> None:
