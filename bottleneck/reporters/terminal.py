@@ -262,7 +262,10 @@ def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
             continue
         room_left = page.width - len(figures) - 15
         at = shorten(where, min(len(where), room_left // 2))
-        name = shorten(f"{row.role}: {row.name}", room_left - len(at))
+        last = row.name[row.name.rfind(".", 0, row.name.find("(")) + 1 :]
+        ways = (f"{row.role}: {row.name}", f"{row.role}: {last}", last)
+        name = next((way for way in ways if len(way) <= room_left - len(at)), None)
+        name = name or shorten(last, room_left - len(at))
         page.columns((f"{name:<{room_left - len(at)}}{figures}", "bold"), row.without, (at, "dim"))
 
 
@@ -297,7 +300,8 @@ def _closing(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
     for problem in problems if room is None else problems[: room.problems]:
         page.line(("! ", "yellow"), cut(sentence(problem), page, room, indent=2))
     if room is not None and len(problems) > room.problems:
-        more = "more" if room.problems else "on the capture"
-        page.line((f"! {len(problems) - room.problems} {more} with --verbose", "dim"))
+        left = len(problems) - room.problems
+        what = "more" if room.problems else f"note{'s' if left > 1 else ''} on the capture"
+        page.line((f"! {left} {what} with --verbose", "dim"))
     for note in diagnosis.notes:
         page.line(sentence(note))

@@ -81,9 +81,12 @@ class Branch:
 
     @property
     def evaluates(self) -> bool:
-        """Most of it is a model without gradients, with the batches that it gets."""
-        phases = self.by_phase
-        return phases.get("evaluation", 0.0) > 0.5 * (self.total_ms - phases.get("data", 0.0))
+        """Most of it is a model that nothing trains by, with the batches that it gets.
+
+        It runs without gradients, or behind the update.
+        """
+        model = self.by_phase.get("evaluation", 0.0) + self.ms.get(("forward", "extra"), 0.0)
+        return model > 0.5 * (self.total_ms - self.by_phase.get("data", 0.0))
 
     def add(self, other: Branch) -> None:
         """Count all that another one holds, too."""

@@ -59,3 +59,17 @@ def test_a_wide_terminal_and_one_without_unicode_show_them_too() -> None:
         text = terminal.render(with_room(), width=width, unicode=False)
         assert "evaluate()" in text
         assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_long_name_loses_its_module_and_its_role_before_its_middle() -> None:
+    def row(name: str, role: str) -> str:
+        shown = with_room()
+        assert shown.tree is not None
+        node = msgspec.structs.replace(shown.tree.children[1], name=name, role=role)
+        tree = msgspec.structs.replace(shown.tree, children=(node,))
+        lines = terminal.render(msgspec.structs.replace(shown, tree=tree)).splitlines()
+        return next(line for line in lines if "train.py:70" in line and " ms " in line).partition("  ")[0]
+
+    assert row("torch.nn.utils.clip_grad_norm_()", "extra") == "extra: clip_grad_norm_()"
+    assert row("self.nets[0.5].target_network()", "extra") == "extra: target_network()"
+    assert row("target_network()", "no-grad forward") == "target_network()"

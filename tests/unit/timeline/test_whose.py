@@ -219,6 +219,18 @@ def test_an_evaluation_behind_the_update_is_extra_with_the_batches_that_it_gets(
     assert tree.extras()[0].evaluates
 
 
+def test_a_model_called_behind_the_update_evaluates_with_gradients_too() -> None:
+    """GCN in PyTorch (tkipf/pygcn) forgets `no_grad` where it runs the validation nodes in each step."""
+    tree = tree_of(
+        Seen((at(30, "model()"),), 60, "forward", "optimizer"),
+        Seen((at(31, "print()"),), 20, "", "optimizer"),
+    )
+    assert [(branch.call, branch.evaluates) for branch in tree.extras()] == [
+        ("model()", True), ("print()", False),
+    ]  # fmt: skip
+    assert not any(branch.evaluates for branch in tree.root.branches() if branch.call == "cross_entropy()")
+
+
 def test_a_model_without_gradients_before_the_update_is_part_of_the_training() -> None:
     tree = tree_of(Seen((at(13, "teacher()"),), 60, "evaluation", "data"))
     assert tree.extras() == []
