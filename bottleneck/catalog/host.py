@@ -410,7 +410,7 @@ weights = 1 - p.gather(1, y[:, None])[:, 0]""",
     Fix(
         id="FX512",
         title="Turn anomaly detection off",
-        addresses=("BN501", "BN601", "BN301", "BN306"),
+        addresses=("BN504", "BN501"),
         what_to_change="torch.autograd.set_detect_anomaly(True) formats a Python traceback for every forward"
         " operator and checks every gradient for NaN in backward. It is meant for finding one NaN, not"
         " for training.",

@@ -401,6 +401,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN501", "dispatch-decides", _C.LAUNCH, price_only=True),
     CodeEntry("BN502", "optimizer-dispatch", _C.LAUNCH),
     CodeEntry("BN503", "python-loop-in-step", _C.LAUNCH, within_others=True),
+    CodeEntry("BN504", "anomaly-detection", _C.LAUNCH, within_others=True),
     CodeEntry("BN601", "synchronisation-stalls", _C.SYNC),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),

@@ -1,6 +1,6 @@
 """Launch-bound: Python and dispatch take longer than the work that they start.
 
-In: facts. Out: findings BN501, BN502 and BN503.
+In: facts. Out: findings BN501 to BN504.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...model.words import ms, percent
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts, predicted_evidence
 
-__all__ = ["DispatchDecides", "OptimizerDispatch", "PythonLoop"]
+__all__ = ["AnomalyDetection", "DispatchDecides", "OptimizerDispatch", "PythonLoop"]
 
 
 class DispatchDecides(Analyzer):
@@ -245,5 +245,51 @@ class OptimizerDispatch(Analyzer):
                 ],
                 sites=sites,
                 not_this="Most of this is launching; where the update's work dominates, it is BN305.",
+            ),
+        )
+
+
+class AnomalyDetection(Analyzer):
+    """Anomaly detection is on while the model trains.
+
+    What it means
+        torch.autograd.set_detect_anomaly(True), or the context of that name, formats a Python stack
+        for every operator that the backward will visit, and looks for NaN in every gradient.
+
+    How it is measured
+        CPU: the operators of the forward that compute nothing, against the cost of one with the
+        detection off for a moment, and the checks in the backward. The line is the one that
+        switched it on first.
+
+    What it costs you
+        The step without both. On a GPU this is an upper bound: without any dispatch.
+
+    What it is not
+        Not a reason to leave a NaN unfound: switch it on for the run that looks for one.
+
+    What to do
+        Switch it off, or tie it to an option of the script.
+
+    Source
+        PyTorch documentation, torch.autograd.detect_anomaly.
+    """
+
+    code = "BN504"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Price it where it is on."""
+        answer = facts.ask(WhatIf.ANOMALIES_IGNORED)
+        if not facts.is_on("debug.anomaly"):
+            return ()
+        cost = "is on"
+        if answer is not None:
+            cost = f"takes {'up to ' if answer.bound else ''}{ms(answer.saves_ms)} per step"
+        return (
+            self.finding(
+                facts,
+                f"Anomaly detection {cost}",
+                answer=answer,
+                sites=facts.sites("anomalies")[:1],
+                not_this="It finds a NaN; it prevents none.",
             ),
         )

@@ -12,6 +12,7 @@ timed, where nothing is compiled), any other about 3 us in a real step, less whe
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from .. import torch_private
 from . import fast
 from .replacing import Replacements
 from .table import (
+    ANOMALIES,
     BACKWARD,
     CLOSURE,
     COPY,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["Hooks", "goes_to_device"]
 
 _is_compiling = torch.compiler.is_compiling
+_OURS = __name__.partition(".")[0]
 
 
 _FAST: dict[str, Callable[..., Function]] = {
@@ -91,6 +94,7 @@ class Hooks:
         put(optim_module.Optimizer, "__init__", self._building(OPTIMIZER_BUILT))
         if torch.distributed.is_available():
             put(torch.nn.parallel.DistributedDataParallel, "__init__", self._building(MODEL_WRAPPED))
+        put(torch, "set_anomaly_enabled", self._set_anomaly_enabled)
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
             put(scaler, "step", self._watch(SCALER, _scaler_and_optimizer))
@@ -287,6 +291,19 @@ class Hooks:
             return build
 
         return make
+
+    def _set_anomaly_enabled(self, original: Function) -> Function:
+        buffer, noted = self._buffer, False
+
+        def set_anomaly_enabled(mode: bool, *args: Any, **kwargs: Any) -> Any:
+            nonlocal noted
+            # Not where our own probe puts back what a script switched on before we came.
+            if mode and not noted and not sys._getframe(1).f_globals.get("__name__", "").startswith(_OURS):
+                noted = True
+                buffer.happened(ANOMALIES, None)
+            return original(mode, *args, **kwargs)
+
+        return set_anomaly_enabled
 
     def _prepare_trace(self, original: Function) -> Function:
         buffer = self._buffer

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "ANOMALIES",
     "BACKWARD",
     "CLOSURE",
     "COLLECTED",
@@ -99,10 +100,12 @@ COLLECTED = Event("collected", says_subject=True)
 OPTIMIZER_BUILT = Event("optimizer built", flushed="at once")
 MODEL_WRAPPED = Event("model wrapped", flushed="at once")
 """A model is put into DistributedDataParallel."""
+ANOMALIES = Event("anomalies looked for", flushed="at once")
+"""Anomaly detection is switched on, for the first time."""
 SCRIPT_PROFILER = Event("script profiler", flushed="at once")
 """A profiler begins or ends."""
 
 EVENTS = (
     *(FETCH, WORKERS, FORWARD, EVALUATION, BACKWARD, OPTIMIZER, CLOSURE, SCALER, ZERO_GRAD, LABEL, COPY),
-    *(SAVE, UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, MODEL_WRAPPED, SCRIPT_PROFILER),
+    *(SAVE, UPDATE_ELSEWHERE, COLLECTED, OPTIMIZER_BUILT, MODEL_WRAPPED, ANOMALIES, SCRIPT_PROFILER),
 )

@@ -21,6 +21,7 @@ import torch
 from ...clocks import perf_counter_ns
 from .. import torch_private
 from ..events.table import (
+    ANOMALIES,
     BACKWARD,
     COPY,
     EVALUATION,
@@ -215,6 +216,8 @@ class Agent(StepObserver[LoaderWatch]):
             self._learned.optimizers.built(subject)
         elif event is MODEL_WRAPPED:
             self._learned.sites.note("model wrapped", 4)
+        elif event is ANOMALIES:
+            self._learned.sites.note("anomalies", 4)
         elif event is SCRIPT_PROFILER and not self.capture.own_profiler_busy:
             self.capture.foreign_profiler(active=subject)
 

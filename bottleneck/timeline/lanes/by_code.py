@@ -18,6 +18,7 @@ import numpy as np
 from ...model.view import CodeNode, Role
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
+from .recompute import recorders
 from .replay import Edit
 
 if TYPE_CHECKING:
@@ -43,20 +44,17 @@ def recorded_in_loss(trace: Trace | None) -> float | None:
     """Return the share of the backward that belongs to operators outside the forward; None if not known."""
     if trace is None:
         return None
-    ops = trace.rows(Kind.OP)
-    ops = ops[trace.sequence[ops] >= 0]
-    is_node = trace.named(_NODE, ops)
-    nodes, others = ops[is_node], ops[~is_node]
-    others = others[~trace.inside(others, nodes)]
+    nodes = trace.rows(Kind.OP, named=_NODE)
     labels = trace.rows(Kind.ANNOTATION, named="forward")
-    if not len(nodes) or not len(others) or not len(labels):
+    made = recorders(trace)
+    if not made or not len(labels):
         return None
-    # Of operators with one number the last one has recorded the node.
-    recorder = dict(zip(trace.sequence[others].tolist(), trace.inside(others, labels).tolist(), strict=True))
+    rows = np.asarray(list(made.values()), dtype=np.intp)
+    inside = dict(zip(made, trace.inside(rows, labels).tolist(), strict=True))
     spent = {True: 0, False: 0}
     for number, ns in zip(trace.sequence[nodes].tolist(), trace.dur_ns[nodes].tolist(), strict=True):
-        if number in recorder:
-            spent[recorder[number]] += ns
+        if number in inside:
+            spent[inside[number]] += ns
     total = sum(spent.values())
     return spent[False] / total if total else None
 

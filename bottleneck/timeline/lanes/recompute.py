@@ -1,7 +1,8 @@
 """Forward work that backward does a second time: activation checkpointing in the trace.
 
 In: a trace and its program. Out: which device activities were recomputed, the edit that leaves them
-out, what the forward launches, the most that could be recomputed, and what of it no backward visits.
+out, what the forward launches, the most that could be recomputed, which of its operators recorded the
+backward, and which no backward visits.
 
 Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm: their
 derivatives have other names) means that saved activations are being made again; all that is launched
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..trace.dialect import Kind
 from ..trace.intervals import measure, which
-from ..trace.table import NONE, Trace
+from ..trace.table import Trace
 from .program import Program
 from .replay import Edit
 
@@ -34,6 +35,7 @@ __all__ = [
     "forward_work",
     "recomputed",
     "recomputed_ns",
+    "recorders",
     "unrecorded",
     "without_recomputation",
 ]
@@ -105,23 +107,30 @@ def forward_work(trace: Trace, program: Program, *, phase: str = "forward") -> N
     return trace.inside(program.row[program.event], trace.rows(Kind.ANNOTATION, named=phase))
 
 
+def recorders(trace: Trace) -> dict[int, int]:
+    """Return the operator that recorded each node that the backward visits, by its number."""
+    ops = trace.rows(Kind.OP)
+    ops = ops[trace.sequence[ops] >= 0]
+    is_node = trace.named(_NODE, ops)
+    nodes, others = ops[is_node], ops[~is_node]
+    others = others[~trace.inside(others, nodes)]
+    # What records nothing has the number of the next that does, so the last of one number is it.
+    made = dict(zip(trace.sequence[others].tolist(), others.tolist(), strict=True))
+    return {number: made[number] for number in set(trace.sequence[nodes].tolist()) & made.keys()}
+
+
 def unrecorded(trace: Trace) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the outermost operators of the forward, and those of them that no backward visits.
 
     These run under no_grad, or nothing that they compute from needs a gradient. None where the trace does
     not tell what the backward visits.
     """
+    rows = np.asarray(list(recorders(trace).values()), dtype=np.intp)
     ops = trace.rows(Kind.OP)
-    is_node = trace.named(_NODE, ops)
-    visited = set(trace.sequence[ops[is_node]].tolist()) - {NONE}
-    ops = ops[~is_node]
     ops = ops[trace.inside(ops, trace.rows(Kind.ANNOTATION, named="forward"))]
-    # What records nothing has the number of the next that does, so the last of one number is it.
-    made = dict(zip(trace.sequence[ops].tolist(), ops.tolist(), strict=True))
-    rows = np.asarray([row for number, row in made.items() if number in visited], dtype=np.intp)
     whole = trace.outermost(ops)
     around = trace.ranges(whole).around(trace.ts_ns[rows], trace.tid[rows])
-    return whole, np.delete(whole, np.unique(around[around >= 0])) if visited else whole[:0]
+    return whole, np.delete(whole, np.unique(around[around >= 0])) if len(rows) else whole[:0]
 
 
 def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:

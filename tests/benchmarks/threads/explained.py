@@ -6,10 +6,6 @@ In: nothing. Out: `EXPLAINED`, by thread.
 from __future__ import annotations
 
 EXPLAINED: dict[str, str] = {
-    "T01": (
-        "Starting and stopping the workers is 13 % of the step here, and operator work more than "
-        "half: the class is that of the work. FX105 stands first."
-    ),
     "T03": (
         "Workers that start also take the cores from the evaluation, whose time counts as its own; "
         "and the cure was measured beside other programs than the diagnosis."
@@ -29,9 +25,8 @@ EXPLAINED: dict[str, str] = {
         "cure gained nothing."
     ),
     "T31": (
-        "The loop over sources computes, waits and launches: FX510 has its price (51 ms, 45 measured) "
-        "and stands second, behind bf16; its reads of values alone cost less than fp32 products "
-        "outside of the tensor cores."
+        "The first suggestion removes the reads of values; the thread's cure removes the loop around them, "
+        "too, which is the second suggestion (51 ms, 45 measured)."
     ),
     "T35": (
         "Beside other processes the trace stretches small operators, whose work then outweighs their "
@@ -57,14 +52,6 @@ EXPLAINED: dict[str, str] = {
     "U01": (
         "Not looked into. The diagnosed run made a batch in less time than the plain one (48 and 72 "
         "ms per step)."
-    ),
-    "U02": (
-        "The fix has no line of its own. Its price is the difference of two probes of small "
-        "operators, which here is half of what the cure gained: not looked into."
-    ),
-    "U03": (
-        "The operators of the loop compute for longer than they are dispatched. Its fix stands first, "
-        "with a right price; the class is that of the work."
     ),
     "U04": (
         "The copies' own samples are priced; presumably what they push out of the caches slows the rest, too."

@@ -9,7 +9,7 @@ from torch_bottleneck.analyzers.capture import judge
 from torch_bottleneck.analyzers.verdict import decide, order_causes
 from torch_bottleneck.model.codes import BottleneckClass as C
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import CompileFacts, GraphBreak, LoopTime, SourceSite
+from torch_bottleneck.model.run import CompileFacts, GraphBreak, LoopTime, Run, SiteTime, SourceSite
 from torch_bottleneck.timeline.result import HostSpan
 
 from .facts import STEP_MS, facts
@@ -250,6 +250,21 @@ def test_a_loop_is_the_place_of_the_dispatch_and_no_cause_beside_it():
     assert [(cause.code, cause.cost_ms) for cause in causes[:1]] == [("BN501", 70.0)]
     assert causes[0].sites == (site,)
     assert any(finding.code == "BN503" and finding.cost_ms == 75.0 for finding in findings)
+
+
+def test_anomaly_detection_is_named_with_its_line_and_is_no_cause_beside_dispatch():
+    site = SourceSite(file="train.py", line=3, function="<module>")
+    known = facts(
+        "cpu",
+        parts={Part.DISPATCH: 70.0},
+        saves={WhatIf.DISPATCH_FREE: 70.0, WhatIf.ANOMALIES_IGNORED: 40.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+        context={"debug.anomaly": True},
+        run=Run(sites=[SiteTime(site=site, phase="anomalies", count=1)]),
+    )
+    (found,) = (finding for finding in find_all(known) if finding.code == "BN504")
+    assert (found.cost_ms, found.sites) == (40.0, (site,))
+    assert [cause.code for cause in causes_of(known)] == ["BN501"]
 
 
 def test_dispatch_weighs_what_compiling_would_take_away_and_not_its_bound():

@@ -19,6 +19,7 @@ from torch_bottleneck import Harness
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.harness.facts.memory_notes import NoteBook
+from torch_bottleneck.harness.facts.probes import plain_dispatch_ns
 from torch_bottleneck.harness.process.agent import Agent
 from torch_bottleneck.harness.process.progress import Progress
 from torch_bottleneck.harness.process.stopping import Stopper, StopRun
@@ -438,6 +439,32 @@ def test_ddp_tells_where_it_was_made_and_what_it_never_used(agent: Agent, both: 
         assert line in [item.site.line for item in made if item.site.file == __file__]
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("way", ["function", "context", "ours"])
+def test_the_line_that_first_looks_for_anomalies_is_noted_and_never_our_own_probe(
+    agent: Agent, way: str
+) -> None:
+    def noted() -> list[int]:
+        return [e.site.line for e in agent._learned.entries() if e.phase == "anomalies"]
+
+    try:
+        if way == "function":
+            torch.autograd.set_detect_anomaly(True)
+        elif way == "context":
+            with torch.autograd.detect_anomaly(check_nan=False):
+                pass
+        else:
+            torch._C.set_anomaly_enabled(True, True)
+            plain_dispatch_ns()
+        assert len(noted()) == (way != "ours")
+        torch.autograd.set_detect_anomaly(True)
+        assert len(noted()) == 1
+        assert torch.is_anomaly_enabled()
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+    assert not torch.is_anomaly_enabled()
 
 
 def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> None:

@@ -678,18 +678,26 @@ def test_a_frozen_part_of_the_model_costs_the_operators_that_no_backward_visits(
 
 def test_anomaly_detection_costs_the_stacks_of_the_forward_and_the_checks_of_the_backward():
     rows = [("forward", "label", 0.0, 1000.0)]
-    rows += [("aten::relu", "op", 50.0 * i, 40.0) for i in range(20)]
+    for i in range(20):
+        # Half of them compute; what does not tells how long the stack takes.
+        name, us = ("aten::view", 40.0) if i % 2 else ("aten::relu", 46.0)
+        rows += [("aten::add", "op", 50.0 * i, 1.0), (name, "op", 50.0 * i + 2.0, us)]
     rows += [("backward", "label", 1000.0, 1000.0)]
+    node = "autograd::engine::evaluate_function: ReluBackward0"
     for i in range(20):
         at = 1000.0 + 50.0 * i
-        node = "autograd::engine::evaluate_function: ReluBackward0"
         rows += [
             (node, "op", at, 30.0),
             ("aten::isnan", "op", at + 32.0, 10.0),
             ("aten::ne", "op", at + 33.0, 8.0),
         ]
     trace = make_trace(rows)
-    trace = replace(trace, sequence=np.arange(len(trace.sequence), dtype=np.int64))
+    # The two operators of a number: one needs no gradient, and the next one records.
+    sequence = np.full(len(rows), -1, dtype=np.int64)
+    names = np.asarray(trace.names)[trace.name]
+    sequence[np.isin(names, ("aten::add", "aten::view", "aten::relu"))] = np.repeat(np.arange(20), 2)
+    sequence[names == node] = np.arange(20)[::-1]
+    trace = replace(trace, sequence=sequence)
     run, kept = run_of(2.0, {"forward": 1.0, "backward": 1.0})
     on = msgspec.structs.replace(run, plain_dispatch_ns=2000.0)
     found = read(trace, make_steps([(0, 2000)]), true_ms=2.0, run=on, kept=kept)
