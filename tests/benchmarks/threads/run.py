@@ -2,7 +2,7 @@
 
 In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/threads-gpu.md with
 `--device gpu`), written after each thread, so that a stopped run leaves one too. With `--set unseen`:
-truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md).
+truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); with `unseen2` likewise.
 
     python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
 
@@ -32,9 +32,10 @@ from render import render
 from score import Score, judge, shows
 from truth import THREADS, Thread
 from truth_unseen import UNSEEN
+from truth_unseen2 import UNSEEN2
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SETS = {"known": THREADS, "unseen": UNSEEN}
+SETS = {"known": THREADS, "unseen": UNSEEN, "unseen2": UNSEEN2}
 
 
 def run_thread(thread: Thread, folder: Path, *, pairs: int, cores: tuple[int, ...]) -> Score:
@@ -83,7 +84,7 @@ def main() -> None:
     if args.state and args.state.is_file():
         scores = {row["id"]: Score(**row) for row in json.loads(args.state.read_text())}
     report = (
-        "threads" + ("-unseen" if args.set == "unseen" else "") + ("-gpu" if args.device == "gpu" else "")
+        "threads" + (f"-{args.set}" if args.set != "known" else "") + ("-gpu" if args.device == "gpu" else "")
     )
     out = args.out or REPOSITORY / "reports" / f"{report}.md"
     cores: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
