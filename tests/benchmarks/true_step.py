@@ -1,9 +1,11 @@
 """Is the step time of `diagnose` that of a plain run? Both in turns, over the same stretch of steps.
 
-    python tests/benchmarks/true_step.py [--minutes 60] [--device cpu|cuda] [--repeats 3] [COMMAND ...]
+    python tests/benchmarks/true_step.py [--minutes 60] [--device cpu|cuda] [--repeats 3] [--jobs 1] [COMMAND]
 
-In: twenty scripts, or commands like "train.py --device cuda". Out: reports/true-step.md: how often the
-interval of `diagnose` holds the plain figure, how far the two are apart, and how long `diagnose` takes.
+In: twenty scripts, or commands like "train.py --device cuda". Out: reports/true-step.md (`--out`), written
+anew after each pair: how often the interval of `diagnose` holds the plain figure, how far the two are apart,
+and how long `diagnose` takes. With `--jobs` several scripts run at once, each on two cores, and a GPU, of its
+own.
 
 The plain figure is that of a timer of its own: a public hook of torch notes the host's clock after each
 optimizer step, and waits for the device at the first and the last of the stretch. It knows nothing of the
@@ -25,16 +27,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "reports" / "true-step.md"
 TRIALS = "tests/benchmarks/trials"
 LONGEST_RUN_S = 180.0
 HELD_TARGET, APART_TARGET = 0.95, 0.01
+CORES_PER_JOB = 2
 ENDLESS = "--steps 20000"
 
 SCRIPTS = {
@@ -124,6 +132,8 @@ class Diagnosed:
     """Numbers of the first and the last step that were timed."""
     seconds: float
     codes: tuple[str, ...]
+    later: float | None
+    """Mean step of the last stretch, after the captures, over that of the first; None without one."""
 
 
 @dataclass
@@ -132,6 +142,8 @@ class Subject:
 
     command: list[str]
     updates: int
+    turns: int = 0
+    """How often it was run."""
     diagnosed: list[Diagnosed] = field(default_factory=list)
     plain_ms: list[float] = field(default_factory=list)
     failed: str = ""
@@ -147,41 +159,56 @@ class Subject:
         return list(zip(self.diagnosed, self.plain_ms, strict=False))
 
 
-def run_process(call: list[str], *, timeout_s: float, environment: dict[str, str]) -> tuple[int, str]:
-    """Run a process and all it starts, and return its exit status and the end of what it said."""
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            call, cwd=ROOT, stdout=said, stderr=said, env=environment, start_new_session=True
-        )
-        try:
-            status = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            status = -1
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        said.seek(0)
-        return status, said.read()[-300:]
+class Lane:
+    """Cores, and a GPU, on which one script at a time runs."""
+
+    def __init__(self, number: int, *, jobs: int, device: str | None) -> None:
+        """Take the cores of this number; all of them where nothing else runs."""
+        self.environment = dict(os.environ)
+        cores = sorted(os.sched_getaffinity(0)) if jobs > 1 else []
+        mine = cores[CORES_PER_JOB * number : CORES_PER_JOB * (number + 1)]
+        self.prefix = ["taskset", "-c", ",".join(map(str, mine))] if mine else []
+        if device == "cpu":
+            self.environment["CUDA_VISIBLE_DEVICES"] = ""
+        elif jobs > 1:
+            self.environment["CUDA_VISIBLE_DEVICES"] = str(number)
+
+    def run(self, call: list[str], *, timeout_s: float) -> tuple[int, str]:
+        """Run Python with these arguments, and all it starts; return its exit status and its last words."""
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(
+                [*self.prefix, sys.executable, *call],
+                cwd=ROOT, stdout=said, stderr=said, env=self.environment, start_new_session=True,
+            )  # fmt: skip
+            try:
+                status = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                status = -1
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            said.seek(0)
+            return status, said.read()[-300:]
 
 
-def diagnose(subject: Subject, folder: Path, *, timeout_s: float, environment: dict[str, str]) -> Diagnosed:
+def diagnose(subject: Subject, folder: Path, *, lane: Lane, timeout_s: float) -> Diagnosed:
     """Run `bottleneck diagnose`.
 
     Raises:
         RuntimeError: it failed, or timed no step.
     """
     began = monotonic()
-    call = [sys.executable, "-m", "torch_bottleneck", "diagnose", "--quiet", "--trial-seconds", "0"]
-    call += ["--out", str(folder)]
-    status, said = run_process([*call, *subject.command], timeout_s=timeout_s, environment=environment)
+    call = ["-m", "torch_bottleneck", "diagnose", "--quiet", "--trial-seconds", "0", "--out", str(folder)]
+    status, said = lane.run([*call, *subject.command], timeout_s=timeout_s)
     seconds = monotonic() - began
     if status or not (folder / "diagnosis.json").exists():
         raise RuntimeError(f"diagnose: status {status}: {said}")
     diagnosis = json.loads((folder / "diagnosis.json").read_text())
     run = json.loads((folder / "run.json").read_text())
     step = diagnosis["step"]
-    index = next(w["steps"]["index"] for w in run["windows"] if w["name"] == "baseline")
+    windows = {window["name"]: window for window in run["windows"]}
+    index = windows["baseline"]["steps"]["index"]
     if step["true_ci_ms"] is None:
         raise RuntimeError("diagnose: too few steps for an interval")
     return Diagnosed(
@@ -193,12 +220,27 @@ def diagnose(subject: Subject, folder: Path, *, timeout_s: float, environment: d
         last=index[-1] + 1,
         seconds=seconds,
         codes=tuple(diagnosis["capture"]["codes"]),
+        later=later_ratio(windows),
     )
 
 
-def plain(
-    subject: Subject, like: Diagnosed, folder: Path, *, timeout_s: float, environment: dict[str, str]
-) -> float:
+def later_ratio(windows: dict[str, Any]) -> float | None:
+    """Return the mean step after the captures over that before them; None without one."""
+    stretches = windows["baseline"].get("stretches") or []
+    if len(stretches) < 2 or "after" not in windows:
+        return None
+
+    def mean(table: dict[str, Any], steps: int | None) -> float | None:
+        device = [ms for ms in table.get("device_ms", [])[:steps] if ms is not None]
+        times = device or table["wall_ms"][:steps]
+        return statistics.fmean(times) if times else None
+
+    before = mean(windows["baseline"]["steps"], stretches[0]["steps"])
+    after = mean(windows["after"]["steps"], None)
+    return after / before if before and after else None
+
+
+def plain(subject: Subject, like: Diagnosed, folder: Path, *, lane: Lane, timeout_s: float) -> float:
     """Return the mean step of a plain run, ms, over the steps that a diagnosed one has timed.
 
     Raises:
@@ -206,8 +248,8 @@ def plain(
     """
     out = folder / "plain.json"
     first, last = like.first * subject.updates, like.last * subject.updates
-    call = [sys.executable, __file__, "--time-plain", str(out), str(first), str(last), *subject.command]
-    status, said = run_process(call, timeout_s=timeout_s, environment=environment)
+    call = [__file__, "--time-plain", str(out), str(first), str(last), *subject.command]
+    status, said = lane.run(call, timeout_s=timeout_s)
     if status or not out.exists():
         raise RuntimeError(f"plain: status {status}: {said}")
     found = json.loads(out.read_text())
@@ -216,39 +258,66 @@ def plain(
     return found["ms"] / (found["last"] - found["first"]) * subject.updates
 
 
-def measure(subjects: list[Subject], *, repeats: int, minutes: float, environment: dict[str, str]) -> None:
-    """Run everything in turns until the time is up; the report is written anew after each script."""
+def measure_pair(subject: Subject, lane: Lane, *, until: float) -> tuple[Diagnosed, float]:
+    """Run a script under `diagnose` and plainly.
+
+    Raises:
+        RuntimeError: one of them failed.
+        TimeoutError: there is no time left.
+    """
+    known = subject.diagnosed[-1] if subject.diagnosed else None
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        before: float | None = None
+        # The first run tells the stretch; from then on the two take turns in being first.
+        if subject.turns % 2 and known is not None:
+            before = plain(subject, known, folder, lane=lane, timeout_s=left(until))
+        found = diagnose(subject, folder / "run", lane=lane, timeout_s=left(until))
+        if before is None:
+            before = plain(subject, found, folder, lane=lane, timeout_s=left(until))
+    return found, before
+
+
+def measure(
+    subjects: list[Subject], *, repeats: int, minutes: float, lanes: list[Lane], write: Callable[[], None]
+) -> None:
+    """Run everything in turns until the time is up; `write` is called after each pair."""
     until = monotonic() + 60 * minutes
-    for turn in range(repeats):
-        for subject in subjects:
-            if subject.failed:
-                continue
-            with tempfile.TemporaryDirectory() as scratch:
-                folder = Path(scratch)
-                known = subject.diagnosed[-1] if subject.diagnosed else None
-                before: float | None = None
-                try:
-                    # The first run tells the stretch; from then on the two take turns in being first.
-                    if turn % 2 and known is not None:
-                        before = plain(subject, known, folder, timeout_s=left(until), environment=environment)
-                    found = diagnose(subject, folder / "run", timeout_s=left(until), environment=environment)
-                    if before is None:
-                        before = plain(subject, found, folder, timeout_s=left(until), environment=environment)
-                except TimeoutError:
+    waiting, lock = deque(subjects), threading.Lock()
+
+    def work(lane: Lane) -> None:
+        while True:
+            with lock:
+                if not waiting:
                     return
-                except RuntimeError as error:
-                    if monotonic() < until:
-                        subject.failed = " ".join(str(error).split())
-                        print(f"{subject.name}: {subject.failed}", flush=True)
-                    continue
-            subject.diagnosed.append(found)
-            subject.plain_ms.append(before)
-            print(
-                f"{subject.name:22} plain {before:9.3f} ms  diagnosed {found.step_ms:9.3f} "
-                f"({found.low_ms:.3f} to {found.high_ms:.3f}) over {found.count} in {found.seconds:.0f} s",
-                flush=True,
-            )
-            REPORT.write_text(report(subjects, minutes=minutes), encoding="utf-8")
+                subject = waiting.popleft()
+            try:
+                found, before = measure_pair(subject, lane, until=until)
+            except TimeoutError:
+                return
+            except RuntimeError as error:
+                if monotonic() < until:
+                    subject.failed = " ".join(str(error).split())
+                    print(f"{subject.name}: {subject.failed}", flush=True)
+                continue
+            with lock:
+                subject.turns += 1
+                subject.diagnosed.append(found)
+                subject.plain_ms.append(before)
+                if subject.turns < repeats:
+                    waiting.append(subject)
+                print(
+                    f"{subject.name:22} plain {before:9.3f} ms  diagnosed {found.step_ms:9.3f} "
+                    f"({found.low_ms:.3f} to {found.high_ms:.3f}) over {found.count}, {found.seconds:.0f} s",
+                    flush=True,
+                )
+                write()
+
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def left(until: float) -> float:
@@ -266,7 +335,7 @@ def left(until: float) -> float:
 # -- the report -------------------------------------------------------------------------------------
 
 
-def report(subjects: list[Subject], *, minutes: float) -> str:
+def report(subjects: list[Subject], *, minutes: float, lanes: list[Lane], device: str | None) -> str:
     """Return the report of what was measured so far."""
     import torch
 
@@ -277,15 +346,17 @@ def report(subjects: list[Subject], *, minutes: float) -> str:
         abs(b / a - 1) for s in subjects for a, b in zip(s.plain_ms, s.plain_ms[1:], strict=False)
     ]  # neighbouring plain runs of one script
     known = [subject for subject in subjects if subject.pairs]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    gpu = torch.cuda.get_device_name() if on_gpu else "no GPU"
     lines = [
         "# The step time against a plain run",
         "",
         "Each script is run plainly and under `diagnose` in turns, and timed over the same stretch of",
         "steps: see `tests/benchmarks/true_step.py`, which writes this.",
         "",
-        f"{platform.machine()}, {os.cpu_count()} cores, {device}, torch {torch.__version__}, Python "
-        f"{platform.python_version()}; load average {os.getloadavg()[1]:.1f}; {minutes:g} minutes at most.",
+        f"{platform.machine()}, {os.cpu_count()} cores, {gpu}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}; load average {os.getloadavg()[1]:.1f}; {minutes:g} minutes at most"
+        + (f"; {len(lanes)} scripts at once, each on {CORES_PER_JOB} cores." if len(lanes) > 1 else "."),
         "",
     ]
     if pairs:
@@ -300,6 +371,12 @@ def report(subjects: list[Subject], *, minutes: float) -> str:
                 f"- Two plain runs of one script in a row differ by {statistics.median(own):.1%} in the "
                 f"median, {max(own):.1%} at most: what the machine allows."
             )
+        later = [found.later for found, _ in pairs if found.later is not None]
+        if later:
+            lines.append(
+                f"- Steps after the captures over those before: {statistics.median(later):.3f} in the median "
+                f"of {len(later)} runs, {min(later):.3f} to {max(later):.3f}."
+            )
         seconds = [found.seconds for found, _ in pairs]
         lines += [
             f"- `diagnose` took {statistics.median(seconds):.0f} s in the median, {max(seconds):.0f} s at "
@@ -307,8 +384,9 @@ def report(subjects: list[Subject], *, minutes: float) -> str:
             "",
         ]
     lines += [
-        "| script | plain, ms | diagnosed, ms | interval | steps | difference | held | drift | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| script | plain, ms | diagnosed, ms | interval | steps | difference | held | after | drift "
+        "| seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for subject in known:
         found = subject.diagnosed
@@ -319,6 +397,7 @@ def report(subjects: list[Subject], *, minutes: float) -> str:
             f"| {' / '.join(str(one.count) for one in found)} "
             f"| {' / '.join(f'{one.step_ms / ms - 1:+.1%}' for one, ms in subject.pairs)} "
             f"| {sum(one.low_ms <= ms <= one.high_ms for one, ms in subject.pairs)} of {len(subject.pairs)} "
+            f"| {' / '.join('-' if one.later is None else f'{one.later:.3f}' for one in found)} "
             f"| {sum('steps-drift' in one.codes or 'later-steps-slower' in one.codes for one in found)} "
             f"| {statistics.median(one.seconds for one in found):.0f} |"
         )
@@ -349,18 +428,23 @@ def main() -> None:
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help="a script with its arguments, quoted")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run begins or goes on after that")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="so many scripts at once; with a GPU each")
+    parser.add_argument("--out", type=Path, default=REPORT)
     parser.add_argument(
         "--device", help="cpu hides a GPU from all scripts; given to those that take --device"
     )
     options = parser.parse_args()
-    environment = dict(os.environ)
-    if options.device == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    subjects = chosen(options.commands, options.device)
-    measure(subjects, repeats=options.repeats, minutes=options.minutes, environment=environment)
-    text = report(subjects, minutes=options.minutes)
-    REPORT.write_text(text, encoding="utf-8")
-    print(text)
+    device = options.device
+    subjects = chosen(options.commands, device)
+    lanes = [Lane(number, jobs=options.jobs, device=device) for number in range(options.jobs)]
+
+    def write() -> None:
+        text = report(subjects, minutes=options.minutes, lanes=lanes, device=device)
+        options.out.write_text(text, encoding="utf-8")
+
+    measure(subjects, repeats=options.repeats, minutes=options.minutes, lanes=lanes, write=write)
+    write()
+    print(options.out.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""How many steps the script has left at least, as far as its data loader tells.
+"""How many steps the script has left at least, as far as its loops and its data loader tell.
 
-In: the iterator of each batch of the training thread. Out: a lower bound of the steps that are
-left, and the number of workers. The loops themselves cannot be read: since Python 3.11 a running
-frame shows its value stack to nobody. Epochs may follow and a `break` may come, so the bound only
-says whether there is plenty of room for longer windows.
+In: the iterator of each batch of the training thread; the loops that the thread is in, when asked. Out: a
+lower bound of the steps that are left, and the number of workers. Another `break` than those that can be read
+may come, so the bound only says whether there is plenty of room for longer windows.
 """
 
 from __future__ import annotations
 
 import weakref
 from typing import Any
+
+from ..lines.rounds_left import rounds_left
 
 __all__ = ["Horizon"]
 
@@ -21,6 +22,8 @@ class Horizon:
         self._iterator: weakref.ref[Any] | None = None
         self._fetches = 0
         self._cuts = 0
+        self._rounds: tuple[int, int] | None = None
+        """Rounds left of the loops, and the number of cuts, when they were first read."""
 
     def fetched(self, iterator: object) -> None:
         """A batch came from this iterator."""
@@ -45,12 +48,30 @@ class Horizon:
         return self.workers * int(getattr(iterator, "_prefetch_factor", None) or 0)
 
     def steps_left(self) -> int | None:
-        """Return how many steps the current epoch still has, or None."""
+        """Return how many steps are left at least, or None. The training thread asks, between two steps."""
+        if not self._cuts:
+            return None
+        epoch, rest = self._of_loader()
+        rounds = rounds_left()
+        if rounds is None:
+            return rest
+        if self._rounds is None or rounds > self._rounds[0]:
+            self._rounds = (rounds, self._cuts)
+        first, since = self._rounds
+        cuts = self._cuts - since
+        if first > rounds:
+            return rounds * cuts // (first - rounds)
+        # Only outer loops can be read. Each of their rounds has as many steps as this one had so far.
+        return (rest or 0) + rounds * max(epoch or 0, cuts) if epoch or cuts else None
+
+    def _of_loader(self) -> tuple[int | None, int | None]:
+        """Return how many steps an epoch has, and this one still, as far as the loader knows."""
         iterator = self._iterator() if self._iterator is not None else None
-        if iterator is None or not self._cuts:
-            return None
+        if iterator is None:
+            return None, None
         try:
-            rest = len(iterator) - iterator._num_yielded
+            steps = self._cuts / max(self._fetches, 1)
+            length = len(iterator)
+            return int(length * steps), max(0, int((length - iterator._num_yielded) * steps))
         except (TypeError, AttributeError):
-            return None
-        return max(0, int(rest * self._cuts / max(self._fetches, 1)))
+            return None, None

@@ -34,7 +34,7 @@ WARMUP_CAP_MS = 30_000.0
 COMPILING_CAP = 15
 """So many steps with a compilation each: it will not settle, and that is the finding."""
 PLENTY = 150
-"""Steps left in the epoch alone; a test script that breaks off after 50 is still possible."""
+"""Steps left; a test script that breaks off after 50 is still possible."""
 FIRST_STRETCH = 5
 """Baseline steps before the trace where the script may end at any moment..."""
 FIRST_STRETCH_WORKERS = 10
@@ -43,9 +43,11 @@ BASELINE_SHARE = 1 / 3
 """The baseline takes no more of the time limit than this."""
 LEAST_STEPS = 200
 LEAST_MS = 1000.0
-"""The baseline has at least so many steps and lasts so long..."""
+"""Before the captures at least so many steps are timed, and for so long..."""
 SOFT_MS = 3000.0
-"""...but once it has lasted this long, fewer steps will do."""
+"""...but after this long fewer steps will do: nothing has disturbed these, a plain run is like them."""
+BEFORE_SHARE = 2 / 3
+"""They are so much of the baseline. The rest tells whether steps are still the same behind the captures."""
 FEW_STEPS = 10
 BURSTS_STEPS = 40
 """Of a loader with workers: three bursts, as long as they are no more steps than these."""
@@ -53,10 +55,10 @@ MOST_STEPS = 2000
 """Of very short steps: more tell nothing new, and each is a row of run.json."""
 TARGET = 0.02
 """Half-width of the 95 % interval of the mean, relative: of the whole baseline..."""
-TARGET_OF_HALF = 0.03
-"""...and of its half before the captures."""
-BETWEEN_SHARE = 8
-"""One part in so many of the baseline lies between trace and memory window."""
+TARGET_BEFORE = 0.025
+"""...and of its steps before the captures."""
+BETWEEN_SHARE = 1 / 8
+"""So much of the baseline lies between trace and memory window."""
 EARLY_SHARE = 3
 """Before the trace, at most one part in so many of the steps that are left."""
 QUEUE_CAP = 150
@@ -229,26 +231,28 @@ def make_schedule(
             before = whole = _exactly(least, FOREVER_MS)
     else:
         bursts = min(3 * workers, BURSTS_STEPS)
+        least, soft_ms = round(LEAST_STEPS / BEFORE_SHARE), SOFT_MS / BEFORE_SHARE
         if ranks > 1:
-            most = max(FEW_STEPS, bursts, min(LEAST_STEPS, int(SOFT_MS / step_ms)))
+            most = max(FEW_STEPS, bursts, min(least, int(soft_ms / step_ms)))
             whole = _exactly(min(most, affordable), FOREVER_MS)
         else:
             whole = Enough(
-                least=min(MOST_STEPS, max(LEAST_STEPS, int(LEAST_MS / step_ms))),
+                least=min(MOST_STEPS, max(least, int(LEAST_MS / BEFORE_SHARE / step_ms))),
                 most=MOST_STEPS,
                 most_ms=share,
-                soft_ms=min(SOFT_MS, share),
+                soft_ms=min(soft_ms, share),
                 soft_least=min(max(FEW_STEPS, bursts), affordable),
             )
         if left is not None and left >= PLENTY:
-            before = _part(whole, 2, most=left // EARLY_SHARE, within=TARGET_OF_HALF)
+            before = _part(whole, BEFORE_SHARE, most=left // EARLY_SHARE, within=TARGET_BEFORE)
             if ranks == 1:
                 # However uncertain the mean still is: the script may break off, and the rest comes later.
-                before = msgspec.structs.replace(before, most_ms=min(before.most_ms, SOFT_MS))
+                before = msgspec.structs.replace(before, most_ms=before.soft_ms)
             if memory:
                 between = _part(whole, BETWEEN_SHARE, most=left // EARLY_SHARE, within=1.0)
         else:
-            first = max(FIRST_STRETCH, min(2 * workers, FIRST_STRETCH_WORKERS))
+            known = min((left or 0) // EARLY_SHARE, int(SOFT_MS / step_ms))
+            first = max(FIRST_STRETCH, min(2 * workers, FIRST_STRETCH_WORKERS), known)
             before = _exactly(min(first, affordable), whole.most_ms)
     if ranks > 1:
         after = max(after, whole.most - before.most - (between.most if between is not None else 0))
@@ -269,16 +273,16 @@ def _exactly(steps: int, most_ms: float) -> Enough:
     return Enough(least=steps, most=steps, most_ms=most_ms)
 
 
-def _part(whole: Enough, parts: int, *, most: int, within: float) -> Enough:
-    """Return one stretch of `whole`: of its least one part in so many, and never more than `most` steps."""
-    least = min(most, -(-whole.least // parts))
+def _part(whole: Enough, share: float, *, most: int, within: float) -> Enough:
+    """Return one stretch of `whole`: that share of its least, and never more than `most` steps."""
+    least = min(most, math.ceil(whole.least * share))
     forever = whole.most_ms == FOREVER_MS
     return Enough(
         least=least,
-        most=least if forever else max(least, min(most, whole.most // parts)),
-        most_ms=whole.most_ms if forever else whole.most_ms / 2,
-        soft_ms=whole.soft_ms if forever else whole.soft_ms / parts,
-        soft_least=min(least, max(FIRST_STRETCH, -(-whole.soft_least // parts))),
+        most=least if forever else max(least, min(most, int(whole.most * share))),
+        most_ms=whole.most_ms if forever else whole.most_ms * share,
+        soft_ms=whole.soft_ms if forever else whole.soft_ms * share,
+        soft_least=min(least, max(FIRST_STRETCH, math.ceil(whole.soft_least * share))),
         within=within,
     )
 

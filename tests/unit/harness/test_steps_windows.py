@@ -103,27 +103,37 @@ def test_a_script_of_twenty_steps_has_room_for_a_whole_trace() -> None:
     assert schedule.joins
 
 
-def test_plenty_of_steps_gives_half_of_the_baseline_before_the_captures() -> None:
+def test_where_steps_are_plenty_those_before_the_captures_decide_and_some_behind_them_tell_of_drift() -> None:
     schedule = make_schedule(5.0, plan=PLAN, left=5000, gpu=True)
-    assert schedule.whole.least == LEAST_STEPS
-    assert (schedule.before.least, schedule.before.soft_ms) == (100, 1500.0)
+    assert (schedule.before.least, schedule.before.soft_ms) == (LEAST_STEPS, 3000.0)
+    assert schedule.whole.least == 1.5 * LEAST_STEPS
     assert schedule.between is not None
-    assert (schedule.between.least, schedule.between.soft_ms) == (25, 375.0)
+    assert (schedule.between.least, schedule.between.soft_ms) == (38, 562.5)
     slow = make_schedule(100.0, plan=PLAN, left=5000, gpu=False)
     assert slow.before.most_ms <= 3000.0, "a script may break off long before its loader does"
     short = make_schedule(5.0, plan=PLAN, left=160, gpu=True)
     assert short.before.most <= 160 // 3, "the rest is for the trace"
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "left", "steps"), [(5, 30, 10), (5, 10, 5), (5, 120, 40), (100, 120, 30)]
+)
+def test_of_few_steps_that_are_left_a_third_comes_before_the_captures(
+    step_ms: float, left: int, steps: int
+) -> None:
+    before = make_schedule(step_ms, plan=PLAN, left=left, gpu=False).before
+    assert before.least == before.most == steps, "no longer than three seconds either"
+
+
 def test_short_steps_are_timed_for_a_second_and_no_more_of_them_are_kept_than_help() -> None:
-    assert make_schedule(1.0, plan=PLAN, left=None, gpu=False).whole.least == 1000
+    assert make_schedule(1.0, plan=PLAN, left=5000, gpu=False).before.least == 1000
     assert make_schedule(0.01, plan=PLAN, left=None, gpu=False).whole.least == MOST_STEPS
 
 
 def test_workers_deliver_in_bursts_and_the_baseline_sees_several() -> None:
     schedule = make_schedule(400.0, plan=PLAN, left=500, gpu=False, workers=8)
     assert schedule.whole.soft_least == 24
-    assert schedule.before.soft_least == 12
+    assert schedule.before.soft_least == 16
 
 
 def test_batches_made_while_we_paused_are_used_up_before_steps_are_timed() -> None:
@@ -186,7 +196,7 @@ def test_the_baseline_lasts_until_the_mean_is_known() -> None:
     generator = random.Random(1)
     steady = [50.0 + 0.1 * (i % 3) for i in range(500)]
     sizes = [generator.choice([10.0, 30.0, 60.0, 100.0]) for _ in range(500)]
-    assert 3000 <= 50 * needed(steady, whole) <= 3100, "three seconds"
+    assert 4500 <= 50 * needed(steady, whole) <= 4600, "three seconds, and half as long behind the captures"
     assert 3 * needed(steady, whole) < needed(sizes, whole) < 500
     # A rhythm is known after some rounds of it: were these steps independent, it would take 18 000.
     assert needed([10.0, 10.0, 10.0, 170.0] * 200, whole) <= 300
