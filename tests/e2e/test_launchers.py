@@ -125,15 +125,35 @@ def test_a_launcher_behind_the_command_instead_of_before_it(
     assert read_run(got.folder / "rank1").launched, "to run it again takes the launcher"
 
 
-def test_several_ranks_try_no_fixes_and_say_why(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP + "train()\n")
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
-    got = diagnose(tmp_path, "--quiet", "--steps", "2", "--trial-seconds", "9", *words)
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
+
+
+def test_several_ranks_try_fixes_at_the_same_steps(tmp_path: Path) -> None:
+    """Ranks that switched apart from each other would leave each other waiting in a collective."""
+    many = "torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(40)])"
+    loop = LOOP.replace("torch.nn.Linear(16, 16)", many).replace("optim.SGD", "optim.AdamW")
+    (tmp_path / "train.py").write_text(loop + "train()\n")
+    got = diagnose(tmp_path, "--quiet", "--steps", "2", "--trial-seconds", "9", *TWO_RANKS)
     assert got.code in (0, 3), got.err
+    assert "Traceback" not in got.err
     check_two_ranks(got.folder)
+    tried = [json.loads((got.folder / f"rank{rank}" / "trials.json").read_text())["rows"] for rank in (0, 1)]
+    times = [
+        [(row["fix"], row["state"], row["without_ms"], row["with_ms"]) for row in rows] for rows in tried
+    ]
+    assert times[0] == times[1], "they decide by the same figures"
+    fused = next(row for row in tried[0] if row["fix"] == "FX311")
+    assert fused["state"] == "measured" and fused["losses"] == fused["losses_without"]
+    assert {row["state"] for row in tried[0]} <= {"measured", "not tried"}
+
+
+def test_ranks_that_run_to_their_end_try_no_fixes_and_say_why(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP.replace("100_000", "500") + "train()\n")
+    got = diagnose(tmp_path, "-q", "--run-to-end", "--steps", "2", "--trial-seconds", "9", *TWO_RANKS)
+    assert got.code in (0, 3), got.err
     trials = read_run(got.folder / "rank0").artefacts["trials"]
-    assert trials.status == "absent" and "switch at the same step" in (trials.reason or "")
-    assert "No fix was tried in the running script: several ranks" in (got.folder / "report.md").read_text()
+    assert trials.status == "absent" and "in a copy of their processes" in (trials.reason or "")
+    assert "No fix was tried in the running script: ranks" in (got.folder / "report.md").read_text()
 
 
 def test_what_a_launcher_starts_without_a_process_group_tells_how_far_it_is(tmp_path: Path) -> None:

@@ -387,6 +387,7 @@ class Agent(StepObserver[LoaderWatch]):
             optimizers=self._learned.optimizers.living,
             loader_of=self._loaders.loader_of,
             queued=lambda: self._horizon.queued,
+            step=self._tracker.steps,
             step_ms=self.capture.step_ms,
         )
 

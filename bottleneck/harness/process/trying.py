@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...files import json_of
-from ...model.verify import TriedFix, TriedFixes
+from ...model.verify import TrialRequest, TriedFix, TriedFixes
 from ...runs.asking import TRIALS, ask
 from ...runs.store import reason_of, write_atomically
 from .. import torch_private
 from ..signals import signals_go_elsewhere
+from ..windows.meeting import gather
 from .isolation import NotPrivateError, isolate, tell_of_effects
 from .private_copy import OwnPasses, make_copy, wait_for
 from .progress import Progress
@@ -29,7 +30,6 @@ from .progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...model.verify import TrialRequest
     from ...runs.plan import Plan
     from ...runs.store import Store
     from ..events.buffer import EventBuffer
@@ -71,7 +71,7 @@ class Trying:
         """There are to be trials; where they were asked for and cannot be made, that is noted."""
         if self._plan.trial is not None or not self._plan.trial_seconds:
             return False
-        if torch_private.world()[1] > 1:
+        if torch_private.world()[1] > 1 and (self._plan.run_to_end or torch_private.default_store() is None):
             self._store.artefact(TRIALS, "absent", reason=_SEVERAL_RANKS)
             return False
         return True
@@ -87,9 +87,12 @@ class Trying:
         optimizers: Callable[[], list[Any]],
         loader_of: Callable[[Any], Any],
         queued: Callable[[], int],
+        step: int,
         step_ms: float,
     ) -> bool:
         """Ask what to try, and open the window; see `TrialWindow`. Never raises.
+
+        Of several ranks the first one asks; `step`, the number of this one, must be the same on all.
 
         Returns:
             Whether the window is open now.
@@ -99,7 +102,14 @@ class Trying:
             # Whatever the script saves from now on comes from a training with other parts in it.
             self._stopper.prepare()
         self._progress.note("analysing, to see what to try")
-        request = ask(self._store.working, seconds=ANSWER_SECONDS, unless=lambda: self._stopper.requested)
+        rank, count = torch_private.world()
+        request = self._ask() if rank == 0 else None
+        if count > 1:
+            said = gather("trials", _Said(step, step_ms, request), kind=_Said, patience_s=2 * ANSWER_SECONDS)
+            if said is None or len({one.step for one in said}) > 1:
+                self._store.artefact(TRIALS, "absent", reason="the ranks are not at the same step")
+                return False
+            request, step_ms = said[0].request, said[0].step_ms
         if request is None or not request.wishes:
             why = "no answer came" if request is None else "no suggestion can be tried in a running process"
             self._store.artefact(TRIALS, "absent", reason=why)
@@ -118,6 +128,7 @@ class Trying:
                 queued=queued,
                 step_ms=step_ms,
                 say=self._progress.note,
+                everyone=_Ranks() if count > 1 else None,
             )
         except Exception as error:
             self._store.artefact(TRIALS, "failed", reason=reason_of(error))
@@ -126,6 +137,9 @@ class Trying:
         self._buffer.guard = self._window.guard
         self._watchdog = _timer(request.seconds + GRACE_SECONDS, self._give_up)
         return True
+
+    def _ask(self) -> TrialRequest | None:
+        return ask(self._store.working, seconds=ANSWER_SECONDS, unless=lambda: self._stopper.requested)
 
     def _write(self, facts: TriedFixes) -> None:
         try:
@@ -239,6 +253,26 @@ class Trying:
         torch_private.end_compile_workers()
 
 
+class _Said(msgspec.Struct, frozen=True):
+    """What a rank tells the others before fixes are tried."""
+
+    step: int
+    step_ms: float
+    request: TrialRequest | None
+
+
+class _Ranks:
+    """Asks all ranks of the job, time after time."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def __call__(self, own: Any) -> list[Any] | None:
+        """Return what each of them says, in their order; None where one does not answer."""
+        self._asked += 1
+        return gather(f"trials/{self._asked}", own, kind=Any)
+
+
 def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, call)
     timer.daemon = True
@@ -254,5 +288,8 @@ def _none_tried(request: TrialRequest, reason: str) -> TriedFixes:
     )
 
 
-_SEVERAL_RANKS = "several ranks would have to switch at the same step; `bottleneck verify` tries fixes"
+_SEVERAL_RANKS = (
+    "ranks that train together try none in a copy of their processes (--run-to-end), nor where they cannot "
+    "agree on a step through the store of a process group; `bottleneck verify` tries fixes"
+)
 _LATE = "it did not end in time (--trial-seconds)"

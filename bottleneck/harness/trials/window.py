@@ -3,6 +3,9 @@
 In: a request, and every step of the training as it ends. Out: trials.json. The capture is complete and on
 disk. Each trial begins from the same state; its first steps get the same batches as the first steps without
 any fix, for their losses, and the timed ones the script's own. A step that fails is a result.
+
+Ranks of a job switch, time and stop at the same steps: whatever one of them would decide by what it alone
+sees, they decide by what all say, between blocks of steps.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,6 +66,10 @@ class TrialFailedError(Exception):
     """The step cannot be made with the fix."""
 
 
+class ApartError(Exception):
+    """The ranks do not hear of each other any more."""
+
+
 class TrialWindow:
     """One per process; driven by `cut`."""
 
@@ -75,6 +83,7 @@ class TrialWindow:
         queued: Callable[[], int],
         step_ms: float,
         say: Callable[[str], None],
+        everyone: Callable[[Any], list[Any] | None] | None = None,
     ) -> None:
         """Begin at the end of a step.
 
@@ -86,6 +95,7 @@ class TrialWindow:
             queued: returns how many batches the training loader's workers hold ready.
             step_ms: a typical step.
             say: takes one line about what is going on.
+            everyone: given what this rank says, returns what all say; None where there is one rank.
         """
         self.failing = ""
         """The error that the patch in force has caused in this step."""
@@ -95,6 +105,8 @@ class TrialWindow:
         self._loader_of = loader_of
         self._queued = queued
         self._say = say
+        self._alone = everyone is None
+        self._ask_everyone = everyone
         self._tape = BatchTape()
         self._began = monotonic()
         self._rows: list[TriedFix] = []
@@ -122,7 +134,7 @@ class TrialWindow:
             odd: the step held a validation or a compilation.
         """
         try:
-            if self.failing:
+            if self.failing and self._alone:
                 text, self.failing = self.failing, ""
                 self._steps.throw(TrialFailedError(text))
             else:
@@ -199,13 +211,13 @@ class TrialWindow:
         yield
         yield from self._survey()
         for wish in self._request.wishes:
-            left = self._left_seconds()
+            left = self._of_all(self._left_seconds())[0]
             if left <= 0:
                 break
             if not (wish.instead_of and self._is_faster(wish.instead_of)):
                 yield from self._try(wish, seconds=left)
         pair = self._best_pair()
-        if pair is not None and (left := self._left_seconds()) > 0:
+        if pair is not None and (left := self._of_all(self._left_seconds())[0]) > 0:
             yield from self._try(*pair, seconds=left)
         self.end("the time for trials was used up (--trial-seconds)")
 
@@ -215,6 +227,9 @@ class TrialWindow:
             self._kept = KeptState(self._roots, self._optimizers(), self._scaler)
         except (RuntimeError, MemoryError, TypeError, AttributeError) as error:
             self._no_losses = f"the state of the training cannot be kept ({reason_of(error)})"
+        self._no_losses = next(filter(None, self._of_all(self._no_losses)), "")
+        if self._no_losses:
+            self._kept = None
             return
         self._tape.record()
         first = yield from self._with_losses()
@@ -225,7 +240,8 @@ class TrialWindow:
         otherwise = yield from self._again()
         self._put_back()
         self._reference = (first, again, otherwise)
-        self._no_losses = self._tape.problem or ("" if first else "no loss was seen")
+        problem = self._tape.problem or ("" if first else "no loss was seen")
+        self._no_losses = next(filter(None, self._of_all(problem)), "")
 
     def _put_back(self) -> None:
         """Have the training where the window began, if its state could be kept."""
@@ -277,6 +293,8 @@ class TrialWindow:
         try:
             self._patches = [PATCHES[w.wish.fix](dict(w.wish.options), w.wish.environment) for w in wishes]
             row = yield from self._measure(wishes, until=began + seconds)
+        except ApartError:
+            raise
         except (TrialFailedError, NotSwitchable) as error:
             state = "failed" if isinstance(error, TrialFailedError) else "not tried"
             row = _row(fix, state, reason=str(error), beside=beside)
@@ -301,12 +319,12 @@ class TrialWindow:
         if compared:
             losses_without = yield from self._again()
             self._put_back()
-        self._switch_on(program)
+        self._alike(lambda: self._switch_on(program))
         if compared:
             losses = yield from self._again()
         # While the first steps were repeated, workers have filled their queue.
         yield from self._settle(max(self._settle_steps(program), self._queued()))
-        evidence = self._evidence()
+        evidence = self._alike(self._evidence)
         steps = self._block_steps()
         without, with_it = yield from self._turns(program, steps=steps, until=until)
         return TriedFix(
@@ -343,18 +361,64 @@ class TrialWindow:
             times = {}
             for on in (self._on, not self._on):
                 if on is not self._on:
-                    self._switch(program, on=on)
+                    self._alike(self._switch_off if self._on else lambda: self._switch_on(program))
                     yield from self._settle(self._settle_steps(program))
                 while True:
                     seconds, odd = yield from self._block(steps)
+                    said = self._of_all((seconds, odd))
+                    self._none_failed()
+                    seconds, odd = fmean(s for s, _ in said), any(o for _, o in said)
                     spoiled += odd
                     if not odd or spoiled > SPOILED:
                         break
                 times[on] = seconds * 1e3
             without.append(times[False])
             with_it.append(times[True])
-            if len(without) >= MOST_PAIRS or self._is_decided(without, with_it) or monotonic() > until:
+            late = self._of_all(monotonic() > until)[0]
+            if len(without) >= MOST_PAIRS or self._is_decided(without, with_it) or late:
                 return without, with_it
+
+    # -- together with other ranks -------------------------------------------------------------
+
+    def _of_all(self, own: Any) -> list[Any]:
+        """Return what every rank says, in their order.
+
+        Raises:
+            ApartError: they do not answer.
+        """
+        if self._ask_everyone is None:
+            return [own]
+        said = self._ask_everyone(own)
+        if said is None:
+            raise ApartError("the ranks did not answer each other")
+        return said
+
+    def _alike(self, call: Callable[[], Any]) -> Any:
+        """Do what may be refused; where one rank refuses it, all do."""
+        value, refused = None, None
+        try:
+            value = call()
+        except Exception as error:
+            refused = error
+        told = ["" if refused is None else str(refused), not isinstance(refused, NotSwitchable)]
+        said = self._of_all(told)
+        if refused is not None:
+            raise refused
+        for rank, (text, failed) in enumerate(said):
+            if text:
+                raise (TrialFailedError if failed else NotSwitchable)(f"{text} (rank {rank})")
+        return value
+
+    def _none_failed(self) -> None:
+        """Alone a failure has ended the block already; here the other ranks hear of it.
+
+        Raises:
+            TrialFailedError: the step cannot be made with the fix, here or on another rank.
+        """
+        text, self.failing = self.failing, ""
+        for rank, told in enumerate(self._of_all(text)):
+            if told:
+                raise TrialFailedError(f"{told} (rank {rank})")
 
     def _foresee_all(self, program: Program, wishes: tuple[TryWish, ...]) -> Steps:
         """Refuse what cannot be switched, or shows in a few steps that it is not worth it."""
@@ -362,6 +426,11 @@ class TrialWindow:
             if not patch.live:
                 raise NotSwitchable(
                     f"{patch.why_not_live}; `bottleneck verify` tries it in a process of its own"
+                )
+            if not self._alone and not (patch.for_ranks and program.is_replicated):
+                raise NotSwitchable(
+                    "ranks switch together only what leaves alone how DistributedDataParallel exchanges "
+                    "gradients; `bottleneck verify` tries other fixes"
                 )
             if len(self._patches) == 1 and patch.foresees:
                 yield from self._foresee(patch, program)
@@ -386,14 +455,15 @@ class TrialWindow:
         while count < steps:
             odd |= yield
             count += 1
-            if count >= BLOCK_STEPS[0] and perf_counter() - began > LONGEST_BLOCK_SECONDS:
+            if self._alone and count >= BLOCK_STEPS[0] and perf_counter() - began > LONGEST_BLOCK_SECONDS:
                 break
         _synchronise()
         return (perf_counter() - began) / count, odd
 
     def _settle(self, steps: int) -> Steps:
-        for _ in range(steps):
+        for _ in range(max(self._of_all(steps))):
             yield
+        self._none_failed()
 
     def _block_steps(self) -> int:
         fewest, most = BLOCK_STEPS
@@ -405,12 +475,6 @@ class TrialWindow:
         return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE) != "undecided"
 
     # -- the patch -----------------------------------------------------------------------------
-
-    def _switch(self, program: Program, *, on: bool) -> None:
-        if on:
-            self._switch_on(program)
-        else:
-            self._switch_off()
 
     def _switch_on(self, program: Program) -> None:
         self._on = True

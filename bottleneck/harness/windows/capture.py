@@ -359,7 +359,9 @@ class Capture:
             self._open_stacks()
 
     def _flops_cut(self, step: int) -> None:
-        if not self._flops.cut(self._store, step=step, most=self._times.schedule.traced):
+        # Ranks count their steps: whether two of them differ is no matter of one rank.
+        most = self._times.schedule.traced if self._times.alone else 2
+        if not self._flops.cut(self._store, step=step, most=most):
             self._open_stacks()
 
     # -- whose code runs: some steps before the last stretch, as the script may end in it, and more behind

@@ -1,7 +1,8 @@
 """Where the ranks of a job meet: what they agree on through the key-value store of their process group.
 
-In: what this rank knows. Out: the schedule of rank 0, the ranks that are traced, and the folder in which all
-put their files. A rank that cannot talk to the others goes on by fixed numbers, in its own folder.
+In: what this rank knows. Out: the schedule of rank 0, the ranks that are traced, the folder in which all
+put their files, and what every rank says of one thing. A rank that cannot talk to the others goes on by fixed
+numbers, in its own folder.
 
 All of them come here at the same step, and whoever is traced, all take the same steps afterwards.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ...runs.store import Store
     from .table import Row
 
-__all__ = ["FIXED", "agree", "before_waiting_ms", "traced_here"]
+__all__ = ["FIXED", "agree", "before_waiting_ms", "gather", "traced_here"]
 
 PATIENCE_SECONDS = 60
 FIXED = Schedule(
@@ -90,7 +91,8 @@ def traced_here(plan: Plan, rows: list[Row], *, step_ms: float) -> bool:
     if plan.ranks or count <= ALL_TRACED:
         return by_place
     # Each of them has to ask, as the others wait for its answer.
-    return rank in _late(rank, count, before_waiting_ms(rows), step_ms=step_ms) or by_place
+    own = gather("own", before_waiting_ms(rows), kind=float)
+    return rank in _late(own or [], step_ms=step_ms) or by_place
 
 
 def before_waiting_ms(rows: list[Row]) -> float:
@@ -108,27 +110,38 @@ def before_waiting_ms(rows: list[Row]) -> float:
     return median(times) if times else 0.0
 
 
-def _late(rank: int, count: int, own_ms: float, *, step_ms: float) -> list[int]:
-    """Return the latest ranks; none where they cannot talk."""
+def _late(own: list[float], *, step_ms: float) -> list[int]:
+    """Return the latest ranks, of what each takes before it waits; none where they cannot talk."""
+    least = median(own) + _LATE * step_ms if own else 0.0
+    late = sorted((k for k in range(len(own)) if own[k] > least), key=lambda k: -own[k])
+    return late[:_MOST_LATE]
+
+
+def gather(name: str, own: Any, *, kind: Any, patience_s: float = PATIENCE_SECONDS) -> list[Any] | None:
+    """Return what every rank says of one thing, in their order, on each of them; None where they cannot talk.
+
+    Args:
+        name: of the thing, another one each time.
+        own: what this rank says.
+        kind: its type.
+        patience_s: how long to wait for the others.
+    """
+    rank, count = torch_private.world()
     store = torch_private.default_store()
     if store is None:
-        return []
+        return None
+    keys = [_key(f"{name}/{k}") for k in range(count)]
+
+    def said() -> list[Any]:
+        store.wait(keys, dt.timedelta(seconds=patience_s))
+        return [msgspec.json.decode(store.get(key), type=kind) for key in keys]
+
     with contextlib.suppress(RuntimeError):
-        store.set(_key(f"own/{rank}"), msgspec.json.encode(own_ms))
-
-    def latest() -> list[int]:
-        keys = [_key(f"own/{k}") for k in range(count)]
-        store.wait(keys, dt.timedelta(seconds=PATIENCE_SECONDS))
-        own = [msgspec.json.decode(store.get(key), type=float) for key in keys]
-        least = median(own) + _LATE * step_ms
-        late = sorted((k for k in range(count) if own[k] > least), key=lambda k: -own[k])
-        return late[:_MOST_LATE]
-
-    found: list[int] | None = _exchange("late", rank=rank, say=latest, kind=list[int])
-    return found or []
+        store.set(keys[rank], msgspec.json.encode(own))
+    return _exchange(name, rank=rank, say=said, kind=list[kind], patience_s=patience_s)  # type: ignore[no-any-return]
 
 
-def _exchange(name: str, *, rank: int, say: Any, kind: Any) -> Any:
+def _exchange(name: str, *, rank: int, say: Any, kind: Any, patience_s: float = PATIENCE_SECONDS) -> Any:
     """Return what rank 0 says, on every rank; None where they cannot talk."""
     store = torch_private.default_store()
     if store is None:
@@ -137,7 +150,7 @@ def _exchange(name: str, *, rank: int, say: Any, kind: Any) -> Any:
         if rank == 0:
             store.set(_key(name), msgspec.json.encode(say()))
         else:
-            store.wait([_key(name)], dt.timedelta(seconds=PATIENCE_SECONDS))
+            store.wait([_key(name)], dt.timedelta(seconds=patience_s))
         return msgspec.json.decode(store.get(_key(name)), type=kind)
     except (RuntimeError, msgspec.DecodeError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,14 +28,23 @@ OWN = Schedule(
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], Any], int], list[Any]]:
     """Calls something as each of so many ranks, at once."""
-    store = dist.HashStore()
+    store, place = dist.HashStore(), threading.local()
     monkeypatch.setattr(torch_private, "default_store", lambda: store)
+    monkeypatch.setattr(torch_private, "world", lambda: place.is_at)
 
     def call(what: Callable[[int], Any], count: int) -> list[Any]:
+        def as_rank(rank: int) -> Any:
+            place.is_at = (rank, count)
+            return what(rank)
+
         with ThreadPoolExecutor(count) as pool:
-            return list(pool.map(what, range(count)))
+            return list(pool.map(as_rank, range(count)))
 
     return call
+
+
+def late(own_ms: float, *, step_ms: float) -> list[int]:
+    return meeting._late(meeting.gather("own", own_ms, kind=float) or [], step_ms=step_ms)
 
 
 def row(*, data_ms: float, backward_ms: float) -> Row:
@@ -46,20 +56,20 @@ def test_a_rank_whose_work_keeps_the_others_waiting_is_traced(together: Any) -> 
     """Rank 5 loads for 20 ms; the others wait for it in their backward pass, and all steps are as long."""
 
     def asks(rank: int) -> list[int]:
-        late = rank == 5
-        rows = [row(data_ms=20.0 if late else 1.0, backward_ms=10.0 if late else 29.0)] * 5
-        return meeting._late(rank, 12, meeting.before_waiting_ms(rows), step_ms=35.0)
+        data_ms, backward_ms = (20.0, 10.0) if rank == 5 else (1.0, 29.0)
+        rows = [row(data_ms=data_ms, backward_ms=backward_ms)] * 5
+        return late(meeting.before_waiting_ms(rows), step_ms=35.0)
 
     assert together(asks, 12) == [[5]] * 12
 
 
 def test_of_ranks_alike_none_is_late_and_of_many_late_ones_the_latest(together: Any) -> None:
-    assert together(lambda rank: meeting._late(rank, 9, 10.0 + rank / 100, step_ms=20.0), 9) == [[]] * 9
+    assert together(lambda rank: late(10.0 + rank / 100, step_ms=20.0), 9) == [[]] * 9
 
 
 def test_of_many_late_ones_the_latest_are_traced(together: Any) -> None:
     def asks(rank: int) -> list[int]:
-        return meeting._late(rank, 16, 10.0 + (rank if rank > 8 else 0.0), step_ms=20.0)
+        return late(10.0 + (rank if rank > 8 else 0.0), step_ms=20.0)
 
     assert together(asks, 16) == [[15, 14, 13, 12]] * 16
 
@@ -90,4 +100,16 @@ def test_ranks_that_cannot_talk_use_fixed_numbers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch_private, "default_store", lambda: None)
     store = Store(tmp_path / "rank0", run=Run())
     assert meeting.agree(OWN, rank=0, plan=Plan(), store=store) == meeting.FIXED
-    assert meeting._late(0, 9, 50.0, step_ms=20.0) == []
+    assert meeting.gather("own", 50.0, kind=float) is None
+
+
+def test_what_every_rank_says_arrives_in_their_order(together: Any) -> None:
+    said = together(lambda rank: meeting.gather("seconds", (0.1 * rank, rank == 2), kind=Any), 3)
+    assert said == [[[0.0, False], [0.1, False], [0.2, True]]] * 3
+
+
+def test_a_rank_that_does_not_come_is_not_waited_for_without_end(together: Any) -> None:
+    def says(rank: int) -> Any:
+        return None if rank == 1 else meeting.gather("gone", rank, kind=int, patience_s=0.2)
+
+    assert together(says, 3) == [None] * 3

@@ -171,6 +171,7 @@ def run(
     moves_samples: bool = False,
     promises: tuple[float, ...] = (),
     last_instead_of: str = "",
+    everyone: Any = None,
 ) -> TriedFixes:
     wishes = []
     for number, kind in enumerate(kinds):
@@ -188,6 +189,7 @@ def run(
         queued=lambda: 0,
         step_ms=SLOW_S * 1e3,
         say=lambda text: None,
+        everyone=everyone,
     )
     for _ in range(most):
         if TRAINING.step(window):
@@ -263,6 +265,52 @@ def test_a_step_that_fails_is_a_result_and_the_next_trial_is_made(
     assert said in found.rows[0].reason
     assert f"{Path(__file__).name}:" in found.rows[0].reason, "the line is named"
     assert found.rows[1].losses == found.losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "boom", "state", "said"),
+    [
+        (Useless, "", "measured", ""),
+        (Useless, "RuntimeError: boom", "failed", "boom (rank 1)"),
+        (FailsForward, "", "failed", "expected scalar type"),
+        (NotNow, "", "not tried", "of another kind"),
+    ],
+)
+def test_what_one_rank_cannot_do_none_does_and_all_use_the_same_times(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Patch], boom: str, state: str, said: str
+) -> None:
+    monkeypatch.setattr(kind, "for_ranks", True)
+    monkeypatch.setattr(Program, "is_replicated", True)
+    asked: list[Any] = []
+
+    def everyone(own: Any) -> list[Any]:
+        # The other rank takes twice as long for each block, and fails in the tenth thing that is asked.
+        asked.append(own)
+        if isinstance(own, tuple):
+            return [own, (2 * own[0], own[1])]
+        return [own, boom if boom and isinstance(own, str) and len(asked) > 9 else own]
+
+    row = only(run(monkeypatch, tmp_path, kind, everyone=everyone))
+    assert row.state == state and said in row.reason
+    blocks = [own[0] for own in asked if isinstance(own, tuple)]
+    assert bool(blocks) == (state == "measured" or bool(boom))
+    if row.with_ms:
+        assert row.without_ms[0] + row.with_ms[0] == pytest.approx(1.5e3 * sum(blocks[:2]))
+
+
+def test_ranks_that_do_not_answer_end_the_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(window_module.ApartError):
+        run(monkeypatch, tmp_path, Useless, everyone=lambda own: None)
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_ranks_do_not_switch_what_changes_how_they_exchange(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replicated: bool
+) -> None:
+    monkeypatch.setattr(Useless, "for_ranks", not replicated)
+    monkeypatch.setattr(Program, "is_replicated", replicated)
+    row = only(run(monkeypatch, tmp_path, Useless, everyone=lambda own: [own, own]))
+    assert row.state == "not tried" and "DistributedDataParallel" in row.reason
 
 
 def test_long_steps_are_repeated_less_often(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ class KeepCache(Patch):
 
     fix = "FX204"
     live = True
+    for_ranks = True
     settles = 2
     says = ("{} of empty_cache() left out", "call")
     nothing_to_do = "empty_cache() was never called during training"

@@ -28,6 +28,7 @@ class NoAnomalies(Patch):
 
     fix = "FX512"
     live = True
+    for_ranks = True
     says = ("anomaly detection left off in {}", "call")
     nothing_to_do = "anomaly detection was never switched on"
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from ....model.run import SourceSite
 from ....model.verify import CALLED, Applied, CompilerLook
 from ... import torch_private
@@ -48,6 +50,12 @@ class Program:
     replays: Callable[[], bool] = bool
     """Whether the script gets batches that were recorded: then no others take their place."""
 
+    @property
+    def is_replicated(self) -> bool:
+        """DistributedDataParallel trains it, or a part of it."""
+        kind = torch.nn.parallel.DistributedDataParallel
+        return any(isinstance(part, kind) for root in self.roots for part in root.modules())
+
 
 class NotSwitchable(Exception):  # noqa: N818 - it says what is so, and ends one trial only
     """A patch cannot be switched on in this program; the text says why."""
@@ -65,6 +73,9 @@ class Patch:
     why_not_live: ClassVar[str] = ""
     settles: ClassVar[int] = 1
     """Steps after each switch that are not like those that follow."""
+    for_ranks: ClassVar[bool] = False
+    """It can be switched where ranks train together: with it on all of them, their collectives still match,
+    and none keeps the others waiting for it."""
     foresees: ClassVar[bool] = False
     """`foresee` and `foreseen` tell in a step or two whether it is worth switching on at all."""
     nothing_to_do: ClassVar[str] = "the script never did what this fix changes"

@@ -33,6 +33,7 @@ class AsyncCopies(Patch):
 
     fix = "FX104"
     live = True
+    for_ranks = True
     nothing_to_do = "no tensor was copied to the device with .to() or .cuda()"
 
     def install(self) -> None:

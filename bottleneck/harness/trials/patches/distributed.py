@@ -61,6 +61,7 @@ class NoSync(Patch):
 
     fix = "FX602"
     live = True
+    for_ranks = True
     settles = LEARNED_AFTER + 1
     nothing_to_do = "no module in DistributedDataParallel was trained"
 
@@ -76,8 +77,7 @@ class NoSync(Patch):
     def put_in(self, program: Program) -> None:
         """See `Patch`."""
         super().put_in(program)
-        parts = (part for root in program.roots for part in root.modules())
-        if not any(isinstance(part, DistributedDataParallel) for part in parts):
+        if not program.is_replicated:
             raise NotSwitchable(self.nothing_to_do)
 
     def uninstall(self) -> None:

@@ -33,6 +33,7 @@ class Flag(Patch):
     """Sets switches and keeps to them; subclasses say which."""
 
     live = True
+    for_ranks = True
     is_guarded = True
 
     needs_gpu: ClassVar[bool] = True

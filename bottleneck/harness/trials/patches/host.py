@@ -27,6 +27,7 @@ class NoCollector(Patch):
 
     fix = "FX505"
     live = True
+    for_ranks = True
 
     def install(self) -> None:
         """See `Patch`."""

@@ -33,6 +33,7 @@ class LoaderPatch(Patch):
     """Changes the arguments of every loader that is built."""
 
     live = True
+    for_ranks = True
     nothing_to_do = "no DataLoader was built"
 
     def __init__(self, *args: Any) -> None:

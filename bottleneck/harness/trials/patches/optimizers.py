@@ -38,6 +38,7 @@ class Flavour(Patch):
 
     keyword: ClassVar[str]
     live = True
+    for_ranks = True
     is_guarded = True
     settles = 2
 
@@ -238,6 +239,7 @@ class SetToNone(_Dropping):
 
     fix = "FX313"
     live = True
+    for_ranks = True
     says = ("set_to_none=True in {} of zero_grad", "call")
     nothing_to_do = "no gradients were filled with zeros"
 

@@ -112,6 +112,7 @@ class Bf16(RootPatch):
     """Autocast to bf16 around each root, its outputs handed back in fp32."""
 
     fix = "FX303"
+    for_ranks = True
 
     def _watch(self, kinds: set[type]) -> None:
         super()._watch(kinds)
@@ -169,8 +170,7 @@ class ChannelsLast(RootPatch):
     def put_in(self, program: Program) -> None:
         """Convert the weights, and with them what the optimizers keep of each."""
         super().put_in(program)
-        parallel = (torch.nn.parallel.DistributedDataParallel,)
-        if any(isinstance(part, parallel) for root in program.roots for part in root.modules()):
+        if program.is_replicated:
             raise NotSwitchable("DistributedDataParallel laid its buckets out for the weights as they are")
         self._optimizers = program.optimizers
         self._take_now(program)
