@@ -43,6 +43,8 @@ import torch.nn.functional as F
 out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
         undo="Write the three operations out again.",
         verify="No softmax kernel over L x L scores remains; outputs agree to rounding.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
         sources=(
             _SDPA,
             paper("2307.08691", "FlashAttention-2", "around 2x speedup compared to FlashAttention"),

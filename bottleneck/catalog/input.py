@@ -414,6 +414,8 @@ loader = DataLoader(
 )""",
         undo="Remove __getitems__ and collate_fn.",
         verify="Production time per batch falls.",
+        can_try=True,
+        moves_samples=True,
         sources=(_DATA,),
     ),
     Fix(

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from torch_bottleneck.catalog.registry import FIXES, by_id
 from torch_bottleneck.harness import torch_private
@@ -36,6 +37,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch, "compile"),
     (torch, "set_anomaly_enabled"),
     (torch.utils.checkpoint, "checkpoint"),
+    (nn.MultiheadAttention, "forward"),
     (nn.parallel.DistributedDataParallel, "__init__"),
     (nn.parallel.DistributedDataParallel, "forward"),
 )
@@ -155,6 +157,116 @@ def test_a_mistake_of_the_script_s_stays_torch_s_own_error(put_in: Callable[...,
     put_in("FX101")
     with pytest.raises(TypeError, match="no_such_argument"):
         DataLoader(dataset(), no_such_argument=1)  # type: ignore[call-arg]
+
+
+class Rows(Dataset[Any]):
+    """Samples of arrays, which give as well what several indices ask for."""
+
+    def __init__(self, *, scaled: bool = True) -> None:
+        self.inputs, self.targets = np.arange(60.0, dtype=np.float32).reshape(20, 3), torch.arange(20)
+        self.scaled = scaled
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self.inputs[index]
+        return {"x": row / 2 if self.scaled else row / row.sum(), "y": (self.targets[index], row)}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_of_arrays_are_read_with_one_call(put_in: Callable[..., Patch], workers: int) -> None:
+    plain = list(DataLoader(Subset(Rows(), [5, 3, 8, 13]), 3))
+    patch = put_in("FX112")
+    loader = DataLoader(Subset(Rows(), [5, 3, 8, 13]), 3, num_workers=workers)
+    for batch, expected in zip(loader, plain, strict=True):
+        assert torch.equal(batch["x"], expected["x"]) and torch.equal(batch["y"][0], expected["y"][0])
+        assert torch.equal(batch["y"][1], expected["y"][1])
+    assert loader.dataset.indices == [5, 3, 8, 13], "the dataset is still the script's"  # type: ignore[attr-defined]
+    assert patch.check().evidence == "whole batches with one call on 1 DataLoader"
+
+
+class OneByOne(Rows):
+    def __getitem__(self, index: Any) -> Any:
+        return self.inputs[index], int(self.targets[index])
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: DataLoader(Rows(scaled=False), 2), "not what they are one by one"),
+        (lambda: DataLoader(OneByOne(), 2), "cannot read several samples at once"),
+        (lambda: DataLoader(Rows(), 2, collate_fn=lambda batch: batch), "a way of the script's own"),
+        (lambda: DataLoader(Rows(), batch_size=None), "a way of the script's own"),
+    ],
+)
+def test_samples_that_come_out_otherwise_at_once_are_read_one_by_one(
+    put_in: Callable[..., Patch], build: Callable[[], DataLoader[Any]], said: str
+) -> None:
+    patch = put_in("FX112")
+    assert type(build().dataset) in (Rows, OneByOne)
+    assert said in patch.check().reason
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+
+class Chooses(nn.Module):
+    """Attention after timm's pattern, or nanoGPT's."""
+
+    def __init__(self, flag: str) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+        self.flag = flag
+        setattr(self, flag, False)
+        self.took: list[bool] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.took.append(getattr(self, self.flag))
+        out: torch.Tensor = self.project(x)
+        return out
+
+
+@pytest.mark.parametrize("flag", ["fused_attn", "flash"])
+def test_attention_modules_with_a_switch_are_told_to_fuse(put_in: Callable[..., Patch], flag: str) -> None:
+    model = nn.Sequential(Chooses(flag), Chooses(flag))
+    patch = put_in("FX306")
+    model(torch.ones(2, 4))
+    assert patch.check().state == "applied"
+    patch.uninstall()
+    model(torch.ones(2, 4))
+    assert [part.took for part in model] == [[True, False]] * 2
+
+
+def test_weights_of_attention_are_not_asked_for(put_in: Callable[..., Patch]) -> None:
+    attention, x = nn.MultiheadAttention(8, 2), torch.randn(3, 5, 8)
+    plain, weights = attention(x, x, x)
+    assert weights is not None
+    patch = put_in("FX306")
+    fused, weights = attention(x, x, x)
+    assert weights is None and torch.allclose(plain, fused, atol=1e-6)
+    assert attention(x, x, x, need_weights=True)[1] is None
+    assert "no weights in 2 calls" in patch.check().evidence
+
+
+def test_models_of_transformers_are_switched_as_a_whole(put_in: Callable[..., Patch]) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 32}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, attn_implementation="eager"))
+    tokens = torch.randint(32, (1, 6))
+    model.eval()
+    plain = model(tokens).logits
+    patch = put_in("FX306")
+    assert torch.allclose(model(tokens).logits, plain, atol=1e-5)
+    assert model.config._attn_implementation == "sdpa" and patch.check().state == "applied"
+    patch.uninstall()
+    assert model.config._attn_implementation == "eager"
+
+
+def test_attention_that_is_written_out_has_no_switch(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX306")
+    nn.Linear(2, 2)(torch.ones(1, 2))
+    assert "written out in the script" in patch.check().reason
 
 
 # -- optimizers ------------------------------------------------------------------------------------

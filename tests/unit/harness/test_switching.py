@@ -30,7 +30,7 @@ STEPS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 LIVE = sorted(fix for fix, patch in PATCHES.items() if patch.live)
-LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX114"}
+LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX112", "FX114"}
 NEED_A_GPU = {"FX103", "FX104", "FX501"}
 IN_THE_STEP = sorted(
     set(LIVE) - LOADER_FIXES - (NEED_A_GPU if DEVICE == "cpu" else {"FX103", "FX205", "FX501"})
@@ -50,8 +50,9 @@ pytestmark = [
 class Net(nn.Module):
     """Convolutions, repeated blocks, dropout, a buffer, and a weight that takes no part."""
 
-    def __init__(self, *, recompute: bool = False) -> None:
+    def __init__(self, *, recompute: bool = False, attends: bool = False) -> None:
         super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2) if attends else None
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
         self.norm = nn.BatchNorm2d(4)
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(2))
@@ -66,6 +67,8 @@ class Net(nn.Module):
         x = x.flatten(2).mean(1)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        if self.attention is not None:
+            x = self.attention(x, x, x)[0]
         out: torch.Tensor = self.drop(x)
         return out
 
@@ -76,7 +79,7 @@ class Script:
     def __init__(self, fix: str) -> None:
         torch.manual_seed(3)
         self.fix = fix
-        self.model: nn.Module = Net(recompute=fix == "FX214").to(DEVICE)
+        self.model: nn.Module = Net(recompute=fix == "FX214", attends=fix == "FX306").to(DEVICE)
         if fix == "FX602":
             self.model = nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=True)
         implementation = {"FX312": {"foreach": False}}.get(fix, {})
@@ -115,6 +118,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (DataLoader, "__iter__"),
     (nn.Module, "__call__"),
     (Net, "__call__"),
+    (nn.MultiheadAttention, "forward"),
     (nn.Module, "zero_grad"),
     (torch.Tensor, "to"),
     (torch.Tensor, "cuda"),
@@ -398,6 +402,7 @@ LOADERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FX102": ({"num_workers": 2}, {"num_workers": 1}),
     "FX105": ({"num_workers": 1}, {}),
     "FX106": ({"num_workers": 1}, {}),
+    "FX112": ({}, {}),
     "FX114": ({"num_workers": 1}, {}),
 }
 

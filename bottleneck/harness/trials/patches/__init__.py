@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import (  # noqa: F401 - patches register when they are imported
     allocator,
+    attention,
     autograd,
     compilation,
     copies,

@@ -2,21 +2,24 @@
 
 In: keyword -> value. Out: loaders built with them, whatever the script passed; or, while the script
 trains, a second loader with them, whose batches it gets. More workers only for loaders that read by
-index: an IterableDataset in several workers would yield every sample several times.
+index: an IterableDataset in several workers would yield every sample several times. Whole batches with one
+call only from datasets that give the same for all indices at once as for one after the other.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from ....runs.environment import usable_cores
 from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, plural
 from .second_loader import SecondLoader, arguments_of, depth_of, kept_by
+from .seeded_batches import random_numbers_kept
 
 if TYPE_CHECKING:
     from ....model.verify import Applied
@@ -58,11 +61,11 @@ class LoaderPatch(Patch):
             raise NotSwitchable("; ".join(self.reasons))
         if self._second is None:
             self._second = SecondLoader(loader, changes)
-            self._before = {name: {repr(self._given(given, name))} for name in changes}
+            self._before = {name: {repr(self._given(given, name))} for name in self._told(changes)}
 
         def handed() -> None:
             if not self.count:
-                self.acted(None, **changes)
+                self.acted(None, **self._told(changes))
 
         self._second.hand_out(handed, unless=program.replays)
 
@@ -101,11 +104,12 @@ class LoaderPatch(Patch):
             changes = self._changes(given)
             if not changes:
                 return original(loader, *args, **kwargs)  # type: ignore[no-any-return]
-            for name, value in changes.items():
+            told = self._told(changes)
+            for name in told:
                 self._before.setdefault(name, set()).add(repr(self._given(given, name)))
-                bound.arguments[name] = value
+            bound.arguments.update(changes)
             original(*bound.args, **bound.kwargs)
-            self.acted(user_site(), **changes)
+            self.acted(user_site(), **told)
             return None
 
         return __init__
@@ -117,6 +121,10 @@ class LoaderPatch(Patch):
     def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the keywords to change for a loader with these arguments; none to leave it."""
         raise NotImplementedError
+
+    def _told(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the keywords that are written down with their values."""
+        return changes
 
     def _workers(self, given: dict[str, Any]) -> int:
         return int(self._given(given, "num_workers") or 0)
@@ -223,6 +231,97 @@ class Pinned(LoaderPatch):
             self.passed("pin_memory is on already")
             return {}
         return {"pin_memory": True}
+
+
+class AtOnce(LoaderPatch):
+    """A whole batch read with one call of the dataset, as `__getitems__` does."""
+
+    fix = "FX112"
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        dataset = given.get("dataset")
+        if isinstance(dataset, IterableDataset):
+            self.passed("the dataset is an IterableDataset: it is not read by index")
+        elif given.get("collate_fn") not in (None, default_collate) or given.get("batch_size", 1) is None:
+            self.passed("batches are put together in a way of the script's own")
+        else:
+            rows = RowsAtOnce(dataset)
+            try:
+                with random_numbers_kept():
+                    same = rows.reads_the_same()
+            except Exception as error:
+                same = False
+                self.passed(f"the dataset cannot read several samples at once: {type(error).__name__}")
+            if same:
+                return {"dataset": rows, "collate_fn": _as_it_is}
+            self.passed("read at once, samples are not what they are one by one")
+        return {}
+
+    def _told(self, changes: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - none is a plain value
+        return {}
+
+    def evidence(self) -> str:
+        """See `Patch`."""
+        return f"whole batches with one call on {plural(self.count, 'DataLoader')}"
+
+
+class RowsAtOnce(Dataset[Any]):
+    """A dataset as one that is asked for a whole batch."""
+
+    def __init__(self, rows: Any) -> None:
+        """Take the dataset; of a part of one, what it is part of."""
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the script looks for in its dataset."""
+        if name == "_rows":
+            raise AttributeError(name)  # while it is unpickled
+        return getattr(self._rows, name)
+
+    def __len__(self) -> int:
+        """See `Dataset`."""
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """See `Dataset`."""
+        return self._rows[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return the batch of these samples."""
+        rows = self._rows
+        while isinstance(rows, Subset):
+            rows, indices = rows.dataset, [rows.indices[index] for index in indices]
+        # A tensor of one index counts as that index in NumPy: the batch would lack a dimension.
+        return _as_batch(rows[list(indices)])
+
+    def reads_the_same(self) -> bool:
+        """Return whether a few samples are the same either way."""
+        last = len(self) - 1
+        indices = [last, 0, last // 2]
+        return _same(default_collate([self[index] for index in indices]), self.__getitems__(indices))
+
+
+def _as_batch(read: Any) -> Any:
+    """Return what was read at once as torch's collate function gives batches."""
+    if isinstance(read, (tuple, list)) and not hasattr(read, "_fields"):
+        return [_as_batch(part) for part in read]
+    if isinstance(read, dict):
+        return {key: _as_batch(part) for key, part in read.items()}
+    return torch.as_tensor(read)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return bool(one.dtype == other.dtype and torch.equal(one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return set(one) == set(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return False
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _holds_device_tensors(dataset: Any) -> bool:

@@ -62,9 +62,10 @@ class SecondLoader:
         self._iterator: Any = None
         self._scripts: Any = None
         """The script's iterator, which stands still."""
+        # A change may put something in front of the dataset.
         arguments = _with_changes(arguments_of(loader), changes)
         self._refuse(loader.dataset, arguments)
-        arguments |= _what_is_read(loader)
+        arguments = _what_is_read(loader) | arguments
         self._signals = torch_private.WorkerSignals()
         try:
             with random_numbers_kept(), warnings.catch_warnings():
