@@ -34,16 +34,7 @@ __all__ = ["read_timeline"]
 
 
 def read_timeline(trace: Trace | None, steps: Steps | None, facts: Facts) -> Timeline | None:
-    """Read one rank.
-
-    Args:
-        trace: columns, or None when no trace was captured.
-        steps: whole steps of that trace.
-        facts: what is known of the run.
-
-    Returns:
-        The timeline; None for a run on a GPU whose trace holds no device work of these steps.
-    """
+    """Read one rank; None for a run on a GPU whose trace holds no device work of these steps."""
     reader: Reader | None = None
     if trace is not None and steps is not None and trace.has(*DEVICE_KINDS):
         reader = gpu_reader(trace, steps, facts)

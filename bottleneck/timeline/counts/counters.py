@@ -176,12 +176,7 @@ def count_steps(
 ) -> StepCounters:
     """Count one rank.
 
-    Args:
-        trace: the columns; None when there is no trace.
-        steps: its whole steps.
-        run: run.json, for what the windows' own counters say.
-        compile_facts: compile.json.
-        missing: launches without a recorded kernel, by the capture's quality check.
+    `missing` launches have no recorded kernel, by the capture's quality check.
     """
     on_gpu = run is not None and any(device.kind != "cpu" for device in run.devices)
     partial = StepCounters(device="gpu" if on_gpu else "cpu")

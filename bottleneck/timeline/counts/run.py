@@ -70,13 +70,7 @@ def _why_no_flops(run: Run | None) -> str:
 
 
 def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunCounts:
-    """Read the counters that need no trace.
-
-    Args:
-        run: run.json; None for a bare trace.
-        facts: compile.json; None when it was not measured.
-        gpu: the run used a device, so that its allocator counts.
-    """
+    """Read the counters that need no trace."""
     values: dict[str, Counter] = {}
     absent: dict[str, str] = {}
     if run is not None and gpu:

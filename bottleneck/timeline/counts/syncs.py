@@ -93,11 +93,7 @@ def sync_sites(
 ) -> tuple[SyncSite, ...]:
     """Sum the waiting rows by what and where, per step.
 
-    Args:
-        trace: the trace.
-        rows: the rows that wait.
-        step: the step of each of them, negative outside all.
-        count: number of steps.
+    `step` is that of each row, negative outside all.
     """
     rows = rows[step >= 0]
     frames = UserFrames(trace)

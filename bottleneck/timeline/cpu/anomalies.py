@@ -30,10 +30,7 @@ _SHORTEST = 10
 def anomaly_ms(trace: Trace, segments: Segments, *, plain_ns: float) -> float:
     """Return what anomaly detection takes, profiled, in ms per step.
 
-    Args:
-        trace: the columns.
-        segments: the training thread's steps.
-        plain_ns: what a small operator takes without anomaly detection, unprofiled.
+    `plain_ns` is what a small operator takes without anomaly detection, unprofiled.
     """
     if not len(segments.row):
         return 0.0

@@ -147,13 +147,9 @@ def split(
 ) -> Division:
     """Divide the profiled steps into categories, ms of the median step.
 
-    Args:
-        segments: flattened steps.
-        dispatch_ns: measured cost of one operator, None where it was not measured.
-        steady: durations to use instead of the recorded ones, from `steady.steady_ns`.
-        after_share: how much of the time between update and forward belongs to the last step, from
-            `loop_lines.after_share`.
-        evaluates: every step runs a model without gradients: that is work of the step as any other.
+    `dispatch_ns` is the measured cost of one operator; `steady` durations take the place of the recorded
+    ones; `after_share` of the time between update and forward belongs to the last step. With `evaluates`
+    every step runs a model without gradients: that is work of the step as any other.
     """
     dur = segments.dur_ns.astype(np.float64) if steady is None else steady
     work = _work_of_segments(segments, dur, after_share=after_share, evaluates=evaluates)
@@ -212,11 +208,8 @@ def _misfit(fits: list[tuple[float, float]]) -> float:
 def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0) -> Division:
     """Bring the profiled division to the baseline's phase times.
 
-    Args:
-        profiled: result of `split`.
-        baseline: true times of the phases, of what lies outside them, and of compiling.
-        noise_ms: excess of the time outside the phases, over what the trace has there, that proves
-            nothing; it is left to all categories alike.
+    An excess of `noise_ms` outside the phases over what the trace has there proves nothing: it is left to all
+    categories alike.
     """
     ms = np.zeros_like(profiled.ms)
     scales: list[tuple[float, float]] = []

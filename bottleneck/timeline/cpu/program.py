@@ -138,15 +138,9 @@ def cpu_program(
 ) -> Program:
     """Build the program of the typical step.
 
-    Args:
-        division: calibrated; not modified.
-        segments: the training thread, None without a trace.
-        baseline: unprofiled means; None for a bare trace, which tells no system time.
-        seams: where graphs were broken, in the traced steps.
-        per_step: seams per step, from `seams_per_step`.
-        threads: intra-op threads.
-        extra_ms: what the stacks show of each phase that is no part of training.
-        collected_ms: Python's garbage collector, without collections that a line of the user's asks for.
+    `extra_ms` is what the stacks show of each phase that is no part of training; `collected_ms` Python's
+    garbage collector, without collections that a line of the user's asks for. A bare trace has no `baseline`,
+    and tells no system time.
     """
     ms, phases = division.ms.copy(), division.phases
     if baseline is not None:

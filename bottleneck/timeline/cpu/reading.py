@@ -311,13 +311,7 @@ def _details(priced: Priced) -> dict[Part, str]:
 
 
 def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuReader:
-    """Divide the step of a rank and build its program.
-
-    Args:
-        trace: columns, or None when no trace was captured.
-        steps: whole steps of that trace.
-        facts: what is known of the run.
-    """
+    """Divide the step of a rank and build its program."""
     segments = None
     if trace is not None and steps is not None and len(steps):
         segments = _flatten(trace, steps, facts)

@@ -155,12 +155,8 @@ def read_segments(
 ) -> Segments:
     """Flatten the rows of one thread within the given steps.
 
-    Args:
-        trace: the columns.
-        start_ns: begin of each whole step, int64[s].
-        end_ns: end of each whole step, int64[s].
-        thread: (pid code, tid code) of the training thread.
-        labels: annotation names that are phases.
+    Begins and ends of the whole steps are int64[s]; `thread` is (pid code, tid code) of the training thread;
+    `labels` name annotations that are phases.
     """
     rows = trace.on(trace.rows(Kind.OP, Kind.ANNOTATION), thread)
     phases = ("", *dict.fromkeys(labels))

@@ -76,10 +76,8 @@ def preparation(
 ) -> NDArray[np.bool_]:
     """Return the mask of unlabelled segments that prepare a batch, bool[m].
 
-    Args:
-        segments: flattened steps.
-        after_share: from `loop_lines.after_share`; used where the script has no loader.
-        evaluates: every step runs a model without gradients (a teacher, a frozen encoder, a policy).
+    `after_share`, from `loop_lines`, is used where the script has no loader. With `evaluates` every step runs
+    a model without gradients (a teacher, a frozen encoder, a policy).
     """
     mask = np.zeros(len(segments.row), dtype=np.bool_)
     code = {name: i for i, name in enumerate(segments.phases)}

@@ -188,10 +188,8 @@ def _slowness(keeps_ns: NDArray[np.int64]) -> float:
 def host_left_ns(reach: Reach, kernels: float, *, graphs: bool) -> float:
     """Return the host time of a compiled model per step, without the profiler.
 
-    Args:
-        reach: what it runs.
-        kernels: kernels per step that are left when neighbours are fused.
-        graphs: replayed as CUDA graphs rather than launched by generated Python.
+    `kernels` per step are left when neighbours are fused; `graphs`: replayed as CUDA graphs rather than
+    launched by generated Python.
     """
     each = PER_PARAMETER_NS + (PER_STATIC_TENSOR_NS if graphs else 0.0)
     return reach.slowness * (

@@ -80,14 +80,7 @@ def trace_compute(
 ) -> ComputeFacts:
     """Sum the device's math by arithmetic type.
 
-    Args:
-        trace: the trace.
-        program: the program of its steps.
-        work: masks over the activities.
-        memory_bound_ms: that line of the budget.
-        true_ms: the true step time.
-        device_scale: factor from traced to true device time.
-        counted: operators whose FLOPs were counted, for `flops_cover`; empty: none were.
+    `memory_bound_ms` is that line of the budget; FLOPs were counted for the operators `counted`.
     """
     steps = max(1, program.steps)
     dtype = trace.by_name(program.activity_row, lambda name: classify(name).dtype or "unknown", np.str_)

@@ -54,18 +54,7 @@ def gpu_context(
     device_scale: float,
     flavour: str,
 ) -> dict[str, JsonValue]:
-    """Fill what the trace shows.
-
-    Args:
-        trace: the trace.
-        program: the program of its steps.
-        work: masks over the activities.
-        parts: the budget, ms per step.
-        true_ms: the true step time.
-        varying: steps differ in device work.
-        device_scale: factor from traced to true device time.
-        flavour: what the optimizer ran, see `optimizer_seen`.
-    """
+    """Fill what the trace shows."""
     activities = program.activity_row
     family = trace.by_name(activities, lambda name: classify(name).family, np.str_)
     dtype = trace.by_name(activities, lambda name: classify(name).dtype, np.str_)

@@ -212,11 +212,7 @@ def optimizer_seen(trace: Trace) -> tuple[str, int]:
 def kernel_rows(trace: Trace, program: Program, *, true_ms: float, scale: float) -> tuple[KernelRow, ...]:
     """Sum device time by kernel name, per step, largest first.
 
-    Args:
-        trace: the trace.
-        program: the program.
-        true_ms: the true step time, for shares.
-        scale: factor from traced device time to true device time.
+    `scale`: from traced to true device time.
     """
     steps = max(1, program.steps)
     key = trace.name[program.activity_row].astype(np.int64) * len(PARTS) + program.part

@@ -106,14 +106,8 @@ def fuse(
 ) -> Fusion:
     """Fuse the memory-bound kernels of a model.
 
-    Args:
-        trace: the trace.
-        program: the program.
-        fusable: memory-bound kernels that a compiler would generate, (m,).
-        backward: what backward launches, (m,).
-
-    Returns:
-        The fusion; what is not fusable keeps its duration and its launch.
+    What is not `fusable` (m,), a kernel that a compiler would generate, keeps its duration and its launch.
+    `backward` (m,) marks what backward launches.
     """
     held = _held_to_memory(trace, program, fusable)
     alone = np.where(fusable, held / np.maximum(program.duration, 1.0), 1.0)

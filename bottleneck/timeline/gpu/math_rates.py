@@ -29,15 +29,9 @@ On an H200 with a peak ratio of 15.8 (bf16) and 8.4 (TF32), 75 fp32 kernels of 4
 def math_speed_up(
     target: str, measured: dict[str, float], capability: str | None
 ) -> tuple[float, str] | None:
-    """Return the speed-up of fp32 math in a smaller type, and where it comes from.
+    """Return (speed-up of fp32 math in "tf32", "bf16" or "fp16", source in words); None if neither is known.
 
-    Args:
-        target: "tf32", "bf16" or "fp16".
-        measured: dense matmul rates by dtype, TFLOP/s; may be empty.
-        capability: compute capability, like "9.0".
-
-    Returns:
-        (factor, source in words), or None when neither is known.
+    `measured`: dense matmul rates by dtype, TFLOP/s; `capability`: compute capability, like "9.0".
     """
     if measured.get("fp32") and measured.get(target):
         ratio, source = measured[target] / measured["fp32"], "measured on this device"

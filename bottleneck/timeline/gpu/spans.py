@@ -63,14 +63,8 @@ def read_spans(
 ) -> tuple[HostSpan, ...]:
     """Group waiting, copying and allocating calls; add one span per category that labels identify.
 
-    Args:
-        trace: the trace.
-        program: the program.
-        exposed_ns: idle time that each event explains over the window, (n,).
-        run: run.json, for the user lines of phases.
-        scale: factor from replayed to true time.
-        idle_ms: device idle per step by category, for the categories that labels tell.
-        main_tid: thread code of the training thread.
+    `exposed_ns` (n,) is idle time that each event explains over the window; `idle_ms` device idle per step
+    for the categories that labels tell; `scale`: from replayed to true time.
     """
     special = np.flatnonzero(np.isin(program.kind, list(WORK_OF_WAIT)))
     # A long trace has the same calls in every step: 20 000 of them name them all.

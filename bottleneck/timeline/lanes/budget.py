@@ -70,13 +70,7 @@ def _host_curves(
 def step_budget(program: Program, schedule: Schedule, factors: NDArray[np.float64]) -> Budget:
     """Split the step time of a schedule.
 
-    Args:
-        program: the program.
-        schedule: its calibrated run.
-        factors: the factors on host work under which it ran, shape (len(Work),).
-
-    Returns:
-        The budget; `parts` sums to `step_ns`.
+    `factors` (len(Work),) on host work are those under which it ran. The `parts` sum to `step_ns`.
     """
     low, high, steps = schedule.whole
     parts: dict[Part, float] = dict.fromkeys(Part, 0.0)

@@ -62,11 +62,7 @@ def recorded_in_loss(trace: Trace | None) -> float | None:
 def without(program: Program, tree: Tree, branch: Branch, *, in_loss: float | None) -> Edit:
     """Return the edit in which a branch does not run (runs without a GPU).
 
-    Args:
-        program: of the typical step, an event per phase.
-        tree: that the branch is from.
-        branch: what does not run.
-        in_loss: from `recorded_in_loss`; None: the backward stays.
+    `in_loss` is from `recorded_in_loss`; None: the backward stays.
     """
     spent = time_of(tree, branch, in_loss=in_loss)
     gone = np.zeros_like(program.work)
@@ -96,10 +92,6 @@ def share_of(tree: Tree, saves_ms: float | None) -> Pricer:
     The samples are the host's time, and what a line launches may run long after it: only the step without
     all that stands behind the update and without evaluations can be replayed. What a hook in the backward
     or a line before the update costs is not known.
-
-    Args:
-        tree: of the step.
-        saves_ms: what the step saves without all of it; None if not known.
     """
 
     def ms_of(branch: Branch) -> float:
@@ -119,11 +111,7 @@ def share_of(tree: Tree, saves_ms: float | None) -> Pricer:
 def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[LoaderFacts] = ()) -> CodeNode:
     """Return the tree for reports, priced, without what is below 1 % of the step.
 
-    Args:
-        tree: of the step.
-        true_ms: the step.
-        price: of a branch.
-        loaders: the wait for the one that feeds the training goes on to the lines of its workers.
+    The wait for the loader that feeds the training goes on to the lines of its workers.
     """
     left = [_MOST_NODES - 1]
     root = CodeNode(

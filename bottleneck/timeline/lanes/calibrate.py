@@ -269,15 +269,9 @@ def calibrate(
 ) -> Calibration:
     """Find the edit under which the replay gives the true step time.
 
-    Args:
-        replay: the program, ready to run.
-        true_ms: the true step time; None when only the profiled one exists.
-        input_ms: mean time per step blocked on input in the baseline window; None if not measured.
-        host_scale: host time in forward, backward and optimizer without the profiler over with it;
-            where the step does not reveal the dispatch scale, this does. None if not measured.
-
-    Returns:
-        The calibration. Its `base` edit belongs under every what-if.
+    `input_ms` is the mean time per step blocked on input in the baseline window; `host_scale` the host time
+    in forward, backward and optimizer without the profiler over that with it: where the step does not reveal
+    the dispatch scale, this does. The `base` edit of the result belongs under every what-if.
     """
     program = replay.program
     observed = observed_step_ns(program)

@@ -61,13 +61,8 @@ def divide_gaps(
 ) -> Gaps:
     """Tell what the host caused of each gap.
 
-    Args:
-        program: the program.
-        start: begins of the gaps.
-        end: their ends.
-        began: when each activity began, (m,).
-        issued: when each event was issued, or its wait began, (n,).
-        host: when the host was done with each event, (n,), in order of time.
+    `began` (m,): of each activity; `issued` (n,): of each event, or of its wait; `host` (n,): when the host
+    was done with each event, in order of time.
     """
     length = (end - start).astype(np.float64)
     caused, until = length, end.astype(np.float64)

@@ -47,14 +47,9 @@ class HostWork:
     """Pauses between operators, as long as the limit between dispatch and Python of its own or nearly so."""
 
     def split(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Split intervals over the categories.
+        """Split intervals (int64 ns, (n,)) over the categories: float64 ns of shape (n, len(Work)).
 
-        Args:
-            start: starts, int64 ns, shape (n,).
-            end: ends, int64 ns, shape (n,); an end before its start counts as empty.
-
-        Returns:
-            float64 ns of shape (n, len(Work)); rows sum to end - start.
+        Rows sum to end - start; an end before its start counts as empty.
         """
         out = np.zeros((len(start), len(Work)))
         end = np.maximum(start, end)
@@ -119,17 +114,9 @@ def read_host_work(
 ) -> HostWork:
     """Read what the launching threads did between their device calls.
 
-    Args:
-        trace: the trace.
-        threads: mask of the rows on launching threads (training and autograd threads).
-        main: mask of the rows on the training thread, whose labels hold for all.
-        low_ns: start of the window, int64 ns.
-        high_ns: its end.
-        compile_facts: compile.json, which tells whose a seam is; None for a bare trace.
-        evaluates: every step runs a model without gradients, which is dispatch as any other forward.
-
-    Returns:
-        The categories between `low_ns` and `high_ns`.
+    Between `low_ns` and `high_ns`. `threads` marks rows on launching threads (training and autograd), `main`
+    those on the training thread, whose labels hold for all. With `evaluates` every step runs a model without
+    gradients, which is dispatch as any other forward.
     """
     in_window = trace.overlapping(low_ns, high_ns)
 

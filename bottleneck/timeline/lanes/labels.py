@@ -138,9 +138,7 @@ PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD
 def label_of(name: str, *, evaluates: bool = False) -> Work | None:
     """Return the category that a range of that name gives to the time inside it, if any.
 
-    Args:
-        name: as the trace writes it.
-        evaluates: every step runs a model without gradients, which is dispatch as any other forward.
+    With `evaluates` every step runs a model without gradients, which is dispatch as any other forward.
     """
     work = next((work for work, pattern in _LABELS if pattern.search(name)), None)
     return Work.DISPATCH if evaluates and name == "evaluation" else work
@@ -151,10 +149,6 @@ def phase_of(name: str, *, labels: Collection[str]) -> str | None:
 
     Torch's own labels ("Optimizer.step#SGD.step") name the phases that the harness's labels do: they nest
     inside those, and are all that a bare trace has.
-
-    Args:
-        name: as the trace writes it.
-        labels: names of ranges that are phases themselves.
     """
     if name in labels:
         return name

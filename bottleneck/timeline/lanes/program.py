@@ -243,11 +243,8 @@ def host_program(
 ) -> Program:
     """Build the program of one step without a device: between two marks an event per phase.
 
-    Args:
-        phases: names of the phases.
-        work_ns: what each of them is spent on, (phases, len(Work)).
-        seam_work: the SEAM column by owners, (phases, len(host_work.seam_owners)).
-        host_work: what the host did at each moment of the traced steps.
+    `work_ns` (phases, len(Work)) is what each phase is spent on, `seam_work` (phases,
+    len(host_work.seam_owners)) its SEAM column by owners.
     """
     n = len(phases) + 2
     kind = np.full(n, EventKind.PHASE, dtype=np.int8)
@@ -300,15 +297,8 @@ def build_program(
 ) -> Program | None:
     """Build the program of the whole steps between the first and the last boundary.
 
-    Args:
-        trace: the trace.
-        step_edges_ns: boundaries of consecutive steps on the host, int64 ns, steps + 1 of them.
-        main_tid: thread code of the training thread; the thread with the most annotations if None.
-        compile_facts: compile.json, see `read_host_work`.
-        evaluates: see `read_host_work`.
-
-    Returns:
-        The program, or None when the window holds no launched device work.
+    `step_edges_ns` (int64, steps + 1) bound consecutive steps on the host; without `main_tid` the thread with
+    the most annotations trains. None when the window holds no launched device work.
     """
     low, high = int(step_edges_ns[0]), int(step_edges_ns[-1])
     parent = trace.launched_by

@@ -211,14 +211,7 @@ class Replay:
         )
 
     def run(self, edit: Edit | None = None) -> Schedule:
-        """Run the program once.
-
-        Args:
-            edit: what to change; None changes nothing.
-
-        Returns:
-            The schedule.
-        """
+        """Run the program once."""
         p = self.program
         edit = edit or Edit()
         factors = edit.factors()

@@ -37,13 +37,8 @@ def price_seams(
     that the prices add up (behind a busy device several seams may each cost nothing alone: then in
     proportion to their host time).
 
-    Args:
-        replay: the program, ready to run.
-        base: the edit under which it runs at true speed.
-        without: the edit that takes away the seams of one set.
-        steps: traced steps that the seams were counted in.
-        true_ms: the true step time.
-        together_ms: what the step saves with all seams gone.
+    `base` is the edit under which it runs at true speed, `together_ms` what the step saves with all seams
+    gone.
     """
     program = replay.program
     owners, counts = program.host_work.seam_owners, program.host_work.seam_count

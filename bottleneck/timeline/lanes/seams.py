@@ -189,14 +189,9 @@ def _own_backward(trace: Trace, backward: _Graphs, forward: _Graphs, nodes: NDAr
 def find_seams(trace: Trace, threads: NDArray[np.bool_], facts: CompileFacts | None) -> list[Seam]:
     """Find the seams in a trace.
 
-    Args:
-        trace: the trace.
-        threads: mask of the rows on launching threads, within the window.
-        facts: compile.json; None for a bare trace, whose seams have no owner.
-
-    Returns:
-        Seams in order of time, forward ones first. Nothing where no graph was broken: regions side by
-        side are then blocks compiled one by one.
+    `threads` marks the rows on launching threads within the window. Forward seams come first, each kind in
+    order of time. Nothing where no graph was broken: regions
+    side by side are then blocks compiled one by one.
     """
     if facts is not None and facts.used and not facts.breaks:
         return []

@@ -74,13 +74,7 @@ def find_roles(
 ) -> Roles:
     """Tell what every block is.
 
-    Args:
-        lives: the blocks.
-        clock: steps and phases of the same device.
-        stacks: what the stacks say.
-        notes: the harness' notes.
-        device: whose lives these are.
-        first_us: time of the first event, since the epoch; 0 without times.
+    `first_us`: time of the first event, since the epoch; 0 without times.
     """
     category = np.full(len(lives.size), _UNKNOWN, np.int8)
     owned = _by_address(lives, clock, notes, device=device, first_us=first_us)

@@ -46,10 +46,7 @@ def summarise_memory(
 ) -> tuple[MemorySummary, ...]:
     """Summarise every device of a snapshot.
 
-    Args:
-        snapshot: what was read.
-        notes: what the harness noted beside it.
-        capacities: device -> bytes that the process may use of it, where the notes do not tell.
+    `capacities` has the bytes that the process may use of a device, where the notes do not tell.
     """
     stacks = read_stacks(snapshot)
     found = []
@@ -80,10 +77,7 @@ def join_failure(
 ) -> tuple[MemorySummary, ...]:
     """Put what is known of a failed allocation into the summary of the history, if there is one.
 
-    Args:
-        history: summaries of the memory window; may be empty.
-        failure: summaries of the snapshot taken at the failure; may be empty.
-        caught: the script went on after it.
+    `caught`: the script went on after it.
     """
     told = {
         summary.device: msgspec.structs.replace(summary.out_of_memory, caught=caught)

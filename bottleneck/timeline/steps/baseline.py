@@ -85,10 +85,7 @@ def _table(run: Run) -> StepTable | None:
 def read_baseline(run: Run, *, kept: NDArray[np.bool_], true_ms: float | None = None) -> Baseline | None:
     """Average the baseline window.
 
-    Args:
-        run: the captured run.
-        kept: which steps of the window count, bool[n] (see `stats.typical_step`).
-        true_ms: step time to scale to, when it was given by the user; None keeps the measured one.
+    `kept` (bool[n]) are the steps that count. A `true_ms` given by the user scales the times.
     """
     table = _table(run)
     if table is None or len(kept) != len(table.wall_ms) or not kept.any():

@@ -196,12 +196,8 @@ def find_basis(
 ) -> StepBasis:
     """Choose the true step time: given, else measured without a profiler, else profiled.
 
-    Args:
-        run: run.json, or None for a bare trace.
-        steps: whole steps of the trace, or None without one.
-        given_ms: the step time that the user gives.
-        recorded_ms: how long the traced steps took (`timeline.recorded`); by the host's marks if None.
-        loaders: loader.json. Starts of workers are counted at their frequency, not where they fall.
+    `recorded_ms` is how long the traced steps took (`timeline.recorded`); by the host's marks if None. Starts
+    of workers are counted at their frequency, not where they fall.
     """
     if run is None or given_ms is not None:
         found = _find(run, steps, given_ms=given_ms, recorded_ms=recorded_ms)

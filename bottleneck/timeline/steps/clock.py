@@ -34,9 +34,7 @@ def step_times(table: StepTable) -> tuple[list[float | None], Literal["device", 
 def shortened(table: StepTable, by_ms: Mapping[str, Mapping[int, float]]) -> StepTable:
     """Return a table in which some phases of some steps take less time, and so do the steps.
 
-    Args:
-        table: of a window.
-        by_ms: how much less, by phase and by the index of the step. More than it took comes off the step.
+    `by_ms` says how much less, by phase and index of the step. More than it took comes off the step.
     """
     gone = [sum(of_phase.get(index, 0.0) for of_phase in by_ms.values()) for index in table.index]
     if len(gone) != len(table.wall_ms) or not any(gone):

@@ -91,8 +91,7 @@ class Facts:
     def updates_one_by_one(self, launches: float) -> bool:
         """Return whether optimizers that are not torch's update their parameters one after the other.
 
-        Args:
-            launches: kernels (CPU: operators) in the update per step.
+        `launches`: kernels (CPU: operators) in the update per step.
         """
         own = [o for o in self.optimizers if o.flavour == "unknown" and not o.compiled]
         count = sum(o.parameters for o in own)

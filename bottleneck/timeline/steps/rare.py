@@ -126,12 +126,8 @@ def find_rare(
 ) -> RareWork | None:
     """Find work that recurs in some steps of the baseline window.
 
-    Args:
-        run: whose noted lines name the place.
-        table: the baseline window.
-        times_ms: the steps' times, ms, float64[n]; NaN where one was not measured.
-        kept: steps behind the typical step, bool[n].
-        validation: steps with an evaluation, bool[n].
+    Arrays have an entry per step: `times_ms` NaN where not measured, `kept` those behind the typical step,
+    `validation` those with an evaluation.
     """
     n = len(times_ms)
     ordinary = kept & ~validation

@@ -163,12 +163,8 @@ def supply_answers(
 ) -> dict[WhatIf, WhatIfResult]:
     """Answer what no replay can: the producers are other processes, or should be.
 
-    Args:
-        supply: the training loader.
-        rest_ms: the step when no batch is waited for.
-        true_ms: the step.
-        cores: that workers may use.
-        baseline: whose processor time says what production and training share.
+    `rest_ms` is the step when no batch is waited for, `cores` those that workers may use; the baseline's
+    processor time says what production and training share.
     """
     found = (
         _more_workers(supply, rest_ms=rest_ms, true_ms=true_ms, cores=cores, baseline=baseline),

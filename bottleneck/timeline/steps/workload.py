@@ -52,13 +52,7 @@ def _times(table: StepTable, kept: NDArray[np.bool_] | None) -> tuple[float, ...
 def read_workload(
     run: Run | None, loaders: Sequence[LoaderFacts] | None, kept: NDArray[np.bool_] | None = None
 ) -> Workload | None:
-    """Describe the work of one rank; None for a bare trace, which does not contain it.
-
-    Args:
-        run: run.json.
-        loaders: loader.json; None when not measured.
-        kept: which baseline steps count, bool[n].
-    """
+    """Describe the work of one rank; None for a bare trace, which does not contain it."""
     if run is None:
         return None
     window = run.window("baseline")

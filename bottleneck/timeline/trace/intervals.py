@@ -29,15 +29,7 @@ Times = NDArray[Any]
 
 
 def union(start: Times, end: Times) -> tuple[Times, Times]:
-    """Merge intervals.
-
-    Args:
-        start: starts, shape (n,).
-        end: ends, shape (n,), same unit.
-
-    Returns:
-        Starts and ends of the disjoint union, sorted.
-    """
+    """Merge intervals, two arrays of shape (n,), into their disjoint union, sorted."""
     keep = end > start
     if not keep.all():
         start, end = start[keep], end[keep]

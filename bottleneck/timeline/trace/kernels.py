@@ -131,13 +131,9 @@ def _dtype(name: str, family: Family) -> Dtype:
 
 @lru_cache(maxsize=65536)
 def classify(name: str) -> KernelKind:
-    """Tell what a kernel is from its name.
+    """Tell what a kernel is from its name, demangled or mangled.
 
-    Args:
-        name: the kernel's demangled or mangled name as the trace gives it.
-
-    Returns:
-        Its kind. Never raises: an unknown name is other math of family "other".
+    Never raises: an unknown name is other math of family "other".
     """
     if name.startswith(("Memcpy DtoD", "CopyDeviceToDevice")):
         # clone() and contiguous(): traffic of the device's own memory, like a copying kernel.

@@ -164,13 +164,9 @@ class Trace:
         tid: int | None = None,
         among: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.intp]:
-        """Return rows, in order of time.
+        """Return the rows, in order of time, of these kinds (all without any), names, and thread code.
 
-        Args:
-            kinds: of these kinds; of all, if none is given.
-            named: with such a name.
-            tid: on threads of that code.
-            among: of those marked, shape (n,).
+        `among` (n,) marks those to choose from.
         """
         wanted = _marked(kinds)[self.kind] if kinds else np.ones(len(self), dtype=bool)
         if named is not None:

@@ -92,10 +92,7 @@ class Roles:
     def of(self, chain: Chain, phase: str, after: str) -> Role:
         """Return the role of a sample.
 
-        Args:
-            chain: its stack.
-            phase: the innermost phase that was open; empty outside of all.
-            after: the last that had ended.
+        `phase` is the innermost that was open, empty outside of all; `after` the last that had ended.
         """
         called = chain[-1].callee if chain else ""
         if phase == "backward" and any(frame.via.startswith(_HOOKS) for frame in chain):

@@ -207,12 +207,8 @@ def build_tree(
 ) -> Tree | None:
     """Build the tree; None where nothing was sampled.
 
-    Args:
-        stacks: the samples.
-        true_ms: the step.
-        phases_ms: its phases; empty where they were not timed.
-        grown_ms: of the time outside the phases, what the first steps had not. The samples are of a few
-            steps, and training does not grow: the extra work that they show does.
+    `phases_ms` is empty where phases were not timed. `grown_ms` of the time outside them is what the first
+    steps had not: the samples are of a few steps, and training does not grow, so that is extra work.
     """
     kept = _ordinary(stacks.step_ms)
     chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
