@@ -116,9 +116,7 @@ def build_loader(**arguments: Any) -> Any:
 def begin_pass(loader: Any, worker_loop: Callable[..., None] | None) -> Any:
     """Return an iterator over a loader, past what is put around `__iter__`.
 
-    Args:
-        loader: one of ours.
-        worker_loop: what its workers run; None for what the script's run.
+    The workers run `worker_loop`, or None: what the script's run.
     """
     workers = getattr(getattr(dataloader, "_utils", None), "worker", None)
     replaced = getattr(workers, "_worker_loop", None)
@@ -456,11 +454,7 @@ def versions(module: torch.nn.Module) -> list[int]:
 
 
 def unused_parameters(modules: Iterable[torch.nn.Module]) -> int | None:
-    """Return how many parameters DDP found unused in the last backward; None where torch does not tell.
-
-    Args:
-        modules: those that are asked are in DDP and look for unused parameters.
-    """
+    """Return how many parameters DDP found unused in the last backward; None where torch does not tell."""
     found = None
     for module in modules:
         reducer = getattr(module, "reducer", None)
@@ -537,9 +531,8 @@ def stays_eager_on_errors() -> Iterator[None]:
 def forget_compiled(modules: list[torch.nn.Module], *, everything: bool) -> None:
     """Drop what was compiled of modules, with its memory and its CUDA graphs.
 
-    Args:
-        modules: their own forwards are forgotten; what they call may be the script's, too.
-        everything: nobody else has compiled anything in this process.
+    Their own forwards are forgotten. With `everything` all is: nobody else has compiled anything in this
+    process.
     """
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is None:

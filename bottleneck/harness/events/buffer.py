@@ -47,11 +47,7 @@ class Observer(Protocol):
     def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
         """An event begins, and is taken at once. May raise StopRun: then it does not begin.
 
-        Args:
-            event: which.
-            subject: the module, optimizer, name, ... that it is about.
-            now: perf_counter_ns().
-            paused: work of ours lies between `now` and this call.
+        `paused`: work of ours lies between `now` (perf_counter_ns) and this call.
         """
 
     def enter(self, event: Event, subject: Any) -> None:
@@ -107,12 +103,7 @@ class EventBuffer:
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
-        """Begin with nothing held, handing over at once.
-
-        Args:
-            observer: is handed the events.
-            stop: a stop that is wanted ends the holding.
-        """
+        """Begin with nothing held, handing over at once."""
         self.observer = observer
         self._stop = stop
         self._entries: list[Any] = []
@@ -139,9 +130,7 @@ class EventBuffer:
     def count(self, counted: Callable[[list[int]], None], *, until_ns: int) -> None:
         """An update has ended: only count steps from now on.
 
-        Args:
-            counted: is given when each ended, in the end.
-            until_ns: the last of them ends before.
+        `counted` is given when each ended (ns), in the end; the last of them ends before `until_ns`.
         """
         self.counting = self.update_ended = True
         self.count_until_ns = until_ns
@@ -206,11 +195,7 @@ class EventBuffer:
             self._evaluated = self.goes_on = self.ask = False
 
     def innermost(self, phases: list[str]) -> str:
-        """Return the phase that is open now; may be asked by another thread.
-
-        Args:
-            phases: those that were open when events were handed over last, outermost first.
-        """
+        """Return the phase that is open now; may be asked by another thread."""
         phases, entries = list(phases), self._entries[:]
         for i in range(0, len(entries) - 3, 4):
             event, begins, _now, what = entries[i : i + 4]

@@ -162,10 +162,8 @@ def after_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., 
 def count_at_call(buffer: EventBuffer, wide: Function, *, ends: bool) -> Function:
     """Return `__call__` for one class of modules that the program calls itself.
 
-    Args:
-        buffer: counts.
-        wide: the wrapper for calls without gradients, which are no part of a usual step.
-        ends: a step ends at the first call after its update.
+    `wide` is for calls without gradients, which are no part of a usual step. `ends`: a step ends at the first
+    call after its update.
     """
     note, thread, clock = buffer.ends_ns.append, buffer.thread, perf_counter_ns
     grad_enabled = torch.is_grad_enabled

@@ -210,10 +210,8 @@ class Hooks:
     ) -> Callable[[Function], Function]:
         """Return what wraps a function whose calls are events.
 
-        Args:
-            event: which one.
-            about: returns from the first argument and the others what it is about, or None where the call
-                is no such event; without it, it is about the first argument.
+        `about` returns what the call is about, by default its first argument, or None where it is no such
+        event.
         """
         buffer, range_of = self._buffer, torch_private.record_function
         calls_module = event is FORWARD

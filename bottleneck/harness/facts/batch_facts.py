@@ -43,10 +43,8 @@ class BatchBook:
     def note(self, batch: object, tensors: list[Any], *, several_workers: bool) -> None:
         """Look at one batch.
 
-        Args:
-            batch: what the loader yielded.
-            tensors: the tensors in it, as `tensors_of` gives them.
-            several_workers: of an iterable dataset, so check for duplicates.
+        `tensors` are those in it, as `tensors_of` gives them. Batches of an iterable dataset that several
+        workers read are checked for duplicates.
         """
         self._count += 1
         if len(self._shapes) < 1024:

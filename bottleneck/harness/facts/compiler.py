@@ -104,14 +104,7 @@ class CompileWatch:
         return self._callbacks or "torch._dynamo.utils" not in sys.modules
 
     def at_cut(self, step_index: int) -> bool:
-        """Read what is new since the last cut.
-
-        Args:
-            step_index: the step that ends at this cut.
-
-        Returns:
-            True when something was compiled in that step.
-        """
+        """Read what is new since the last cut; return whether the step that ends here compiled."""
         utils = sys.modules.get("torch._dynamo.utils")
         if utils is None:
             return False
@@ -331,9 +324,7 @@ class CompileWatch:
     def _read_counters(self, utils: Any, *, compiled: bool = False) -> None:
         """Copy dynamo's counters; the script may reset them, so earlier sums are kept apart.
 
-        Args:
-            utils: torch._dynamo.utils.
-            compiled: frames were compiled since the last reading, so a sum that has not grown is new.
+        `compiled`: frames were compiled since the last reading, so a sum that has not grown is new.
         """
         now = {
             str(group): {str(name): int(n) for name, n in counter.items()}

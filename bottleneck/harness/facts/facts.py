@@ -68,12 +68,8 @@ class FactWriter:
     ) -> None:
         """Measure this machine, and the hooks through themselves; no event counts any more.
 
-        Args:
-            tracker: tells how many phases a step had.
-            capture: is told what the hooks cost.
-            as_when_timed: has the hooks as they were while steps were timed, for roots of these classes.
-            plain_call: `nn.Module.__call__` as torch has it.
-            over: the script is stopped after this.
+        `as_when_timed` has the hooks as they were while steps were timed, for roots of these classes; `over`:
+        the script is stopped after this.
         """
         self.guarded("probes", lambda: probes.measure(self._store, over=over))
 

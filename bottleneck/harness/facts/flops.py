@@ -57,13 +57,7 @@ class FlopStep:
     def cut(self, store: Store, *, step: int, most: int) -> bool:
         """A step has ended: count it, and record the next one where the steps differ or only one is known.
 
-        Args:
-            store: receives the count, or why there is none.
-            step: number of the step that has ended.
-            most: steps to record at most.
-
-        Returns:
-            Whether another step is recorded.
+        Returns whether another step is recorded.
         """
         try:
             self._counts.append(self.stop(step))
@@ -105,9 +99,6 @@ class FlopStep:
 
     def stop(self, step: int) -> FlopCount:
         """End the recording and count.
-
-        Args:
-            step: number of the step that was recorded.
 
         Raises:
             RuntimeError: this torch does not tell the shapes, or a call could not be counted.

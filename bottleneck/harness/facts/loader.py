@@ -90,16 +90,7 @@ class LoaderWatch:
         step_index: int,
         window: str,
     ) -> None:
-        """Note that a batch was handed over, whatever was in it.
-
-        Args:
-            iterator: what `next()` was called on.
-            at_ns: when (perf_counter_ns).
-            grad: whether gradients were enabled then.
-            wait_ms: host time blocked in it.
-            step_index: the step under way.
-            window: name of the window under way.
-        """
+        """Note that a batch was handed over, whatever was in it."""
         if window != self._window:
             self._window = window
             if window != "warm-up":

@@ -61,14 +61,7 @@ def are_twins(old: LoaderFacts, new: LoaderFacts) -> bool:
 def facts_of(
     loader: LoaderRecord, *, workers: list[list[Batch]], begun: list[Begun], lines: dict[Line, int]
 ) -> LoaderFacts:
-    """Return all that is known of a loader.
-
-    Args:
-        loader: what was noted in this process.
-        workers: the batches of each worker.
-        begun: how each worker came to work.
-        lines: samples per line of the dataset's code.
-    """
+    """Return all that is known of a loader."""
     return replace(
         loader.facts,
         role=_role(loader),

@@ -76,12 +76,7 @@ class Sending:
 
 
 def starts_of(makings: Sequence[Making], begun: Sequence[Begun]) -> list[WorkerStart]:
-    """Return the starts whose first batch has come.
-
-    Args:
-        makings: in order of time.
-        begun: the workers of all of them, in any order.
-    """
+    """Return the starts whose first batch has come."""
     out = []
     for k, making in enumerate(makings):
         if making.step < 0:

@@ -67,11 +67,6 @@ def time_fetcher(
     """Report every batch that this fetcher makes; replaces attributes of the one object only.
 
     Without workers this runs inside the steps that are timed: as few calls as can be.
-
-    Args:
-        fetcher: torch's, fresh.
-        record: called with what a `Batch` consists of, for each batch.
-        sampler: told when producing begins and ends; its lines tell what is slow in it.
     """
     fetch, collate = fetcher.fetch, fetcher.collate_fn
     clock = perf_counter_ns

@@ -52,10 +52,7 @@ class FailureWatch:
     ) -> None:
         """Not attached yet: that would start CUDA in a program that may never use it.
 
-        Args:
-            store: receives the artefact.
-            book: takes the notes.
-            where: returns (phase, step, window, training thread) as of now.
+        `where` returns (phase, step, window, training thread) as of now.
         """
         self._store = store
         self._book = book

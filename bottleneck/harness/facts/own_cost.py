@@ -61,12 +61,7 @@ class OwnCost:
         self._spent_ns += perf_counter_ns() - began_ns
 
     def stepped(self, steps: int, *, counts: bool) -> None:
-        """Steps have ended, `steps` in all: what was spent since the last call is theirs.
-
-        Args:
-            steps: since the start of the program.
-            counts: they were timed, with nothing attached.
-        """
+        """Steps have ended, `steps` in all: what was spent since the last call is theirs."""
         count = steps - self._known_steps
         if counts:
             self._steps_ns += [self._spent_ns / max(1, count)] * count
@@ -76,9 +71,8 @@ class OwnCost:
     def per_step_us(self, *, phases: float, original: Callable[..., Any]) -> float | None:
         """Return the microseconds that all hooks together take per step; None without steps.
 
-        Args:
-            phases: phases entered per step; each is one wrapped call.
-            original: `nn.Module.__call__` as torch has it.
+        `phases` are entered per step, each one a wrapped call; `original` is `nn.Module.__call__` as torch
+        has it.
         """
         if not self._steps_ns:
             return None

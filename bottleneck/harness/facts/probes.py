@@ -37,9 +37,7 @@ NEEDED_FREE_BYTES = 2 << 30
 def measure(store: Store, *, over: bool) -> None:
     """Time a small operator, or the copies and matmuls, on this machine; nothing while a profiler runs.
 
-    Args:
-        store: receives the figures.
-        over: the script is stopped after this; one that goes on keeps its threads untouched.
+    `over`: the script is stopped after this; one that goes on keeps its threads untouched.
     """
     if torch_private.profiler_running():
         return

@@ -177,11 +177,7 @@ class Seen:
 
 
 def read_settings(seen: Seen | None = None) -> dict[str, JsonValue]:
-    """Return the settings in force now, in this process.
-
-    Args:
-        seen: what the hooks noticed; without it only flags and environment are told.
-    """
+    """Return the settings in force now, in this process."""
     settings: dict[str, JsonValue] = {}
     for read in (
         _read_flags,

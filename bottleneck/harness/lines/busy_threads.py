@@ -34,11 +34,7 @@ class BusyThreads:
         self._began: tuple[float, dict[int, float]] | None = None
 
     def look(self, *, but: tuple[int, ...]) -> None:
-        """Take a look.
-
-        Args:
-            but: threads that do not count: the training thread and the one that looks.
-        """
+        """Take a look at all threads but those."""
         if self._began is None:
             self._began = (monotonic(), _processor_seconds())
         running = threads()

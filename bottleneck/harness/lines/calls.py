@@ -43,10 +43,7 @@ class Place(NamedTuple):
 def place_of(code: CodeType, instruction: int, namespace: dict[str, Any]) -> Place:
     """Return where a frame stands.
 
-    Args:
-        code: the frame's.
-        instruction: its `f_lasti`.
-        namespace: the globals that names of the call are looked up in.
+    `instruction` is its `f_lasti`; names of the call are looked up in `namespace`.
     """
     position = position_of(code, instruction)
     line = position[0]

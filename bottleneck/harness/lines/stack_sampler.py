@@ -91,11 +91,7 @@ class StackSampler:
         self._clock.log = None
 
     def seen(self, steps: Sequence[tuple[int, int]]) -> Stacks:
-        """Return what was seen in these steps.
-
-        Args:
-            steps: begin and end of each, in ns of perf_counter, in order.
-        """
+        """Return what was seen in these steps."""
         phases = _Phases(self._log)
         frames: dict[StackFrame, int] = {}
         chains: dict[tuple[int, ...], int] = {}

@@ -51,9 +51,8 @@ def find_loops(
 ) -> list[LoopTime]:
     """Return the loops that sampled stacks stand in, the most frequent first.
 
-    Args:
-        counts: (part of the training loop, stack) -> samples.
-        updates: (file, line) of the frames that led to an update: a loop around one is no loop in a step.
+    `counts` has the samples by part of the training loop and stack. `updates` are the frames that led to an
+    update: a loop around one is no loop in a step.
     """
     held = list(updates)
     of: dict[str, int] = {}
@@ -103,10 +102,7 @@ def _outermost(
 def loops_around(file: str, line: int, *, since: int) -> tuple[tuple[int, int], ...]:
     """Return first and last line of the loops around a line, the outermost first.
 
-    Args:
-        file: its source.
-        line: in it.
-        since: first line of the function that it stands in: loops around that are none of its own.
+    Loops around the function, which begins at line `since`, are none of its own.
     """
     found = [
         (loop.first, loop.last)

@@ -77,15 +77,8 @@ class Agent(StepObserver[LoaderWatch]):
     ) -> None:
         """Observe nothing yet.
 
-        Args:
-            plan: wishes.
-            store: receives everything.
-            stopper: is asked at every safe point.
-            progress: is told of windows and steps.
-            rule: tells where a step ends; None: it is learned.
-            relieves: see `StepObserver`.
-            captured: called at the end of a step once all is captured and the script goes on; None: no more
-                events are taken then.
+        Once all is captured and the script goes on, `captured` is called at the end of a step; without it, no
+        more events are taken then. `relieves`: see `StepObserver`.
         """
         super().__init__(store, stopper, loaders=LoaderWatch(store), rule=rule, relieves=relieves)
         self._captured = captured or self.buffer.close
@@ -293,11 +286,7 @@ class Agent(StepObserver[LoaderWatch]):
 
     @contextlib.contextmanager
     def _as_when_timed(self, roots: Iterable[type]) -> Iterator[None]:
-        """Have the hooks as they were while steps were timed; what is held meanwhile is forgotten.
-
-        Args:
-            roots: classes of modules that are called meanwhile.
-        """
+        """Have the hooks as they were while steps were timed; what is held meanwhile is forgotten."""
         if self._held_before:
             self.buffer.hold(sys.maxsize, at_fetch=True, armed=False, mark=None)
             self.buffer.ask = not self._hooks_are_fast

@@ -22,10 +22,6 @@ __all__ = ["attach"]
 def attach(plan: str, args: Sequence[str]) -> None:
     """Watch this process until its interpreter ends.
 
-    Args:
-        plan: of `encode_plan`.
-        args: what that leaves out.
-
     Raises:
         RuntimeError: it is watched or captured already.
         OSError: the run folder cannot be written.

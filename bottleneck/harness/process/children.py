@@ -55,11 +55,8 @@ class ChildTarget:
     ) -> None:
         """Note whom to tell of a stop.
 
-        Args:
-            plan: what the session is to do.
-            target: what the script wants to run.
-            begin: begins the session; it must pickle by reference, as the target must.
-            wake: the signal that the stopper of this process, the parent, listens to.
+        `begin` and the target must pickle by reference. `wake` is the signal that the stopper of the parent,
+        this process, listens to.
         """
         self.plan = plan
         self.target = target
@@ -105,13 +102,7 @@ def any_alive() -> bool:
 
 
 def install(plan: Plan, *, begin: Callable[[Plan], Session], wake: int | None = None) -> None:
-    """Wrap the targets of processes made from now on.
-
-    Args:
-        plan: what their sessions are to do.
-        begin: begins such a session, in the process that was started.
-        wake: the signal by which they may tell this process that they were stopped.
-    """
+    """Wrap the targets of processes made from now on."""
     if _replaced.entries:
         return
 

@@ -27,11 +27,10 @@ class Dropped:
     """Watches `sys.unraisablehook` for exceptions of ours."""
 
     def __init__(self, again: Callable[[BaseException], Callable[[], None] | None]) -> None:
-        """Note whom to ask.
+        """`again` gets an exception that was dropped.
 
-        Args:
-            again: gets an exception that was dropped; returns how it comes about once more, called
-                from a thread of its own a moment later, or None for one that is not ours.
+        It returns how it comes about once more, called from a thread of its own a moment later, or None for
+        one that is not ours.
         """
         self._again = again
         self._previous: Callable[[sys.UnraisableHookArgs], object] = sys.unraisablehook

@@ -60,8 +60,7 @@ class NotPrivateError(Exception):
 def isolate(*, keep: int) -> None:
     """Give this process its own files, shared memory and signals. It ends with the process it is a copy of.
 
-    Args:
-        keep: a file that both may write.
+    The file `keep` both may write.
 
     Raises:
         NotPrivateError: something stays shared.

@@ -48,13 +48,7 @@ def outcome_of(
     notes: list[str] | None = None,
     terminated: bool = False,
 ) -> ScriptOutcome:
-    """Return how a script ended that nobody stopped.
-
-    Args:
-        error: what left it; None where it came to its end.
-        notes: sentences for the report.
-        terminated: SIGTERM had come.
-    """
+    """Return how a script ended that nobody stopped."""
     notes = notes or []
     if error is None:
         return ScriptOutcome(how="finished", exit_code=0, notes=notes)

@@ -56,13 +56,7 @@ def make_copy() -> int:
 
 
 def wait_for(copy: int, *, seconds: float, unless: Callable[[], bool]) -> str:
-    """Wait for the end of a copy; return "" or why it was ended.
-
-    Args:
-        copy: its process number.
-        seconds: the longest wait.
-        unless: ends the wait, and the copy.
-    """
+    """Wait for the end of a copy; return "" or why it was ended."""
     deadline = monotonic() + seconds
     while True:
         try:
@@ -118,11 +112,7 @@ class OwnPasses:
     """In the copy: loaders' passes, whose workers serve the script's process, get workers of their own."""
 
     def __init__(self, loader_of: Callable[[Any], Any]) -> None:
-        """Replace nothing yet.
-
-        Args:
-            loader_of: returns the DataLoader of an iterator, or None.
-        """
+        """Replace nothing yet."""
         self._loader_of = loader_of
         self._own: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._replaced = Replacements()

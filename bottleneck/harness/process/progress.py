@@ -25,13 +25,7 @@ class Progress:
     """Says how far the capture is."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None, rank: int = 0) -> None:
-        """Choose the stream and the style.
-
-        Args:
-            quiet: say nothing at all.
-            stream: standard error unless given.
-            rank: only rank 0 speaks.
-        """
+        """Write to `stream` (standard error), unless `quiet`; only rank 0 speaks."""
         # A private handle: the script may replace or close sys.stderr.
         self._stream = stream if stream is not None else sys.__stderr__
         self._wanted = not quiet and self._stream is not None

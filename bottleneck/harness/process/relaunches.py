@@ -69,11 +69,7 @@ def observed(
 ) -> list[str] | None:
     """Return the command that runs the same under observation; None if it is another program.
 
-    Args:
-        plan: what is run in this process.
-        command: the first argument of Popen.
-        env: its environment.
-        launcher: the code of a launcher starts it.
+    `launcher`: the code of a launcher starts it.
     """
     if not isinstance(command, (list, tuple)):
         return None

@@ -36,9 +36,8 @@ OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 def main(working_folder: str | None) -> None:
     """Run the plan in `sys.argv[1]` with the arguments behind it, then end as the script ends.
 
-    Args:
-        working_folder: what python put first on the path for `-m` and has been taken off it;
-            None in python's safe-path mode, where nothing belongs there.
+    `working_folder` is what python put first on the path for `-m` and has been taken off it: None in
+    safe-path mode.
     """
     plan = decode_plan(sys.argv[1], args=tuple(sys.argv[2:]))
     _die_with_parent()
@@ -93,8 +92,7 @@ def _run(plan: Plan, working_folder: str | None) -> None:
 def prepare_script(path: str) -> tuple[types.ModuleType, types.CodeType]:
     """Return a fresh `__main__` and the code of a script, as `python path` makes them.
 
-    Args:
-        path: the script as typed; relative paths are kept unresolved in `__file__`, as python does.
+    Relative paths are kept unresolved in `__file__`, as python does.
 
     Raises:
         OSError: the script cannot be read.

@@ -61,9 +61,8 @@ class Session:
     def __init__(self, plan: Plan, *, child: bool = False) -> None:
         """Create the process folder.
 
-        Args:
-            plan: `plan.out` is the folder that holds one folder per process.
-            child: the script itself started this process; its rank shows only later.
+        `plan.out` holds one folder per process. The rank of a `child`, which the script itself started, shows
+        only later.
 
         Raises:
             OSError: the folder cannot be written.
@@ -148,8 +147,7 @@ class Session:
     def close(self, error: BaseException | None) -> None:
         """The script has ended: export what there is and give the folder its name. Once.
 
-        Args:
-            error: what left the script, if anything did; a stop of ours is not an error.
+        An error is what left the script; a stop of ours is none.
         """
         if self.agent is not None:
             self.agent.trying.leave_copy()

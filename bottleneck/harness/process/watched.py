@@ -37,11 +37,6 @@ class WatchedRun:
     def __init__(self, plan: Plan, *, store: Store | None = None, rule: StepRule | None = None) -> None:
         """Create the process folder.
 
-        Args:
-            plan: what is watched.
-            store: of the folder; None: one in that of the plan.
-            rule: for steps that the program marks itself.
-
         Raises:
             OSError: the folder cannot be written.
         """
