@@ -99,10 +99,7 @@ def filled_code(fix: Fix, context: Mapping[str, JsonValue]) -> str:
 def fill(code: str, fills: Mapping[str, str], context: Mapping[str, JsonValue]) -> str:
     """Put this run's figures into a fix's code, where all of them are known.
 
-    Args:
-        code: runs as it stands.
-        fills: text in `code` -> the same with `{key}`, `{min(key, key)}` or `{max(key, key)}`.
-        context: where the keys are looked up.
+    `fills` maps text in `code` to the same with `{key}`, `{min(key, key)}` or `{max(key, key)}`.
     """
     for text, template in fills.items():
         filled = _filled(template, context)

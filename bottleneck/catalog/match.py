@@ -124,12 +124,6 @@ def applicable(
     """Return the fixes that can be tried at run time and apply, but answer no finding.
 
     For `bottleneck verify --all`: what a diagnosis does not think of may help all the same.
-
-    Args:
-        suggestions: those that `match` has made, which are left out.
-        context: facts and settings in force; absent keys are unknown.
-        what_ifs: the replay's answers.
-        fixes: the catalogue to choose from.
     """
     made = {suggestion.fix for suggestion in suggestions}
     found = []

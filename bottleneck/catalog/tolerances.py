@@ -46,9 +46,7 @@ def widened(tolerance: Tolerance, dtypes: Collection[str]) -> Tolerance:
     A loss in bfloat16 has 8 bits: equal losses and such that differ by 0.4 % are neighbours in it,
     and which of them comes out depends on the order of sums.
 
-    Args:
-        tolerance: of the fix.
-        dtypes: of the loss, of most parameters, of autocast; "tf32" where it computes in that.
+    `dtypes`: of the loss, of most parameters, of autocast; "tf32" where it computes in that.
     """
     if "tf32" in dtypes:
         tolerance = replace(

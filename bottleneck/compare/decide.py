@@ -61,12 +61,7 @@ def compare_sides(
 ) -> Comparison:
     """Compare two sides.
 
-    Args:
-        base: what head is held against.
-        head: what is judged.
-        settings: limits; the defaults if not given.
-        interleaved: run k of head was made right beside run k of base.
-        drifts: what the history shows.
+    `interleaved`: run k of head was made right beside run k of base. `drifts`: what the history shows.
     """
     settings = settings or GateSettings()
     one, other = base.baseline, head.baseline

@@ -100,11 +100,7 @@ class Gate:
     ) -> Held | None:
         """Run the script, and compare.
 
-        Args:
-            settings: limits and repeats.
-            given: lengths of windows on the command line.
-            out: folder that keeps the runs; None: they are removed.
-            say: takes lines of progress.
+        Without `out` the runs are removed.
 
         Returns:
             None on a rank that does not lead: another one reports on all of us.
@@ -182,12 +178,7 @@ def windows_of(settings: GateSettings, stored: Baseline | None) -> dict[str, int
 
 
 def counting_plan(windows: dict[str, Any], **target: Any) -> Plan:
-    """Return the plan of a run that is counted: the same steps each time.
-
-    Args:
-        windows: the lengths.
-        target: what is run, fields of a plan.
-    """
+    """Return the plan of a run that is counted: the same steps each time."""
     return Plan(
         memory=False,
         quiet=True,
@@ -210,12 +201,7 @@ def hold(
 ) -> Held:
     """Hold what was measured against a side; read and add to the history.
 
-    Args:
-        base: a stored baseline, or the runs of another checkout; None where there is none yet.
-        head: the runs that are judged.
-        windows: the lengths that they had.
-        settings: limits, and where the history lies.
-        interleaved: both sides were run in turns.
+    `base` is None where there is none yet. `interleaved`: both sides were run in turns.
 
     Raises:
         InputError: the history cannot be read or written.

@@ -48,10 +48,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def entry_of(head: Baseline, *, against: str = "", now: dt.datetime | None = None) -> Entry:
     """Return this run's entry.
 
-    Args:
-        head: what was measured.
-        against: text of the baseline it is held against; a new baseline begins a new series.
-        now: time of the run.
+    `against` is the text of the baseline it is held against; a new baseline begins a new series.
     """
     machine, workload = head.machine, head.workload
     parts = (
@@ -114,12 +111,7 @@ def read_history(folder: Path, series: str) -> list[Entry]:
 
 
 def find_drifts(entries: Sequence[Entry], settings: GateSettings) -> tuple[Drift, ...]:
-    """Look for a slow rise over the last runs of a series, this one among them.
-
-    Args:
-        entries: oldest first, this run last.
-        settings: how many runs, and what growth matters.
-    """
+    """Look for a slow rise over the last runs of a series, this one among them."""
     last = list(entries)[-settings.history_runs :]
     drifts = []
     times = [entry.step_ms for entry in last if entry.step_ms is not None]

@@ -111,8 +111,7 @@ class StepGate:
     def steps(self, source: Iterable[Any] | None = None) -> Iterator[Any]:
         """Yield a batch for each step until enough is measured, from the start again where they run out.
 
-        Args:
-            source: a loader; None: the number of the step is all there is to yield.
+        Without a loader the number of the step is all there is to yield.
 
         Raises:
             UndeterminedError: the source has no batch.

@@ -30,12 +30,7 @@ _LEAST = 0.005
 
 
 def time_of_job(watch: Watch, *, root: Path) -> RunTime | None:
-    """Return what a comparison needs of one job; None where no usual step was seen.
-
-    Args:
-        watch: its account.
-        root: folder that places are told from.
-    """
+    """Return what a comparison needs of one job; None where no usual step was seen."""
     steps = next((line for line in watch.account if line.part == "training steps"), None)
     if steps is None or steps.ms_each is None or steps.ms_each <= 0:
         return None

@@ -41,10 +41,7 @@ def join_runs(
 ) -> Baseline:
     """Join the runs of one side.
 
-    Args:
-        diagnoses: at least one.
-        root: folder that paths of the user's files are told from; default: the working folder.
-        watched: for each of them the times of the whole job, where it was watched.
+    `watched` gives for each of them the times of the whole job, where it was watched.
     """
     assert diagnoses, "a side has at least one run"
     root = Path.cwd() if root is None else root.absolute()

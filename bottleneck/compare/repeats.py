@@ -118,11 +118,6 @@ def foreign_files(sites: Iterable[SourceSite | None], *, here: Path, there: Path
 
     An editable installation of the project points at one checkout whichever is run, and then both
     sides run the same code.
-
-    Args:
-        sites: lines that the run of the other checkout has shown.
-        here: this checkout.
-        there: the other one, perhaps inside this one.
     """
     files = {site.file for site in sites if site is not None and Path(site.file).is_absolute()}
     return sorted(f for f in files if Path(f).is_relative_to(here) and not Path(f).is_relative_to(there))

@@ -37,10 +37,6 @@ class Side:
 def read_side(paths: Sequence[Path], *, root: Path | None = None) -> Side:
     """Read one side.
 
-    Args:
-        paths: at least one. A single baseline, or any number of runs.
-        root: folder that source paths are told from.
-
     Raises:
         InputError: a path holds nothing that can be compared.
     """

@@ -41,14 +41,7 @@ def _within(base: Sequence[RunTime], head: Sequence[RunTime]) -> float | None:
 
 
 def compare_times(base: Baseline, head: Baseline, *, settings: GateSettings, interleaved: bool) -> TimeRow:
-    """Compare the step times of two sides.
-
-    Args:
-        base: one side.
-        head: the other.
-        settings: tolerance, and whether times count.
-        interleaved: run k of head was made right beside run k of base.
-    """
+    """Compare the step times of two sides."""
     return compare_runs(
         [run.step_ms for run in base.runs],
         [run.step_ms for run in head.runs],
@@ -72,14 +65,8 @@ def compare_runs(
 ) -> TimeRow:
     """Compare times of the runs of two sides.
 
-    Args:
-        base_ms: one positive time per run.
-        head_ms: likewise.
-        settings: tolerance, and whether times count.
-        interleaved: run k of head was made right beside run k of base.
-        same_machine: their times can be compared at all.
-        within: relative noise of a run's time, as told from the run alone.
-        absent: why a side may have none.
+    One positive time per run. `interleaved`: run k of head was made right beside run k of base; `within`:
+    relative noise of a run's time, as told from the run alone; `absent`: why a side may have none.
     """
     common = TimeRow(
         decision="not compared",

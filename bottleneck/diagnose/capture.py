@@ -70,10 +70,7 @@ def outcome_of(run: Run | None) -> str:
 def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ...]:
     """Return further notes for the reader: which rank is shown, saves that went elsewhere.
 
-    Args:
-        reading: of the rank that is shown.
-        several: ranks of the run.
-        timed: how many of them were not traced.
+    `several` ranks were run, and `timed` of them not traced.
     """
     notes = list(reading.basis.notes)
     if several > 1:

@@ -27,11 +27,7 @@ def spread(
 ) -> Iterator[tuple[int, _T]]:
     """Yield what the tasks return, as they end; those that the cluster lost are missing.
 
-    Args:
-        tasks: what to do, by number.
-        scheduler: an address, the file of a scheduler, "local" or "slurm".
-        jobs: workers to start, where they are ours.
-        given_up: makes a result of the reason why a task has none.
+    `given_up` makes a result of the reason why a task has none.
 
     Raises:
         UsageError: a package is missing, or the scheduler has another name.

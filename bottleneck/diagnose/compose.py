@@ -52,13 +52,9 @@ def diagnose_paths(
 ) -> Diagnosis:
     """Diagnose what lies on disk.
 
-    Args:
-        paths: run folders, traces or folders of traces, or addresses of such; several are ranks of one run.
-        true_step_ms: step time measured without a profiler, for traces that do not hold it.
-        jobs: processes to read several ranks with.
-        scheduler: of a Dask cluster to read them with.
-        progress: is told how many ranks are read, of how many.
-        preview: is told early what the first ranks say together.
+    Run folders, traces, folders of traces, or addresses of such; several are ranks of one run. `true_step_ms`
+    was measured without a profiler, for traces that do not hold it. `preview` is told early what the first
+    ranks say together.
 
     Raises:
         InputError: a path holds nothing that can be read.

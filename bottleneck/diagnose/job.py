@@ -100,14 +100,6 @@ def read_job(
 ) -> Job:
     """Read all ranks.
 
-    Args:
-        ranks: what ingest found.
-        true_step_ms: step time measured without a profiler, for traces that do not hold it.
-        jobs: processes to read with.
-        scheduler: of a Dask cluster to read with; see `cluster.spread`.
-        progress: is told how far it is.
-        preview: is told early what the first ranks say together.
-
     Raises:
         BottleneckError: no rank can be read, or the cluster cannot be used.
     """

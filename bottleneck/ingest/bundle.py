@@ -71,9 +71,8 @@ class Bundle:
 def load(*paths: str | os.PathLike[str]) -> Bundle:
     """Gather what belongs together.
 
-    Args:
-        paths: one thing, or several that are ranks of the same run; or addresses, of which only the names
-            of files are read: whether their ranks are of one job shows later (`of_one_job`).
+    Several paths are ranks of one run. Of addresses only the names of files are read: whether their ranks are
+    of one job shows later (`of_one_job`).
 
     Raises:
         InputError: a path does not exist, or holds nothing that can be analysed.

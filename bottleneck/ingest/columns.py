@@ -171,15 +171,10 @@ class Columns:
         self._whole_us_only = True
 
     def add(self, events: Sequence[Event], *, exact: bool) -> bool:
-        """Take the events of one chunk.
+        """Take the events of one chunk; return whether they were taken.
 
-        Args:
-            events: decoded events; those without fields are passed over.
-            exact: their `ts` holds all digits of the file.
-
-        Returns:
-            False, with nothing taken, when the time stamps lose digits as floats: decode the chunk
-            again with exact time stamps.
+        `exact`: their `ts` holds all digits of the file. Without, nothing is taken where time stamps lose
+        digits as floats: decode the chunk again with exact ones.
         """
         rows: list[XEvent] = [e for e in events if type(e) in _COMPLETE]  # type: ignore[misc]
         ts_us = np.fromiter([e.ts for e in rows], np.float64, len(rows))

@@ -77,11 +77,8 @@ class Scan(NamedTuple):
 def scan(data: bytes, decode: Callable[[bytes], Event], *, patience_bytes: int) -> Scan:
     """Read events one by one, by matching brackets, until the array ends or the data does.
 
-    Args:
-        data: bytes that start inside the event array, before or between events.
-        decode: strict decoder of one event; what it refuses is read forgivingly.
-        patience_bytes: an event without an end is given up, and the next one looked for, once this
-            many bytes of it are here; before, it is taken to be unfinished.
+    What the strict decoder of one event refuses is read forgivingly. An event without an end is given up once
+    `patience_bytes` of it are here; before, it is taken to be unfinished.
     """
     events: list[Event] = []
     lost = 0

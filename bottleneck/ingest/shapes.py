@@ -71,14 +71,7 @@ def _value(text: object) -> object:
 def operator_calls(
     path: str | os.PathLike[str], names: Collection[str], *, low_ns: int, high_ns: int
 ) -> Iterator[OperatorCall]:
-    """Yield the calls of some operators that began within [low_ns, high_ns), in file order.
-
-    Args:
-        path: a trace file, plain or gzip.
-        names: operators, like "aten::mm".
-        low_ns: first moment, on the clock of `Trace.ts_ns`.
-        high_ns: end of the stretch.
-    """
+    """Yield the calls of some operators that began within [low_ns, high_ns), in file order."""
     wanted = re.compile(
         rb'"name"\s*:\s*"(' + b"|".join(re.escape(n.encode()) for n in sorted(names)) + rb')"'
     )
@@ -135,16 +128,10 @@ def _shape(value: object) -> list[int]:
 def flops_from_shapes(
     path: str | os.PathLike[str], *, low_ns: int, high_ns: int, steps: int
 ) -> FlopCount | None:
-    """Count the FLOPs of a step from the shapes in a trace.
+    """Count the FLOPs of one of the whole `steps` of a trace between two moments, from its shapes.
 
-    Args:
-        path: a trace file.
-        low_ns: begin of the first whole step, on the clock of `Trace.ts_ns`.
-        high_ns: end of the last one.
-        steps: whole steps in between.
-
-    Returns:
-        The count per step; None where the file holds no shapes, or some that cannot be understood.
+    None where the file holds no shapes, or some that cannot be understood. Times are on the clock of
+    `Trace.ts_ns`.
     """
     calls = operator_calls(path, COUNTED.keys(), low_ns=low_ns, high_ns=high_ns)
     by_dtype, by_operator, lost = count_flops(calls)

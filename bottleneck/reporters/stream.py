@@ -55,11 +55,6 @@ def _write(text: str) -> None:
 def show(text: str, stream: TextIO, *, color: bool) -> None:
     """Write a report to a stream: to a terminal as text that does nothing, elsewhere as it is.
 
-    Args:
-        text: the report.
-        stream: where it goes.
-        color: colour codes in it are ours.
-
     Raises:
         OSError: the stream cannot be written to.
         ValueError: it is closed.

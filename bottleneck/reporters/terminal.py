@@ -65,12 +65,7 @@ def render(
 ) -> str:
     """Return the report as text for a terminal.
 
-    Args:
-        diagnosis: what to show.
-        width: columns to fill.
-        color: emit ANSI colours.
-        verbose: add every finding with its evidence, all what-ifs, kernels, settings and artefacts.
-        unicode: False for streams that can only show ASCII.
+    `verbose` adds every finding with its evidence, all what-ifs, kernels, settings and artefacts.
     """
     if verbose:
         return _whole(diagnosis, Page(width=width, color=color, unicode=unicode))

@@ -66,12 +66,8 @@ def copy_trace(
 ) -> Copied:
     """Write the adapted copy of `source` to `target`.
 
-    Args:
-        source: a Kineto trace, .json or .json.gz.
-        target: the copy; the plugin sees names that end in .pt.trace.json.gz only.
-        lane: makes the events to draw above the trace, given what the copy will hold, the trace and its
-            steps.
-        most_events: the size that the plugin reads in a bearable time.
+    The source may be gzipped; the plugin sees only copies called .pt.trace.json.gz. `lane` makes the events
+    to draw above the trace, given what the copy will hold.
 
     Raises:
         NotATraceError: the source is something else.

@@ -43,10 +43,8 @@ _NOT_IN_A_TAG = re.compile(r"[^\w.\-]+")
 def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
     """Write the event file of one run.
 
-    Args:
-        diagnosis: what was found.
-        folder: where the adapted traces lie: the same folder is the same run in every tab.
-        run: tells its hyperparameters from those of other runs.
+    The folder is that of the adapted traces: the same folder is the same run in every tab. `run` tells its
+    hyperparameters from those of other runs.
 
     Raises:
         ImportError: TensorBoard is not installed.
@@ -62,11 +60,6 @@ def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
 
 def write_watched_events(watch: Watch, folder: Path, *, run: str) -> None:
     """Write the event file of a watched job, as of now: its account has no date.
-
-    Args:
-        watch: its account.
-        folder: the same folder is the same run in every tab.
-        run: tells it from other runs.
 
     Raises:
         ImportError: TensorBoard is not installed.

@@ -74,13 +74,8 @@ def prepare_run(
 ) -> Prepared:
     """Write the log folder of one run.
 
-    Args:
-        diagnosis: what was found.
-        paths: what it was made from, as `diagnose_paths` takes it; none when only the diagnosis is left.
-        folder: the log folder of this run; an earlier one of ours is replaced, anything else is not.
-        run: the run's name beside others; the folder's by default.
-        report: write report.html as well, for a folder that is not in its run's.
-        most_bytes: larger trace files are left out, with a note.
+    An earlier folder of ours is replaced, anything else is not. `report` writes report.html as well. Trace
+    files above `most_bytes` are left out, with a note.
 
     Raises:
         InputError: the folder cannot be written to or holds something else, a path holds nothing to
@@ -123,11 +118,6 @@ def prepare_run(
 
 def prepare_watched(watch: Watch, folder: Path, *, run: str) -> Prepared:
     """Write the log folder of a watched job, which has no trace.
-
-    Args:
-        watch: its account.
-        folder: the log folder of this run; an earlier one of ours is replaced, anything else is not.
-        run: the run's name beside others.
 
     Raises:
         InputError: the folder cannot be written to or holds something else, or TensorBoard is not installed.

@@ -66,11 +66,7 @@ def prepare_runs(
 ) -> None:
     """Write the log folder; a run that cannot be read is reported and left out, if others can be read.
 
-    Args:
-        runs: run folders and traces.
-        folder: the log folder; each run gets one in it.
-        diagnose: diagnoses what lies in one place.
-        say: takes what was left out.
+    Each run gets a folder in `folder`; `say` takes what was left out.
 
     Raises:
         InputError: no run can be read, or the folder cannot be written to.

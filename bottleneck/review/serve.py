@@ -61,10 +61,8 @@ class TensorBoard:
     def __init__(self, logdir: Path, *, port: int | None = None, names: Sequence[str] = ()) -> None:
         """Start it and wait until it answers.
 
-        Args:
-            logdir: the log folder.
-            port: 0 for any free one; None for 6006 or the next free one.
-            names: host names that it answers to, besides localhost.
+        `port`: 0 for any free one; None for 6006 or the next free one. It answers to localhost and to
+        `names`.
 
         Raises:
             InputError: it is not installed, or does not start.

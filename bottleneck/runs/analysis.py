@@ -18,11 +18,7 @@ def begin_analysis(
 ) -> subprocess.Popen[bytes]:
     """Begin to analyse a run, quietly.
 
-    Args:
-        run: its folder.
-        into: the folder for the reports.
-        niceness: of the process.
-        own_session: a Ctrl-C at the terminal is not meant for it.
+    With a session of its own, a Ctrl-C at the terminal is not meant for it.
     """
     code = f"import os; os.nice({niceness}); from torch_bottleneck.cli.main import main; main()"
     return subprocess.Popen(

@@ -31,15 +31,9 @@ _POLL_SECONDS = 0.02
 
 
 def ask(folder: Path, *, seconds: float, unless: Callable[[], bool]) -> TrialRequest | None:
-    """Ask what to try, and wait for the answer.
+    """Ask what to try, and wait for the answer; None where none came.
 
-    Args:
-        folder: the process folder, complete enough to be analysed.
-        seconds: the longest wait.
-        unless: ends the wait.
-
-    Returns:
-        The answer; None where none came.
+    The folder must be complete enough to be analysed.
     """
     question, reply = folder / _QUESTION, folder / _ANSWER
     deadline = monotonic() + seconds

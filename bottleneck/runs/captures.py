@@ -37,13 +37,9 @@ _NUMBER = re.compile(r"\.?(?P<number>\d+)(\.partial)?$")
 
 
 def ask_for_capture(process: Path) -> Path:
-    """Ask a process for a capture.
+    """Ask a process for a capture, and return the one that will answer: under way, or the next.
 
-    Args:
-        process: its folder, as it is called while it is written.
-
-    Returns:
-        The capture that will answer: the one under way, or the next.
+    The process's folder has the name that it has while it is written.
 
     Raises:
         OSError: the folder cannot be written.

@@ -54,11 +54,6 @@ UNKNOWN_CODE = -1
 def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
     """Return the account of one process of a job, and write it into its folder.
 
-    Args:
-        run: how it was run.
-        folder: of the process.
-        exit_code: of the command.
-
     Raises:
         InputError: the process left no record.
     """
@@ -74,12 +69,7 @@ def account_of(run: RunFolder, *, folder: Path, exit_code: int) -> Watch:
 def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int, outcome: str) -> Watch:
     """Return the account of what a record in a folder tells of, and write it there.
 
-    Args:
-        folder: the run folder.
-        began_ns: when the job began, on the clock of its process.
-        wall_s: how long it ran.
-        exit_code: of the command.
-        outcome: how it ended, one sentence.
+    The job began at `began_ns` on the clock of its process; `outcome` says in one sentence how it ended.
 
     Raises:
         InputError: the process left no record.
@@ -91,13 +81,7 @@ def write_account(folder: Path, *, began_ns: int, wall_s: float, exit_code: int,
 
 
 def left_account(folder: Path) -> Watch | None:
-    """Return the account of a job that was killed together with the command that ran it.
-
-    Args:
-        folder: the run folder, under its name or under that which it has while it is written.
-
-    Returns:
-        None where no process has left a record.
+    """Return the account of a job killed with the command that ran it; None without a record.
 
     Raises:
         InputError: a record cannot be read.

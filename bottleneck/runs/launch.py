@@ -71,12 +71,7 @@ def launch(
     The child handles Ctrl-C: a terminal delivers it to both, so this process only waits. Sent by
     `kill`, it reaches only us and is passed on.
 
-    Args:
-        plan: what to run.
-        cwd: working folder of the script; None: ours.
-        stdout: file descriptor for what the script prints; None: our own stdout.
-        variables: of the environment, over ours.
-        attend: called again and again while the script runs.
+    `attend` is called again and again while the script runs. `variables` come over our environment.
     """
     command = [sys.executable, *command_of(plan)]
     environment = {**ENVIRONMENT, **os.environ, **(variables or {})}
@@ -121,9 +116,7 @@ def _wait(process: subprocess.Popen[bytes], attend: Callable[[], None] | None) -
 def command_of(plan: Plan, *, flags: bool = True) -> list[str]:
     """Return the words after the interpreter's name that run a plan.
 
-    Args:
-        plan: what to run.
-        flags: with the options that this interpreter was started with.
+    `flags`: with the options that this interpreter was started with.
     """
     entry = [str(ENTRY)] if plan.module is None else ["-m", HARNESS]
     return [*(_interpreter_flags() if flags else []), *entry, encode_plan(plan), *plan.args]

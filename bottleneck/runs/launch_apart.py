@@ -42,13 +42,8 @@ def launch_apart(
 ) -> Ended:
     """Run the plan to its end, or to the time limit.
 
-    Args:
-        plan: what to run.
-        log: receives the script's stdout and stderr.
-        seconds: time limit; then it is terminated, and killed if that does not help.
-        environment: variables to add to ours.
-        launcher: words in front, as in ("torchrun", "--nproc-per-node", "2"): it runs python itself.
-        cwd: the script's working folder; ours unless given.
+    Past the limit it is terminated, and killed if that does not help. `log` gets its stdout and stderr; the
+    words of `launcher`, as in ("torchrun", "--nproc-per-node", "2"), run python themselves.
 
     Raises:
         OSError: the process cannot be started.

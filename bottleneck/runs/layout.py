@@ -127,9 +127,7 @@ def _end_of(returncode: int) -> ScriptOutcome:
 def publish_leftovers(working: Path, *, only: str | None = None) -> None:
     """Give their final names to the folders of processes that died.
 
-    Args:
-        working: the folder that holds the process folders.
-        only: name of one process folder; the others may still be running.
+    With `only` the others may still be running.
     """
     for path in sorted(working.glob(".*.partial")):
         final = final_name(path)
@@ -144,12 +142,7 @@ def collect(working: Path, folder: Path) -> Path:
     one did. When the script's first process trains, it is the run, and what its children did goes
     into `others/`. What a single process wrote moves to the top.
 
-    Args:
-        working: the folder that holds the process folders; no process writes any more.
-        folder: the run folder's name.
-
-    Returns:
-        The run folder: that name, with a number added if it was taken meanwhile.
+    The run folder has the name of `folder`, with a number added if that was taken meanwhile.
     """
     publish_leftovers(working)
     _number_children(working)

@@ -23,16 +23,10 @@ _held: list[int] = []
 
 
 def put_aside(working: Path, process: str, *, alone: bool) -> Path | None:
-    """Move what an earlier run left in a working folder, and lock the folder.
+    """Move what an earlier run left in a working folder, lock the folder, and return where it is now.
 
-    Args:
-        working: the folder in which each process is to write its own folder; it may not exist.
-        process: name of this process's folder in it.
-        alone: no other rank shares the folder. Otherwise a rank removes only its own leftovers, since
-            the others may have started already.
-
-    Returns:
-        Where the earlier run is now; None if there was none, or only one rank's part of it.
+    None if there was none, or only one rank's part of it: a rank that shares the folder (not `alone`) removes
+    only its own leftovers, since the others may have started already.
 
     Raises:
         InputError: another live run writes there.

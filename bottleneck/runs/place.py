@@ -124,11 +124,7 @@ class Place:
         return place._with_guests(run.world_size) if leads else place
 
     def _with_guests(self, size: int) -> Place:
-        """Wait for the ranks of other machines, too: the report is that of the whole job.
-
-        Args:
-            size: ranks of the job.
-        """
+        """Wait for the ranks of other machines, too: the report is that of the whole job."""
         came = guests(self.working) if self.leads else set()
         if not came:
             return self

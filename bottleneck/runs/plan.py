@@ -80,13 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def beginning_run(plan: Plan, *, task: Task | None = None, **known: Any) -> Run:
-    """Return what is known of the run of a plan when its process begins, which is this one.
-
-    Args:
-        plan: what is run.
-        task: where it stands among the ranks.
-        known: further fields of the run.
-    """
+    """Return what is known of the run of a plan when its process begins, which is this one."""
     if task is not None:
         known |= {"rank": task.rank, "world_size": task.size, "local_rank": task.local_rank}
     return Run(

@@ -54,9 +54,8 @@ class RunFolder:
     def exit_code(self, *, run_to_end: bool) -> int:
         """Return what the script's end makes of the command's exit code; 0 leaves it to the diagnosis.
 
-        Args:
-            run_to_end: the command stands in for `python train.py`, so any end of the script is its own.
-                Otherwise the script was to be stopped, and one that fails before is a failed measurement.
+        `run_to_end`: the command stands in for `python train.py`, so any end of the script is its own.
+        Otherwise the script was to be stopped, and one that fails before is a failed measurement.
         """
         returncode = self.ended.returncode
         if self.outcome.how == "stopped":
@@ -118,14 +117,8 @@ def run_script(
 ) -> RunFolder:
     """Run a script and complete its run folder, however the script ends.
 
-    Args:
-        plan: what to run; its `out` is set here.
-        place: where the run goes.
-        start: starts the process and waits for its end.
-        say: takes the message about an earlier run that was moved away.
-        attend: called again and again while the script runs, where `launch` starts it.
-        at_end: called on every rank once its script has ended, with its process folder, before the leading
-            rank puts the folders together.
+    `attend` is called again and again while `launch` runs the script; `at_end` on every rank once its script
+    has ended, with its process folder, before the leading rank puts the folders together.
 
     Raises:
         InputError: the place is taken, or cannot be written, or another run writes there.

@@ -70,10 +70,6 @@ class Store:
     def __init__(self, folder: Path | str, *, run: Run | None = None) -> None:
         """Create the folder under its temporary name and write the first run.json.
 
-        Args:
-            folder: the final run folder; its parents are created.
-            run: what is known already.
-
         Raises:
             OSError: the place cannot be written.
         """
@@ -98,10 +94,8 @@ class Store:
     def path(self, kind: str) -> Path:
         """Return where an artefact of this kind goes; its folder exists afterwards.
 
-        Args:
-            kind: "trace" and "memory" give a new file name per call
-                (`<host>_<pid>.<ns>.trace.json.gz`, `<host>_<pid>.<ns>.snapshot.pickle`);
-                "diverted" a folder; any other name `<kind>.json`.
+        "trace" and "memory" give a new file name per call (`<host>_<pid>.<ns>.trace.json.gz`,
+        `.snapshot.pickle`), "diverted" a folder, any other name `<kind>.json`.
         """
         base = self.folder if self._finished else self.working
         if kind == "diverted":
@@ -132,14 +126,7 @@ class Store:
         path: Path | str | None = None,
         reason: str | None = None,
     ) -> None:
-        """State what became of one artefact; the last statement counts.
-
-        Args:
-            name: "trace", "memory", "compile", "loader", or the name of a failed piece.
-            status: ok, absent or failed.
-            path: the file, inside the working folder.
-            reason: why it is absent or failed.
-        """
+        """State what became of one artefact; the last statement counts."""
         relative, size = None, None
         if path is not None:
             file = Path(path)

@@ -48,10 +48,7 @@ class Target:
 def find_target(module: str | None, words: tuple[str, ...], *, verb: str) -> Target:
     """Return what the words name; a script is checked.
 
-    Args:
-        module: the word after -m.
-        words: the script and its arguments, or those of the module; a `--` before the arguments is dropped.
-        verb: of the command line.
+    A `--` before the arguments is dropped.
 
     Raises:
         UsageError: they name nothing.

@@ -88,11 +88,7 @@ def ranks_named(text: str) -> set[int]:
 def is_traced(wanted: str, *, rank: int, size: int, task: Task) -> bool:
     """Return whether a rank is to be traced: of many only the first and the last of each machine.
 
-    Args:
-        wanted: "all", ranks as in `ranks_named`, or nothing.
-        rank: this rank in its process group.
-        size: ranks of the group.
-        task: what the launcher says of it.
+    `wanted`: "all", ranks as in `ranks_named`, or nothing.
     """
     if wanted not in ("", "all"):
         return rank in ranks_named(wanted)

@@ -26,10 +26,7 @@ RIVAL_SHARE = 0.5
 def worth(saves_ms: float, *, bound: bool, weight: float | None = None) -> float:
     """Return the weight of a saving when causes or fixes are sorted, in ms.
 
-    Args:
-        saves_ms: predicted.
-        bound: it is the most that can be saved.
-        weight: of that bound, where more is known of it than of bounds in general.
+    `weight` is that of a bound of which more is known than of bounds in general.
     """
     if not bound:
         return saves_ms
@@ -56,15 +53,9 @@ def weigh_effect(
 ) -> Effect:
     """Weigh a saving against the noise of the step time and the error of the prediction.
 
-    Args:
-        effect_ms: predicted saving.
-        step_ms: step time that it is a saving of.
-        interval_ms: 95 % interval of that step time; None if unknown; then every effect is
-        "undecided" unless it is negligible.
-        relative_error: error of the prediction as a share of the step (of the replay).
-
-    Returns:
-        "negligible" below `NEGLIGIBLE_SHARE` of the step, "real" above the noise, otherwise "undecided".
+    Below `NEGLIGIBLE_SHARE` of the step it is "negligible", above the noise "real", otherwise "undecided", as
+    all others are without a 95 % interval of the step. `relative_error` is that of the replay, as a share of
+    the step.
     """
     half_width = (interval_ms[1] - interval_ms[0]) / 2.0 if interval_ms is not None else 0.0
     noise = half_width + relative_error * step_ms

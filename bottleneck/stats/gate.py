@@ -59,13 +59,9 @@ def decide_times(
 ) -> TimeDecision:
     """Compare the runs of two sides.
 
-    Args:
-        base_ms: a positive time per run.
-        head_ms: likewise.
-        tolerance: increase that matters, relative.
-        paired: run k of head was made beside run k of base. Needs as many of either.
-        within: relative noise of one run's time as told from its own steps; stands in where there
-            are too few runs to see the noise between them.
+    `tolerance` is the relative increase that matters. `paired`: run k of head was made beside run k of base.
+    `within` is the relative noise of a run's time as told from its own steps, where there are too few runs to
+    see the noise between them.
 
     Raises:
         ValueError: a time is not positive, or pairs are incomplete.
@@ -131,10 +127,8 @@ def repeats_needed(noise: float, tolerance: float, *, paired: bool = True) -> in
 
     From the noncentral t distribution, two-sided at 95 %; None where more than 500 are needed.
 
-    Args:
-        noise: standard deviation of the logarithm of one run's time.
-        tolerance: the increase, relative.
-        paired: pairs have one degree of freedom each, two separate sides two.
+    `noise` is the standard deviation of the logarithm of one run's time. Pairs have one degree of freedom
+    each, two separate sides two.
     """
     from scipy.special import nctdtr, stdtrit
 

@@ -62,10 +62,8 @@ class Step:
 def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | None:
     """Return how the steps of a job grow; None if they do not, or if it cannot be told.
 
-    Args:
-        times_ms: mean time of a step in each stretch, oldest first; at most some hundred points.
-        steps_per_point: length of a stretch. The points times this is the number of steps, for which
-            `_ERRORS_NEEDED` says how sure a growth must be.
+    `times_ms` are means over stretches of `steps_per_point` steps, oldest first, at most some hundred;
+    `_ERRORS_NEEDED` says for how many steps how sure a growth must be.
     """
     y = np.asarray(times_ms, dtype=np.float64)
     n = len(y)
@@ -95,8 +93,7 @@ def _levels(y: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 def find_change(times_ms: Sequence[float]) -> Step | None:
     """Return the point from which on the level is another one; None where there is none, or a trend.
 
-    Args:
-        times_ms: mean time of a step in each stretch, oldest first.
+    `times_ms` are means over stretches, oldest first.
     """
     y = np.asarray(times_ms, dtype=np.float64)
     n = len(y)

@@ -95,10 +95,7 @@ def ratio_in_turns(
 ) -> PairedRatio | None:
     """Return the ratio of blocks of one process that were timed in turns.
 
-    Args:
-        before: times without the change, one per pair.
-        after: times with it.
-        unchanged: times without any change, a list per unbroken session: they tell the machine's noise.
+    `unchanged` times, a list per unbroken session, tell the machine's noise.
     """
     noise = neighbour_noise(unchanged)
     return paired_ratio(
@@ -112,12 +109,8 @@ def ratio_in_turns(
 def neighbour_noise(runs: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """Return (typical, worst) relative difference of neighbouring runs of the same thing.
 
-    Args:
-        runs: times in order, one list per unbroken session.
-
-    Returns:
-        The standard deviation of one log-ratio of neighbours and the largest of them, both as
-        shares; None without two neighbours.
+    The standard deviation of one log-ratio and the largest, as shares; None without two neighbours. `runs`
+    has the times in order, one list per unbroken session.
     """
     steps = [abs(math.log(b / a)) for times in runs for a, b in itertools.pairwise(times)]
     if not steps:
@@ -129,9 +122,6 @@ def neighbour_freedom(lengths: Sequence[int]) -> float:
     """Return the degrees of freedom of the typical difference of `neighbour_noise`.
 
     n runs in a row have n-1 differences, which share runs: von Neumann's 2 (n-1)^2 / (3n - 4).
-
-    Args:
-        lengths: runs in a row, one number per unbroken session.
     """
     return sum(2 * (n - 1) ** 2 / (3 * n - 4) for n in lengths if n > 1)
 
@@ -139,10 +129,7 @@ def neighbour_freedom(lengths: Sequence[int]) -> float:
 def decide_ratio(found: PairedRatio | None, *, least_pairs: int, threshold: float) -> Decision:
     """Decide in pyperf's order: enough samples? significant? large enough? Else undecided.
 
-    Args:
-        found: the ratio.
-        least_pairs: fewer pairs decide nothing.
-        threshold: a change below this share of the step is none.
+    A change below `threshold`, as a share of the step, is none.
     """
     if found is None or found.low is None or found.high is None or found.pairs < least_pairs:
         return "undecided"

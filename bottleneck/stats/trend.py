@@ -36,12 +36,8 @@ class Trend:
 def find_trend(values: Sequence[float], *, tolerance: float) -> Trend | None:
     """Look for a rise over a series.
 
-    Args:
-        values: positive, oldest first, evenly spaced as far as that matters.
-        tolerance: growth over the whole series that matters, relative.
-
-    Returns:
-        The trend; None with fewer than eight values.
+    Values are positive, oldest first, evenly spaced as far as that matters; None with fewer than eight.
+    `tolerance` is the relative growth over the whole series that matters.
     """
     x = np.asarray(values, dtype=np.float64)
     if len(x) < FEWEST_POINTS or not bool((x > 0).all()):

@@ -63,15 +63,9 @@ class Arms:
     window_seconds: float = 60.0
 
     def run(self, number: int, wishes: Sequence[Wish], *, parity: bool = False) -> tuple[RunRecord, bool]:
-        """Run the script once.
+        """Run the script once; return the record, and whether the user asked to stop meanwhile.
 
-        Args:
-            number: of the run, from 1.
-            wishes: fixes in force.
-            parity: compare losses, so seed every batch; its times do not count.
-
-        Returns:
-            The record, and whether the user asked to stop meanwhile.
+        With `parity` losses are compared: every batch is seeded, and times do not count.
         """
         name = f"{number:03d}-{'+'.join(w.fix for w in wishes) or 'as-is'}{'-parity' if parity else ''}"
         place = Place(

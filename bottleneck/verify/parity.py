@@ -94,12 +94,8 @@ def compare(
 ) -> Parity:
     """Judge the losses of a run with a fix.
 
-    Args:
-        without: losses of a run as it is.
-        with_fix: losses with the fix.
-        tolerance: what the fix may change.
-        against_itself: the script's own scatter; None if it ran only once.
-        norms: gradient norms of both at the first steps; shown, and judged only where not finite.
+    `against_itself` is the script's own scatter, if it ran twice. `norms`, of gradients at the first steps,
+    are judged only where not finite.
     """
     count = min(len(without), len(with_fix))
     if count < LEAST:

@@ -47,13 +47,8 @@ def next_run(
 ) -> Next:
     """Decide what to run next for one experiment.
 
-    Args:
-        runs: all records of the verification, in order.
-        base: fixes in force on both sides.
-        added: fixes under test.
-        protocol: numbers of pairs.
-        session: number of this call: a run of an earlier one is no neighbour.
-        harmful: the losses so far show that training suffers.
+    `base` fixes are in force on both sides, `added` ones under test. A run of an earlier `session` is no
+    neighbour. `harmful`: the losses so far show that training suffers.
     """
     together = base + added
     tried = [run for run in runs if run.fixes == together and run.purpose == "timing"]

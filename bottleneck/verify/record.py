@@ -81,11 +81,7 @@ def accumulate(
 ) -> None:
     """Show in a run's own reports what was measured of its fixes, wherever that was written to.
 
-    Args:
-        state: the verification.
-        run: the run folder; nothing is done where it holds no diagnosis.
-        keep: writes a diagnosis and its reports into a folder.
-        say: takes why the reports are left as they were.
+    Nothing is done where the folder holds no diagnosis; `say` takes why the reports are left as they were.
     """
     if not (run / DIAGNOSIS_FILE).is_file() or not any(row.verdict != "not run" for row in state.outcomes):
         return

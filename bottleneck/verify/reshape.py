@@ -61,11 +61,7 @@ class _Source:
 def around_call(source: str, line: int, *, called: str, context: str) -> str:
     """Return the source with the call of a model, and what follows up to its backward, inside a `with`.
 
-    Args:
-        source: of the whole file.
-        line: of the call.
-        called: the name of the model there, like "model" or "self.net".
-        context: what comes after `with`.
+    `called` is the model's name there, like "self.net".
 
     Raises:
         CannotEditError: the statements are not plain.
@@ -94,11 +90,6 @@ def around_call(source: str, line: int, *, called: str, context: str) -> str:
 def around_passes(source: str, line: int, *, called: str) -> str:
     """Return the source with gradients synchronised by the last backward pass before an update only.
 
-    Args:
-        source: of the whole file.
-        line: of the call.
-        called: the name of the parallel module there.
-
     Raises:
         CannotEditError: which pass is the last is not seen.
     """
@@ -122,12 +113,8 @@ def around_passes(source: str, line: int, *, called: str) -> str:
 def for_model(source: str, line: int, *, called: str, method: str, inputs: str = "") -> str:
     """Return the source with a method of the model called where it was made.
 
-    Args:
-        source: of the whole file.
-        line: of a call of the model.
-        called: its name there.
-        method: with its arguments, like "compile()".
-        inputs: what to add to the first argument of the call at the line.
+    `line` is that of a call of the model, `method` is with its arguments, like "compile()", and `inputs` is
+    added to the first argument of the call.
 
     Raises:
         CannotEditError: where the model was made is not seen, or the call has no argument.

@@ -98,11 +98,6 @@ def apply_edits(state: Verification, *, patch: Path | None, write: bool, say: Ca
 def patch_of_pull_request(state: Verification, file: Path, *, say: Callable[[str], None]) -> None:
     """Write what `git apply` takes at the root of the repository; no file where nothing can be edited.
 
-    Args:
-        state: a verification with edits.
-        file: the patch.
-        say: takes what must be edited by hand.
-
     Raises:
         InputError: no fix helped, or the file cannot be written.
     """

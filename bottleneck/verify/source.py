@@ -146,13 +146,7 @@ def _from_folder(folder: Path, launcher: tuple[str, ...]) -> Source:
 
 
 def _foreign(folder: Path, file: Path, place: int) -> str:
-    """Return why a folder may have been made by somebody else, or elsewhere.
-
-    Args:
-        folder: what the user names.
-        file: the file in it that says what to run.
-        place: what that file says of the folder it was made in: this one, or the one above.
-    """
+    """Return why a folder may have been made by somebody else, or elsewhere."""
     here = folder.absolute()
     if any(part.stat().st_uid != os.getuid() for part in (here, file)):
         return "it belongs to another user"
@@ -198,12 +192,7 @@ def start(
 ) -> tuple[Path, Verification, tuple[Candidate, ...]]:
     """Choose what to try and where to write, or find the verification to continue.
 
-    Args:
-        source: what to run.
-        asked: what is asked for.
-        say: takes a line of progress.
-        diagnose: diagnoses a run folder.
-        keep: writes the diagnosis of a run that was made here, and its reports, into its folder.
+    `keep` writes the diagnosis of a run that was made here, and its reports, into its folder.
 
     Raises:
         UsageError: nothing was asked for, or what cannot be tried.
@@ -292,12 +281,8 @@ def resume_from(
 ) -> tuple[Path, Verification, tuple[Candidate, ...]]:
     """Find the verification to continue.
 
-    Args:
-        source: the folder of the verification, or of its run.
-        out: the folder of the verification, where it was written elsewhere.
-        budget_seconds: time for what is left.
-        max_pairs: pairs of runs per fix at most; None: as many as it was begun with, so that there is
-            nothing left to do for what these have decided.
+    `out` is the folder of the verification, where it was written elsewhere. Without `max_pairs` as many are
+    made as it was begun with, so that there is nothing left to do for what these have decided.
 
     Raises:
         InputError: there is none.

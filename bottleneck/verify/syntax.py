@@ -61,13 +61,8 @@ def set_keywords(
 ) -> str:
     """Return the source with keywords set in the call that stands at a line.
 
-    Args:
-        source: of the whole file.
-        line: within the call.
-        matches: tells by its last name whether a call is the one meant, like "DataLoader".
-        keywords: keyword -> value.
-        drop: keywords to take away: they contradict the new ones.
-        each: several such calls at that line are all meant.
+    `matches` tells by its last name whether a call is meant, like "DataLoader"; with `each` several at that
+    line are. `drop` are keywords that contradict the new ones.
 
     Raises:
         CannotEditError: there is no such call there, there are several, or it is given `**options`.
@@ -100,10 +95,7 @@ def drop_statement(source: str, line: int, *, matches: Callable[[str], bool]) ->
 def add_before_imports(source: str, statement: str, *, needs: str) -> str:
     """Return the source with a statement before its imports of anything but Python's own modules.
 
-    Args:
-        source: of the whole file.
-        statement: the line to add.
-        needs: a module of Python's own that it uses; it is imported with it where it is not yet.
+    `needs`, a module of Python's own that it uses, is imported with it where it is not yet.
     """
     module = parsed(source)
     place, known = 0, False
@@ -135,10 +127,7 @@ def _is_pythons_own(part: cst.Import | cst.ImportFrom) -> bool:
 def add_after_imports(source: str, statements: Sequence[str], *, needs: str = "torch") -> str:
     """Return the source with statements after the imports at its top.
 
-    Args:
-        source: of the whole file.
-        statements: lines to add.
-        needs: a module that they use; it is imported with them where its own name is not.
+    `needs`, a module that they use, is imported with them where its own name is not.
     """
     module = parsed(source)
     last, known = -1, False

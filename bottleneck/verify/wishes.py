@@ -91,9 +91,7 @@ def candidates_of(diagnosis: Diagnosis, *, everything: bool) -> tuple[Candidate,
     A gain that was measured in the diagnosed run counts in place of the predicted one, and what did not
     help there is left out.
 
-    Args:
-        diagnosis: of the run.
-        everything: also what applies to this run without answering any of its findings.
+    `everything`: also what applies to this run without answering any of its findings.
     """
     offered = _all_suggestions(diagnosis) if everything else diagnosis.suggestions
     able = [s for s in offered if s.can_try and (everything or not (s.note or s.helps is False))]

@@ -33,10 +33,6 @@ _FIRST = re.compile(r"\.(main|rank0)\.partial$")
 def diagnose_running(run: Path, *, say: Callable[[str], None]) -> Path:
     """Have a capture made by a job that runs, and return its folder, which holds a diagnosis.json.
 
-    Args:
-        run: the run folder by its final name, or by that which it has while it is written.
-        say: takes what is waited for.
-
     Raises:
         InputError: no job runs there, or it ended before it was captured.
     """

@@ -85,12 +85,6 @@ def plan_of_process(pid: int, plan: Plan) -> Plan:
 def attach_and_wait(pid: int, attend: Callable[[], None], say: Callable[[str], None], plan: Plan) -> Ended:
     """Attach to a process, and wait for its end.
 
-    Args:
-        pid: its number.
-        attend: called again and again until then.
-        say: is told that the process is watched.
-        plan: what is to be watched, with its place.
-
     Raises:
         InputError: it cannot be attached to.
     """

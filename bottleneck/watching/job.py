@@ -38,16 +38,7 @@ __all__ = ["show_capture", "watch_job"]
 def watch_job(
     plan: Plan, out: Path | None, format_: str, *, live: bool, say: Say, pid: int | None = None
 ) -> int:
-    """Run a script to its end, or attach to one that runs, report, and return its exit code.
-
-    Args:
-        plan: what to run.
-        out: the run folder; None: one is chosen.
-        format_: of the report.
-        live: show the account while the job runs.
-        say: takes what is said beside the report.
-        pid: of the process that runs already; None: the script is started.
-    """
+    """Run a script to its end, or attach to one that runs, report, and return its exit code."""
     if pid is not None:
         plan = plan_of_process(pid, plan)
     place = choose_place(out, plan)

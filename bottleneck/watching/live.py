@@ -38,14 +38,7 @@ class LiveView:
     def __init__(
         self, process: Path, *, title: str, say: Callable[[str], None], stream: TextIO | None = None
     ) -> None:
-        """Show nothing yet.
-
-        Args:
-            process: the folder of the job's first process, by its final name.
-            title: of the screen.
-            say: takes lines where there is no terminal.
-            stream: standard error unless given.
-        """
+        """Show nothing yet."""
         self._file = partial_name(process) / RECORD_FILE
         self._title = title
         self._say = say

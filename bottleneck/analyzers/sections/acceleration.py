@@ -211,11 +211,8 @@ def acceleration_rows(
 ) -> tuple[SettingRow, ...]:
     """Return one row per switch that matters on this device.
 
-    Args:
-        context: of the diagnosed rank.
-        settings: settings in force, for the switches that no fix depends on.
-        compute: the math that ran, which counts more than the flags; None without a trace.
-        compiled: what was compiled; None when nothing was.
+    The math that ran (`compute`) counts more than the flags. `settings` serve the switches that no fix
+    depends on.
     """
     gpu = context.get("device.kind") in ("cuda", "rocm")
     rows = [

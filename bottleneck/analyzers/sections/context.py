@@ -194,14 +194,7 @@ def build_context(
 ) -> dict[str, JsonValue]:
     """Join everything known about one rank under the keys of `CONTEXT_KEYS`.
 
-    Args:
-        timeline: its own context entries win over those derived from counters.
-        step: the step summary.
-        run: run.json, None for a bare trace.
-        loaders: loader.json; None when not measured.
-        compile_facts: compile.json.
-        memory: summaries of the snapshots, the fullest device first.
-        extra: facts about several ranks.
+    The timeline's own entries win over those derived from counters; `memory` has the fullest device first.
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline)

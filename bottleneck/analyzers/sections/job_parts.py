@@ -25,13 +25,7 @@ _LEAST_S = 0.05
 
 
 def job_parts(run: Run | None, loaders: Sequence[LoaderFacts], true_ms: float | None) -> tuple[JobPart, ...]:
-    """Return what comes once; nothing for bare traces and where no first step was seen.
-
-    Args:
-        run: run.json of the deciding rank, as it was written: with the starts of workers in it.
-        loaders: its loaders.
-        true_ms: a step of those that the diagnosis is about.
-    """
+    """Return what comes once; nothing for bare traces and where no first step was seen."""
     warm_up = run.window("warm-up") if run is not None else None
     if run is None or warm_up is None or not warm_up.steps.index or warm_up.steps.index[0] != 0:
         return ()

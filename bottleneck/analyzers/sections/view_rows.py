@@ -35,10 +35,7 @@ def window_steps(
 ) -> tuple[WindowSteps, ...]:
     """Return the step times of every window, in the order of the run.
 
-    Args:
-        run: run.json, or None for a bare trace, of which only the profiled steps are known.
-        steps: steps of the trace.
-        kept: which steps of the baseline window count for the step time.
+    `kept` marks the steps of the baseline window that count for the step time.
     """
     if run is None:
         return (_traced(steps),) if steps is not None and len(steps) else ()

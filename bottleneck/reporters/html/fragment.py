@@ -17,10 +17,5 @@ __all__ = ["render_fragment"]
 
 
 def render_fragment(diagnosis: Diagnosis, *, place: str) -> str:
-    """Return the HTML.
-
-    Args:
-        diagnosis: what was found.
-        place: where the whole report is, told at the end.
-    """
+    """Return the HTML."""
     return environment().get_template("fragment.html").render(page=build(diagnosis), place=place)

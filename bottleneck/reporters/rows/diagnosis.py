@@ -83,10 +83,7 @@ class CauseRow:
 def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGET_LINES) -> list[BudgetRow]:
     """Return the budget, largest first, small lines combined; unexplained always has its own line.
 
-    Args:
-        diagnosis: what to show.
-        whole: every line that is there, whatever its size.
-        most: most lines, including the combined and the unexplained one.
+    `most` includes the combined and the unexplained line; `whole` gives every line, whatever its size.
     """
     rows: list[BudgetRow] = []
     small: list[BudgetRow] = []
