@@ -39,6 +39,11 @@ class Reason:
     text: str
     site: SourceSite | None = None
 
+    @property
+    def placed(self) -> str:
+        """The text with its place."""
+        return self.text if self.site is None else f"{self.text} at {self.site.file}:{self.site.line}"
+
 
 def budget_changes(
     base: Baseline, head: Baseline, settings: Sequence[SettingChange] = ()
@@ -70,14 +75,8 @@ def _because(
         if any(word in row.name for word in known.settings)
     ]
     for counter in known.counters:
-        told += [_placed(reason) for reason in reasons.get(counter, ())]
+        told += [reason.placed for reason in reasons.get(counter, ())]
     return tuple(dict.fromkeys(told))[:_MOST_REASONS]
-
-
-def _placed(reason: Reason) -> str:
-    if reason.site is None:
-        return reason.text
-    return f"{reason.text} at {reason.site.file}:{reason.site.line}"
 
 
 def reasons_by_counter(base: Baseline, head: Baseline) -> dict[str, tuple[Reason, ...]]:

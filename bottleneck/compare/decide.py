@@ -6,7 +6,6 @@ In: two sides, the settings, the history. Out: `Comparison`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,16 +15,10 @@ from .. import __version__
 from ..model.baseline import Baseline
 from ..model.compare import (
     Annotation,
-    BudgetChange,
     Comparison,
-    CounterRow,
     Drift,
-    FindingChange,
     GrowthChange,
-    Mismatch,
     Outcome,
-    PartChange,
-    RankChange,
     SideSummary,
     TimeRow,
     budget_words,
@@ -65,62 +58,48 @@ def compare_sides(
     """
     settings = settings or GateSettings()
     one, other = base.baseline, head.baseline
-    differing = mismatches(one, other, allow=settings.allow)
-    refused = [row for row in differing if not row.allowed]
-    if refused:
-        return Comparison(
-            tool_version=__version__,
-            outcome="incomparable",
-            headline="The sides cannot be compared: "
-            + "; ".join(mismatch_words(row) for row in refused)
-            + ".",
-            reasons=tuple(_remedy(row) for row in refused),
-            base=_summary(base),
-            head=_summary(head),
-            mismatches=differing,
-            time=TimeRow(decision="not compared", gated=False),
-            settings=changed_settings(one, other),
-            annotations=(
-                Annotation(
-                    level="error",
-                    title="Not comparable",
-                    message="; ".join(mismatch_words(row) for row in refused),
-                    key="comparable",
-                ),
-            ),
-        )
-    changed = changed_settings(one, other)
-    counters = compare_counters(one, other, settings.counters)
-    time = compare_times(one, other, settings=settings, interleaved=interleaved)
-    job = compare_jobs(one, other, settings=settings, interleaved=interleaved)
-    growth = compare_growth(one, other)
-    ranks = compare_ranks(one, other, settings=settings, interleaved=interleaved)
-    reasons = reasons_by_counter(one, other)
-    budget = budget_changes(one, other, changed)
-    findings = finding_changes(one, other)
-    slower = _Slower(time=time, job=job, growth=growth, ranks=ranks, drifts=tuple(drifts))
-    outcome = _outcome(counters, slower)
-    told = _told(counters, slower, reasons=reasons, budget=budget)
-    return Comparison(
+    found = Comparison(
         tool_version=__version__,
-        outcome=outcome,
-        headline=_headline(outcome, counters, slower, reasons),
-        reasons=told,
+        outcome="incomparable",
+        headline="",
         base=_summary(base),
         head=_summary(head),
-        mismatches=differing,
-        counters=counters,
-        time=time,
-        budget=budget,
-        job=job,
-        growth=growth,
-        ranks=ranks,
-        findings=findings,
+        mismatches=mismatches(one, other, allow=settings.allow),
+        time=TimeRow(decision="not compared", gated=False),
+        settings=changed_settings(one, other),
+    )
+    refused = [mismatch for mismatch in found.mismatches if not mismatch.allowed]
+    if refused:
+        why = "; ".join(map(mismatch_words, refused))
+        return msgspec.structs.replace(
+            found,
+            headline=f"The sides cannot be compared: {why}.",
+            reasons=tuple(
+                f"{mismatch_words(row)}. To compare anyway: --allow {row.what}." for row in refused
+            ),
+            annotations=(Annotation(level="error", title="Not comparable", message=why, key="comparable"),),
+        )
+    found = msgspec.structs.replace(
+        found,
+        counters=compare_counters(one, other, settings.counters),
+        time=compare_times(one, other, settings=settings, interleaved=interleaved),
+        budget=budget_changes(one, other, found.settings),
+        job=compare_jobs(one, other, settings=settings, interleaved=interleaved),
+        growth=compare_growth(one, other),
+        ranks=compare_ranks(one, other, settings=settings, interleaved=interleaved),
+        findings=finding_changes(one, other),
         names=name_changes(one.counters, other.counters) if one.counters and other.counters else (),
-        settings=changed,
         drifts=tuple(drifts),
-        annotations=_annotations(counters, slower, reasons=reasons, budget=budget, findings=findings),
-        notes=_notes(one, other, differing, time),
+    )
+    reasons = reasons_by_counter(one, other)
+    outcome = _outcome(found)
+    return msgspec.structs.replace(
+        found,
+        outcome=outcome,
+        headline=_headline(outcome, found, reasons),
+        reasons=_told(found, reasons),
+        annotations=_annotations(found, reasons),
+        notes=_notes(one, other, found),
     )
 
 
@@ -140,68 +119,57 @@ def _summary(side: Side) -> SideSummary:
     )
 
 
-def _remedy(row: Mismatch) -> str:
-    return f"{mismatch_words(row)}. To compare anyway: --allow {row.what}."
+def _grows(found: Comparison) -> GrowthChange | None:
+    """Return the growth, where it is a regression."""
+    return found.growth if found.growth is not None and found.growth.status == "worse" else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slower:
-    """What of a comparison is about time."""
-
-    time: TimeRow
-    job: tuple[PartChange, ...]
-    growth: GrowthChange | None
-    ranks: tuple[RankChange, ...]
-    drifts: tuple[Drift, ...]
-
-    @property
-    def grows(self) -> GrowthChange | None:
-        """The growth, where it is a regression."""
-        return self.growth if self.growth is not None and self.growth.status == "worse" else None
-
-    @property
-    def by_ranks(self) -> str:
-        """Which of the job's ranks explain it: the most of the account that grew."""
-        grown = [row for row in self.ranks if (row.time.head_ms or 0.0) > (row.time.base_ms or 0.0)]
-        grown.sort(key=lambda row: (row.time.base_ms or 0.0) - (row.time.head_ms or 0.0))
-        return f"; {', '.join(map(rank_words, grown[:2]))}" if grown else ""
-
-    def decided(self, decision: str) -> list[str]:
-        """Word the times that count for the outcome and are decided so.
-
-        A whole job counts where it is slower. Where that cannot be told it stops nothing: its start depends
-        on what the machine has in its caches.
-        """
-        told = [time_words(self.time)] if self.time.gated and self.time.decision == decision else []
-        rows = self.job if decision == "slower" else ()
-        return told + [part_words(row) for row in rows if row.time.gated and row.time.decision == decision]
+def _slower_step(found: Comparison) -> str:
+    """Word the longer step: the budget lines, and the ranks of which most of the account grew."""
+    lines = [budget_words(row) for row in found.budget if row.delta_ms > 0][:3]
+    text = f"{time_words(found.time)}, {'; '.join(lines)}" if lines else time_words(found.time)
+    grown = [row for row in found.ranks if (row.time.head_ms or 0.0) > (row.time.base_ms or 0.0)]
+    grown.sort(key=lambda row: (row.time.base_ms or 0.0) - (row.time.head_ms or 0.0))
+    return text + (f"; {', '.join(map(rank_words, grown[:2]))}" if grown else "")
 
 
-def _outcome(counters: Sequence[CounterRow], slower: _Slower) -> Outcome:
-    statuses = {row.status for row in counters}
-    if "worse" in statuses or slower.drifts or slower.grows is not None or slower.decided("slower"):
+def _decided(found: Comparison, decision: str) -> list[str]:
+    """Word the times that count for the outcome and are decided so.
+
+    A whole job counts where it is slower. Where that cannot be told it stops nothing: its start depends
+    on what the machine has in its caches.
+    """
+    told = [time_words(found.time)] if found.time.gated and found.time.decision == decision else []
+    rows = found.job if decision == "slower" else ()
+    return told + [part_words(row) for row in rows if row.time.gated and row.time.decision == decision]
+
+
+def _outcome(found: Comparison) -> Outcome:
+    statuses = {row.status for row in found.counters}
+    if "worse" in statuses or found.drifts or _grows(found) is not None or _decided(found, "slower"):
         return "regression"
-    if not counters and slower.time.decision == "not compared":
+    if not found.counters and found.time.decision == "not compared":
         return "undecided"
-    if statuses & {"unstable", "unknown"} or slower.decided("undecided"):
+    if statuses & {"unstable", "unknown"} or _decided(found, "undecided"):
         return "undecided"
     return "ok"
 
 
-def _headline(outcome: Outcome, counters: Sequence[CounterRow], slower: _Slower, reasons: _Reasons) -> str:
+def _headline(outcome: Outcome, found: Comparison, reasons: _Reasons) -> str:
+    counters = found.counters
     worse = [row for row in counters if row.status == "worse"]
     if outcome == "regression":
         parts = [counter_words(row) + _because(reasons.get(row.name, ())[:1]) for row in worse[:3]]
         if len(worse) > 3:
             parts.append(f"{len(worse) - 3} more counters")
-        if slower.grows is not None:
-            parts.append(growth_words(slower.grows))
-        parts += slower.decided("slower")
-        parts += [drift_words(row) for row in slower.drifts]
+        if (grows := _grows(found)) is not None:
+            parts.append(growth_words(grows))
+        parts += _decided(found, "slower")
+        parts += [drift_words(row) for row in found.drifts]
         return f"Regression: {'; '.join(parts)}."
     if outcome == "undecided":
         doubtful = [row for row in counters if row.status in ("unstable", "unknown")]
-        parts = [f"{row.title}: {row.note}" for row in doubtful[:3]] + slower.decided("undecided")
+        parts = [f"{row.title}: {row.note}" for row in doubtful[:3]] + _decided(found, "undecided")
         return f"Undecided: {'; '.join(parts) or 'nothing could be compared'}."
     better = [row for row in counters if row.status == "better"]
     text = "No regression"
@@ -209,55 +177,35 @@ def _headline(outcome: Outcome, counters: Sequence[CounterRow], slower: _Slower,
         text += f": {sum(row.status != 'off' for row in counters)} counters within their limits"
     if better:
         text += f", {len(better)} of them lower"
-    if slower.time.decision != "not compared":
-        text += f"{';' if counters else ':'} {time_words(slower.time)}"
+    if found.time.decision != "not compared":
+        text += f"{';' if counters else ':'} {time_words(found.time)}"
     return f"{text}."
 
 
-def _told(
-    counters: Sequence[CounterRow], slower: _Slower, *, reasons: _Reasons, budget: Sequence[BudgetChange]
-) -> tuple[str, ...]:
+def _told(found: Comparison, reasons: _Reasons) -> tuple[str, ...]:
     lines = [
         counter_words(row) + _because(reasons.get(row.name, ()))
-        for row in counters
+        for row in found.counters
         if row.status in ("worse", "unstable", "unknown")
     ]
-    if slower.grows is not None:
-        lines.append(growth_words(slower.grows))
-    if slower.time.decision == "slower":
-        lines.append(f"{time_words(slower.time)}{_budget_text(budget)}{slower.by_ranks}")
-    elif slower.time.decision == "undecided":
-        lines.append(time_words(slower.time))
-    lines += [part_words(row) for row in slower.job if row.part == WHOLE and row.time.decision == "slower"]
-    lines += [drift_words(row) for row in slower.drifts]
+    if (grows := _grows(found)) is not None:
+        lines.append(growth_words(grows))
+    if found.time.decision == "slower":
+        lines.append(_slower_step(found))
+    elif found.time.decision == "undecided":
+        lines.append(time_words(found.time))
+    lines += [part_words(row) for row in found.job if row.part == WHOLE and row.time.decision == "slower"]
+    lines += [drift_words(row) for row in found.drifts]
     return tuple(lines)
 
 
 def _because(reasons: Sequence[Reason]) -> str:
-    if not reasons:
-        return ""
-    texts = [
-        reason.text if reason.site is None else f"{reason.text} at {reason.site.file}:{reason.site.line}"
-        for reason in reasons
-    ]
-    return f": {', '.join(texts)}"
+    return f": {', '.join(reason.placed for reason in reasons)}" if reasons else ""
 
 
-def _budget_text(budget: Sequence[BudgetChange]) -> str:
-    grown = [budget_words(row) for row in budget if row.delta_ms > 0][:3]
-    return f", {'; '.join(grown)}" if grown else ""
-
-
-def _annotations(
-    counters: Sequence[CounterRow],
-    slower: _Slower,
-    *,
-    reasons: _Reasons,
-    budget: Sequence[BudgetChange],
-    findings: Sequence[FindingChange],
-) -> tuple[Annotation, ...]:
+def _annotations(found: Comparison, reasons: _Reasons) -> tuple[Annotation, ...]:
     out: list[Annotation] = []
-    for row in counters:
+    for row in found.counters:
         if row.status != "worse":
             continue
         why = reasons.get(row.name, ())
@@ -275,16 +223,14 @@ def _annotations(
         ] or [
             Annotation(level="error", title=title, message=counter_words(row) + _because(why), key=row.name)
         ]
-    if slower.time.decision == "slower":
-        message = f"{time_words(slower.time)}{_budget_text(budget)}{slower.by_ranks}"
-        level: Literal["error", "warning"] = "error" if slower.time.gated else "warning"
-        out.append(Annotation(level=level, title="Slower step", message=message, key="time"))
-    if slower.grows is not None:
-        message = growth_words(slower.grows)
-        grown = Annotation(
-            level="error", title="Steps grow", message=message, site=slower.grows.site, key="growth"
+    if found.time.decision == "slower":
+        level: Literal["error", "warning"] = "error" if found.time.gated else "warning"
+        out.append(Annotation(level=level, title="Slower step", message=_slower_step(found), key="time"))
+    if (grows := _grows(found)) is not None:
+        message = growth_words(grows)
+        out.append(
+            Annotation(level="error", title="Steps grow", message=message, site=grows.site, key="growth")
         )
-        out.append(grown)
     out += [
         Annotation(
             level="error" if row.time.gated else "warning",
@@ -292,27 +238,29 @@ def _annotations(
             message=part_words(row),
             key=f"job-{row.part}",
         )
-        for row in slower.job
+        for row in found.job
         if row.time.decision == "slower"
     ]
     out += [
         Annotation(level="error", title="Slow drift", message=drift_words(row), key=f"drift-{row.what}")
-        for row in slower.drifts
+        for row in found.drifts
     ]
     # A finding is a judgement over measured times: worth a look, never a failure of its own.
     out += [
         Annotation(level="notice", title=f"New: {row.code}", message=row.title, site=row.site, key=row.code)
-        for row in findings
+        for row in found.findings
         if row.change == "new" and row.site is not None
     ]
     return tuple(out)
 
 
-def _notes(base: Baseline, head: Baseline, differing: Sequence[Mismatch], time: TimeRow) -> tuple[str, ...]:
-    notes = [f"Compared despite a difference: {mismatch_words(row)}." for row in differing if row.allowed]
-    if time.note and base.runs and head.runs:
+def _notes(base: Baseline, head: Baseline, found: Comparison) -> tuple[str, ...]:
+    notes = [
+        f"Compared despite a difference: {mismatch_words(row)}." for row in found.mismatches if row.allowed
+    ]
+    if found.time.note and base.runs and head.runs:
         # A baseline of counters alone has no times, and nobody expects them of it.
-        notes.append(f"Step time: {time.note}.")
+        notes.append(f"Step time: {found.time.note}.")
     if base.workload is None or head.workload is None:
         notes.append(
             "A bare trace does not show batch, world size or kind of step: check yourself that they agree."
