@@ -30,7 +30,7 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     from ..catalog.job import with_fixes
     from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, load_watch
     from ..model.watch import WATCH_FILE
-    from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for, render_watch
+    from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for
     from ..runs.job import left_account
     from ..verify.record import tried_in, with_tried
 
@@ -40,11 +40,11 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     stream = sys.stdout if out == "-" else None
     watched = run / WATCH_FILE if run.is_dir() else run
     if watched.name == WATCH_FILE and watched.exists() and not (run / DIAGNOSIS_FILE).exists():
-        emit(render_watch(with_fixes(load_watch(watched)), format_, stream=stream), out=out)
+        emit(render_for(with_fixes(load_watch(watched)), format_, stream=stream), out=out)
         return
     left = None if (folder / DIAGNOSIS_FILE).exists() else left_account(run)
     if left is not None:
-        emit(render_watch(with_fixes(left), format_, stream=stream), out=out)
+        emit(render_for(with_fixes(left), format_, stream=stream), out=out)
         return
     diagnosis = with_tried(load_diagnosis(run), tried_in(folder))
     emit(render_for(diagnosis, format_, stream=stream, verbose=verbose), out=out)

@@ -7,6 +7,7 @@ every run's own folder on disk. This process stays light: each run is a separate
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,8 @@ def command(
     """
     from ..diagnose import diagnose_paths
     from ..model.documents import expect_writable, write_text
-    from ..reporters.output import print_verification, save
+    from ..reporters.output import emit, render_for, save
     from ..reporters.pull_request import render as as_pull_request
-    from ..reporters.verify_markdown import render as as_markdown
     from ..verify.edits import must_be_clean, script_file
     from ..verify.record import accumulate
     from ..verify.run import apply_edits, patch_of_pull_request, run_verification
@@ -94,9 +94,9 @@ def command(
     state, interrupted = run_verification(
         source.target, folder, state, candidates, limit_seconds=asked.run_limit_minutes * 60, say=progress
     )
-    write_text(folder / "verify.md", as_markdown(state))
+    write_text(folder / "verify.md", render_for(state, "md"))
     accumulate(state, source.run_folder or folder.parent, keep=save, say=say)
-    print_verification(state, format_)
+    emit(render_for(state, format_, stream=sys.stdout))
     progress(f"verification: {shown(folder)}")
     if pull_request is not None:
         patch_of_pull_request(state, pull_request / "changes.patch", say=say)

@@ -1,44 +1,38 @@
-"""The reporter protocol and the table of formats.
+"""The formats of each kind of document that we write.
 
-In: the name of a format. Out: the module that renders it, imported on first use, so that asking for
-JSON never imports the terminal library.
+In: nothing. Out: `FORMATS`, by which `output.render_for` finds the function that renders a document.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Protocol, cast
+__all__ = ["FORMATS"]
 
-from ..errors import UsageError
-from ..model.diagnosis import Diagnosis
-
-__all__ = ["FORMATS", "Reporter", "reporter"]
-
-FORMATS: dict[str, str] = {
-    "text": "terminal",
-    "md": "markdown",
-    "json": "json",
-    "html": "html",
-    "brief": "brief",
-    "sarif": "sarif",
+FORMATS: dict[str, dict[str, str]] = {
+    "Diagnosis": {
+        "text": "terminal",
+        "md": "markdown",
+        "json": "json",
+        "html": "html",
+        "brief": "brief",
+        "sarif": "sarif",
+    },
+    "Watch": {
+        "text": "watch_terminal",
+        "md": "watch_markdown",
+        "json": "json:document_text",
+        "html": "html.watch",
+        "brief": "watch_brief",
+    },
+    "Verification": {"text": "verify_terminal", "md": "verify_markdown", "json": "json:document_text"},
+    "Comparison": {
+        "text": "compare.terminal",
+        "md": "compare.markdown",
+        "json": "json:render_comparison",
+        "junit": "compare.junit",
+        "github": "compare.annotations:render_github",
+        "gitlab": "compare.annotations:render_gitlab",
+        "sarif": "sarif:render_comparison",
+    },
 }
-"""Format, as typed after --format -> module of this package."""
-
-
-class Reporter(Protocol):
-    """Turns a diagnosis into text. Each reporter is a module, whose `render` may take more options."""
-
-    def render(self, diagnosis: Diagnosis, *, verbose: bool = False) -> str:
-        """Return the whole report, ending in a newline."""
-        ...
-
-
-def reporter(name: str) -> Reporter:
-    """Return the reporter of a format.
-
-    Raises:
-        UsageError: there is no such format.
-    """
-    if name not in FORMATS:
-        raise UsageError(f"No report format {name!r}.", remedy=f"Formats: {', '.join(FORMATS)}.")
-    return cast("Reporter", import_module(f".{FORMATS[name]}", __package__))
+"""Kind of document -> format, as typed after --format -> module of this package, and its function if that is
+not `render`. A module is imported on first use: asking for JSON never imports the terminal library."""

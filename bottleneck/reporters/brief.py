@@ -31,9 +31,8 @@ _MOST_LINES = 40
 _FIXES = 4
 
 
-def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
-    """Return the brief; `verbose` changes nothing, as the length is the point."""
-    del verbose
+def render(diagnosis: Diagnosis) -> str:
+    """Return the brief."""
     return within_limit(_told(diagnosis))
 
 

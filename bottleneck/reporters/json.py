@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..model.documents import document_text
 
 if TYPE_CHECKING:
+    from ..model.compare import Comparison
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["render"]
+__all__ = ["document_text", "render", "render_comparison"]
 
 # Lists of numbers, one per line, and lists of those. JSON's strings hold no line break, so none of
 # this can be inside one.
@@ -27,10 +30,15 @@ def _on_one_line(numbers: re.Match[str]) -> str:
     return f"[{' '.join(numbers[0][1:-1].split())}]"
 
 
-def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
-    """Return the diagnosis as indented JSON; always the whole of it, so `verbose` changes nothing."""
-    del verbose
+def render(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis as indented JSON."""
     text = document_text(diagnosis)
     for lists in (_NUMBERS, _ROWS):
         text = lists.sub(_on_one_line, text)
     return text
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return a comparison as indented JSON, its counters by name."""
+    data = msgspec.json.encode(comparison, order="deterministic")
+    return msgspec.json.format(data, indent=2).decode() + "\n"

@@ -9,35 +9,34 @@ import contextlib
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import InputError, UsageError
-from ..model.documents import DIAGNOSIS_FILE, document_text, write_text
+from ..model.documents import DIAGNOSIS_FILE, write_text
 from ..model.watch import WATCH_FILE
-from .base import reporter
+from .base import FORMATS
 from .stream import show, tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import msgspec
+
     from ..model.diagnosis import Diagnosis
-    from ..model.verify import Verification
     from ..model.watch import Watch
 
 __all__ = [
     "PAGE_FILE",
     "REPORT_FILE",
-    "WATCH_FORMATS",
     "Traits",
     "emit",
     "fits_terminal",
     "print_diagnosis",
-    "print_verification",
     "refuse_foreign_reports",
     "render_for",
-    "render_watch",
     "save",
     "save_watch",
     "traits",
@@ -45,8 +44,9 @@ __all__ = [
 
 REPORT_FILE = "report.md"
 PAGE_FILE = "report.html"
-WATCH_FORMATS = ("text", "md", "json", "html", "brief")
 
+_LONGER = ("terminal", "markdown", "compare.terminal")
+"""Modules whose reports are longer with `verbose`; the others say everything, or as little as they can."""
 _MIN_WIDTH = 40
 _MAX_WIDTH = 100
 """Wider lines are harder to read, and a report is pasted into tickets."""
@@ -86,17 +86,22 @@ def traits(stream: TextIO | None, *, environ: Mapping[str, str] | None = None) -
 
 
 def render_for(
-    diagnosis: Diagnosis, name: str, *, stream: TextIO | None = None, verbose: bool = False
+    document: msgspec.Struct, name: str, *, stream: TextIO | None = None, verbose: bool = False
 ) -> str:
-    """Render in the format `name`; the terminal format suits itself to `stream` (None: a plain file)."""
-    if name == "text":
-        from .terminal import render as render_terminal
+    """Render in one of the formats of its kind; "text" suits itself to `stream` (None: a plain file).
 
-        able = traits(stream) if stream is not None else Traits()
-        return render_terminal(
-            diagnosis, width=able.width, color=able.color, unicode=able.unicode, verbose=verbose
-        )
-    return reporter(name).render(diagnosis, verbose=verbose)
+    Raises:
+        UsageError: there is no such format.
+    """
+    formats = FORMATS[type(document).__name__]
+    if name not in formats:
+        raise UsageError(f"There is no format {name!r} here.", remedy=f"Formats: {', '.join(formats)}.")
+    module, _, function = formats[name].partition(":")
+    options: dict[str, Any] = asdict(traits(stream)) if name == "text" and stream is not None else {}
+    if module in _LONGER:
+        options["verbose"] = verbose
+    text: str = getattr(import_module(f".{module}", __package__), function or "render")(document, **options)
+    return text
 
 
 def fits_terminal(name: str, stream: TextIO | None) -> bool:
@@ -143,51 +148,6 @@ def print_diagnosis(diagnosis: Diagnosis, name: str, *, verbose: bool = False) -
     emit(render_for(diagnosis, name, stream=sys.stdout, verbose=verbose))
 
 
-def print_verification(verification: Verification, name: str) -> None:
-    """Print a verification as "text", "md" or "json"."""
-    if name == "json":
-        emit(document_text(verification))
-    elif name == "md":
-        from .verify_markdown import render as as_markdown
-
-        emit(as_markdown(verification))
-    else:
-        from .verify_terminal import render as as_text
-
-        able = traits(sys.stdout)
-        emit(as_text(verification, width=able.width, color=able.color, unicode=able.unicode))
-
-
-def render_watch(watch: Watch, name: str, *, stream: TextIO | None = None) -> str:
-    """Render the account of a job in one of `WATCH_FORMATS`; "text" suits itself to `stream`.
-
-    Raises:
-        UsageError: there is no such format of it.
-    """
-    if name == "text":
-        from .watch_terminal import render as as_text
-
-        able = traits(stream) if stream is not None else Traits()
-        return as_text(watch, width=able.width, color=able.color, unicode=able.unicode)
-    if name == "json":
-        return document_text(watch)
-    if name == "md":
-        from .watch_markdown import render as as_markdown
-
-        return as_markdown(watch)
-    if name == "html":
-        from .html.watch import render as as_page
-
-        return as_page(watch)
-    if name == "brief":
-        from .watch_brief import render as as_brief
-
-        return as_brief(watch)
-    raise UsageError(
-        f"The account of a job has no format {name!r}.", remedy=f"Its formats are {', '.join(WATCH_FORMATS)}."
-    )
-
-
 def save_watch(watch: Watch, folder: Path) -> None:
     """Write watch.json, report.md and report.html into `folder`; what cannot be written is said on stderr.
 
@@ -195,7 +155,7 @@ def save_watch(watch: Watch, folder: Path) -> None:
     """
     for name, kind in ((WATCH_FILE, "json"), (REPORT_FILE, "md"), (PAGE_FILE, "html")):
         try:
-            write_text(folder / name, render_watch(watch, kind))
+            write_text(folder / name, render_for(watch, kind))
         except InputError as error:
             tell(str(error))
 
@@ -209,7 +169,7 @@ def save(diagnosis: Diagnosis, folder: Path) -> tuple[Path, ...]:
     written = []
     for name, kind in ((DIAGNOSIS_FILE, "json"), (REPORT_FILE, "md"), (PAGE_FILE, "html")):
         path = folder / name
-        write_text(path, reporter(kind).render(diagnosis, verbose=True))
+        write_text(path, render_for(diagnosis, kind, verbose=True))
         written.append(path)
     return tuple(written)
 

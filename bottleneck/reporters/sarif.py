@@ -36,9 +36,8 @@ class _Result:
     sites: tuple[SourceSite, ...]
 
 
-def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
+def render(diagnosis: Diagnosis) -> str:
     """Return one result per cause that is worth acting on, at its lines."""
-    del verbose
     results: list[_Result] = []
     for cause in diagnosis.causes:
         if cause.negligible or entry_of(cause.code).is_work:

@@ -14,8 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ..model.words import clean
-from ..reporters.base import reporter
-from ..reporters.output import render_watch
+from ..reporters.output import render_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,7 +51,7 @@ def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
     """
     # The time of the diagnosis, not of the writing: a folder made twice shows the same.
     when = _seconds(diagnosis.created)
-    report = reporter("md").render(diagnosis, verbose=True) + _LINKS
+    report = render_for(diagnosis, "md", verbose=True) + _LINKS
     _write(
         folder, when, report=report, values=scalars(diagnosis), switches=hyperparameters(diagnosis), run=run
     )
@@ -69,7 +68,7 @@ def write_watched_events(watch: Watch, folder: Path, *, run: str) -> None:
     _write(
         folder,
         time.time(),
-        report=render_watch(watch, "md"),
+        report=render_for(watch, "md"),
         values=job_scalars(watch),
         switches=switches,
         run=run,

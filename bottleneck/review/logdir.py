@@ -18,8 +18,7 @@ import msgspec
 from ..errors import InputError
 from ..ingest import bundle as ingest
 from ..model.documents import write_text
-from ..reporters.base import reporter
-from ..reporters.output import render_watch
+from ..reporters.output import render_for
 from .copy import Copied, copy_trace
 from .events import write_events, write_watched_events
 from .lane import Place, idle_of, lane_events, places
@@ -109,7 +108,7 @@ def prepare_run(
         page = make_page(diagnosis, traces=traces, places=found, problems=problems)
         (made / PAGE_FILE).write_bytes(msgspec.json.encode(page))
         if report:
-            write_text(made / "report.html", reporter("html").render(diagnosis))
+            write_text(made / "report.html", render_for(diagnosis, "html"))
         write_events(diagnosis, made, run=run or folder.name)
 
     _write_folder(folder, fill)
@@ -125,7 +124,7 @@ def prepare_watched(watch: Watch, folder: Path, *, run: str) -> Prepared:
 
     def fill(made: Path) -> None:
         (made / PAGE_FILE).write_bytes(msgspec.json.encode(make_watched_page(watch)))
-        write_text(made / "report.html", render_watch(watch, "html"))
+        write_text(made / "report.html", render_for(watch, "html"))
         write_watched_events(watch, made, run=run)
 
     _write_folder(folder, fill)

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..model.codes import BottleneckClass
 from ..model.documents import load_diagnosis
 from ..model.words import shown
-from ..reporters.output import emit, print_diagnosis, render_watch, save_watch
+from ..reporters.output import emit, print_diagnosis, render_for, save_watch
 from ..runs.job import account_of, join_ranks
 from ..runs.place import choose_place
 from ..runs.run_script import run_script
@@ -70,7 +70,7 @@ def watch_job(
         if watch is not None:
             watch = with_fixes(watch)
             save_watch(watch, run.folder)
-            emit(render_watch(watch, format_, stream=sys.stdout))
+            emit(render_for(watch, format_, stream=sys.stdout))
         say(f"run folder: {shown(run.folder)}")
     return run.exit_code(run_to_end=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from ...model.counters import COUNTERS
-from ...reporters.compare.output import COMPARE_FORMATS
+from ...reporters.base import FORMATS
 from .shared import module_option, together
 from .values import FiniteRange, PlacePath
 
@@ -71,7 +71,11 @@ shared_options = together(
         help="Also write a report: .md, .json, .xml (JUnit), .txt, or FORMAT:FILE.",
     ),
     click.option(
-        "--format", "format_", type=click.Choice(COMPARE_FORMATS), default="text", show_default=True
+        "--format",
+        "format_",
+        type=click.Choice(list(FORMATS["Comparison"])),
+        default="text",
+        show_default=True,
     ),
     click.option("-v", "--verbose", is_flag=True, help="Show every counter, kernel and setting."),
 )

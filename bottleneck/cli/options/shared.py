@@ -44,7 +44,7 @@ def together(*options: Option) -> Option:
 
 module_option = click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
 format_option = click.option(
-    "--format", "format_", type=click.Choice(list(FORMATS)), default="text", show_default=True
+    "--format", "format_", type=click.Choice(list(FORMATS["Diagnosis"])), default="text", show_default=True
 )
 log_option = click.option(
     "--log",

@@ -8,95 +8,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
-
-import msgspec
 
 from ...errors import UsageError
 from ...model.compare import Comparison
 from ...model.documents import write_text
-from ..output import emit, traits
+from ..base import FORMATS
+from ..output import emit, render_for
 from ..stream import tell
 
 __all__ = [
     "COMPARE_FORMATS",
     "print_comparison",
-    "render_comparison",
     "wished_reports",
     "write_job_summary",
     "write_reports",
 ]
 
-COMPARE_FORMATS = ("text", "md", "json", "junit", "github", "gitlab", "sarif")
+COMPARE_FORMATS = tuple(FORMATS["Comparison"])
 SUFFIXES = {".md": "md", ".json": "json", ".xml": "junit", ".txt": "text", ".sarif": "sarif"}
 """Format by the end of a file's name, for --report FILE."""
-
-
-def render_comparison(
-    comparison: Comparison, name: str, *, stream: TextIO | None = None, verbose: bool = False
-) -> str:
-    """Render in one of COMPARE_FORMATS; "text" suits itself to `stream`.
-
-    Raises:
-        UsageError: there is no such format.
-    """
-    if name == "text":
-        from .terminal import render as render_terminal
-
-        if stream is None:
-            return render_terminal(comparison, verbose=verbose)
-        able = traits(stream)
-        return render_terminal(
-            comparison, width=able.width, color=able.color, unicode=able.unicode, verbose=verbose
-        )
-    renderers: Mapping[str, Callable[[Comparison], str]] = {
-        "md": _markdown,
-        "json": _json,
-        "junit": _junit,
-        "github": _github,
-        "gitlab": _gitlab,
-        "sarif": _sarif,
-    }
-    if name not in renderers:
-        raise UsageError(f"No format {name!r}.", remedy=f"Formats: {', '.join(COMPARE_FORMATS)}.")
-    return renderers[name](comparison)
-
-
-def _markdown(comparison: Comparison) -> str:
-    from .markdown import render
-
-    return render(comparison)
-
-
-def _json(comparison: Comparison) -> str:
-    data = msgspec.json.encode(comparison, order="deterministic")
-    return msgspec.json.format(data, indent=2).decode() + "\n"
-
-
-def _junit(comparison: Comparison) -> str:
-    from .junit import render
-
-    return render(comparison)
-
-
-def _github(comparison: Comparison) -> str:
-    from .annotations import render_github
-
-    return render_github(comparison)
-
-
-def _gitlab(comparison: Comparison) -> str:
-    from .annotations import render_gitlab
-
-    return render_gitlab(comparison)
-
-
-def _sarif(comparison: Comparison) -> str:
-    from ..sarif import render_comparison as render
-
-    return render(comparison)
 
 
 def wished_reports(reports: tuple[str, ...]) -> dict[Path, str]:
@@ -129,7 +61,7 @@ def print_comparison(
     Raises:
         InputError: a place cannot be written to.
     """
-    emit(render_comparison(comparison, name, stream=sys.stdout, verbose=verbose))
+    emit(render_for(comparison, name, stream=sys.stdout, verbose=verbose))
     write_reports(comparison, wishes, verbose=verbose)
     write_job_summary(comparison)
 
@@ -141,7 +73,7 @@ def write_reports(comparison: Comparison, wishes: Mapping[Path, str], *, verbose
         InputError: a place cannot be written to.
     """
     for path, name in wishes.items():
-        write_text(path, render_comparison(comparison, name, verbose=verbose))
+        write_text(path, render_for(comparison, name, verbose=verbose))
         tell(f"Wrote {path}")
 
 
@@ -155,6 +87,6 @@ def write_job_summary(comparison: Comparison, *, environ: Mapping[str, str] | No
         return
     try:
         with Path(place).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(_markdown(comparison) + "\n")
+            file.write(render_for(comparison, "md") + "\n")
     except OSError as error:
         tell(f"The job summary {place} could not be written: {error.strerror or error}.")

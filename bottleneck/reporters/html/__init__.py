@@ -38,11 +38,10 @@ def _hash(script: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def render(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
-    """Return the page; it always holds everything, so `verbose` changes nothing."""
+def render(diagnosis: Diagnosis) -> str:
+    """Return the page."""
     from markupsafe import Markup
 
-    del verbose
     library, script = static("echarts.min.js"), _own_script()
     return (
         environment()

@@ -20,7 +20,8 @@ from torch_bottleneck.errors import UsageError
 from torch_bottleneck.model.baseline import GrowthKey, JobTimes, RunTime
 from torch_bottleneck.model.compare import Comparison
 from torch_bottleneck.model.gate import GateSettings
-from torch_bottleneck.reporters.compare.output import COMPARE_FORMATS, render_comparison
+from torch_bottleneck.reporters.compare.output import COMPARE_FORMATS
+from torch_bottleneck.reporters.output import render_for
 from torch_bottleneck.runs.target import Target
 
 GROWTH = GrowthKey(ms_per_1000_steps=3.1, low=2.9, high=3.3, what="self.outputs", site=site(48))
@@ -110,7 +111,7 @@ def test_a_side_that_was_not_watched_is_said() -> None:
 @pytest.mark.parametrize("name", COMPARE_FORMATS)
 def test_every_format_shows_jobs(name: str) -> None:
     found = compared(several(), several(validation_s=200.0), interleaved=True)
-    text = render_comparison(found, name)
+    text = render_for(found, name)
     assert "validation" in text
     if name == "junit":
         failed = [
@@ -136,7 +137,7 @@ def test_recorded_folders_and_a_baseline_of_them(tmp_path: Path) -> None:
     found = compared(Side(label="base", baseline=again), side)
     assert found.outcome == "ok"
     assert found.growth is not None and found.growth.status == "same"
-    assert json.loads(render_comparison(found, "json"))["job"][0]["part"] == WHOLE
+    assert json.loads(render_for(found, "json"))["job"][0]["part"] == WHOLE
 
 
 def test_a_gate_of_watched_jobs_needs_their_times() -> None:

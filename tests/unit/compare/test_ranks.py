@@ -16,7 +16,8 @@ from torch_bottleneck.compare.sides import Side
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.baseline import RankTimes, RunTime
 from torch_bottleneck.model.compare import Comparison
-from torch_bottleneck.reporters.compare.output import COMPARE_FORMATS, render_comparison
+from torch_bottleneck.reporters.compare.output import COMPARE_FORMATS
+from torch_bottleneck.reporters.output import render_for
 
 NOISE = (1.0, 1.01, 0.99, 1.005)
 
@@ -64,7 +65,7 @@ def test_the_step_of_the_job_counts_and_the_late_rank_explains_it() -> None:
 
 @pytest.mark.parametrize("format_", COMPARE_FORMATS)
 def test_each_report_names_the_rank(format_: str) -> None:
-    text = render_comparison(slower(), format_)
+    text = render_for(slower(), format_)
     assert "rank 2" in text or '"rank":2' in text.replace(" ", "")
 
 

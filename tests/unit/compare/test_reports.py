@@ -16,10 +16,10 @@ from torch_bottleneck.model.counters import SyncSite
 from torch_bottleneck.model.work import LoaderArguments
 from torch_bottleneck.reporters.compare.output import (
     COMPARE_FORMATS,
-    render_comparison,
     write_job_summary,
     write_reports,
 )
+from torch_bottleneck.reporters.output import render_for
 
 OLD = sync(20, "print(loss.item())")
 NEW = sync(48, "log(loss.item())", file="model.py", function="training_step")
@@ -57,7 +57,7 @@ def hostile() -> Comparison:
 
 
 def test_the_terminal_says_what_why_and_where():
-    text = render_comparison(regression(), "text")
+    text = render_for(regression(), "text")
     assert text.startswith("REGRESSION\n")
     assert "✗ synchronisations" in text
     assert "1 → 2" in text
@@ -69,9 +69,9 @@ def test_the_terminal_says_what_why_and_where():
 
 
 def test_every_counter_is_in_the_verbose_text_and_folded_in_markdown():
-    assert "= graph breaks" not in render_comparison(regression(), "text")
-    assert "= graph breaks" in render_comparison(regression(), "text", verbose=True)
-    text = render_comparison(regression(), "md")
+    assert "= graph breaks" not in render_for(regression(), "text")
+    assert "= graph breaks" in render_for(regression(), "text", verbose=True)
+    text = render_for(regression(), "md")
     before, folded = text.split("<details>", 1)
     assert "graph breaks" not in before and "graph breaks" in folded
     assert len(before) < 1500, "what is not folded is short"
@@ -79,7 +79,7 @@ def test_every_counter_is_in_the_verbose_text_and_folded_in_markdown():
 
 
 def test_junit_has_a_case_per_counter_and_one_for_the_time():
-    root = ET.fromstring(render_comparison(regression(), "junit"))
+    root = ET.fromstring(render_for(regression(), "junit"))
     suite = root[0]
     cases = {case.get("name"): case for case in suite}
     assert suite.get("tests") == str(len(cases))
@@ -93,14 +93,14 @@ def test_junit_has_a_case_per_counter_and_one_for_the_time():
 
 def test_junit_of_an_incomparable_pair_is_an_error():
     other = msgspec.structs.replace(baseline().machine, torch="2.12.0")
-    root = ET.fromstring(render_comparison(compare_sides(side(), side(machine=other)), "junit"))
+    root = ET.fromstring(render_for(compare_sides(side(), side(machine=other)), "junit"))
     assert root[0].get("errors") == "1"
 
 
 def test_github_annotates_the_line_and_escapes_what_would_end_the_command():
-    lines = render_comparison(regression(), "github").splitlines()
+    lines = render_for(regression(), "github").splitlines()
     assert lines[0].startswith("::error file=model.py,line=48,title=Regression%3A synchronisations::")
-    for line in render_comparison(hostile(), "github").splitlines():
+    for line in render_for(hostile(), "github").splitlines():
         head, _, data = line[2:].partition("::")
         assert head.split(" ")[0] in ("error", "warning", "notice")
         assert "\n" not in data
@@ -110,16 +110,16 @@ def test_github_annotates_the_line_and_escapes_what_would_end_the_command():
 
 
 def test_gitlab_rows_have_what_code_quality_asks_for_and_a_stable_fingerprint():
-    rows = json.loads(render_comparison(regression(), "gitlab"))
+    rows = json.loads(render_for(regression(), "gitlab"))
     assert rows[0]["location"] == {"path": "model.py", "lines": {"begin": 48}}
     assert rows[0]["severity"] == "major"
     assert len({row["fingerprint"] for row in rows}) == len(rows)
-    again = json.loads(render_comparison(regression(), "gitlab"))
+    again = json.loads(render_for(regression(), "gitlab"))
     assert [row["fingerprint"] for row in again] == [row["fingerprint"] for row in rows]
 
 
 def test_sarif_has_the_line_that_is_to_blame():
-    (run,) = json.loads(render_comparison(regression(), "sarif"))["runs"]
+    (run,) = json.loads(render_for(regression(), "sarif"))["runs"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("model.py", 48)
     assert run["results"][0]["level"] == "error"
@@ -133,7 +133,7 @@ def test_json_comes_back_as_it_went(tmp_path):
 
 @pytest.mark.parametrize("name", COMPARE_FORMATS)
 def test_nothing_hostile_passes_through(name):
-    text = render_comparison(hostile(), name)
+    text = render_for(hostile(), name)
     assert "\u202e" not in text or name == "json"
     assert "\x1b" not in text
     if name == "md":
@@ -154,4 +154,4 @@ def test_the_job_summary_is_written_where_github_wants_it(tmp_path, capsys):
 
 def test_an_unknown_format_is_named():
     with pytest.raises(UsageError, match="yaml"):
-        render_comparison(regression(), "yaml")
+        render_for(regression(), "yaml")

@@ -18,7 +18,7 @@ from torch_bottleneck.harness.windows.tracker import Tracker
 from torch_bottleneck.model.documents import load_watch, read_run
 from torch_bottleneck.model.schema import watch_schema
 from torch_bottleneck.model.watch import Watch
-from torch_bottleneck.reporters.output import render_watch
+from torch_bottleneck.reporters.output import render_for
 
 EPOCHS, BATCHES = 3, 20
 
@@ -63,7 +63,7 @@ def test_the_marked_steps_and_what_lies_beside_them_are_accounted(tmp_path: Path
     assert parts["training steps"].count >= EPOCHS * BATCHES - 1
     assert parts["validation"].count == EPOCHS
     assert (watch.exit_code, watch.outcome) == (0, "the block ended by itself.")
-    assert "Where the job goes" in render_watch(watch, "text")
+    assert "Where the job goes" in render_for(watch, "text")
     run = read_run(harness.folder / "run.json")
     assert (run.step_signal, run.outcome.how, run.watched) == ("api", "finished", True)
     # Nothing of ours stays.

@@ -19,12 +19,12 @@ from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.words import byte_size
 from torch_bottleneck.reporters import html
-from torch_bottleneck.reporters.base import reporter
 from torch_bottleneck.reporters.html import render
 from torch_bottleneck.reporters.html.charts import chart_data, json_for_script
 from torch_bottleneck.reporters.html.how import HOW
 from torch_bottleneck.reporters.html.page import build
 from torch_bottleneck.reporters.html.palette import COLOURS
+from torch_bottleneck.reporters.output import render_for
 
 MARKUP = "\"'><b class=planted onmouseover=planted()>&amp;</script><script>planted()</script><!--"
 VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -165,7 +165,7 @@ def test_a_page_stays_below_three_megabytes_however_large_the_diagnosis() -> Non
 
 
 def test_html_is_a_format_like_the_others() -> None:
-    assert reporter("html").render(sample(), verbose=True) == render(sample())
+    assert render_for(sample(), "html", verbose=True) == render(sample())
 
 
 def test_every_part_has_a_colour_and_every_topic_is_used() -> None:

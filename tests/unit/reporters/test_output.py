@@ -16,7 +16,6 @@ from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.model import documents
 from torch_bottleneck.model.documents import load_diagnosis as load
 from torch_bottleneck.reporters import output
-from torch_bottleneck.reporters.base import reporter
 
 
 class Terminal(io.StringIO):
@@ -168,4 +167,4 @@ def test_a_full_device_is_an_error_of_one_line(verb: str, tmp_path: Path) -> Non
 
 def test_there_is_no_such_format() -> None:
     with pytest.raises(UsageError, match="yaml"):
-        reporter("yaml")
+        output.render_for(sample(), "yaml")

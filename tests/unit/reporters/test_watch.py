@@ -21,8 +21,9 @@ from torch_bottleneck.model.watch import (
     SiteSeconds,
     Watch,
 )
+from torch_bottleneck.reporters.base import FORMATS
 from torch_bottleneck.reporters.brief import MOST_CHARACTERS
-from torch_bottleneck.reporters.output import WATCH_FORMATS, render_watch, save_watch
+from torch_bottleneck.reporters.output import render_for, save_watch
 from torch_bottleneck.reporters.watch_terminal import render
 
 SITE = SourceSite(file="/home/me/project/training/loop_of_the_model.py", line=48, function="validate_model")
@@ -135,26 +136,26 @@ def parsed(text: str) -> Parsed:
     return page
 
 
-@pytest.mark.parametrize("name", WATCH_FORMATS)
+@pytest.mark.parametrize("name", FORMATS["Watch"])
 def test_every_format_says_the_same_of_the_recorded_job(name: str) -> None:
-    text = render_watch(recorded(), name)
+    text = render_for(recorded(), name)
     for words in ("training steps", "validation", "losses", "train.py", "FX511"):
         assert words in text, words
     assert text.endswith("\n")
 
 
 def test_the_brief_is_short_and_the_other_formats_are_named() -> None:
-    text = render_watch(recorded(), "brief")
+    text = render_for(recorded(), "brief")
     assert len(text) <= MOST_CHARACTERS
     told = json.loads(text)
     assert told["steps"] == 2560
     assert told["account"][0]["part"] == "training steps"
     with pytest.raises(UsageError, match="no format 'sarif'"):
-        render_watch(recorded(), "sarif")
+        render_for(recorded(), "sarif")
 
 
 def test_the_page_asks_nothing_of_a_network_and_runs_no_script() -> None:
-    page = parsed(render_watch(recorded(), "html"))
+    page = parsed(render_for(recorded(), "html"))
     assert "default-src 'none'" in page.policy
     assert not page.scripts and not page.addresses
     drawn = [shape for shape in page.shapes if shape[0] == "path"]
@@ -193,11 +194,11 @@ def test_names_from_the_job_stay_text_on_the_page() -> None:
         ],
     )
     for name in ("html", "md"):
-        assert "<img" not in render_watch(hostile, name)
+        assert "<img" not in render_for(hostile, name)
 
 
 def test_a_job_without_steps_or_times_has_a_page() -> None:
-    page = render_watch(sample(steps=0, step_ms=None, goodput=None), "html")
+    page = render_for(sample(steps=0, step_ms=None, goodput=None), "html")
     assert "too few usual steps" in page
     assert "The job over time" not in page
 
@@ -229,14 +230,14 @@ def rank(number: int, **seconds: float) -> RankAccount:
 
 def test_the_page_draws_each_rank_on_the_scale_of_the_longest() -> None:
     ranks = [rank(0, training_steps=1000.0, checkpoints=800.0), rank(1, training_steps=900.0)]
-    page = render_watch(sample(ranks=ranks), "html")
+    page = render_for(sample(ranks=ranks), "html")
     section = page.partition('<section id="ranks"')[2].partition("</section>")[0]
     assert section.count('<svg class="rank"') == 2
     assert 'x="0.0" y="0" width="555.56"' in section
     assert 'x="555.56" y="0" width="444.44"' in section
     assert 'x="0.0" y="0" width="500.0"' in section
     assert "checkpoints: 13 min 20 s in rank 0, 0.00 s in rank 1" in section.replace("\xa0", " ")
-    assert '<section id="ranks"' not in render_watch(sample(), "html")
+    assert '<section id="ranks"' not in render_for(sample(), "html")
 
 
 @pytest.mark.parametrize("kind", ["text", "md", "html", "brief"])
@@ -244,7 +245,7 @@ def test_captures_and_notes_are_told_in_every_format(kind: str) -> None:
     taken = CaptureTaken(
         folder="captures/1", step=120, steps=80, at_s=9.0, took_s=4.0, says="input-bound: so"
     )
-    told = render_watch(sample(captures=[taken], notes=["The script has its own use for it."]), kind)
+    told = render_for(sample(captures=[taken], notes=["The script has its own use for it."]), kind)
     words = " ".join(told.replace("\xa0", " ").split())
     assert "captures/1: 80 steps from step 120 on" in words
     assert "input-bound: so" in words
