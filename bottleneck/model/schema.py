@@ -1,6 +1,6 @@
 """The JSON Schemas of diagnosis.json, verify.json and watch.json, made from the types, shipped beside.
 
-In: nothing. Out: a schema as a dict or as the text of `diagnosis.schema.json`, or of one of the others, which
+In: `Diagnosis`, `Verification` or `Watch`. Out: its schema as a dict or as the text of the file, which
 `python -m torch_bottleneck.model.schema` writes again and a test keeps up to date.
 """
 
@@ -16,67 +16,33 @@ from .diagnosis import SCHEMA, Diagnosis
 from .verify import VERIFY_SCHEMA, Verification
 from .watch import WATCH_SCHEMA, Watch
 
-__all__ = [
-    "SCHEMA_FILE",
-    "VERIFY_SCHEMA_FILE",
-    "WATCH_SCHEMA_FILE",
-    "diagnosis_schema",
-    "schema_text",
-    "verify_schema",
-    "verify_schema_text",
-    "watch_schema",
-    "watch_schema_text",
-]
+__all__ = ["schema_of", "schema_text", "shipped"]
 
-SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
-VERIFY_SCHEMA_FILE = Path(__file__).with_name("verify.schema.json")
-WATCH_SCHEMA_FILE = Path(__file__).with_name("watch.schema.json")
+_SHIPPED: dict[type, tuple[str, str]] = {
+    Diagnosis: ("diagnosis.schema.json", f"bottleneck diagnosis, schema {SCHEMA}"),
+    Verification: ("verify.schema.json", f"bottleneck verification, schema {VERIFY_SCHEMA}"),
+    Watch: ("watch.schema.json", f"bottleneck watch, schema {WATCH_SCHEMA}"),
+}
+"""File and title by kind of document."""
 
 
-def diagnosis_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a diagnosis."""
+def shipped(document: type) -> Path:
+    """Return the file that has the schema of a kind of document."""
+    return Path(__file__).with_name(_SHIPPED[document][0])
+
+
+def schema_of(document: type) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a kind of document."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"bottleneck diagnosis, schema {SCHEMA}",
-        **_described_alike(msgspec.json.schema(Diagnosis)),
+        "title": _SHIPPED[document][1],
+        **_described_alike(msgspec.json.schema(document)),
     }
 
 
-def schema_text() -> str:
-    """Return the text of `diagnosis.schema.json`."""
-    return _text(diagnosis_schema())
-
-
-def verify_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a verification."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"bottleneck verification, schema {VERIFY_SCHEMA}",
-        **_described_alike(msgspec.json.schema(Verification)),
-    }
-
-
-def verify_schema_text() -> str:
-    """Return the text of `verify.schema.json`."""
-    return _text(verify_schema())
-
-
-def watch_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the account of a job."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"bottleneck watch, schema {WATCH_SCHEMA}",
-        **_described_alike(msgspec.json.schema(Watch)),
-    }
-
-
-def watch_schema_text() -> str:
-    """Return the text of `watch.schema.json`."""
-    return _text(watch_schema())
-
-
-def _text(schema: dict[str, Any]) -> str:
-    compact = msgspec.json.encode(schema, order="sorted")
+def schema_text(document: type) -> str:
+    """Return the text of the file."""
+    compact = msgspec.json.encode(schema_of(document), order="sorted")
     return msgspec.json.format(compact, indent=2).decode() + "\n"
 
 
@@ -95,6 +61,5 @@ def _described_alike(schema: Any) -> Any:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
-    VERIFY_SCHEMA_FILE.write_text(verify_schema_text(), encoding="utf-8")
-    WATCH_SCHEMA_FILE.write_text(watch_schema_text(), encoding="utf-8")
+    for kind in _SHIPPED:
+        shipped(kind).write_text(schema_text(kind), encoding="utf-8")

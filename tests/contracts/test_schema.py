@@ -11,16 +11,10 @@ import pytest
 from unit.reporters.sample import empty, hostile, sample
 
 from torch_bottleneck.errors import InputError
-from torch_bottleneck.model.diagnosis import SCHEMA
+from torch_bottleneck.model import schema as schemas
+from torch_bottleneck.model.diagnosis import SCHEMA, Diagnosis
 from torch_bottleneck.model.documents import load_diagnosis
-from torch_bottleneck.model.schema import (
-    SCHEMA_FILE,
-    WATCH_SCHEMA_FILE,
-    diagnosis_schema,
-    schema_text,
-    watch_schema,
-    watch_schema_text,
-)
+from torch_bottleneck.model.watch import Watch
 from torch_bottleneck.reporters import json as json_reporter
 
 
@@ -31,13 +25,13 @@ def shipped() -> dict[str, Any]:
 
 
 def test_the_shipped_schema_is_fresh() -> None:
-    assert SCHEMA_FILE.read_text() == schema_text(), "run: make schema"
-    assert shipped() == json.loads(json.dumps(diagnosis_schema()))
+    assert schemas.shipped(Diagnosis).read_text() == schemas.schema_text(Diagnosis), "run: make schema"
+    assert shipped() == json.loads(json.dumps(schemas.schema_of(Diagnosis)))
 
 
 def test_the_shipped_schema_of_a_watched_job_is_fresh_and_valid() -> None:
-    assert WATCH_SCHEMA_FILE.read_text() == watch_schema_text(), "run: make schema"
-    jsonschema.Draft202012Validator.check_schema(watch_schema())
+    assert schemas.shipped(Watch).read_text() == schemas.schema_text(Watch), "run: make schema"
+    jsonschema.Draft202012Validator.check_schema(schemas.schema_of(Watch))
 
 
 def test_the_schema_is_itself_valid() -> None:

@@ -15,7 +15,7 @@ import pytest
 from e2e.running import PYTHON, Result, harness, plain, read_run, run
 
 from torch_bottleneck.model.documents import load_watch
-from torch_bottleneck.model.schema import watch_schema
+from torch_bottleneck.model.schema import schema_of
 from torch_bottleneck.model.watch import Watch
 
 CLOCK = """
@@ -161,7 +161,7 @@ def watch(cwd: Path, *words: str, **extra: str) -> tuple[Result, Watch]:
     """`bottleneck watch --out run WORDS...`."""
     done = run([PYTHON, "-m", "torch_bottleneck", "watch", "--out", "run", *words], cwd, **extra)
     watched = load_watch(cwd / "run")
-    jsonschema.validate(json.loads((cwd / "run/watch.json").read_text()), watch_schema())
+    jsonschema.validate(json.loads((cwd / "run/watch.json").read_text()), schema_of(Watch))
     assert sum(line.s for line in watched.account) == pytest.approx(watched.wall_s, rel=0.01)
     return done, watched
 
@@ -466,7 +466,9 @@ def test_each_rank_of_torchrun_is_watched_and_one_reports(tmp_path: Path) -> Non
     assert [rank.rank for rank in whole.ranks] == [0, 1]
     for rank in (0, 1):
         watched = load_watch(tmp_path / f"run/rank{rank}")
-        jsonschema.validate(json.loads((tmp_path / f"run/rank{rank}/watch.json").read_text()), watch_schema())
+        jsonschema.validate(
+            json.loads((tmp_path / f"run/rank{rank}/watch.json").read_text()), schema_of(Watch)
+        )
         assert sum(line.s for line in watched.account) == pytest.approx(watched.wall_s, rel=0.01)
         assert watched.explained_share >= 0.97
         assert watched.steps == 120

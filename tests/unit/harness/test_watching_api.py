@@ -16,7 +16,7 @@ from torch_bottleneck import Harness
 from torch_bottleneck.harness.windows.presence import active
 from torch_bottleneck.harness.windows.tracker import Tracker
 from torch_bottleneck.model.documents import load_watch, read_run
-from torch_bottleneck.model.schema import watch_schema
+from torch_bottleneck.model.schema import schema_of
 from torch_bottleneck.model.watch import Watch
 from torch_bottleneck.reporters.output import render_for
 
@@ -42,7 +42,7 @@ def train(harness: Harness, *, fails: bool = False) -> None:
 
 def watched(folder: Path) -> Watch:
     watch = load_watch(folder)
-    jsonschema.validate(msgspec.to_builtins(watch), watch_schema())
+    jsonschema.validate(msgspec.to_builtins(watch), schema_of(Watch))
     assert sum(line.s for line in watch.account) == pytest.approx(watch.wall_s, rel=0.01)
     return watch
 

@@ -11,7 +11,7 @@ import pytest
 from recorded.watched_job import RUN
 
 from torch_bottleneck.files import read_json
-from torch_bottleneck.model.schema import watch_schema
+from torch_bottleneck.model.schema import schema_of
 from torch_bottleneck.model.watch import RECORD_FILE, STEPS_FILE, JobRecord, Watch
 from torch_bottleneck.runs.job import UNKNOWN_CODE, left_account, write_account
 
@@ -42,7 +42,7 @@ def test_it_adds_up_and_says_when_its_parts_lay(folder: Path) -> None:
         before_s = 2.0 if part == "interpreter and imports" else 0.0
         assert sum(column) + before_s == pytest.approx(parts[part].s, abs=0.02), part
     assert timeline.steps[-1] == watch.steps
-    jsonschema.validate(msgspec.to_builtins(watch), watch_schema())
+    jsonschema.validate(msgspec.to_builtins(watch), schema_of(Watch))
 
 
 def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
