@@ -14,7 +14,7 @@ import numpy as np
 
 from ..catalog.registry import by_id
 from ..model.verify import Measured, Noise
-from ..stats.ratio_paired import PairedRatio, decide_ratio, neighbour_freedom, neighbour_noise, paired_ratio
+from ..stats.ratio_paired import PairedRatio, neighbour_freedom, neighbour_noise, paired_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..model.verify import RunRecord
-    from ..stats.ratio_paired import Decision
 
-__all__ = ["decide", "measure", "memory_change", "noise_of", "pays_after", "startup_change"]
+__all__ = ["measure", "memory_change", "noise_of", "pays_after", "startup_change"]
 
 _COMMON = 10
 """Fewer steps in common are not a series."""
@@ -98,7 +97,7 @@ def measure(
     """Pair each run with the added fixes with the runs without them right before and after it.
 
     Returns:
-        The measurement, and the ratio that `decide` takes; (None, None) without a pair.
+        The measurement, and the ratio that `decide_ratio` takes; (None, None) without a pair.
     """
     befores: list[float] = []
     afters: list[float] = []
@@ -141,11 +140,6 @@ def measure(
         after_ms=median(afters),
     )
     return found, ratio
-
-
-def decide(ratio: PairedRatio | None, *, least_pairs: int, threshold: float) -> Decision:
-    """Decide about a ratio (`stats.ratio_paired`)."""
-    return decide_ratio(ratio, least_pairs=least_pairs, threshold=threshold)
 
 
 def memory_change(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..model.verify import EndedBy
-from .measure import decide, measure
+from ..stats.ratio_paired import decide_ratio
+from .measure import measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,7 @@ def next_run(
         # The last run is closed in by another one without, which the next experiment needs anyway.
         if fresh and last is not None and last.fixes == together:
             return _other_side(runs, base=base, added=added)
-        decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
+        decision = decide_ratio(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
         if pairs >= protocol.max_pairs or (decision != "undecided" and _is_precise(decision, ratio)):
             return Next(run="stop")
     return Next(run="with") if after_base else _other_side(runs, base=base, added=added)

@@ -7,18 +7,18 @@ In: records, a candidate (a fix with its prediction), losses as they lie in the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..catalog.registry import by_id
 from ..catalog.tolerances import tolerance_of, widened
-from ..model.fix import Risk
 from ..model.verify import EndedBy, Outcome, Parity
 from ..model.words import percent
 from ..runs.layout import first_run
+from ..stats.ratio_paired import decide_ratio
 from .arms import first_epoch, read_facts
-from .measure import decide, measure, memory_change, pays_after, startup_change
+from .measure import measure, memory_change, pays_after, startup_change
 from .parity import compare, reproduction
 
 if TYPE_CHECKING:
@@ -30,32 +30,35 @@ if TYPE_CHECKING:
     from ..model.verify import Protocol, RunRecord, TrialFacts, Wish
     from .parity import Reproduction
 
-__all__ = ["Candidate", "Evidence", "candidate_again", "candidate_of", "empty_row", "make_outcome"]
+__all__ = ["Candidate", "Evidence", "candidate_again", "candidate_of", "make_outcome", "untried"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """Something to try: one fix, or several together."""
 
     wishes: tuple[Wish, ...]
-    title: str
-    predicted_ms: float | None = None
-    predicted_ratio: float | None = None
-    """Predicted speed-up: of the step that was diagnosed, which need not be the one measured now."""
-    bound: bool = False
-    risk: Risk = Risk.SAFE
+    row: Outcome
+    """As long as it was not tried. The predicted ratio is of the step that was diagnosed, which need not be
+    the one measured now."""
 
     @property
     def fixes(self) -> tuple[str, ...]:
         """Their ids."""
-        return tuple(wish.fix for wish in self.wishes)
+        return self.row.fixes
+
+
+def untried(*wishes: Wish, **known: Any) -> Candidate:
+    """Return something to try, with what is known of its row."""
+    fixes = tuple(wish.fix for wish in wishes)
+    return Candidate(wishes, Outcome(fixes=fixes, reason="not tried yet", **known))
 
 
 def candidate_of(suggestion: Suggestion, wish: Wish, true_ms: float | None) -> Candidate:
     """Return what a suggestion of the diagnosis comes to."""
     predicted = suggestion.predicted_ms
-    return Candidate(
-        wishes=(wish,),
+    return untried(
+        wish,
         title=suggestion.title,
         predicted_ms=predicted,
         predicted_ratio=true_ms / predicted if true_ms and predicted else None,
@@ -66,27 +69,9 @@ def candidate_of(suggestion: Suggestion, wish: Wish, true_ms: float | None) -> C
 
 def candidate_again(outcome: Outcome, wishes: Sequence[Wish]) -> Candidate:
     """Return the candidate of a row, as a resumed verification needs it."""
-    return Candidate(
-        wishes=tuple(wish for wish in wishes if wish.fix in outcome.fixes),
-        title=outcome.title,
-        predicted_ms=outcome.predicted_ms,
-        predicted_ratio=outcome.predicted_ratio,
-        bound=outcome.bound,
-        risk=outcome.risk,
-    )
-
-
-def empty_row(candidate: Candidate) -> Outcome:
-    """Return the row of a candidate that was not tried yet."""
-    return Outcome(
-        fixes=candidate.fixes,
-        title=candidate.title,
-        predicted_ms=candidate.predicted_ms,
-        predicted_ratio=candidate.predicted_ratio,
-        bound=candidate.bound,
-        risk=candidate.risk,
-        reason="not tried yet",
-    )
+    kept = ("title", "predicted_ms", "predicted_ratio", "bound", "risk")
+    known = {name: getattr(outcome, name) for name in kept}
+    return untried(*(wish for wish in wishes if wish.fix in outcome.fixes), **known)
 
 
 @dataclass(slots=True)
@@ -187,7 +172,7 @@ def make_outcome(
     added = candidate.fixes
     measured, ratio = measure(runs, base=base, added=added)
     outcome = msgspec.structs.replace(
-        empty_row(candidate),
+        candidate.row,
         base=base,
         ended=ended,
         options={wish.fix: _plain(wish.options) for wish in candidate.wishes if wish.options},
@@ -213,15 +198,15 @@ def make_outcome(
     memory, kind = memory_change(runs, base=base, added=added)
     startup = startup_change(runs, base=base, added=added)
     parity = evidence.parity(runs, base=base, added=added)
-    decision = decide(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
+    decision = decide_ratio(ratio, least_pairs=protocol.pairs, threshold=protocol.threshold)
     reason = ""
     if parity.verdict == "harmful":
         reason = parity.text
     elif decision == "undecided":
         reason = stopped or f"the interval spans the threshold of {percent(protocol.threshold)}"
-    predicted = candidate.predicted_ratio
+    predicted = candidate.row.predicted_ratio
     error = None
-    if predicted and not candidate.bound and not base:
+    if predicted and not candidate.row.bound and not base:
         error = measured.ratio / predicted - 1.0
     return msgspec.structs.replace(
         outcome,

@@ -20,7 +20,7 @@ from ..runs.environment import usable_cores
 from ..runs.layout import first_run
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
-from .rows import Candidate, Evidence, make_outcome
+from .rows import Candidate, Evidence, make_outcome, untried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -264,7 +264,7 @@ class Session:
             names = tuple(wish.fix for wish in kept)
             if self._interrupted or _conflict(names, candidate.fixes):
                 continue
-            alone = Candidate(wishes=candidate.wishes, title=candidate.title, risk=candidate.risk)
+            alone = untried(*candidate.wishes, title=candidate.row.title, risk=candidate.row.risk)
             if self._experiment(alone, base=kept).verdict == "faster":
                 kept = (*kept, *candidate.wishes)
         if len(kept) < 2 or self._interrupted:
@@ -273,8 +273,8 @@ class Session:
         titles = ", ".join(by_id(wish.fix).title for wish in kept)
         pair = set(self.state.predicted_pair) == {wish.fix for wish in kept}
         together = self._experiment(
-            Candidate(
-                wishes=kept,
+            untried(
+                *kept,
                 title=f"Together: {titles}",
                 predicted_ratio=self.state.predicted_pair_ratio if pair else None,
             )
@@ -298,8 +298,8 @@ class Session:
         A single fix that nothing was predicted of, or no gain, goes without rather than that: `--all` tries
         many of them, and the best ones together is what it is called for.
         """
-        priced = any(other.predicted_ratio is not None for other in self.candidates)
-        promised = (candidate.predicted_ratio or 0.0) > 1.0 + self.state.protocol.threshold
+        priced = any(other.row.predicted_ratio is not None for other in self.candidates)
+        promised = (candidate.row.predicted_ratio or 0.0) > 1.0 + self.state.protocol.threshold
         if not self.state.combine or not priced or promised:
             return 0.0
         helped = [row.fixes for row in self.state.outcomes if row.verdict == "faster" and not row.base]

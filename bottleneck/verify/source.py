@@ -37,7 +37,7 @@ from ..runs.plan import Plan
 from ..runs.run_script import run_script
 from ..runs.target import Target, find_target
 from .record import VERIFY_FOLDER
-from .rows import candidate_again, empty_row
+from .rows import candidate_again
 from .wishes import candidates_from, candidates_of
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def start(
         ),
         wishes=tuple(wish for candidate in candidates for wish in candidate.wishes),
         combine=asked.combine,
-        outcomes=tuple(empty_row(candidate) for candidate in candidates),
+        outcomes=tuple(candidate.row for candidate in candidates),
         notes=tuple(notes),
         predicted_for=diagnosis.device if diagnosis is not None else None,
         **_predicted_pair(diagnosis),

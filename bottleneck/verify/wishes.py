@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..catalog.registry import FIXES, by_id
 from ..errors import UsageError
 from ..model.verify import Wish
-from .rows import Candidate, candidate_of
+from .rows import Candidate, candidate_of, untried
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -78,7 +78,7 @@ def candidates_from(words: Sequence[str], diagnosis: Diagnosis | None) -> tuple[
         suggestion = known.get(wish.fix)
         if suggestion is None:
             fix = by_id(wish.fix)
-            found[wish.fix] = Candidate(wishes=(wish,), title=fix.title, risk=fix.risk)
+            found[wish.fix] = untried(wish, title=fix.title, risk=fix.risk)
             continue
         options = {**suggestion.options, **wish.options}
         found[wish.fix] = candidate_of(suggestion, Wish(fix=wish.fix, options=options), true_ms)

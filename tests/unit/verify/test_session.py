@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from torch_bottleneck.model.verify import (
 from torch_bottleneck.runs.environment import environment_of, usable_cores
 from torch_bottleneck.runs.target import Target
 from torch_bottleneck.verify.arms import Arms
-from torch_bottleneck.verify.rows import Candidate, candidate_again, empty_row
+from torch_bottleneck.verify.rows import candidate_again, untried
 from torch_bottleneck.verify.session import Session
 
 LOSSES = [3.0 - 0.03 * i for i in range(60)]
@@ -96,11 +95,11 @@ def make(tmp_path: Path) -> Make:
         arms.times, arms.losses, arms.fails, arms.idle = times, losses or {}, fails or {}, set(idle)
         arms.interrupt_at, arms.host = interrupt_at, host
         if state is None:
-            candidates = tuple(Candidate(wishes=(Wish(fix=fix),), title=fix) for fix in fixes)
+            candidates = tuple(untried(Wish(fix=fix), title=fix) for fix in fixes)
             state = Verification(
                 protocol=Protocol(**protocol),
                 wishes=tuple(w for c in candidates for w in c.wishes),
-                outcomes=tuple(empty_row(c) for c in candidates),
+                outcomes=tuple(c.row for c in candidates),
                 combine=len(fixes) > 1,
             )
         else:
@@ -263,7 +262,8 @@ def test_what_helped_is_put_together_before_all_that_nothing_was_predicted_of_is
     session = make("FX101", "FX311", *rest, times=times | {(fix,): 10.0 for fix in rest}, budget_seconds=150)
     predicted = {"FX101": 2.0, "FX311": 2.0, "FX204": 0.95}
     session.candidates = tuple(
-        dataclasses.replace(c, predicted_ratio=predicted.get(c.fixes[0])) for c in session.candidates
+        untried(*c.wishes, title=c.row.title, predicted_ratio=predicted.get(c.fixes[0]))
+        for c in session.candidates
     )
     monkeypatch.setattr(
         "torch_bottleneck.verify.session.time.monotonic",

@@ -69,9 +69,9 @@ def test_suggestions_are_tried_by_predicted_gain_without_what_cannot_be_tried() 
     assert [c.fixes for c in found] == [("FX101",), ("FX106",), ("FX311",)]
     assert found[0].wishes[0].options == {"num_workers": 7}
     assert found[1].wishes[0].options == {"prefetch_factor": 8}
-    assert found[1].bound
+    assert found[1].row.bound
     assert TRUE_MS is not None
-    assert found[0].predicted_ratio == pytest.approx(TRUE_MS / 60)
+    assert found[0].row.predicted_ratio == pytest.approx(TRUE_MS / 60)
 
 
 def test_everything_also_means_notes_and_what_answers_no_finding() -> None:
@@ -84,10 +84,10 @@ def test_a_named_fix_takes_its_prediction_and_the_run_s_figures_unless_told_othe
     assert found.wishes[0].options == {"num_workers": 7}
     (found,) = candidates_from(["FX101:num_workers=2"], DIAGNOSIS)
     assert found.wishes[0].options == {"num_workers": 2}
-    assert found.predicted_ms == 60.0
+    assert found.row.predicted_ms == 60.0
     (found,) = candidates_from(["FX101"], None)
-    assert found.predicted_ratio is None
-    assert found.title == "Give the DataLoader enough workers"
+    assert found.row.predicted_ratio is None
+    assert found.row.title == "Give the DataLoader enough workers"
 
 
 def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
