@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ..model.words import clean
-from ..reporters.output import render_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,60 +29,32 @@ __all__ = [
     "scalars",
     "tag_of",
     "write_events",
-    "write_watched_events",
 ]
 
-_LINKS = "\n[Open the diagnosis](#bottleneck) · [open the trace](#pytorch_profiler)\n"
 _LARGEST = 3.4e38
 """TensorBoard keeps numbers in 32 bits."""
 _NOT_IN_A_TAG = re.compile(r"[^\w.\-]+")
 
 
-def write_events(diagnosis: Diagnosis, folder: Path, *, run: str) -> None:
-    """Write the event file of one run.
-
-    The folder is that of the adapted traces: the same folder is the same run in every tab. `run` tells its
-    hyperparameters from those of other runs.
-
-    Raises:
-        ImportError: TensorBoard is not installed.
-        OSError: the folder cannot be written to.
-    """
-    # The time of the diagnosis, not of the writing: a folder made twice shows the same.
-    when = _seconds(diagnosis.created)
-    report = render_for(diagnosis, "md", verbose=True) + _LINKS
-    _write(
-        folder, when, report=report, values=scalars(diagnosis), switches=hyperparameters(diagnosis), run=run
-    )
-
-
-def write_watched_events(watch: Watch, folder: Path, *, run: str) -> None:
-    """Write the event file of a watched job, as of now: its account has no date.
-
-    Raises:
-        ImportError: TensorBoard is not installed.
-        OSError: the folder cannot be written to.
-    """
-    switches: dict[str, float | str] = {"verdict": "watched"}
-    _write(
-        folder,
-        time.time(),
-        report=render_for(watch, "md"),
-        values=job_scalars(watch),
-        switches=switches,
-        run=run,
-    )
-
-
-def _write(
+def write_events(
     folder: Path,
-    when: float,
     *,
+    run: str,
     report: str,
     values: Iterable[tuple[str, int, float, str]],
     switches: dict[str, float | str],
-    run: str,
+    created: str = "",
 ) -> None:
+    """Write the event file of one run.
+
+    The folder is that of the adapted traces: the same folder is the same run in every tab. `run` tells its
+    hyperparameters from those of other runs. The events have the time of the diagnosis, if it has one: a
+    folder made twice shows the same.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+        OSError: the folder cannot be written to.
+    """
     from tensorboard.compat.proto import event_pb2, summary_pb2
     from tensorboard.plugins.hparams import summary_v2 as hparams
     from tensorboard.plugins.scalar import metadata as scalar_metadata
@@ -91,6 +62,7 @@ def _write(
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
     from tensorboard.util.tensor_util import make_tensor_proto
 
+    when = _seconds(created)
     writer = EventFileWriter(str(folder), filename_suffix=".bottleneck")
 
     def add(step: int, summary: Any) -> None:

@@ -20,7 +20,7 @@ from ..ingest import bundle as ingest
 from ..model.documents import write_text
 from ..reporters.output import render_for
 from .copy import Copied, copy_trace
-from .events import write_events, write_watched_events
+from .events import hyperparameters, job_scalars, scalars, write_events
 from .lane import Place, idle_of, lane_events, places
 from .page import PAGE_FILE, TraceFile, make_page, make_watched_page
 
@@ -35,6 +35,7 @@ __all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_beside", "prepare_run",
 FOLDER = "tensorboard"
 """Name of the log folder inside a run folder."""
 _UNFINISHED = ".writing"
+_LINKS = "\n[Open the diagnosis](#bottleneck) · [open the trace](#pytorch_profiler)\n"
 LARGE_BYTES = 2 * 1024**3
 """Larger traces are left out: reading one takes minutes, and the copy would show little of it."""
 
@@ -109,7 +110,14 @@ def prepare_run(
         (made / PAGE_FILE).write_bytes(msgspec.json.encode(page))
         if report:
             write_text(made / "report.html", render_for(diagnosis, "html"))
-        write_events(diagnosis, made, run=run or folder.name)
+        write_events(
+            made,
+            run=run or folder.name,
+            report=render_for(diagnosis, "md", verbose=True) + _LINKS,
+            values=scalars(diagnosis),
+            switches=hyperparameters(diagnosis),
+            created=diagnosis.created,
+        )
 
     _write_folder(folder, fill)
     return Prepared(folder=folder, traces=tuple(traces), problems=tuple(problems))
@@ -125,7 +133,13 @@ def prepare_watched(watch: Watch, folder: Path, *, run: str) -> Prepared:
     def fill(made: Path) -> None:
         (made / PAGE_FILE).write_bytes(msgspec.json.encode(make_watched_page(watch)))
         write_text(made / "report.html", render_for(watch, "html"))
-        write_watched_events(watch, made, run=run)
+        write_events(
+            made,
+            run=run,
+            report=render_for(watch, "md"),
+            values=job_scalars(watch),
+            switches={"verdict": "watched"},
+        )
 
     _write_folder(folder, fill)
     return Prepared(folder=folder, traces=())
