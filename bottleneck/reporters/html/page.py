@@ -1,24 +1,25 @@
 """The head of the page and what every report shows: verdict, budget, causes, fixes, settings.
 
-In: a diagnosis. Out: `Page`, plain rows of clean text; the templates only lay them out and escape them.
+In: a diagnosis. Out: plain rows of clean text; the templates only lay them out and escape them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...model.codes import BottleneckClass
 from ...model.words import clean, milliseconds
 from ..rows import details
 from ..rows.closing import capture_line
-from ..rows.code import CodeRow, FlameBlock, code_rows, flame_blocks
+from ..rows.code import code_rows, flame_blocks
 from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
-from ..rows.fixes import FixRow, combination_line, fix_rows, useless_rows
-from ..rows.fleet import TrafficRow, late_lines, path_line, together_lines, traffic_rows
-from ..rows.heat import HeatMap, heat_map
-from ..rows.job import JobRow, job_rows
+from ..rows.fixes import combination_line, fix_rows, useless_rows
+from ..rows.fleet import late_lines, path_line, together_lines, traffic_rows
+from ..rows.heat import heat_map
+from ..rows.job import job_rows
 from ..rows.memory import memory_sections
 from ..rows.verify import rows_of
 from .charts import blocks_of
@@ -28,14 +29,8 @@ from .timeline_rows import timeline_section
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
-    from ..rows.compiler import CompileSection
-    from ..rows.memory import MemorySection
-    from ..rows.pairs import Pairs
-    from .head import BudgetGroup, Figure
-    from .tables import CountCells, KernelCells, LoaderCells, RankCells, WindowCells
-    from .timeline_rows import TimelineSection
 
-__all__ = ["Page", "build"]
+__all__ = ["build"]
 
 _FEW_FIXES = 3
 
@@ -52,72 +47,8 @@ class CauseCells:
     """Among all causes of the diagnosis, as the page's script knows them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Everything that the templates lay out."""
-
-    title: str
-    verdict: str
-    classes: tuple[str, ...]
-    undetermined: bool
-    confidence: str
-    headline: str
-    reason: str
-    remedy: str
-    outcome: str
-    where: str
-    command: str
-    created: str
-    version: str
-    figures: tuple[Figure, ...]
-    first_fix: FixRow | None
-    fixes: tuple[FixRow, ...]
-    more_fixes: tuple[FixRow, ...]
-    notes_fixes: tuple[FixRow, ...]
-    useless: tuple[tuple[str, str], ...]
-    """Fixes that were tried in the run and do not help, and why."""
-    tried_here: bool
-    combination: str
-    tried: tuple[tuple[str, ...], ...]
-    """Cells under `COLUMNS` of the verification's own report."""
-    budget: tuple[BudgetGroup, ...]
-    gpu: bool
-    causes: tuple[CauseCells, ...]
-    small_causes: tuple[CauseRow, ...]
-    code: tuple[CodeRow, ...]
-    flame: tuple[FlameBlock, ...]
-    windows: tuple[WindowCells, ...]
-    job: tuple[JobRow, ...]
-    timeline: TimelineSection | None
-    kernels: tuple[KernelCells, ...]
-    counts: tuple[CountCells, ...]
-    memory: tuple[MemorySection, ...]
-    memory_absent: str
-    compile: CompileSection | None
-    compiled: bool
-    """The acceleration state says that something was compiled, whether its details are known or not."""
-    compute: Pairs
-    math: tuple[tuple[str, str, str, str, str], ...]
-    loaders: tuple[LoaderCells, ...]
-    settings: tuple[tuple[str, str, str, str], ...]
-    ranks: tuple[RankCells, ...]
-    late: tuple[tuple[str, str, str], ...]
-    """Who is late, why, and the step without it."""
-    path: str
-    heat: HeatMap | None
-    heat_most: str
-    together: tuple[str, ...]
-    traffic: tuple[TrafficRow, ...]
-    quality: str
-    capture: tuple[str, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    evidence: dict[str, tuple[tuple[str, tuple[tuple[int, str], ...]], ...]]
-    """Section of the page -> the folded lists that belong to it."""
-
-
-def build(diagnosis: Diagnosis) -> Page:
-    """Return the rows of the page."""
+def build(diagnosis: Diagnosis) -> SimpleNamespace:
+    """Return everything that the templates lay out."""
     verdict = diagnosis.verdict
     undetermined = verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     gpu = _on_gpu(diagnosis)
@@ -126,7 +57,7 @@ def build(diagnosis: Diagnosis) -> Page:
     shown = [f for f in fixes if not f.minor]
     memory = diagnosis.capture.artefacts.get("memory")
     heat = heat_map(diagnosis)
-    return Page(
+    return SimpleNamespace(
         title=clean(diagnosis.title) or "Diagnosis",
         verdict=verdict.bottleneck_class.value,
         classes=tuple(c.value for c in verdict.also),
@@ -148,6 +79,7 @@ def build(diagnosis: Diagnosis) -> Page:
         useless=tuple(useless_rows(diagnosis)),
         tried_here=any(s.measured is not None for s in diagnosis.suggestions),
         combination=combination_line(diagnosis),
+        # Cells under `COLUMNS` of the verification's own report.
         tried=tuple(row.cells for row in rows_of(diagnosis.tried)),
         budget=budget_groups(diagnosis, gpu=gpu),
         gpu=gpu,
@@ -163,6 +95,7 @@ def build(diagnosis: Diagnosis) -> Page:
         memory=memory_sections(diagnosis),
         memory_absent=clean(memory.reason or "") if memory is not None else "",
         compile=compile_section(diagnosis),
+        # The acceleration state says so, whether details of what was compiled are known or not.
         compiled=any(
             row.name == "torch.compile" and row.state in ("on", "partly") for row in diagnosis.acceleration
         ),

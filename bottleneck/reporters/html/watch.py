@@ -6,6 +6,7 @@ In: a `Watch`. Out: one page without a script, drawn as SVG; Jinja2 escapes all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ... import __version__
@@ -83,30 +84,6 @@ class _Rank:
     """Colour, part, time, and where it begins and how wide it is, of `WIDTH`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    """Everything that the template lays out."""
-
-    title: str
-    headline: str
-    trouble: tuple[str, ...]
-    """How the job failed, or the watching."""
-    figures: tuple[Figure, ...]
-    parts: tuple[_Part, ...]
-    ticks: tuple[str, ...]
-    """Of the job's time axis."""
-    steps: _Steps | None
-    growth: tuple[str, ...]
-    changes: tuple[str, ...]
-    ranks: tuple[_Rank, ...]
-    of_ranks: tuple[str, ...]
-    """What each did, and in what they differ."""
-    captures: tuple[str, ...]
-    command: str
-    cwd: str
-    version: str
-
-
 def render(watch: Watch) -> str:
     """Return the page."""
     from markupsafe import Markup
@@ -129,10 +106,10 @@ def render(watch: Watch) -> str:
     )
 
 
-def _build(watch: Watch) -> _Page:
+def _build(watch: Watch) -> SimpleNamespace:
     command = clean(" ".join(watch.command))
     parts = _parts(watch)
-    return _Page(
+    return SimpleNamespace(
         title=command.partition(" ")[0] or "The job",
         headline=headline(watch),
         trouble=tuple(trouble_lines(watch)),
