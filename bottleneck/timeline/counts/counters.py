@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from ...model.counters import Counter, StepCounters
@@ -124,9 +125,7 @@ def _on_device(trace: Trace, place: _Steps) -> dict[str, Counter]:
     return values
 
 
-def _from_trace(
-    trace: Trace, steps: Steps, run: Run | None, missing: int
-) -> tuple[dict[str, Counter], dict[str, str], StepCounters]:
+def _from_trace(trace: Trace, steps: Steps, run: Run | None, missing: int) -> StepCounters:
     place = _Steps(trace, steps)
     gpu = trace.has(*DEVICE_KINDS)
     operators = _operators(trace, steps)
@@ -156,14 +155,15 @@ def _from_trace(
         absent["collective_bytes"] = "without a device the trace does not say how large"
         names = _by_name(trace, operators, place.of(operators), place.count)
     listed = dict(list(names.items())[:_MOST_NAMES])
-    partial = StepCounters(
+    return StepCounters(
         device="gpu" if gpu else "cpu",
         traced_steps=place.count,
+        values=values,
+        absent=absent,
         names=listed,
         other_names=len(names) - len(listed),
         syncs=sync_sites(trace, waits, place.of(waits), place.count),
     )
-    return values, absent, partial
 
 
 def count_steps(
@@ -179,30 +179,20 @@ def count_steps(
     `missing` launches have no recorded kernel, by the capture's quality check.
     """
     on_gpu = run is not None and any(device.kind != "cpu" for device in run.devices)
-    partial = StepCounters(device="gpu" if on_gpu else "cpu")
-    values: dict[str, Counter] = {}
-    absent: dict[str, str] = {}
     if trace is None or steps is None or not len(steps) or steps.how == "window":
-        absent |= dict.fromkeys(_TRACED, _NO_STEPS)
+        traced = StepCounters(device="gpu" if on_gpu else "cpu", absent=dict.fromkeys(_TRACED, _NO_STEPS))
     else:
-        values, absent, partial = _from_trace(trace, steps, run, missing)
-    whole = count_run(run, compile_facts, gpu=partial.device == "gpu")
-    syncs = partial.syncs
+        traced = _from_trace(trace, steps, run, missing)
+    whole = count_run(run, compile_facts, gpu=traced.device == "gpu")
+    syncs = traced.syncs
     if not any(item.site for item in syncs):
         syncs = debugged_sites(run) or syncs
-    return StepCounters(
-        device=partial.device,
-        traced_steps=partial.traced_steps,
-        run_steps=whole.run_steps,
-        values=values | whole.values,
-        absent=absent | whole.absent,
-        names=partial.names,
-        other_names=partial.other_names,
+    return msgspec.structs.replace(
+        whole,
+        traced_steps=traced.traced_steps,
+        values=traced.values | whole.values,
+        absent=traced.absent | whole.absent,
+        names=traced.names,
+        other_names=traced.other_names,
         syncs=syncs,
-        breaks=whole.breaks,
-        recompile_steps=whole.recompile_steps,
-        recompiles=whole.recompiles,
-        first_step=whole.first_step,
-        flops_step=whole.flops_step,
-        flops_steps=whole.flops_steps,
     )

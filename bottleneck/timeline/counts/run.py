@@ -1,36 +1,19 @@
 """Counters that the run itself keeps: allocator statistics, compilations, the number of steps.
 
-In: run.json and compile.json. Out: `RunCounts`.
+In: run.json and compile.json. Out: `StepCounters` without what a trace tells.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from ...model.counters import BreakSite, Counter
+from ...model.counters import BreakSite, Counter, StepCounters
 from ...model.run import CompileFacts, Run
 
-__all__ = ["RunCounts", "count_run"]
+__all__ = ["count_run"]
 
 _MOST_BREAKS = 100
 _MOST_RECOMPILES = 500
 _ALLOCATOR = ("allocations", "segments", "peak_allocated_bytes")
 _COMPILER = ("graph_breaks", "recompiles", "graphs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCounts:
-    """What one run's own records count."""
-
-    run_steps: int | None = None
-    values: dict[str, Counter] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    breaks: tuple[BreakSite, ...] = ()
-    recompile_steps: tuple[int, ...] = ()
-    recompiles: tuple[BreakSite, ...] = ()
-    first_step: int | None = None
-    flops_step: int | None = None
-    flops_steps: int = 1
 
 
 def _steps_run(run: Run) -> int | None:
@@ -69,7 +52,7 @@ def _why_no_flops(run: Run | None) -> str:
     return reason or "shapes of operators were not recorded"
 
 
-def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunCounts:
+def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> StepCounters:
     """Read the counters that need no trace."""
     values: dict[str, Counter] = {}
     absent: dict[str, str] = {}
@@ -99,7 +82,8 @@ def count_run(run: Run | None, facts: CompileFacts | None, *, gpu: bool) -> RunC
             "graphs": Counter(value=float(facts.unique_graphs)),
         }
     flops = run.flops if run is not None else None
-    return RunCounts(
+    return StepCounters(
+        device="gpu" if gpu else "cpu",
         run_steps=_steps_run(run) if run is not None else None,
         values=values,
         absent=absent,

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from ...model.work import LoaderArguments, OptimizerArguments, Workload
@@ -24,22 +25,6 @@ __all__ = ["read_workload"]
 
 _MOST_STEPS = 200
 _MOST_LOADERS = 20
-
-
-def _arguments(loader: LoaderFacts) -> LoaderArguments:
-    return LoaderArguments(
-        cls=loader.cls,
-        site=loader.site,
-        role=loader.role,
-        batch_size=loader.batch_size,
-        num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory,
-        persistent_workers=loader.persistent_workers,
-        prefetch_factor=loader.prefetch_factor,
-        drop_last=loader.drop_last,
-        shuffle=loader.shuffle,
-        start_method=loader.start_method,
-    )
 
 
 def _times(table: StepTable, kept: NDArray[np.bool_] | None) -> tuple[float, ...]:
@@ -66,10 +51,12 @@ def read_workload(
         batch=tuple(training.batch.tensors) if training is not None and training.batch is not None else (),
         distinct_shapes=training.batch.distinct_shapes if training is not None and training.batch else None,
         batch_elements=int(statistics.median_low(sizes)) if sizes else None,
-        loaders=tuple(_arguments(item) for item in (loaders or ())[:_MOST_LOADERS]),
+        loaders=tuple(
+            msgspec.convert(item, LoaderArguments, from_attributes=True)
+            for item in (loaders or ())[:_MOST_LOADERS]
+        ),
         optimizers=tuple(
-            OptimizerArguments(cls=item.cls, flavour=item.flavour, parameters=item.parameters, site=item.site)
-            for item in run.optimizers
+            msgspec.convert(item, OptimizerArguments, from_attributes=True) for item in run.optimizers
         ),
         step_ms=_times(table, kept) if table is not None else (),
     )
