@@ -1,11 +1,12 @@
 """The top of the page: the large figures under the verdict, and the step budget in groups.
 
-In: a diagnosis. Out: frozen rows of clean text.
+In: a diagnosis. Out: rows of clean text, for the templates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...model.codes import BUDGET_PARTS, Part
@@ -16,7 +17,7 @@ from ..rows.fixes import fix_rows
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["BudgetGroup", "Figure", "budget_groups", "figures"]
+__all__ = ["Figure", "budget_groups", "figures"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,29 +30,6 @@ class Figure:
     note: str = ""
     how: str = ""
     """Topic in how.HOW."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetCells:
-    """One line of the budget."""
-
-    part: int
-    label: str
-    ms: str
-    share: str
-    width: float
-    """Of the bar, in %."""
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetGroup:
-    """Lines that belong together, with their sum."""
-
-    title: str
-    ms: str
-    share: str
-    rows: tuple[BudgetCells, ...]
 
 
 def figures(diagnosis: Diagnosis, *, undetermined: bool) -> tuple[Figure, ...]:
@@ -141,9 +119,9 @@ def _trust(diagnosis: Diagnosis) -> str:
     return ""
 
 
-def budget_groups(diagnosis: Diagnosis, *, gpu: bool) -> tuple[BudgetGroup, ...]:
-    """Return the budget as device work and the rest, the larger first."""
-    groups: dict[str, list[BudgetCells]] = {}
+def budget_groups(diagnosis: Diagnosis, *, gpu: bool) -> tuple[SimpleNamespace, ...]:
+    """Return the budget as device work and the rest, the larger first; bars have a width in %."""
+    groups: dict[str, list[SimpleNamespace]] = {}
     sums: dict[str, list[float]] = {}
     work = "GPU at work" if gpu else "Operators at work"
     rest = "GPU idle, by what the host did" if gpu else "Everything else in the step"
@@ -151,7 +129,7 @@ def budget_groups(diagnosis: Diagnosis, *, gpu: bool) -> tuple[BudgetGroup, ...]
     for line in sorted(diagnosis.budget, key=lambda line: (line.part is Part.UNEXPLAINED, -line.ms)):
         title = work if BUDGET_PARTS[line.part].device in ("computes", "moves") else rest
         groups.setdefault(title, []).append(
-            BudgetCells(
+            SimpleNamespace(
                 part=list(Part).index(line.part),
                 label=line.part.value,
                 ms=milliseconds(line.ms, like=diagnosis.step.true_ms),
@@ -164,7 +142,7 @@ def budget_groups(diagnosis: Diagnosis, *, gpu: bool) -> tuple[BudgetGroup, ...]
     true_ms = diagnosis.step.true_ms
     ordered = sorted(groups, key=lambda title: -sum(sums[title]))
     return tuple(
-        BudgetGroup(
+        SimpleNamespace(
             title=title,
             ms=milliseconds(sum(sums[title]), like=true_ms),
             share=percent(sum(sums[title]) / true_ms) if true_ms else "-",

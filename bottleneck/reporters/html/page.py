@@ -5,7 +5,6 @@ In: a diagnosis. Out: plain rows of clean text; the templates only lay them out 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -33,18 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 _FEW_FIXES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseCells:
-    """One cause, with where it shows on the timeline."""
-
-    row: CauseRow
-    width: float
-    blocks: int
-    blocks_ms: str
-    index: int
-    """Among all causes of the diagnosis, as the page's script knows them."""
 
 
 def build(diagnosis: Diagnosis) -> SimpleNamespace:
@@ -150,19 +137,19 @@ def _on_gpu(diagnosis: Diagnosis) -> bool:
     return diagnosis.timeline is not None and any(lane.kind == "stream" for lane in diagnosis.timeline.lanes)
 
 
-def _causes(diagnosis: Diagnosis, worth: list[CauseRow]) -> tuple[CauseCells, ...]:
+def _causes(diagnosis: Diagnosis, worth: list[CauseRow]) -> tuple[SimpleNamespace, ...]:
     causes = [cause for cause in diagnosis.causes if not cause.negligible]
     largest = max((cause.share for cause in causes), default=0.0)
     cells = []
     for cause, row in zip(causes, worth, strict=True):
         blocks, ms = blocks_of(diagnosis.timeline, cause.bottleneck_class)
         cells.append(
-            CauseCells(
+            SimpleNamespace(
                 row=row,
                 width=round(100 * max(cause.share, 0.0) / largest, 2) if largest > 0 else 0.0,
                 blocks=blocks,
                 blocks_ms=milliseconds(ms),
-                index=diagnosis.causes.index(cause),
+                index=diagnosis.causes.index(cause),  # as the page's script knows it
             )
         )
     return tuple(cells)

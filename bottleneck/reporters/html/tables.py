@@ -1,12 +1,12 @@
 """Rows of the page's tables: windows, kernels, counts, loaders, ranks.
 
-In: a diagnosis. Out: frozen rows of clean text, with the numbers that tables are sorted by beside them.
+In: a diagnosis. Out: rows of clean text for the templates, with the numbers that tables are sorted by.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...model.codes import Part
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from ...model.view import LoaderRow
 
 __all__ = [
-    "CountCells",
-    "KernelCells",
-    "LoaderCells",
-    "RankCells",
-    "WindowCells",
     "count_rows",
     "kernel_rows",
     "loader_rows",
@@ -43,72 +38,7 @@ _ATTACHED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowCells:
-    """One window of the run."""
-
-    name: str
-    status: str
-    attached: str
-    steps: int
-    median: str
-    lowest: str
-    highest: str
-    clock: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCells:
-    """One kernel or operator."""
-
-    name: str
-    part: int
-    label: str
-    count: str
-    count_value: float
-    ms: str
-    ms_value: float
-    share: str
-    share_value: float
-    width: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountCells:
-    """One count of what a step or the run does."""
-
-    title: str
-    value: str
-    spread: str
-    per: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderCells:
-    """One DataLoader."""
-
-    title: str
-    where: str
-    facts: Pairs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCells:
-    """One rank."""
-
-    rank: int
-    step: str
-    busy: str
-    own: str
-    waits: str
-    transfer: str
-    late: str
-    cause: str
-    path: str
-
-
-def window_rows(diagnosis: Diagnosis) -> tuple[WindowCells, ...]:
+def window_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
     """Return the windows in the order of the run, the ones without steps with their reason."""
     rows = []
     for window in diagnosis.windows:
@@ -116,7 +46,7 @@ def window_rows(diagnosis: Diagnosis) -> tuple[WindowCells, ...]:
         like = statistics.median(ms) if ms else None
         note = window.status if window.status == "ok" else f"{window.status}: {clean(window.reason)}"
         rows.append(
-            WindowCells(
+            SimpleNamespace(
                 name=clean(window.name),
                 status=note.removesuffix(": "),
                 attached="torch.profiler" if window.clock == "trace" else _ATTACHED.get(window.name, ""),
@@ -130,11 +60,11 @@ def window_rows(diagnosis: Diagnosis) -> tuple[WindowCells, ...]:
     return tuple(rows)
 
 
-def kernel_rows(diagnosis: Diagnosis) -> tuple[KernelCells, ...]:
+def kernel_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
     """Return all kernels that the diagnosis holds."""
     largest = max((row.share for row in diagnosis.kernels), default=0.0)
     return tuple(
-        KernelCells(
+        SimpleNamespace(
             name=cut_text(row.name),
             part=list(Part).index(row.part),
             label=row.part.value,
@@ -150,7 +80,7 @@ def kernel_rows(diagnosis: Diagnosis) -> tuple[KernelCells, ...]:
     )
 
 
-def count_rows(diagnosis: Diagnosis) -> tuple[CountCells, ...]:
+def count_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
     """Return the counters in their usual order, those that were not measured with the reason."""
     counters = diagnosis.counters
     if counters is None:
@@ -161,7 +91,7 @@ def count_rows(diagnosis: Diagnosis) -> tuple[CountCells, ...]:
         if counter is None and name not in counters.absent:
             continue
         rows.append(
-            CountCells(
+            SimpleNamespace(
                 title=spec.title,
                 value="not measured" if counter is None else _count(counter.value, spec.unit),
                 spread=clean(counters.absent.get(name, ""))
@@ -188,11 +118,11 @@ def _spread(counter: Counter, unit: str) -> str:
     return f"{_count(counter.low, unit)} to {_count(counter.high, unit)}"
 
 
-def loader_rows(diagnosis: Diagnosis) -> tuple[LoaderCells, ...]:
+def loader_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
     """Return the loaders."""
     root = root_of(diagnosis)
     return tuple(
-        LoaderCells(
+        SimpleNamespace(
             title=" ".join(filter(None, [clean(row.cls), f"({row.role})" if row.role != "unknown" else ""])),
             where=place_or(row.site, root),
             facts=_loader(row),
@@ -226,12 +156,12 @@ def _loader(row: LoaderRow) -> Pairs:
     )
 
 
-def rank_rows(diagnosis: Diagnosis) -> tuple[RankCells, ...]:
+def rank_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
     """Return the ranks, none for a run of one."""
     if len(diagnosis.ranks) < 2:
         return ()
     return tuple(
-        RankCells(
+        SimpleNamespace(
             rank=row.rank,
             step=milliseconds(row.step_ms),
             busy=percent(row.busy_share),

@@ -5,7 +5,6 @@ In: a `Watch`. Out: one page without a script, drawn as SVG; Jinja2 escapes all 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -38,50 +37,6 @@ WIDTH, HEIGHT = 1000.0, 100.0
 _HEADROOM = 1.08
 _CLIPPED = 3.0
 """Steps of more than so many times the usual are drawn at the edge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """One line of the account."""
-
-    index: int
-    """Names its colour."""
-    name: str
-    time: str
-    share: str
-    width: float
-    times: str
-    each: str
-    places: tuple[str, ...]
-    fix: str
-    path: str
-    """What it covers in the drawing of the job; empty where it is not known when it was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
-    """The drawing of step times."""
-
-    line: str
-    growth: str
-    """A line; empty where the steps do not grow."""
-    band: str
-    """Its 95 % interval, as a polygon."""
-    changes: tuple[float, ...]
-    """Where all later steps are slower or faster."""
-    ticks: tuple[str, ...]
-    """From the top down."""
-    first: str
-    last: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rank:
-    """One rank of several: its parts side by side, on the scale of the longest."""
-
-    name: str
-    boxes: tuple[tuple[int, str, str, float, float], ...]
-    """Colour, part, time, and where it begins and how wide it is, of `WIDTH`."""
 
 
 def render(watch: Watch) -> str:
@@ -145,12 +100,13 @@ def _figures(watch: Watch) -> tuple[Figure, ...]:
     return (*found, explained)
 
 
-def _parts(watch: Watch) -> tuple[_Part, ...]:
+def _parts(watch: Watch) -> tuple[SimpleNamespace, ...]:
+    """Return the lines of the account: `index` names the colour, `path` is empty without a known time."""
     root = f"{watch.cwd}/"
     paths = _paths(watch)
     largest = max((line.share for line in watch.account), default=0.0)
     return tuple(
-        _Part(
+        SimpleNamespace(
             index=PARTS.index(line.part) if line.part in PARTS else len(PARTS) - 1,
             name=clean(line.part),
             time=duration(line.s),
@@ -166,7 +122,8 @@ def _parts(watch: Watch) -> tuple[_Part, ...]:
     )
 
 
-def _ranks(watch: Watch) -> tuple[_Rank, ...]:
+def _ranks(watch: Watch) -> tuple[SimpleNamespace, ...]:
+    """Return each rank's parts side by side, on the longest's scale: colour, part, time, begin, width."""
     longest_s = max((sum(rank.seconds.values()) for rank in watch.ranks), default=0.0)
     made = []
     for rank in watch.ranks if longest_s > 0 else []:
@@ -177,7 +134,7 @@ def _ranks(watch: Watch) -> tuple[_Rank, ...]:
             if width >= 1:
                 boxes.append((index, part, duration(s), round(at, 2), round(width, 2)))
             at += width
-        made.append(_Rank(name=f"rank {rank.rank}", boxes=tuple(boxes)))
+        made.append(SimpleNamespace(name=f"rank {rank.rank}", boxes=tuple(boxes)))
     return tuple(made)
 
 
@@ -219,7 +176,8 @@ def _paths(watch: Watch) -> dict[str, str]:
     return {part: "".join(made) for part, made in boxes.items()}
 
 
-def _steps(watch: Watch) -> _Steps | None:
+def _steps(watch: Watch) -> SimpleNamespace | None:
+    """Return the drawing of step times: lines, the growth's 95 % interval as a band, ticks from the top."""
     times = watch.step_times
     if len(times.step) < 2 or len(times.ms) != len(times.step) or times.step[-1] <= times.step[0]:
         return None
@@ -239,7 +197,7 @@ def _steps(watch: Watch) -> _Steps | None:
         (at(first, _on_line(g, g.ms_per_1000_steps, first)), at(last, _on_line(g, g.ms_per_1000_steps, last)))
         for g in slopes
     ]
-    return _Steps(
+    return SimpleNamespace(
         line=_joined(at, times),
         growth=" ".join(lines[0]) if lines else "",
         band=" ".join(
