@@ -98,12 +98,11 @@ class Gate:
     def run(
         self, settings: GateSettings, *, given: dict[str, int], out: Path | None, say: Callable[[str], None]
     ) -> Held | None:
-        """Run the script, and compare.
+        """Run the script, and compare; None on a rank that does not lead: another one reports on all of us.
 
         Without `out` the runs are removed.
 
-        Returns:
-            None on a rank that does not lead: another one reports on all of us.
+        Without `out` the runs are removed.
 
         Raises:
             ScriptError: the script failed.

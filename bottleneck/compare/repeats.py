@@ -45,10 +45,7 @@ def run_in_turns(
     into: Path,
     say: Callable[[str], None],
 ) -> dict[str, list[Path]]:
-    """Run each side `repeat` times.
-
-    Returns:
-        Name of the side -> its run folders. On a rank that does not lead, empty lists.
+    """Run each side `repeat` times; return its run folders by its name, none on a rank that does not lead.
 
     Raises:
         ScriptError: the script failed.

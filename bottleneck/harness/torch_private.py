@@ -277,13 +277,10 @@ def record_in_this_thread(*, enabled: bool) -> None:
 
 
 def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
-    """Return the recorded calls of some operators from a stopped profile with shapes.
+    """Return the recorded calls of some operators from a stopped profile; None if torch gives no shapes.
 
     Read from kineto's own list: the public event list first builds a Python object for every event
     of the profile, which takes seconds.
-
-    Returns:
-        The calls, or None where this torch does not give their shapes.
     """
     results = getattr(getattr(profile, "profiler", None), "kineto_results", None)
     events = results.events() if results is not None else None
@@ -355,8 +352,7 @@ PHASE_FUNCTIONS = {
 def exchange_hook(handle: Any, hook: Any) -> bool:
     """Put another hook in the place of one that was registered, keeping its turn among the others.
 
-    Returns:
-        Whether it was done: not where the handle does not tell its table, or the hook is gone.
+    Returns whether it was done: not where the handle does not tell its table, or the hook is gone.
     """
     table = getattr(handle, "hooks_dict_ref", lambda: None)()
     key = getattr(handle, "id", None)

@@ -148,8 +148,7 @@ _ARGS = tuple((f.name, f.encode_name, f.default) for f in msgspec.structs.fields
 def coerce_event(raw: object) -> Event | None:
     """Make an event of whatever a JSON parser found, forgiving wrong types.
 
-    Returns:
-        The event, or None when it is no event at all or is a complete event without a time.
+    None when it is no event at all or is a complete event without a time.
     """
     if not isinstance(raw, dict):
         return None

@@ -94,10 +94,7 @@ def _of_runs(files: list[str], folders: list[str], protocol: str) -> Iterator[Re
 
 
 def fetch(rank: RemoteFiles, into: Path) -> Path:
-    """Copy the files of a rank into a folder.
-
-    Returns:
-        Its run folder there, or its trace.
+    """Copy the files of a rank into a folder, and return its run folder there, or its trace.
 
     Raises:
         InputError: they cannot be reached, or there is no room.

@@ -108,11 +108,7 @@ COUNTED: dict[str, Callable[[OperatorCall], float]] = {
 
 
 def count_flops(calls: Iterable[OperatorCall]) -> tuple[dict[str, float], dict[str, float], int]:
-    """Sum the FLOPs of operator calls.
-
-    Returns:
-        (FLOPs by dtype of the operands, FLOPs by operator, calls that could not be counted).
-    """
+    """Return (FLOPs by dtype of the operands, FLOPs by operator, calls that could not be counted)."""
     by_dtype: dict[str, float] = defaultdict(float)
     by_operator: dict[str, float] = defaultdict(float)
     lost = 0

@@ -71,11 +71,7 @@ def report_done(working: Path, process: str) -> None:
 
 
 def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> list[int]:
-    """Wait until every rank has reported that its folder is complete.
-
-    Returns:
-        Ranks that have not reported.
-    """
+    """Wait until every rank has reported that its folder is complete; return those that have not."""
     deadline = time.monotonic() + seconds
     while True:
         missing = [rank for rank in ranks if not (working / f".rank{rank}{_DONE}").exists()]
@@ -85,10 +81,9 @@ def wait_for_ranks(working: Path, ranks: Sequence[int], *, seconds: float) -> li
 
 
 def record_end(working: Path, process: str, plan: Plan, returncode: int) -> ScriptOutcome:
-    """Complete the script's process folder, however the process ended.
+    """Complete the script's process folder, however the process ended, and return how.
 
-    Returns:
-        How the script ended: as the process recorded it, or else from its return code.
+    As the process recorded it, or else from its return code.
     """
     publish_leftovers(working, only=process)
     path = working / process

@@ -171,11 +171,7 @@ class Store:
         return target
 
     def finish(self, outcome: ScriptOutcome) -> Path:
-        """Record how the script ended and give the folder its final name. May be called twice.
-
-        Returns:
-            The run folder: the wished name, or that name with a number when it was taken.
-        """
+        """Record how the script ended; return the folder, by its final name. May be called twice."""
         if not self._is_mine():
             return self.folder
         with self._lock:
@@ -209,11 +205,7 @@ class Store:
 
 
 def publish(working: Path, folder: Path) -> Path:
-    """Rename a whole folder to its final name; never replaces a folder that holds anything.
-
-    Returns:
-        The name it got: `folder`, or `folder` with "-2", "-3", ... appended.
-    """
+    """Rename a whole folder to its final name, with "-2", "-3", ... where that holds anything; return it."""
     target, number = folder, 1
     while True:
         try:

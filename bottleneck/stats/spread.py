@@ -24,11 +24,7 @@ def as_times(values: ArrayLike | Sequence[float]) -> NDArray[np.float64]:
 
 
 def mad_spread(values: ArrayLike) -> float | None:
-    """Median absolute deviation times 1.4826, in the unit of the values.
-
-    Returns:
-        The spread, or None with fewer than two values.
-    """
+    """Median absolute deviation times 1.4826, in the unit of the values; None with fewer than two."""
     x = as_times(values)
     if len(x) < 2:
         return None

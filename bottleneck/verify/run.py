@@ -37,10 +37,7 @@ def run_verification(
     limit_seconds: float,
     say: Callable[[str], None],
 ) -> tuple[Verification, bool]:
-    """Measure what is left to measure.
-
-    Returns:
-        The verification with its edits, and whether the user has asked to stop.
+    """Measure what is left; return the verification with its edits, and whether the user asked to stop.
 
     Raises:
         ScriptError: the script fails as it is.

@@ -212,11 +212,9 @@ class EventBuffer:
         return self.thread is None or self.thread == get_ident()
 
     def begin(self, event: Event, subject: Any = None) -> Event | None:
-        """Something begins.
+        """Something begins; return the event, which without gradients is an evaluation and no forward.
 
-        Returns:
-            The event, which without gradients is not a forward but an evaluation; None where it is none
-            of the training thread's: then `end` is not to be called.
+        None where it is none of the training thread's: then `end` is not to be called.
         """
         thread = get_ident()
         if thread != self.thread:

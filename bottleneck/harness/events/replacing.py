@@ -36,11 +36,7 @@ class Replacements:
         self.entries: list[Replaced] = []
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
-        """Replace `owner.name` by `make(original)`; a name that is not there is left out.
-
-        Returns:
-            Whether there was anything to replace.
-        """
+        """Replace `owner.name` by `make(original)`; return whether there was anything to replace."""
         original = vars(owner).get(name, getattr(owner, name, None))
         if original is None:
             return False

@@ -93,9 +93,6 @@ def _flavour(optimizer: Any, parameters: list[Any]) -> Literal["fused", "foreach
         return "for-loop"
     if group["foreach"] is False or group.get("differentiable"):
         return "for-loop"
-    if group.get("fused") is False and group["foreach"] is None:
-        # fused=False alone leaves the choice of foreach open, as None does.
-        pass
     from torch.optim import optimizer as optim_module
 
     choose = getattr(optim_module, "_default_to_fused_or_foreach", None)

@@ -118,8 +118,7 @@ def _numbered(trace: Trace) -> NDArray[np.intp]:
 def read_reach(trace: Trace, program: Program) -> Reach:
     """Tell what of a program a compiled model would run.
 
-    Returns:
-        The reach. Without label and without backward (inference, not marked) all dispatch counts.
+    Without label and without backward (inference, not marked) all dispatch counts.
     """
     called = program.row >= 0
     when = np.where(called, trace.ts_ns[program.row], -1)

@@ -133,10 +133,9 @@ def without_starts(
 
 
 def _slowed(run: Run, held: set[int]) -> dict[str, dict[int, float]]:
-    """Return how much longer forward, backward and update take in the steps with a start than in others.
+    """Return the ms that phases take longer in steps with a start, by phase and index of a step.
 
-    Returns:
-        Milliseconds by phase and index of a step; nothing where the difference may be noise.
+    Nothing where the difference may be noise.
     """
     window = run.window("baseline")
     if window is None or len(window.steps.index) != len(window.steps.wall_ms):

@@ -64,11 +64,7 @@ class Steps:
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Find the steps of a trace.
-
-    Returns:
-        At least one step, unless the trace has no rows on the host at all.
-    """
+    """Find the steps of a trace: at least one, unless the trace has no rows on the host at all."""
     busy = trace.launches if len(trace.launches) else trace.rows(Kind.OP)
     threads = tuple(thread for thread, _ in trace.busiest_threads(busy))
     for find in (_from_profiler, _from_optimizer, _from_repeats):
