@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -177,8 +177,8 @@ class Analyzer(ABC):
         return FINDING_CODES[self.code].bottleneck_class
 
     @abstractmethod
-    def find(self, facts: Facts) -> Sequence[Finding]:
-        """Return the findings; empty if there are none or the data is missing."""
+    def find(self, facts: Facts) -> Iterable[Finding]:
+        """Find what there is; nothing if the data is missing."""
 
     def finding(
         self,

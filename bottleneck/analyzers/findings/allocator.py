@@ -5,7 +5,7 @@ In: facts. Out: findings BN201 to BN203.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
@@ -199,31 +199,29 @@ class EmptyCacheInLoop(Analyzer):
 
     code = "BN202"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report calls seen per step."""
         calls = facts.number("allocator.empty_cache_per_step")
         if not calls or calls < 0.05:
-            return ()
+            return
         answer = facts.ask(WhatIf.ALLOCATOR_FREE)
-        return (
-            self.finding(
-                facts,
-                "empty_cache() runs in the training loop",
-                answer=answer,
-                evidence=[
-                    Evidence(
-                        text=f"blocks are returned to the driver {calls:.1f} times per step without a retry",
-                        value=calls,
-                        unit="1/step",
-                        source="memory_stats over the baseline window",
-                    )
-                ],
-                sites=[
-                    *(site for summary in facts.memory for site in summary.empty_cache_sites),
-                    *facts.sites("empty_cache"),
-                ],
-                not_this="The cost is that of all allocator calls; this call is their cause.",
-            ),
+        yield self.finding(
+            facts,
+            "empty_cache() runs in the training loop",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"blocks are returned to the driver {calls:.1f} times per step without a retry",
+                    value=calls,
+                    unit="1/step",
+                    source="memory_stats over the baseline window",
+                )
+            ],
+            sites=[
+                *(site for summary in facts.memory for site in summary.empty_cache_sites),
+                *facts.sites("empty_cache"),
+            ],
+            not_this="The cost is that of all allocator calls; this call is their cause.",
         )
 
 
@@ -260,14 +258,14 @@ class PageFaults(Analyzer):
 
     code = "BN203"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the faults on a CPU."""
         if facts.timeline.kind != "cpu":
-            return ()
+            return
         answer = facts.ask(WhatIf.ALLOCATOR_FREE)
         faults = facts.number("memory.faults_per_step")
         if answer is None or answer.saves_ms <= 0 or faults is None:
-            return ()
+            return
         system = facts.number("memory.system_share") or 0.0
         library = facts.context.get("malloc.library")
         evidence = [
@@ -286,14 +284,12 @@ class PageFaults(Analyzer):
         ]
         if isinstance(library, str):
             evidence.append(Evidence(text=f"memory comes from {library}", source="settings in force"))
-        return (
-            self.finding(
-                facts,
-                f"Page faults on newly allocated memory cost {ms(answer.saves_ms)} per step",
-                answer=answer,
-                time_ms=system * facts.true_ms,
-                evidence=evidence,
-                sites=facts.sites("forward"),
-                not_this="Not a shortage of memory: pages are returned to the system and mapped again.",
-            ),
+        yield self.finding(
+            facts,
+            f"Page faults on newly allocated memory cost {ms(answer.saves_ms)} per step",
+            answer=answer,
+            time_ms=system * facts.true_ms,
+            evidence=evidence,
+            sites=facts.sites("forward"),
+            not_this="Not a shortage of memory: pages are returned to the system and mapped again.",
         )

@@ -5,7 +5,7 @@ In: facts. Out: findings BN801 to BN803.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
@@ -43,12 +43,12 @@ class ExposedCommunication(Analyzer):
 
     code = "BN801"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price exposed collectives."""
         exposed = facts.timeline.part_ms(Part.COMMUNICATION)
         answer = facts.ask(WhatIf.COMM_OVERLAPPED)
         if exposed < 0.005 * facts.true_ms and (answer is None or answer.saves_ms <= 0):
-            return ()
+            return
         evidence = [
             Evidence(
                 text=f"{ms(exposed)} of each step is only communication ({percent(exposed / facts.true_ms)})",
@@ -67,17 +67,15 @@ class ExposedCommunication(Analyzer):
                     source="trace",
                 )
             )
-        return (
-            self.finding(
-                facts,
-                f"Communication that does not overlap with computation takes {ms(exposed)} per step",
-                answer=answer,
-                time_ms=exposed,
-                evidence=evidence,
-                # What is sent are gradients: their fixes stand where the backward is called.
-                sites=facts.sites("backward")[:2],
-                not_this="Includes waiting for slower ranks, which BN802 reports separately.",
-            ),
+        yield self.finding(
+            facts,
+            f"Communication that does not overlap with computation takes {ms(exposed)} per step",
+            answer=answer,
+            time_ms=exposed,
+            evidence=evidence,
+            # What is sent are gradients: their fixes stand where the backward is called.
+            sites=facts.sites("backward")[:2],
+            not_this="Includes waiting for slower ranks, which BN802 reports separately.",
         )
 
 
@@ -110,23 +108,21 @@ class SearchInVain(Analyzer):
 
     code = "BN803"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Name the line that asks for it."""
         if not facts.is_on("distributed.searches_in_vain"):
-            return ()
-        return (
-            self.finding(
-                facts,
-                "DDP looks for unused parameters in each step, and none is unused",
-                evidence=[
-                    Evidence(
-                        text="find_unused_parameters=True; every parameter was used in the backward",
-                        source="DDP's map of used parameters",
-                    )
-                ],
-                sites=facts.sites("model wrapped"),
-                not_this="Other steps may leave parameters out.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            "DDP looks for unused parameters in each step, and none is unused",
+            evidence=[
+                Evidence(
+                    text="find_unused_parameters=True; every parameter was used in the backward",
+                    source="DDP's map of used parameters",
+                )
+            ],
+            sites=facts.sites("model wrapped"),
+            not_this="Other steps may leave parameters out.",
         )
 
 
@@ -159,25 +155,23 @@ class Straggler(Analyzer):
 
     code = "BN802"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report how long others wait for this rank."""
         skew = facts.number("comm.rank_skew_ms")
         if skew is None or skew < NEGLIGIBLE_SHARE * facts.true_ms:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Other ranks wait for rank {facts.rank}: {ms(skew)} per step",
-                time_ms=skew,
-                evidence=[
-                    Evidence(
-                        text=f"{ms(skew)} per step on the rank that waits longest, beyond its own work",
-                        value=skew,
-                        unit="ms/step",
-                        source="traces of all ranks",
-                    )
-                ],
-                not_this="Not a matter of bandwidth. The cost is that of the late rank's own cause.",
-                note=True,
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Other ranks wait for rank {facts.rank}: {ms(skew)} per step",
+            time_ms=skew,
+            evidence=[
+                Evidence(
+                    text=f"{ms(skew)} per step on the rank that waits longest, beyond its own work",
+                    value=skew,
+                    unit="ms/step",
+                    source="traces of all ranks",
+                )
+            ],
+            not_this="Not a matter of bandwidth. The cost is that of the late rank's own cause.",
+            note=True,
         )

@@ -5,7 +5,7 @@ In: facts. Out: findings BN402 and BN403.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
@@ -55,7 +55,7 @@ class RecompilesInSteadyState(Analyzer):
 
     code = "BN402"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price steady-state compilation and name the guards."""
         answer = facts.ask(WhatIf.NO_COMPILE)
         with_compile, steps = _steps_compiled(facts)
@@ -63,7 +63,7 @@ class RecompilesInSteadyState(Analyzer):
         limit = facts.compile.limit_hit if facts.compile is not None else []
         cost = answer.saves_ms if answer is not None else facts.timeline.part_ms(Part.COMPILE)
         if cost <= 0 and not recompiles and not limit:
-            return ()
+            return
         steady = with_compile > 0 or cost > 0
         if cost <= 0 and limit:
             # Code that dynamo gave up is dispatched operator by operator; compiled once, it would not be.
@@ -103,17 +103,15 @@ class RecompilesInSteadyState(Analyzer):
         else:
             count = sum(item.count for item in recompiles)
             title = f"{count} recompilation{'s' if count != 1 else ''} before the step time became stable"
-        return (
-            self.finding(
-                facts,
-                title,
-                answer=answer,
-                cost_ms=cost if cost > 0 else None,
-                evidence=evidence,
-                sites=sites,
-                not_this="The first compilation of each graph is not counted.",
-                note=not steady and not limit,
-            ),
+        yield self.finding(
+            facts,
+            title,
+            answer=answer,
+            cost_ms=cost if cost > 0 else None,
+            evidence=evidence,
+            sites=sites,
+            not_this="The first compilation of each graph is not counted.",
+            note=not steady and not limit,
         )
 
 
@@ -143,25 +141,23 @@ class CudagraphsSkipped(Analyzer):
 
     code = "BN403"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report skips, priced by one launch per region."""
         skips = facts.compile.cudagraph_skips if facts.compile is not None else []
         if not skips:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"CUDA graphs were skipped: {skip_words(skips[0])[:100]}",
-                answer=facts.ask(WhatIf.ONE_LAUNCH),
-                evidence=[
-                    Evidence(
-                        text=skip_words(text)[:160] + (f": {skip_cause(text)}" if skip_cause(text) else ""),
-                        source="inductor",
-                        site=skip_site(text),
-                    )
-                    for text in skips[:4]
-                ],
-                sites=[skip_site(text) for text in skips],
-                not_this="Costs time only where the device waits for launches.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"CUDA graphs were skipped: {skip_words(skips[0])[:100]}",
+            answer=facts.ask(WhatIf.ONE_LAUNCH),
+            evidence=[
+                Evidence(
+                    text=skip_words(text)[:160] + (f": {skip_cause(text)}" if skip_cause(text) else ""),
+                    source="inductor",
+                    site=skip_site(text),
+                )
+                for text in skips[:4]
+            ],
+            sites=[skip_site(text) for text in skips],
+            not_this="Costs time only where the device waits for launches.",
         )

@@ -5,7 +5,7 @@ In: facts. Out: findings BN301, BN306 and BN311; what limits the kernels is in k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import WORK_PARTS, Part, WhatIf
 from ...model.finding import Evidence, Finding
@@ -104,12 +104,12 @@ class DeviceBusy(Analyzer):
 
     code = "BN301"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """State how the work divides, when it fills most of the step."""
         work = facts.timeline.part_ms(*WORK_PARTS)
         share = work / facts.true_ms if facts.true_ms > 0 else 0.0
         if share < 0.3:
-            return ()
+            return
         lines = [line for line in facts.timeline.budget if line.part in WORK_PARTS and line.ms > 0]
         who = "The device" if facts.timeline.kind == "gpu" else "Operators"
         are = "is" if facts.timeline.kind == "gpu" else "are"
@@ -130,15 +130,13 @@ class DeviceBusy(Analyzer):
                     text=f"dense matmul measured on this device, TFLOP/s: {rates}", source="device probe"
                 )
             )
-        return (
-            self.finding(
-                facts,
-                f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
-                time_ms=work,
-                evidence=[*evidence, *kernel_evidence(facts)],
-                sites=_longest_forward(facts),
-                not_this="A busy device is not necessarily an efficient one.",
-            ),
+        yield self.finding(
+            facts,
+            f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
+            time_ms=work,
+            evidence=[*evidence, *kernel_evidence(facts)],
+            sites=_longest_forward(facts),
+            not_this="A busy device is not necessarily an efficient one.",
         )
 
 
@@ -182,11 +180,11 @@ class ForwardWithoutGradients(Analyzer):
 
     code = "BN311"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price it."""
         answer = facts.ask(WhatIf.FORWARD_STORED)
         if answer is None or answer.saves_ms < _LEAST_UNGRADED * facts.true_ms:
-            return ()
+            return
         spent = facts.phases_ms.get("evaluation")
         frozen = facts.is_on("ungraded.frozen")
         evidence = []
@@ -202,16 +200,14 @@ class ForwardWithoutGradients(Analyzer):
         if frozen is not None:
             text = "it did not change before the trace" if frozen else "it changes during the training"
             evidence.append(Evidence(text=text, source="versions of its parameters"))
-        return (
-            self.finding(
-                facts,
-                f"A model without gradients takes up to {ms(answer.saves_ms)} of each step",
-                answer=answer,
-                time_ms=spent,
-                evidence=evidence,
-                sites=facts.sites("evaluation")[:1] or _longest_in_forward(facts),
-                not_this="An evaluation every N steps is counted separately.",
-            ),
+        yield self.finding(
+            facts,
+            f"A model without gradients takes up to {ms(answer.saves_ms)} of each step",
+            answer=answer,
+            time_ms=spent,
+            evidence=evidence,
+            sites=facts.sites("evaluation")[:1] or _longest_in_forward(facts),
+            not_this="An evaluation every N steps is counted separately.",
         )
 
 
@@ -268,19 +264,17 @@ class MemoryBoundKernels(Analyzer):
 
     code = "BN306"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report a large memory-bound share."""
         share = facts.number("kernels.memory_bound_share")
         if share is None:
             share = facts.timeline.part_ms(Part.MEMORY_BOUND) / max(facts.true_ms, 1e-9)
         if share < 0.2:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Memory-bound work takes {percent(share)} of the step",
-                time_ms=share * facts.true_ms,
-                evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
-                not_this="The saving depends on the chains of kernels: the figure shown is a bound.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Memory-bound work takes {percent(share)} of the step",
+            time_ms=share * facts.true_ms,
+            evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
+            not_this="The saving depends on the chains of kernels: the figure shown is a bound.",
         )

@@ -5,7 +5,7 @@ In: facts. Out: findings BN901 to BN903.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -62,11 +62,11 @@ class OtherHostWork(Analyzer):
 
     code = "BN901"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price host work and say where it is."""
         answer = facts.ask(WhatIf.HOST_WORK_GONE)
         if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
-            return ()
+            return
         spans = [span for span in facts.spans(Part.HOST) if span.kind is not SpanKind.COLLECTOR]
         evidence = [
             Evidence(
@@ -92,22 +92,21 @@ class OtherHostWork(Analyzer):
             )
         extras = [node for node in facts.timeline.extras if node.price_ms is not None]
         if sum(node.price_ms or 0.0 for node in extras) >= MAIN_SHARE * answer.saves_ms:
-            return (self._by_code(facts, answer, extras, evidence[:1] if grown else []),)
+            yield self._by_code(facts, answer, extras, evidence[:1] if grown else [])
+            return
         title = f"Other host work costs {ms(answer.saves_ms)} per step"
         rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if rare is not None:
             title = f"{rare.what[0].upper()}{rare.what[1:]}: {ms(rare.exposed_ms)} per step"
-        return (
-            self.finding(
-                facts,
-                title,
-                answer=answer,
-                time_ms=sum(span.called_ms for span in spans) or None,
-                evidence=evidence,
-                # Where the main part has no line, a small part's line would be taken for the whole.
-                sites=[span.site for span in spans if span.exposed_ms >= MAIN_SHARE * answer.saves_ms],
-                not_this="Dispatch of operators and input are counted separately.",
-            ),
+        yield self.finding(
+            facts,
+            title,
+            answer=answer,
+            time_ms=sum(span.called_ms for span in spans) or None,
+            evidence=evidence,
+            # Where the main part has no line, a small part's line would be taken for the whole.
+            sites=[span.site for span in spans if span.exposed_ms >= MAIN_SHARE * answer.saves_ms],
+            not_this="Dispatch of operators and input are counted separately.",
         )
 
     def _by_code(
@@ -257,31 +256,29 @@ class GarbageCollector(Analyzer):
 
     code = "BN902"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the collector."""
         spent = facts.number("gc.ms_per_step")
         answer = facts.ask(WhatIf.GC_FREE)
         cost = answer.saves_ms if answer is not None else None
         if any(node.callee.startswith("gc.") for node in facts.timeline.extras):
-            return ()  # it is called for, at a line that has its own finding
+            return  # it is called for, at a line that has its own finding
         if not spent or max(spent, cost or 0.0) < 0.005 * facts.true_ms:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Garbage collection takes {ms(spent)} per step",
-                answer=answer,
-                time_ms=spent,
-                evidence=[
-                    Evidence(
-                        text=f"{ms(spent)} per step in Python's collector ({percent(spent / facts.true_ms)})",
-                        value=spent,
-                        unit="ms/step",
-                        source="gc.callbacks, baseline window",
-                    )
-                ],
-                not_this="Tensors are freed without the collector.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Garbage collection takes {ms(spent)} per step",
+            answer=answer,
+            time_ms=spent,
+            evidence=[
+                Evidence(
+                    text=f"{ms(spent)} per step in Python's collector ({percent(spent / facts.true_ms)})",
+                    value=spent,
+                    unit="ms/step",
+                    source="gc.callbacks, baseline window",
+                )
+            ],
+            not_this="Tensors are freed without the collector.",
         )
 
 
@@ -314,12 +311,12 @@ class ThreadSettings(Analyzer):
 
     code = "BN903"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Note oversubscription on this host."""
         cores = facts.number("host.cores")
         threads = facts.number("threads.intra_op")
         if not cores or not threads:
-            return ()
+            return
         workers = facts.number("loader.num_workers") or 0.0
         load = facts.run.host.load_average if facts.run is not None else []
         busy_input = facts.timeline.part_ms(Part.INPUT) >= NEGLIGIBLE_SHARE * facts.true_ms
@@ -337,14 +334,12 @@ class ThreadSettings(Analyzer):
                 f"an operator took {together:.0f} us on {threads:.0f} threads, {alone:.0f} us on one"
             )
         if not problems:
-            return ()
-        return (
-            self.finding(
-                facts,
-                "Threads compete for the cores: " + "; ".join(problems),
-                evidence=[Evidence(text=text, source="settings in force") for text in problems],
-                sites=facts.sites("threads"),
-                not_this="A risk, not a measured cost.",
-                note=True,
-            ),
+            return
+        yield self.finding(
+            facts,
+            "Threads compete for the cores: " + "; ".join(problems),
+            evidence=[Evidence(text=text, source="settings in force") for text in problems],
+            sites=facts.sites("threads"),
+            not_this="A risk, not a measured cost.",
+            note=True,
         )

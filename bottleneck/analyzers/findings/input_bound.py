@@ -6,7 +6,7 @@ In: facts. Out: findings BN101 to BN105.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
@@ -60,13 +60,13 @@ class WaitingForInput(Analyzer):
 
     code = "BN101"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the wait, with evidence from the loader that causes it."""
         answer = facts.ask(WhatIf.INPUT_READY)
         exposed = facts.timeline.part_ms(Part.INPUT)
         cost = answer.saves_ms if answer is not None else (exposed if facts.timeline.kind == "cpu" else None)
         if cost is None or cost <= 0:
-            return ()
+            return
         loader = facts.training_loader()
         evidence = []
         wait = facts.phases_ms.get("data")
@@ -127,17 +127,15 @@ class WaitingForInput(Analyzer):
             sites = [*(each.loader.site for each in starts.loaders), *sites]
         elif slow is not None:
             title += f", mostly for `{slow.call}` at {slow.site.short}"
-        return (
-            self.finding(
-                facts,
-                title,
-                answer=answer,
-                cost_ms=cost,
-                time_ms=wait,
-                evidence=evidence,
-                sites=sites,
-                not_this="Only waiting that overlaps with no other work is counted.",
-            ),
+        yield self.finding(
+            facts,
+            title,
+            answer=answer,
+            cost_ms=cost,
+            time_ms=wait,
+            evidence=evidence,
+            sites=sites,
+            not_this="Only waiting that overlaps with no other work is counted.",
         )
 
 
@@ -171,18 +169,18 @@ class InputProductionSlow(Analyzer):
 
     code = "BN102"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report production when it exceeds what the rest of the step leaves time for."""
         loader = facts.training_loader()
         if loader is None:
-            return ()
+            return
         production = production_ms(loader)
         wait = facts.timeline.part_ms(Part.INPUT)
         rest = facts.true_ms - wait
         if production is None or production < 0.5 * max(rest, 1e-9):
-            return ()
+            return
         if wait < NEGLIGIBLE_SHARE * facts.true_ms:
-            return ()
+            return
         made = loader.production
         assert made is not None
         collate = statistics.fmean(made.collate_ms) if made.collate_ms else 0.0
@@ -233,15 +231,13 @@ class InputProductionSlow(Analyzer):
             for item in made.sites[:3]
             if item.total_ms is not None and made.batches
         ]
-        return (
-            self.finding(
-                facts,
-                f"One batch takes {ms(production)} to produce, the rest of the step {ms(rest)}",
-                time_ms=production,
-                evidence=evidence,
-                sites=[item.site for item in made.sites[:3]] or [loader.site],
-                not_this="With enough workers this time does not appear in the step.",
-            ),
+        yield self.finding(
+            facts,
+            f"One batch takes {ms(production)} to produce, the rest of the step {ms(rest)}",
+            time_ms=production,
+            evidence=evidence,
+            sites=[item.site for item in made.sites[:3]] or [loader.site],
+            not_this="With enough workers this time does not appear in the step.",
         )
 
 
@@ -274,30 +270,28 @@ class InputBursty(Analyzer):
 
     code = "BN103"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report bursts where the context shows them and they cost time."""
         loader = facts.training_loader()
         if loader is None or facts.is_on("loader.bursty") is not True:
-            return ()
+            return
         if facts.timeline.part_ms(Part.INPUT) < NEGLIGIBLE_SHARE * facts.true_ms:
-            return ()
+            return
         middle, longest = statistics.median(loader.wait_ms), max(loader.wait_ms)
-        return (
-            self.finding(
-                facts,
-                f"The slowest tenth of the fetches account for {percent(burst_share(loader))} of the wait",
-                time_ms=facts.phases_ms.get("data"),
-                evidence=[
-                    Evidence(
-                        text=f"median wait {ms(middle)}, longest {ms(longest)}",
-                        value=longest,
-                        unit="ms",
-                        source="baseline window",
-                    )
-                ],
-                sites=[loader.site],
-                not_this="Production keeps up on average; more workers alone may not help.",
-            ),
+        yield self.finding(
+            facts,
+            f"The slowest tenth of the fetches account for {percent(burst_share(loader))} of the wait",
+            time_ms=facts.phases_ms.get("data"),
+            evidence=[
+                Evidence(
+                    text=f"median wait {ms(middle)}, longest {ms(longest)}",
+                    value=longest,
+                    unit="ms",
+                    source="baseline window",
+                )
+            ],
+            sites=[loader.site],
+            not_this="Production keeps up on average; more workers alone may not help.",
         )
 
 
@@ -333,27 +327,25 @@ class WorkerStartUp(Analyzer):
 
     code = "BN104"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the starts of all loaders."""
         starts, answer = facts.timeline.starts, facts.ask(WhatIf.WORKERS_KEPT)
         if starts is None or starts.cost_ms < 0.005 * facts.true_ms:
-            return ()
+            return
         first = starts.loaders[0]
         site = first.loader.site
         at = f" of the loader at {site.short}" if site is not None else ""
         more = f", of {len(starts.loaders)} loaders" if len(starts.loaders) > 1 else ""
-        return (
-            self.finding(
-                facts,
-                f"Starting the workers{at} takes {ms(first.each_ms)}, every {1 / first.per_step:.0f} steps: "
-                f"{ms(starts.cost_ms)} per step{more}",
-                answer=answer,
-                cost_ms=starts.cost_ms,
-                time_ms=first.each_ms,
-                evidence=[*(_start_evidence(each) for each in starts.loaders), *_slowed_evidence(starts)],
-                sites=[each.loader.site for each in starts.loaders],
-                not_this="What a batch takes to make is not counted: it stays when the workers do.",
-            ),
+        yield self.finding(
+            facts,
+            f"Starting the workers{at} takes {ms(first.each_ms)}, every {1 / first.per_step:.0f} steps: "
+            f"{ms(starts.cost_ms)} per step{more}",
+            answer=answer,
+            cost_ms=starts.cost_ms,
+            time_ms=first.each_ms,
+            evidence=[*(_start_evidence(each) for each in starts.loaders), *_slowed_evidence(starts)],
+            sites=[each.loader.site for each in starts.loaders],
+            not_this="What a batch takes to make is not counted: it stays when the workers do.",
         )
 
 
@@ -406,31 +398,29 @@ class DatasetSent(Analyzer):
 
     code = "BN105"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price what is sent to the workers."""
         starts, answer = facts.timeline.starts, facts.ask(WhatIf.DATASET_LIGHT)
         if starts is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
-            return ()
+            return
         each = max(starts.loaders, key=lambda each: each.sent_ms)
         loader = each.loader
         start = loader.starts[-1]
-        return (
-            self.finding(
-                facts,
-                f"Sending {loader.dataset} to {loader.num_workers} workers "
-                f"({byte_size(start.pickled_bytes)}) "
-                f"costs {ms(answer.saves_ms)} per step",
-                answer=answer,
-                time_ms=each.each_ms,
-                evidence=[
-                    Evidence(text=f"{ms(value)} {what}", value=value, unit="ms", source="loader.json")
-                    for value, what in (
-                        (start.pickling_ms, "to pickle it, per start"),
-                        (start.unpickling_ms, "to read it, in all workers together"),
-                        (start.booting_ms, "until a worker begins to read"),
-                    )
-                ],
-                sites=[loader.site],
-                not_this="With persistent workers it is paid once.",
-            ),
+        yield self.finding(
+            facts,
+            f"Sending {loader.dataset} to {loader.num_workers} workers "
+            f"({byte_size(start.pickled_bytes)}) "
+            f"costs {ms(answer.saves_ms)} per step",
+            answer=answer,
+            time_ms=each.each_ms,
+            evidence=[
+                Evidence(text=f"{ms(value)} {what}", value=value, unit="ms", source="loader.json")
+                for value, what in (
+                    (start.pickling_ms, "to pickle it, per start"),
+                    (start.unpickling_ms, "to read it, in all workers together"),
+                    (start.booting_ms, "until a worker begins to read"),
+                )
+            ],
+            sites=[loader.site],
+            not_this="With persistent workers it is paid once.",
         )

@@ -5,7 +5,7 @@ In: facts. Out: findings BN302 to BN305 and BN307 to BN309.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
@@ -59,31 +59,29 @@ class MatmulWithoutTf32(Analyzer):
 
     code = "BN302"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price TF32 where fp32 products run without it."""
         if facts.timeline.kind != "gpu":
-            return ()
+            return
         share = facts.number("kernels.matmul_fp32_share") or 0.0
         precision = facts.context.get("matmul.precision")
         answer = _priced(facts, WhatIf.TF32)
         if answer is None or share < NEGLIGIBLE_SHARE or (precision in ("high", "medium")):
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"fp32 products outside the tensor cores take {percent(share)} of the step",
-                answer=answer,
-                time_ms=share * facts.true_ms,
-                evidence=[
-                    share_evidence(share, "fp32 matmul kernels"),
-                    Evidence(
-                        text=f"float32 matmul precision is {precision or 'unknown'}",
-                        source="settings in force",
-                    ),
-                    *kernel_evidence(facts, Part.OTHER_MATH, most=2),
-                ],
-                not_this="Not about the dtype of the parameters.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"fp32 products outside the tensor cores take {percent(share)} of the step",
+            answer=answer,
+            time_ms=share * facts.true_ms,
+            evidence=[
+                share_evidence(share, "fp32 matmul kernels"),
+                Evidence(
+                    text=f"float32 matmul precision is {precision or 'unknown'}",
+                    source="settings in force",
+                ),
+                *kernel_evidence(facts, Part.OTHER_MATH, most=2),
+            ],
+            not_this="Not about the dtype of the parameters.",
         )
 
 
@@ -115,27 +113,25 @@ class Fp32WithoutAutocast(Analyzer):
 
     code = "BN303"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price bf16 where no autocast was seen."""
         dtype = facts.context.get("autocast.dtype")
         low = facts.number("kernels.bf16_share") or 0.0
         answer = _priced(facts, WhatIf.BF16)
         if facts.timeline.kind != "gpu" or answer is None or dtype not in (None, "none") or low > 0.05:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Products run in fp32; in bf16 the step would take {ms(answer.step_ms)}",
-                answer=answer,
-                evidence=[
-                    Evidence(
-                        text=f"autocast seen in forwards: {dtype or 'not measured'}",
-                        source="settings in force",
-                    ),
-                    Evidence(text=answer.basis, source="replay"),
-                ],
-                not_this="bf16 changes the numerics: compare losses before keeping it.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Products run in fp32; in bf16 the step would take {ms(answer.step_ms)}",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"autocast seen in forwards: {dtype or 'not measured'}",
+                    source="settings in force",
+                ),
+                Evidence(text=answer.basis, source="replay"),
+            ],
+            not_this="bf16 changes the numerics: compare losses before keeping it.",
         )
 
 
@@ -170,22 +166,20 @@ class AttentionMaterialises(Analyzer):
 
     code = "BN304"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report unfused attention by its share, priced where the replay could."""
         share = facts.number("kernels.attention_unfused_share") or 0.0
         if share < NEGLIGIBLE_SHARE:
-            return ()
+            return
         answer = _priced(facts, WhatIf.FUSED_ATTENTION)
-        return (
-            self.finding(
-                facts,
-                f"Attention that writes its scores takes {percent(share)} of the step",
-                answer=answer,
-                time_ms=share * facts.true_ms,
-                evidence=[share_evidence(share, "score products, softmax and mask")],
-                sites=facts.sites("forward"),
-                not_this="The projections' products are not counted.",
-            ),
+        yield self.finding(
+            facts,
+            f"Attention that writes its scores takes {percent(share)} of the step",
+            answer=answer,
+            time_ms=share * facts.true_ms,
+            evidence=[share_evidence(share, "score products, softmax and mask")],
+            sites=facts.sites("forward"),
+            not_this="The projections' products are not counted.",
         )
 
 
@@ -215,13 +209,13 @@ class OptimizerUnfused(Analyzer):
 
     code = "BN305"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the fused optimizer."""
         answer = _priced(facts, WhatIf.OPTIMIZER_FUSED)
         flavour = facts.context.get("optimizer.flavour")
         work = facts.timeline.part_ms(Part.OPTIMIZER)
         if answer is None or flavour == "fused" or work < 0.5 * answer.saves_ms:
-            return ()  # mostly launching: BN502
+            return  # mostly launching: BN502
         share = facts.number("optimizer.share")
         launches = facts.number("optimizer.launches")
         name = facts.context.get("optimizer.cls", "it")
@@ -240,16 +234,14 @@ class OptimizerUnfused(Analyzer):
             )
         sites = [facts.timeline.update_loop]
         sites += [item.site for item in facts.run.optimizers] if facts.run is not None else []
-        return (
-            self.finding(
-                facts,
-                f"An unfused optimizer costs {ms(answer.saves_ms)} per step",
-                answer=answer,
-                time_ms=share * facts.true_ms if share is not None else None,
-                evidence=evidence,
-                sites=sites,
-                not_this="The update stays the same, with fewer passes over memory.",
-            ),
+        yield self.finding(
+            facts,
+            f"An unfused optimizer costs {ms(answer.saves_ms)} per step",
+            answer=answer,
+            time_ms=share * facts.true_ms if share is not None else None,
+            evidence=evidence,
+            sites=sites,
+            not_this="The update stays the same, with fewer passes over memory.",
         )
 
 
@@ -280,24 +272,22 @@ class LayoutConversions(Analyzer):
 
     code = "BN307"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the conversions."""
         share = facts.number("kernels.layout_share") or 0.0
         if share < 0.01:
-            return ()
+            return
         answer = _priced(facts, WhatIf.CHANNELS_LAST)
         evidence = [share_evidence(share, "layout kernels")]
         if answer is not None:
             evidence.append(Evidence(text=answer.basis, source="replay"))
-        return (
-            self.finding(
-                facts,
-                f"Convolutions run on NCHW: conversions around them take {percent(share)} of the step",
-                answer=answer,
-                time_ms=share * facts.true_ms,
-                evidence=evidence,
-                not_this="Transposes written in the model are not counted.",
-            ),
+        yield self.finding(
+            facts,
+            f"Convolutions run on NCHW: conversions around them take {percent(share)} of the step",
+            answer=answer,
+            time_ms=share * facts.true_ms,
+            evidence=evidence,
+            not_this="Transposes written in the model are not counted.",
         )
 
 
@@ -327,23 +317,19 @@ class CudnnBenchmarkOff(Analyzer):
 
     code = "BN308"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Note the switch where convolutions matter and shapes are constant."""
         share = facts.number("kernels.conv_share") or 0.0
         off = facts.is_on("cudnn.benchmark") is False
         if facts.timeline.kind != "gpu" or share < 0.2 or not off or facts.is_on("step.varying_shapes"):
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Convolutions take {percent(share)} of the step and cudnn.benchmark is off",
-                time_ms=share * facts.true_ms,
-                evidence=[
-                    Evidence(text="torch.backends.cudnn.benchmark is False", source="settings in force")
-                ],
-                not_this="The gain is unknown until it is measured.",
-                note=True,
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Convolutions take {percent(share)} of the step and cudnn.benchmark is off",
+            time_ms=share * facts.true_ms,
+            evidence=[Evidence(text="torch.backends.cudnn.benchmark is False", source="settings in force")],
+            not_this="The gain is unknown until it is measured.",
+            note=True,
         )
 
 
@@ -372,19 +358,17 @@ class ZeroGradFills(Analyzer):
 
     code = "BN309"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the fills."""
         share = facts.number("kernels.zero_grad_share") or 0.0
         if facts.is_on("zero_grad.set_to_none") is not False or share < 0.002:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Filling gradients with zeros takes {percent(share)} of the step",
-                answer=_priced(facts, WhatIf.ZERO_GRAD_FREE),
-                time_ms=share * facts.true_ms,
-                evidence=[Evidence(text="zero_grad(set_to_none=False) was called", source="hooks")],
-                sites=facts.sites("zero_grad"),
-                not_this="Zeros are needed only if something reads the gradients before backward.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Filling gradients with zeros takes {percent(share)} of the step",
+            answer=_priced(facts, WhatIf.ZERO_GRAD_FREE),
+            time_ms=share * facts.true_ms,
+            evidence=[Evidence(text="zero_grad(set_to_none=False) was called", source="hooks")],
+            sites=facts.sites("zero_grad"),
+            not_this="Zeros are needed only if something reads the gradients before backward.",
         )

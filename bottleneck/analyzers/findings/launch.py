@@ -5,7 +5,7 @@ In: facts. Out: findings BN501 to BN504.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
@@ -50,12 +50,12 @@ class DispatchDecides(Analyzer):
 
     code = "BN501"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price dispatch."""
         answer = facts.ask(WhatIf.DISPATCH_FREE)
         exposed = facts.timeline.part_ms(Part.DISPATCH)
         if answer is None or answer.saves_ms < 0.005 * facts.true_ms:
-            return ()
+            return
         evidence = [
             Evidence(
                 text=f"{ms(exposed)} of dispatch while the device waits ({percent(exposed / facts.true_ms)})",
@@ -98,16 +98,14 @@ class DispatchDecides(Analyzer):
         compiled = facts.ask(WhatIf.COMPILED)
         if compiled is not None:
             evidence.append(predicted_evidence(compiled, "compiling predicts"))
-        return (
-            self.finding(
-                facts,
-                f"Dispatching operators costs up to {ms(answer.saves_ms)} per step",
-                answer=answer,
-                time_ms=exposed,
-                evidence=evidence,
-                sites=_places(facts),
-                not_this="This is an upper bound: some dispatch always remains.",
-            ),
+        yield self.finding(
+            facts,
+            f"Dispatching operators costs up to {ms(answer.saves_ms)} per step",
+            answer=answer,
+            time_ms=exposed,
+            evidence=evidence,
+            sites=_places(facts),
+            not_this="This is an upper bound: some dispatch always remains.",
         )
 
 
@@ -157,11 +155,11 @@ class PythonLoop(Analyzer):
 
     code = "BN503"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Name the most expensive loop."""
         loop, answer = facts.timeline.loop, facts.ask(WhatIf.LOOP_GONE)
         if loop is None or answer is None:
-            return ()
+            return
         evidence = [
             Evidence(
                 text=f"{loop.seen[part]} of {loop.of[part]} samples {_WHERE[part]} are in lines "
@@ -174,15 +172,13 @@ class PythonLoop(Analyzer):
             for part in _WHERE
             if loop.seen.get(part) and loop.of.get(part)
         ]
-        return (
-            self.finding(
-                facts,
-                f"A Python loop of small operators takes up to {ms(answer.saves_ms)} per step",
-                answer=answer,
-                evidence=evidence,
-                sites=[loop.site],
-                not_this="This is an upper bound: the same work in one operator takes time too.",
-            ),
+        yield self.finding(
+            facts,
+            f"A Python loop of small operators takes up to {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=evidence,
+            sites=[loop.site],
+            not_this="This is an upper bound: the same work in one operator takes time too.",
         )
 
 
@@ -218,34 +214,32 @@ class OptimizerDispatch(Analyzer):
 
     code = "BN502"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report a for-loop optimizer with many launches."""
         launches = facts.number("optimizer.launches")
         flavour = facts.context.get("optimizer.flavour")
         answer = facts.ask(WhatIf.OPTIMIZER_FUSED)
         if launches is None or answer is None or flavour == "fused":
-            return ()
+            return
         work = facts.timeline.part_ms(Part.OPTIMIZER)
         if answer.saves_ms < 0.005 * facts.true_ms or work >= 0.5 * answer.saves_ms:
-            return ()  # mostly work: BN305
+            return  # mostly work: BN305
         sites = [facts.timeline.update_loop]
         sites += [item.site for item in facts.run.optimizers] if facts.run is not None else []
-        return (
-            self.finding(
-                facts,
-                f"The optimizer's {launches:.0f} launches per step cost {ms(answer.saves_ms)}",
-                answer=answer,
-                evidence=[
-                    Evidence(
-                        text=f"{launches:.0f} launches inside Optimizer.step()",
-                        value=launches,
-                        unit="1/step",
-                        source="trace",
-                    )
-                ],
-                sites=sites,
-                not_this="Most of this is launching; where the update's work dominates, it is BN305.",
-            ),
+        yield self.finding(
+            facts,
+            f"The optimizer's {launches:.0f} launches per step cost {ms(answer.saves_ms)}",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{launches:.0f} launches inside Optimizer.step()",
+                    value=launches,
+                    unit="1/step",
+                    source="trace",
+                )
+            ],
+            sites=sites,
+            not_this="Most of this is launching; where the update's work dominates, it is BN305.",
         )
 
 
@@ -276,20 +270,18 @@ class AnomalyDetection(Analyzer):
 
     code = "BN504"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price it where it is on."""
         answer = facts.ask(WhatIf.ANOMALIES_IGNORED)
         if not facts.is_on("debug.anomaly"):
-            return ()
+            return
         cost = "is on"
         if answer is not None:
             cost = f"takes {'up to ' if answer.bound else ''}{ms(answer.saves_ms)} per step"
-        return (
-            self.finding(
-                facts,
-                f"Anomaly detection {cost}",
-                answer=answer,
-                sites=facts.sites("anomalies")[:1],
-                not_this="It finds a NaN; it prevents none.",
-            ),
+        yield self.finding(
+            facts,
+            f"Anomaly detection {cost}",
+            answer=answer,
+            sites=facts.sites("anomalies")[:1],
+            not_this="It finds a NaN; it prevents none.",
         )

@@ -6,7 +6,7 @@ nothing until it runs out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...model.finding import Evidence, Finding
 from ...model.memory import MemoryHolder, MemorySummary
@@ -106,9 +106,8 @@ class GradientsInForward(Analyzer):
     code = "BN204"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report gradients that are in memory together with the activations."""
-        found = []
         for summary in facts.memory:
             held = summary.gradients_in_forward_bytes
             if not held or held < 0.05 * summary.peak_bytes:
@@ -135,17 +134,14 @@ class GradientsInForward(Analyzer):
                 evidence.append(
                     Evidence(text="zero_grad() fills gradients with zeros", source="settings in force")
                 )
-            found.append(
-                self.finding(
-                    facts,
-                    f"Gradients of the last step, {byte_size(held)}, are in memory during the forward",
-                    evidence=evidence,
-                    sites=facts.sites("zero_grad"),
-                    not_this="Not a loss of time: bytes at the peak that are not needed.",
-                    note=not is_tight(summary),
-                )
+            yield self.finding(
+                facts,
+                f"Gradients of the last step, {byte_size(held)}, are in memory during the forward",
+                evidence=evidence,
+                sites=facts.sites("zero_grad"),
+                not_this="Not a loss of time: bytes at the peak that are not needed.",
+                note=not is_tight(summary),
             )
-        return found
 
 
 class MemoryLeak(Analyzer):
@@ -180,9 +176,8 @@ class MemoryLeak(Analyzer):
     code = "BN205"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report what each step leaves behind."""
-        found = []
         for summary in facts.memory:
             if not summary.leaks:
                 continue
@@ -213,16 +208,13 @@ class MemoryLeak(Analyzer):
                         source=_HISTORY,
                     )
                 )
-            found.append(
-                self.finding(
-                    facts,
-                    f"Each step leaves {byte_size(rate)} of device memory behind{end}",
-                    evidence=evidence,
-                    sites=[leak.site for leak in summary.leaks],
-                    not_this="Not the allocator's cache, and not a buffer of the last few steps.",
-                )
+            yield self.finding(
+                facts,
+                f"Each step leaves {byte_size(rate)} of device memory behind{end}",
+                evidence=evidence,
+                sites=[leak.site for leak in summary.leaks],
+                not_this="Not the allocator's cache, and not a buffer of the last few steps.",
             )
-        return found
 
 
 class MemorySpike(Analyzer):
@@ -253,30 +245,26 @@ class MemorySpike(Analyzer):
     code = "BN206"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report a narrow and high peak."""
-        found = []
         for summary in facts.memory:
             spike = summary.spike
             if spike is None or spike.above_bytes < 0.25 * summary.peak_bytes:
                 continue
-            found.append(
-                self.finding(
-                    facts,
-                    f"{byte_size(spike.above_bytes)} of the peak of {byte_size(summary.peak_bytes)} "
-                    f"is needed for {percent(spike.width_share)} of the step",
-                    evidence=[
-                        *holder_evidence(spike.holders, source=_HISTORY),
-                        Evidence(
-                            text=f"without these the peak is {byte_size(spike.peak_without_bytes or 0)}",
-                            value=float(spike.peak_without_bytes or 0),
-                            unit="bytes",
-                            source=_HISTORY,
-                        ),
-                    ],
-                    sites=[holder.site for holder in spike.holders],
-                    not_this="Most of the step needs far less memory than this.",
-                    note=not is_tight(summary),
-                )
+            yield self.finding(
+                facts,
+                f"{byte_size(spike.above_bytes)} of the peak of {byte_size(summary.peak_bytes)} "
+                f"is needed for {percent(spike.width_share)} of the step",
+                evidence=[
+                    *holder_evidence(spike.holders, source=_HISTORY),
+                    Evidence(
+                        text=f"without these the peak is {byte_size(spike.peak_without_bytes or 0)}",
+                        value=float(spike.peak_without_bytes or 0),
+                        unit="bytes",
+                        source=_HISTORY,
+                    ),
+                ],
+                sites=[holder.site for holder in spike.holders],
+                not_this="Most of the step needs far less memory than this.",
+                note=not is_tight(summary),
             )
-        return found

@@ -5,7 +5,7 @@ In: facts. Out: findings BN213 and BN214.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.finding import Evidence, Finding
 from ...model.memory import MemoryCategory, MemorySummary
@@ -74,9 +74,8 @@ class OutOfMemoryFailure(Analyzer):
     code = "BN213"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Say what held the memory."""
-        found = []
         for summary in facts.memory:
             failure = summary.out_of_memory
             if failure is None:
@@ -115,16 +114,13 @@ class OutOfMemoryFailure(Analyzer):
                 )
             evidence += holder_evidence(failure.holders, source="snapshot at the failure")
             sites = [failure.site, *(holder.site for holder in failure.holders)]
-            found.append(
-                self.finding(
-                    facts,
-                    f"Out of memory: a request{asked} failed{where}{end}{held}",
-                    evidence=evidence,
-                    sites=sites,
-                    not_this="The line whose request failed is rarely the one that holds the memory.",
-                )
+            yield self.finding(
+                facts,
+                f"Out of memory: a request{asked} failed{where}{end}{held}",
+                evidence=evidence,
+                sites=sites,
+                not_this="The line whose request failed is rarely the one that holds the memory.",
             )
-        return found
 
 
 class ResidentGrowth(Analyzer):
@@ -158,34 +154,32 @@ class ResidentGrowth(Analyzer):
 
     code = "BN214"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report growth that exceeds malloc's own variation from step to step."""
         grows = facts.number("memory.resident_growth")
         if facts.timeline.kind != "cpu" or grows is None or grows < 1e6:
-            return ()
+            return
         window = growth_window(facts.run)
         steps = len(window.steps.index) if window is not None else 0
         begun = window.before.rss_bytes if window is not None and window.before is not None else None
         if grows * steps < max(_STANDS_OUT_BYTES, _STANDS_OUT * (begun or 0)):
-            return ()
+            return
         total = facts.run.host.memory_bytes if facts.run is not None else None
         resident = window.after.rss_bytes if window is not None and window.after is not None else None
         left = (total - resident) / grows if total and resident else None
         if left is not None and left > 100_000:
-            return ()
+            return
         end = f": memory is full in about {left:,.0f} steps".replace(",", " ") if left is not None else ""
-        return (
-            self.finding(
-                facts,
-                f"Resident memory grows by {byte_size(grows)} per step{end}",
-                evidence=[
-                    Evidence(
-                        text=f"{byte_size(grows)} per step over {steps} unprofiled steps",
-                        value=grows,
-                        unit="bytes/step",
-                        source=f"{window.name} window" if window is not None else "",
-                    )
-                ],
-                not_this="Not necessarily a leak: caches grow too, but they stop.",
-            ),
+        yield self.finding(
+            facts,
+            f"Resident memory grows by {byte_size(grows)} per step{end}",
+            evidence=[
+                Evidence(
+                    text=f"{byte_size(grows)} per step over {steps} unprofiled steps",
+                    value=grows,
+                    unit="bytes/step",
+                    source=f"{window.name} window" if window is not None else "",
+                )
+            ],
+            not_this="Not necessarily a leak: caches grow too, but they stop.",
         )

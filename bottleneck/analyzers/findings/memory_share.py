@@ -6,7 +6,7 @@ a problem by itself. Only BN211 has a price: the time that recomputation takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import WhatIf
 from ...model.finding import Evidence, Finding
@@ -82,24 +82,20 @@ class StateDominates(Analyzer):
     code = "BN207"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report where the states are more than half of the peak."""
-        found = []
         for summary in facts.memory:
             share = category_share(summary, *_STATE)
             if not _told(summary) or share < _DOMINATES:
                 continue
-            found.append(
-                self.finding(
-                    facts,
-                    f"Parameters, gradients and optimizer state are {percent(share)} of the peak of "
-                    f"{byte_size(summary.peak_bytes)}",
-                    evidence=_rows(summary, *_STATE),
-                    not_this="Not activations: a smaller batch frees little.",
-                    note=not is_tight(summary),
-                )
+            yield self.finding(
+                facts,
+                f"Parameters, gradients and optimizer state are {percent(share)} of the peak of "
+                f"{byte_size(summary.peak_bytes)}",
+                evidence=_rows(summary, *_STATE),
+                not_this="Not activations: a smaller batch frees little.",
+                note=not is_tight(summary),
             )
-        return found
 
 
 class ActivationsDominate(Analyzer):
@@ -131,9 +127,8 @@ class ActivationsDominate(Analyzer):
     code = "BN208"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report where activations are more than half of the peak."""
-        found = []
         for summary in facts.memory:
             share = category_share(summary, MemoryCategory.ACTIVATIONS)
             if not _told(summary) or share < _DOMINATES:
@@ -150,17 +145,14 @@ class ActivationsDominate(Analyzer):
                         source="replay",
                     )
                 )
-            found.append(
-                self.finding(
-                    facts,
-                    f"Activations are {percent(share)} of the peak of {byte_size(summary.peak_bytes)}",
-                    evidence=evidence,
-                    sites=[holder.site for holder in mine],
-                    not_this="Not parameters or optimizer state: sharding those frees little.",
-                    note=not is_tight(summary),
-                )
+            yield self.finding(
+                facts,
+                f"Activations are {percent(share)} of the peak of {byte_size(summary.peak_bytes)}",
+                evidence=evidence,
+                sites=[holder.site for holder in mine],
+                not_this="Not parameters or optimizer state: sharding those frees little.",
+                note=not is_tight(summary),
             )
-        return found
 
 
 class LargeLogits(Analyzer):
@@ -191,35 +183,31 @@ class LargeLogits(Analyzer):
     code = "BN209"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report where logits are more than a quarter of the peak."""
-        found = []
         for summary in facts.memory:
             held = summary.loss_bytes
             if not held or held < 0.25 * summary.peak_bytes:
                 continue
             large = [h for h in summary.holders if h.largest_bytes >= held / 8]
-            found.append(
-                self.finding(
-                    facts,
-                    f"Logits and the loss computed from them take {byte_size(held)} of the peak of "
-                    f"{byte_size(summary.peak_bytes)}",
-                    evidence=[
-                        Evidence(
-                            text=f"{byte_size(held)} ({percent(held / summary.peak_bytes)}) in blocks of the "
-                            "loss and of its size",
-                            value=float(held),
-                            unit="bytes",
-                            source=_HISTORY,
-                        ),
-                        *holder_evidence(large, source=_HISTORY),
-                    ],
-                    sites=[holder.site for holder in large],
-                    not_this="Not the output layer's weight.",
-                    note=not is_tight(summary),
-                )
+            yield self.finding(
+                facts,
+                f"Logits and the loss computed from them take {byte_size(held)} of the peak of "
+                f"{byte_size(summary.peak_bytes)}",
+                evidence=[
+                    Evidence(
+                        text=f"{byte_size(held)} ({percent(held / summary.peak_bytes)}) in blocks of the "
+                        "loss and of its size",
+                        value=float(held),
+                        unit="bytes",
+                        source=_HISTORY,
+                    ),
+                    *holder_evidence(large, source=_HISTORY),
+                ],
+                sites=[holder.site for holder in large],
+                not_this="Not the output layer's weight.",
+                note=not is_tight(summary),
             )
-        return found
 
 
 class BatchHeadroom(Analyzer):
@@ -251,9 +239,8 @@ class BatchHeadroom(Analyzer):
     code = "BN210"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report a factor of two and more."""
-        found = []
         for summary in facts.memory:
             room = summary.headroom
             if room is None or room.factor < _WORTH_BATCH or summary.out_of_memory is not None:
@@ -261,25 +248,22 @@ class BatchHeadroom(Analyzer):
             if (summary.unknown_share or 0.0) > 0.3 or summary.leaks:
                 continue
             fits = f"{room.factor:.0f}" if room.factor >= 10 else f"{room.factor:.1f}"
-            found.append(
-                self.finding(
-                    facts,
-                    f"There is memory for {fits} times the batch",
-                    evidence=[
-                        Evidence(
-                            text=f"{byte_size(room.per_batch_bytes)} grow with the batch, "
-                            f"{byte_size(room.fixed_bytes)} stay, of "
-                            f"{byte_size(summary.capacity_bytes or 0)}; {room.basis}",
-                            value=room.factor,
-                            unit="ratio",
-                            source=_HISTORY,
-                        )
-                    ],
-                    not_this="Not a promise of speed: a busy device takes twice as long for twice the batch.",
-                    note=True,
-                )
+            yield self.finding(
+                facts,
+                f"There is memory for {fits} times the batch",
+                evidence=[
+                    Evidence(
+                        text=f"{byte_size(room.per_batch_bytes)} grow with the batch, "
+                        f"{byte_size(room.fixed_bytes)} stay, of "
+                        f"{byte_size(summary.capacity_bytes or 0)}; {room.basis}",
+                        value=room.factor,
+                        unit="ratio",
+                        source=_HISTORY,
+                    )
+                ],
+                not_this="Not a promise of speed: a busy device takes twice as long for twice the batch.",
+                note=True,
             )
-        return found
 
 
 class Recomputation(Analyzer):
@@ -310,11 +294,11 @@ class Recomputation(Analyzer):
 
     code = "BN211"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price recomputation; a note where memory is short, or not known."""
         answer = facts.ask(WhatIf.RECOMPUTE_GONE)
         if answer is None or answer.saves_ms <= 0:
-            return ()
+            return
         full = facts.number("memory.peak_share")
         if full is None:
             free = facts.number("allocator.headroom_share")
@@ -337,15 +321,13 @@ class Recomputation(Analyzer):
                     source=_HISTORY,
                 )
             )
-        return (
-            self.finding(
-                facts,
-                f"Recomputing activations in backward costs {ms(answer.saves_ms)} per step",
-                answer=answer,
-                evidence=evidence,
-                not_this="Not a waste where memory is short.",
-                note=full is None or full >= _PLENTIFUL,
-            ),
+        yield self.finding(
+            facts,
+            f"Recomputing activations in backward costs {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=evidence,
+            not_this="Not a waste where memory is short.",
+            note=full is None or full >= _PLENTIFUL,
         )
 
 
@@ -390,30 +372,26 @@ class FragmentedMemory(Analyzer):
     code = "BN212"
     needs_step = False
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report where more than 15 % of what is reserved could not be used."""
-        found = []
         for summary in facts.memory:
             pieces = summary.fragmentation
             if pieces is None or not is_fragmented(summary):
                 continue
             when = "at the peak" if summary.out_of_memory is None else "when memory ran out"
-            found.append(
-                self.finding(
-                    facts,
-                    f"{byte_size(unused_bytes(summary))} were free {when}, in pieces too small to use",
-                    evidence=[
-                        Evidence(
-                            text=f"{pieces.unfreeable_segments} of {pieces.segments} segments are partly in "
-                            f"use; the largest free block has {byte_size(pieces.largest_free_bytes)}",
-                            value=float(pieces.inactive_split_bytes),
-                            unit="bytes",
-                            source="snapshot",
-                        )
-                    ],
-                    sites=[site for site, _ in summary.churn.sites] if summary.churn is not None else (),
-                    not_this="Not the cache of entirely free segments, which can be returned to the driver.",
-                    note=not is_tight(summary),
-                )
+            yield self.finding(
+                facts,
+                f"{byte_size(unused_bytes(summary))} were free {when}, in pieces too small to use",
+                evidence=[
+                    Evidence(
+                        text=f"{pieces.unfreeable_segments} of {pieces.segments} segments are partly in "
+                        f"use; the largest free block has {byte_size(pieces.largest_free_bytes)}",
+                        value=float(pieces.inactive_split_bytes),
+                        unit="bytes",
+                        source="snapshot",
+                    )
+                ],
+                sites=[site for site, _ in summary.churn.sites] if summary.churn is not None else (),
+                not_this="Not the cache of entirely free segments, which can be returned to the driver.",
+                note=not is_tight(summary),
             )
-        return found

@@ -5,7 +5,7 @@ In: facts. Out: finding BN312.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import WhatIf
 from ...model.finding import Evidence, Finding
@@ -47,27 +47,25 @@ class Padding(Analyzer):
 
     code = "BN312"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price what is padded."""
         share = facts.number("batch.padding_share")
         answer = facts.ask(WhatIf.PADDING_GONE)
         if share is None or share < _LEAST_SHARE or answer is None:
-            return ()
+            return
         loader = facts.training_loader()
-        return (
-            self.finding(
-                facts,
-                f"{percent(share)} of the batch is padding, which takes up to {ms(answer.saves_ms)} per step",
-                answer=answer,
-                evidence=[
-                    Evidence(
-                        text=f"{percent(share)} of the positions are padded",
-                        value=share,
-                        unit="share",
-                        source="batches",
-                    )
-                ],
-                sites=[loader.site if loader is not None else None],
-                not_this="Some padding always remains.",
-            ),
+        yield self.finding(
+            facts,
+            f"{percent(share)} of the batch is padding, which takes up to {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{percent(share)} of the positions are padded",
+                    value=share,
+                    unit="share",
+                    source="batches",
+                )
+            ],
+            sites=[loader.site if loader is not None else None],
+            not_this="Some padding always remains.",
         )

@@ -5,7 +5,7 @@ In: facts. Out: finding BN310.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import WhatIf
 from ...model.finding import Evidence, Finding
@@ -44,22 +44,20 @@ class DoublePrecision(Analyzer):
 
     code = "BN310"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Report float64 parameters."""
         if facts.context.get("optimizer.parameter_dtype") != "float64" or facts.run is None:
-            return ()
+            return
         answer = facts.ask(WhatIf.SINGLE_PRECISION)
         title = "The model trains in float64"
         if answer is not None:
             title += f"; in float32 the step would take {ms(answer.step_ms)}"
-        return (
-            self.finding(
-                facts,
-                title,
-                answer=answer,
-                evidence=[Evidence(text="parameters are float64", source="optimizer's parameters")],
-                sites=[item.site for item in facts.run.optimizers],
-                not_this="float32 changes the numerics: compare losses before keeping it.",
-                note=answer is None,
-            ),
+        yield self.finding(
+            facts,
+            title,
+            answer=answer,
+            evidence=[Evidence(text="parameters are float64", source="optimizer's parameters")],
+            sites=[item.site for item in facts.run.optimizers],
+            not_this="float32 changes the numerics: compare losses before keeping it.",
+            note=answer is None,
         )

@@ -5,7 +5,7 @@ In: facts. Out: finding BN601.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Finding
@@ -46,15 +46,15 @@ class SynchronisationStalls(Analyzer):
 
     code = "BN601"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the waits on a GPU; on a CPU only note calls inside compiled or hot code."""
         if facts.timeline.kind != "gpu":
-            return ()
+            return
         answer = facts.ask(WhatIf.SYNCS_GONE)
         spans = facts.spans(Part.SYNC)
         per_step = facts.number("sync.per_step") or sum(span.count for span in spans)
         if (answer is None or answer.saves_ms <= 0) and per_step < 0.5:
-            return ()
+            return
         spent = sum(span.called_ms for span in spans)
         evidence = call_evidence(spans, most=5)
         cost = answer.saves_ms if answer is not None else None
@@ -63,17 +63,15 @@ class SynchronisationStalls(Analyzer):
             title = f"{per_step:.0f} synchronisation{many} per step keep{keep} it waiting for {ms(cost)}"
         else:
             title = f"{per_step:.0f} synchronisations per step; what they cost is unknown"
-        return (
-            self.finding(
-                facts,
-                title,
-                answer=answer,
-                time_ms=spent or None,
-                evidence=evidence,
-                sites=[span.site for span in spans],
-                not_this=f"Not the {ms(spent)} spent in the calls: the device is busy during most of that."
-                if spent
-                else "",
-                note=cost is not None and cost < 0.002 * facts.true_ms,
-            ),
+        yield self.finding(
+            facts,
+            title,
+            answer=answer,
+            time_ms=spent or None,
+            evidence=evidence,
+            sites=[span.site for span in spans],
+            not_this=f"Not the {ms(spent)} spent in the calls: the device is busy during most of that."
+            if spent
+            else "",
+            note=cost is not None and cost < 0.002 * facts.true_ms,
         )

@@ -5,7 +5,7 @@ In: facts. Out: findings BN701 and BN702.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
@@ -76,25 +76,23 @@ class BlockingCopy(Analyzer):
 
     code = "BN701"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price blocking copies."""
         if facts.timeline.kind != "gpu" or facts.is_on("copies.pageable_blocking") is not True:
-            return ()
+            return
         answer = facts.ask(WhatIf.COPIES_ASYNC)
         if answer is None or answer.saves_ms <= 0:
-            return ()
+            return
         loader = facts.training_loader()
         sites = [*facts.sites("h2d"), loader.site if loader is not None else None]
-        return (
-            self.finding(
-                facts,
-                f"Copies from pageable memory keep the step waiting for {ms(answer.saves_ms)}",
-                answer=answer,
-                time_ms=facts.number("copies.h2d_ms"),
-                evidence=[*_copy_evidence(facts), *_bandwidths(facts)],
-                sites=sites,
-                not_this="Copies that overlap with kernels are not counted.",
-            ),
+        yield self.finding(
+            facts,
+            f"Copies from pageable memory keep the step waiting for {ms(answer.saves_ms)}",
+            answer=answer,
+            time_ms=facts.number("copies.h2d_ms"),
+            evidence=[*_copy_evidence(facts), *_bandwidths(facts)],
+            sites=sites,
+            not_this="Copies that overlap with kernels are not counted.",
         )
 
 
@@ -125,22 +123,20 @@ class ExposedCopies(Analyzer):
 
     code = "BN702"
 
-    def find(self, facts: Facts) -> Sequence[Finding]:
+    def find(self, facts: Facts) -> Iterator[Finding]:
         """Price exposed copies that are not blocking ones."""
         if facts.timeline.kind != "gpu" or facts.is_on("copies.pageable_blocking") is True:
-            return ()
+            return
         exposed = facts.timeline.part_ms(Part.COPIES)
         answer = facts.ask(WhatIf.COPIES_ASYNC) or facts.ask(WhatIf.COPIES_GONE)
         if answer is None or answer.saves_ms < 0.002 * facts.true_ms:
-            return ()
-        return (
-            self.finding(
-                facts,
-                f"Copies that do not overlap with computation cost {ms(answer.saves_ms)} per step",
-                answer=answer,
-                time_ms=exposed or None,
-                evidence=[*_copy_evidence(facts), *_bandwidths(facts)],
-                sites=facts.sites("h2d"),
-                not_this="Only time in which the device does nothing but copy.",
-            ),
+            return
+        yield self.finding(
+            facts,
+            f"Copies that do not overlap with computation cost {ms(answer.saves_ms)} per step",
+            answer=answer,
+            time_ms=exposed or None,
+            evidence=[*_copy_evidence(facts), *_bandwidths(facts)],
+            sites=facts.sites("h2d"),
+            not_this="Only time in which the device does nothing but copy.",
         )

@@ -32,4 +32,4 @@ def test_float64_on_a_gpu_is_a_note_without_a_price():
 
 @pytest.mark.parametrize("context", [{"optimizer.parameter_dtype": "float32"}, {}])
 def test_other_or_unknown_dtypes_are_no_finding(context):
-    assert DoublePrecision().find(facts("cpu", context=context, run=RUN)) == ()
+    assert not list(DoublePrecision().find(facts("cpu", context=context, run=RUN)))
