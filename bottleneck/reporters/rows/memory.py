@@ -116,7 +116,7 @@ def _section(summary: MemorySummary, root: str, width: int) -> MemorySection:
         head=_head(summary),
         at="when memory ran out" if failed else "at the peak",
         facts=_facts(summary, root, width),
-        composition=tuple(_part(row) for row in composition),
+        composition=tuple(_held(row, how=clean(row.how)) for row in composition),
         holders=tuple(_holder(row, root, width) for row in holders),
         lists=tuple((title, rows) for title, rows in lists if rows),
         problems=tuple(clean(text) for text in summary.problems),
@@ -170,27 +170,20 @@ def _facts(summary: MemorySummary, root: str, width: int) -> Pairs:
     )
 
 
-def _part(row: MemoryShare) -> _Held:
+def _held(row: MemoryShare | MemoryHolder, *, name: str = "", how: str = "") -> _Held:
     return _Held(
-        name="",
+        name=name,
         category=clean(row.category.value),
         bytes=row.bytes,
         size=byte_size(row.bytes),
         share=percent(row.share),
         worth=row.share >= _WORTH,
-        how=clean(row.how),
+        how=how,
     )
 
 
 def _holder(row: MemoryHolder, root: str, width: int) -> _Held:
-    return _Held(
-        name=place_or(row.site, root, row.where, width=width),
-        category=clean(row.category.value),
-        bytes=row.bytes,
-        size=byte_size(row.bytes),
-        share=percent(row.share),
-        worth=row.share >= _WORTH,
-    )
+    return _held(row, name=place_or(row.site, root, row.where, width=width))
 
 
 def _in_a_line(row: _Held) -> str:
