@@ -23,18 +23,6 @@ from ..timeline.result import HostSpan, Timeline
 from ..timeline.steps.loop_lines import main_site
 from ..timeline.steps.supply import training_loader
 
-__all__ = [
-    "HEADINGS",
-    "REGISTRY",
-    "Analyzer",
-    "Facts",
-    "call_evidence",
-    "explain",
-    "kernel_evidence",
-    "predicted_evidence",
-    "share_evidence",
-]
-
 HEADINGS = (
     "What it means",
     "How it is measured",

@@ -15,8 +15,6 @@ from ..model.finding import Evidence, Finding
 from ..model.words import ms, percent
 from .base import Analyzer, Facts
 
-__all__ = ["CaptureQuality", "Quality", "judge"]
-
 _MISSING_POOR = 0.05
 """Share of launches without a recorded kernel above which idle time cannot be determined."""
 _MISSING_FAIR = 0.005

@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Fix, Option, RemovalEdit, Risk, StatementEdit, Variable
 from .build import ON_CUDA, ON_GPU, docs, given, seen, source
 
-__all__ = ["FIXES"]
-
 _CUDA_NOTES = docs("notes/cuda.html#cuda-memory-envvars", "CUDA caching allocator")
 _MALLOPT = source("https://man7.org/linux/man-pages/man3/mallopt.3.html", "mallopt(3)")
 _ON_CPU = given("device.kind", "==", "cpu", "training runs on the CPU")

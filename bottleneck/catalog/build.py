@@ -10,20 +10,6 @@ from typing import Literal, TypeAlias
 from ..model.fix import Condition, KeywordEdit, Option, Source
 from ..model.run import JsonValue
 
-__all__ = [
-    "COMPILER_OPTIONS",
-    "ON_CUDA",
-    "ON_GPU",
-    "compile_with",
-    "docs",
-    "given",
-    "if_known",
-    "paper",
-    "recipe",
-    "seen",
-    "source",
-]
-
 Op: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "known"]
 
 # Each page was looked up in the sources of PyTorch's documentation, newer than 2.12; moved ones redirect.

@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Beside, Fix, ModelEdit, Option, Risk, Shortens
 from .build import COMPILER_OPTIONS, ON_CUDA, ON_GPU, compile_with, docs, given, recipe, seen
 
-__all__ = ["FIXES"]
-
 _TROUBLE = docs(
     "user_guide/torch_compiler/torch.compiler_troubleshooting.html", "torch.compile troubleshooting"
 )

@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, KeywordEdit, ModelEdit, Risk, StatementEdit
 from .build import ON_CUDA, ON_GPU, docs, given, paper, recipe, seen, source
 
-__all__ = ["FIXES"]
-
 _SDPA = docs(
     "generated/torch.nn.functional.scaled_dot_product_attention.html", "scaled_dot_product_attention"
 )

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ..model.fix import Condition, Fix, Option
 
-__all__ = ["REFERENCE", "evaluate", "fill", "filled_code", "filled_options"]
-
 REFERENCE = "@"
 """A value that starts with this names another key of the context to compare with."""
 

@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, KeywordEdit, Option, PassesEdit, Risk
 from .build import docs, given, recipe, seen, source
 
-__all__ = ["FIXES"]
-
 _RANKS = given("distributed.world_size", ">", 1, "several ranks train together")
 _DDP = given("distributed.module", "==", "ddp", "the model is in DistributedDataParallel")
 _FSDP = given("distributed.module", "==", "fsdp", "the model is sharded by FSDP")

@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, Risk
 from .build import compile_with, docs, given, if_known, recipe, seen
 
-__all__ = ["FIXES"]
-
 _TROUBLE = docs(
     "user_guide/torch_compiler/torch.compiler_troubleshooting.html", "torch.compile troubleshooting"
 )

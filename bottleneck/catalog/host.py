@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Shortens, Variable
 from .build import ON_GPU, docs, given, recipe, seen, source
 
-__all__ = ["FIXES"]
-
 _TUNING = recipe(
     "recipes/recipes/tuning_guide.html",
     "PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronization",

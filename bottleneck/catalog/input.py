@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Beside, Fix, KeywordEdit, Option, Risk, Shortens
 from .build import docs, given, if_known, paper, recipe, seen, source
 
-__all__ = ["FIXES"]
-
 _LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
 _HAS_WORKERS = given("loader.num_workers", ">", 0, "the DataLoader has worker processes")
 _LOADERS = ("*Loader",)

@@ -17,8 +17,6 @@ from .registry import FIXES
 if TYPE_CHECKING:
     from ..model.watch import AccountLine, Watch
 
-__all__ = ["with_fixes"]
-
 _LEAST = 0.01
 """Of the job: what gains less is not worth a word."""
 _ELSE = (Shortens(part="training steps", change="without what grows", of="growth"),)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..model.run import JsonValue
     from ..model.work import BreakRow
 
-__all__ = ["applicable", "match"]
-
 _EMPTIED = "allocator.empty_cache_per_step"
 _EXPLAINS = 0.5
 """Share of the cost of the largest cause."""

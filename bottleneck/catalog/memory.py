@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Fix, Risk, Shortens
 from .build import docs, given, paper, seen, source
 
-__all__ = ["FIXES"]
-
 _BYTES = "not predicted in time: the gain is memory"
 _UNDERSTAND = docs("torch_cuda_memory.html", "Understanding CUDA memory usage")
 _CHECKPOINT = docs("checkpoint.html", "torch.utils.checkpoint")

@@ -8,8 +8,6 @@ from __future__ import annotations
 from ..model.fix import Fix, Risk
 from .build import docs, given, paper, recipe, seen, source
 
-__all__ = ["FIXES"]
-
 _BYTES = "not predicted in time: the gain is memory"
 _RANKS = given("distributed.world_size", ">", 1, "several ranks train together")
 _SHORT = given("memory.peak_share", ">=", 0.5, "memory is short: half of it or more is taken at the peak")

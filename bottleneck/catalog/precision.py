@@ -9,8 +9,6 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, AroundEdit, Fix, Option, Risk, StatementEdit
 from .build import ON_CUDA, ON_GPU, docs, given, paper, seen, source
 
-__all__ = ["FIXES"]
-
 _AMPERE = given("device.capability", ">=", 8.0, "the device is Ampere or newer")
 _NO_AUTOCAST = given("autocast.dtype", "==", "none", "nothing runs under autocast")
 _AMP = docs("amp.html", "torch.amp")

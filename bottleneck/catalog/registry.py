@@ -13,8 +13,6 @@ from . import allocator, compute, distributed, graph_breaks, host, memory, memor
 from . import compile as compile_family
 from . import input as input_family
 
-__all__ = ["FAMILIES", "FIXES", "by_code", "by_id", "is_fix_id", "search"]
-
 _FAMILIES = {
     "input": input_family.FIXES,
     "allocator": allocator.FIXES,

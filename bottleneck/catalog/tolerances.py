@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from ..model.fix import Arithmetic
 from .registry import by_id
 
-__all__ = ["Tolerance", "tolerance_of", "widened"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:

@@ -16,8 +16,6 @@ from ..model.codes import BottleneckClass
 from .options.shared import format_option, log_option, verbose_option
 from .options.values import FiniteRange, PlaceOrAddress, PlacePath
 
-__all__ = ["command"]
-
 
 @click.command("analyze")
 @click.argument("paths", nargs=-1, required=True, type=PlaceOrAddress())

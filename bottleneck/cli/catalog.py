@@ -14,8 +14,6 @@ from ..reporters.manual import fix_list, fix_page
 from ..reporters.output import emit, traits
 from ..reporters.stream import tell
 
-__all__ = ["command"]
-
 
 @click.group("catalog", invoke_without_command=True)
 @click.pass_context

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..model.compare import Comparison
     from ..model.gate import GateSettings
 
-__all__ = ["command", "conclude"]
-
 EXIT_CODES = {"ok": 0, "regression": 1, "undecided": 3, "incomparable": 3}
 
 

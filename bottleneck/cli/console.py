@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Fleet
     from ..verify.source import Source
 
-__all__ = ["RankProgress", "ask_to_run", "say", "silent"]
-
 _PATIENCE_SECONDS = 2.0
 _REWRITE_SECONDS = 0.2
 _PLAIN_SECONDS = 10.0

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..runs.plan import Plan
     from ..runs.run_script import RunFolder
 
-__all__ = ["command"]
-
 
 @click.command("diagnose", cls=ScriptCommand)
 @diagnose_options

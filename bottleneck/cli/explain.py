@@ -17,8 +17,6 @@ from ..model.codes import FINDING_CODES, CodeEntry
 from ..reporters.manual import fix_list, fix_page
 from ..reporters.output import emit, traits
 
-__all__ = ["command"]
-
 
 @click.command("explain")
 @click.argument("codes", nargs=-1, required=True, metavar="CODE...")

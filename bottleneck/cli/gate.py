@@ -16,8 +16,6 @@ from .console import say
 from .options.gate import gate_options
 from .script_command import ScriptCommand
 
-__all__ = ["command"]
-
 
 @click.command("gate", cls=ScriptCommand)
 @gate_options

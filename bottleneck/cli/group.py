@@ -16,8 +16,6 @@ import click
 from .. import __version__
 from ..runs.training_scripts import training_scripts
 
-__all__ = ["SCRIPT_WORDS", "VERBS", "cli"]
-
 LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 """What `deepspeed` and `torch.distributed.launch` add to the script's arguments, as the first."""
 SCRIPT_WORDS = "torch_bottleneck.script_words"

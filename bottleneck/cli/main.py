@@ -27,8 +27,6 @@ from .group import cli
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main", "run"]
-
 OUTSIDE_ERRORS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space, or write elsewhere."),
     **dict.fromkeys((errno.EROFS, errno.ENAMETOOLONG), "Write elsewhere."),

@@ -13,8 +13,6 @@ import click
 from .options.shared import format_option, verbose_option
 from .options.values import PlacePath
 
-__all__ = ["command"]
-
 
 @click.command("report")
 @click.argument("run", type=PlacePath())

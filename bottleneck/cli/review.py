@@ -19,8 +19,6 @@ from ..model.words import visible
 from .console import say
 from .options.values import PlacePath
 
-__all__ = ["command"]
-
 
 @click.command("review")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PlacePath())

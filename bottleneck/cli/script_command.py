@@ -9,8 +9,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["ScriptCommand", "VerifyCommand"]
-
 _OURS_AFTER_SCRIPT = ("--fix", "--all", "--resume")
 """Options that may also come directly after SCRIPT, before its own arguments."""
 

@@ -20,8 +20,6 @@ from .options.shared import is_given
 from .options.verify import check_together, verify_options
 from .script_command import VerifyCommand
 
-__all__ = ["command"]
-
 PULL_REQUEST = "pull-request.md"
 
 

@@ -20,8 +20,6 @@ from ..files import decode_json, read_file
 from ..model.baseline import BASELINE_FORMAT, Baseline
 from ..model.documents import write_text
 
-__all__ = ["MIGRATIONS", "baseline_text", "is_baseline", "read_baseline", "write_baseline"]
-
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Format -> what makes the next one of it, on plain JSON values."""
 MOST_BYTES = 200_000

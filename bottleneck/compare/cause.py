@@ -19,8 +19,6 @@ from ..model.counters import BreakSite, StepCounters, SyncSite
 from ..model.run import SourceSite
 from ..model.words import shorten
 
-__all__ = ["Reason", "budget_changes", "finding_changes", "name_changes", "reasons_by_counter"]
-
 _SMALLEST_SHARE = 0.005
 _SMALLEST_MS = 0.01
 _PRICE = 0.1

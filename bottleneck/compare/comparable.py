@@ -14,8 +14,6 @@ from ..model.compare import Mismatch, SettingChange
 from ..model.run import JsonValue
 from ..model.work import LoaderArguments, Workload
 
-__all__ = ["ALLOWABLE", "changed_settings", "mismatches", "same_machine"]
-
 Allowable = Literal["device", "batch", "world-size", "torch", "step"]
 ALLOWABLE: tuple[Allowable, ...] = ("device", "batch", "world-size", "torch", "step")
 

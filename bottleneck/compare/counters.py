@@ -16,8 +16,6 @@ from ..model.compare import CounterRow
 from ..model.counters import COUNTERS, Counter, CounterSpec, StepCounters
 from ..model.gate import CounterLimit
 
-__all__ = ["compare_counters"]
-
 Status = Literal["same", "better", "within", "worse", "unstable", "unknown", "off"]
 _EQUAL = 1e-9
 

@@ -39,8 +39,6 @@ from .ranks import compare_ranks, notes_on_ranks
 from .sides import Side
 from .times import compare_times, median_of, spread_of
 
-__all__ = ["compare_sides", "placed_in_repository"]
-
 _Reasons = dict[str, tuple[Reason, ...]]
 
 

@@ -30,8 +30,6 @@ from .join import counters_only
 from .repeats import Arm, foreign_files, run_in_turns
 from .sides import Side, read_side
 
-__all__ = ["WINDOWS", "Gate", "Held", "counting_plan", "hold", "windows_of"]
-
 WINDOWS = ("warmup", "baseline_steps", "steps")
 """Settings, fields of a plan and of a baseline that say how many steps each window has."""
 _TRACE_BYTES = 1_000_000_000

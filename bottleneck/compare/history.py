@@ -26,8 +26,6 @@ from ..model.gate import CounterLimit, GateSettings
 from ..stats.trend import find_trend
 from .times import median_of
 
-__all__ = ["Entry", "append", "entry_of", "find_drifts", "read_history"]
-
 HISTORY_FORMAT = 1
 _KEPT = 500
 _FEWEST_EXACT = 3

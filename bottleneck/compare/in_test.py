@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from ..harness.process.api import Harness
 
-__all__ = ["StepGate", "fails"]
-
 Batch = TypeVar("Batch")
 _NOT_OURS_ALONE = {"peak_allocated_bytes": "other tests of the process have held memory, too"}
 """Counters that depend on what ran before in the same process."""

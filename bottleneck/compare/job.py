@@ -22,8 +22,6 @@ from ..stats.interval import mean_interval, relative_error
 from .comparable import same_machine
 from .times import compare_runs
 
-__all__ = ["WHOLE", "compare_growth", "compare_jobs", "time_of_job"]
-
 WHOLE = "whole job"
 _LEAST = 0.005
 """Of the job: parts that are smaller on both sides are left out."""

@@ -26,8 +26,6 @@ from ..model.work import LoaderArguments, OptimizerArguments, Workload
 from ..stats.interval import relative_error
 from .ranks import times_of_ranks
 
-__all__ = ["counters_only", "join_runs"]
-
 _UNSTABLE_SETTINGS = frozenset(
     ("gc.frozen", "switch_interval_s", "environment.TORCHINDUCTOR_CACHE_DIR", "environment.PYTHONHASHSEED")
 )

@@ -21,8 +21,6 @@ from ..model.gate import GateSettings
 from .comparable import same_machine
 from .times import compare_runs, median_of
 
-__all__ = ["compare_ranks", "notes_on_ranks", "times_of_ranks"]
-
 _MOST = 8
 """Ranks that are shown."""
 _LEAST_MS = 0.001

@@ -22,8 +22,6 @@ from ..runs.place import choose_place
 from ..runs.plan import Plan
 from ..runs.run_script import run_script
 
-__all__ = ["Arm", "foreign_files", "run_in_turns"]
-
 _STDERR = 2
 
 

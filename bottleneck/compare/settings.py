@@ -18,8 +18,6 @@ from ..files import read_toml
 from ..model.counters import COUNTERS
 from ..model.gate import CounterLimit, GateSettings
 
-__all__ = ["find_settings", "read_settings", "settings_for", "with_options"]
-
 _WHERE = "[tool.bottleneck.gate]"
 
 

@@ -21,8 +21,6 @@ from .baseline_file import is_baseline, read_baseline
 from .job import time_of_job
 from .join import join_runs
 
-__all__ = ["Side", "read_side"]
-
 _LABELS = 3
 
 

@@ -17,8 +17,6 @@ from ..model.gate import GateSettings
 from ..stats.gate import FEWEST_RUNS, TimeDecision, decide_times
 from .comparable import same_machine
 
-__all__ = ["compare_runs", "compare_times", "median_of", "spread_of"]
-
 _SUSPICIOUS = 3.0
 """Standard errors, as told from the steps of single runs, from which a slower run is suspicious."""
 

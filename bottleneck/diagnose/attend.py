@@ -14,8 +14,6 @@ from ..runs.asking import answer
 from .compose import diagnose_paths
 from .trials import request_of
 
-__all__ = ["answer_with_trials"]
-
 
 def answer_with_trials(folder: Path, seconds: float) -> None:
     """Analyse a process folder and tell its process what to try."""

@@ -17,8 +17,6 @@ from ..model.run import BUSY_THREAD, Run
 from ..runs.asking import TRIALS
 from .reading import Reading
 
-__all__ = ["capture_of", "notes_of", "outcome_of"]
-
 
 def capture_of(reading: Reading, facts: Facts, problems: Sequence[str]) -> Capture:
     """Judge the capture, and list its cost and artefacts."""

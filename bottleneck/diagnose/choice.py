@@ -16,8 +16,6 @@ from ..model.fix import Suggestion
 from ..stats import RIVAL_SHARE, worth
 from ..timeline.result import Timeline
 
-__all__ = ["best_pair", "known_savings", "verdicts_own_first"]
-
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 

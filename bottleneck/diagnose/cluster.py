@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from ..errors import InputError, UsageError
 
-__all__ = ["spread"]
-
 _CONNECT_SECONDS = 10
 _KILLED = "the workers that read it were killed (too little memory?)"
 

@@ -38,8 +38,6 @@ from .ranks import critical, other_versions, rank_rows
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair
 
-__all__ = ["diagnose_paths"]
-
 
 def diagnose_paths(
     paths: Sequence[str | os.PathLike[str]],

@@ -15,8 +15,6 @@ from ..model.run import Run
 from ..timeline.counts.counters import count_steps
 from .reading import Reading
 
-__all__ = ["counters_of"]
-
 _Placed = TypeVar("_Placed", SyncSite, BreakSite)
 
 

@@ -34,8 +34,6 @@ from .cluster import spread
 from .ranks import summary_of
 from .reading import Reading, read_rank
 
-__all__ = ["Job", "Preview", "Progress", "read_job"]
-
 _FEW = 8
 """Ranks whose readings are kept."""
 _FEW_BYTES = 32_000_000

@@ -24,8 +24,6 @@ from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
 from .reading import Reading
 
-__all__ = ["critical", "other_versions", "rank_rows", "summary_of"]
-
 _AHEAD = 0.05
 """Share of the step by which a host must be faster than its device to be called ahead of it."""
 _AS_LONG = 0.005

@@ -27,8 +27,6 @@ from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.starts import with_starts
 from ..timeline.steps.traced import Steps, find_steps
 
-__all__ = ["Reading", "read_rank"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

@@ -22,8 +22,6 @@ from ..model.words import percent
 from ..stats import worth
 from ..stats.ratio_paired import decide_ratio, ratio_in_turns
 
-__all__ = ["by_measurement", "request_of", "with_measured_pair"]
-
 _VERDICTS = {"faster": "faster", "slower": "slower", "no gain": "no-difference", "undecided": "undecided"}
 _LEAST_PAIRS = 2
 """Two pairs have an interval; one too wide decides nothing by itself."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-__all__ = ["ImportWatch"]
-
 
 class ImportWatch(MetaPathFinder):
     """Calls back after the first successful import of one top-level module."""

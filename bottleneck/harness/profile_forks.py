@@ -21,13 +21,6 @@ from typing import Any, NamedTuple
 
 from . import torch_private
 
-__all__ = [
-    "end_before_destructors",
-    "end_inherited",
-    "profile_begins",
-    "record_nothing",
-]
-
 _registered = False
 
 

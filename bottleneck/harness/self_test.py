@@ -10,8 +10,6 @@ import sys
 
 import msgspec
 
-__all__ = ["Report", "main"]
-
 
 class Report(msgspec.Struct, kw_only=True):
     """What was found."""

@@ -11,8 +11,6 @@ import signal
 import threading
 from collections.abc import Iterator
 
-__all__ = ["HeldSignal", "signals_go_elsewhere"]
-
 
 @contextlib.contextmanager
 def signals_go_elsewhere() -> Iterator[None]:

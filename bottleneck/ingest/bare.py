@@ -20,8 +20,6 @@ from .sources import open_source
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["bare_files", "bare_ranks", "rank_in_name"]
-
 _TENSORBOARD_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
 _RANK_IN_NAME = re.compile(r"rank[_\-. ]?(\d+)", re.IGNORECASE)
 _TRACE_SUFFIXES = (".json", ".json.gz")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Columns"]
-
 _COLUMNS = (
     "ts_ns", "dur_ns", "name", "cat", "pid", "tid", "correlation", "stream", "device", "bytes", "sequence",
     "message", "group_sequence",

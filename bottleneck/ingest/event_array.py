@@ -20,8 +20,6 @@ from ..errors import NotATraceError
 if TYPE_CHECKING:
     from .sources import Source
 
-__all__ = ["EventArray"]
-
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST_OF_OBJECTS = re.compile(rb"\s*\[\s*[{\]]")
 _OBJECT = re.compile(rb'\s*\{\s*["}]')

@@ -17,19 +17,6 @@ import msgspec
 
 from ..timeline.trace.table import NONE
 
-__all__ = [
-    "Args",
-    "Event",
-    "Metadata",
-    "Number",
-    "Skipped",
-    "XEvent",
-    "XEventExact",
-    "as_int",
-    "coerce_event",
-    "event_types",
-]
-
 _INT64_MAX = 2**63 - 1
 
 Number: TypeAlias = int | str

@@ -11,8 +11,6 @@ import json
 import re
 from typing import NamedTuple
 
-__all__ = ["Header", "read_header"]
-
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})(?!\d)')
 _VERSION = re.compile(r'"(?:torch_version|pytorch_version|PyTorch version)"\s*:\s*"([^"]+)"', re.IGNORECASE)
 _MOST_TRIES = 16

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..model.snapshot import Snapshot
     from .rank import Rank
 
-__all__ = ["MemoryRecord", "read_memory", "read_records"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..timeline.trace.table import Trace
     from .remote import RemoteFiles
 
-__all__ = ["Rank"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:

@@ -30,8 +30,6 @@ from .sources import open_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["each_event", "read_trace"]
-
 _WINDOW_BYTES = 512 * 1024
 _PATIENCE_BYTES = 4 * 1024 * 1024
 _LONGEST_EVENT_BYTES = 64 * 1024 * 1024

@@ -15,8 +15,6 @@ from typing import Any
 
 from ..errors import InputError, UsageError
 
-__all__ = ["RemoteFiles", "fetch", "find", "is_address", "state"]
-
 _ADDRESS = re.compile(r"[a-zA-Z][\w+.-]*(?:::[\w+.-]+)*://.")
 _BARE = (".json", ".json.gz", ".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 _OF_A_RUN = re.compile(r"[^/]+\.json|(?:trace|memory)/[^/]+")

@@ -17,8 +17,6 @@ from .events import Event, coerce_event
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Scan", "mend", "scan"]
-
 _NAME_LINES = (
     # From torch 2.13 on a name has a line to itself; before, pid and tid end its line. Nothing is
     # mended in other layouts: a JSON library wrote them, and a name could not be told from the next.

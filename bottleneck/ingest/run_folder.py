@@ -21,8 +21,6 @@ from .rank import Rank
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PARTIAL_SUFFIX", "is_partial", "read_rank"]
-
 PARTIAL_SUFFIX = ".partial"
 """A folder is written as `.NAME.partial` and renamed to `NAME` when whole."""
 

@@ -20,8 +20,6 @@ from ..model.flops import COUNTED, OperatorCall, count_flops
 from ..model.run import FlopCount
 from .sources import open_source
 
-__all__ = ["flops_from_shapes", "operator_calls"]
-
 _PIECE = 4 * 1024 * 1024
 _LONGEST = 64 * 1024
 """Bytes that one event may take."""

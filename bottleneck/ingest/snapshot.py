@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-__all__ = ["read_snapshot"]
-
 _ACTIONS = {action.name.lower(): int(action) for action in Action}
 _STATES = {
     "active_allocated": BlockState.ACTIVE,

@@ -22,8 +22,6 @@ from ..files import open_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["load_plain", "looks_like_pickle"]
-
 _GZIP = b"\x1f\x8b"
 _PROTO = b"\x80"
 _BYTES_PER_BYTE = 80

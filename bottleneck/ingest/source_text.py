@@ -17,8 +17,6 @@ from ..files import named, path_of, read_file
 if TYPE_CHECKING:
     from ..model.run import Run, SourceSite
 
-__all__ = ["line_text"]
-
 _WIDTH = 120
 _MOST_BYTES = 4_000_000
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from io import FileIO
     from types import ModuleType
 
-__all__ = ["Source", "open_source"]
-
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31
 """`wbits` of zlib for a stream with a gzip header."""

@@ -17,18 +17,6 @@ from .diagnosis import BudgetLine
 from .run import JsonValue, SourceSite
 from .work import Workload
 
-__all__ = [
-    "BASELINE_FORMAT",
-    "Baseline",
-    "FindingKey",
-    "GrowthKey",
-    "JobTimes",
-    "Machine",
-    "RankTimes",
-    "RunTime",
-    "StateRow",
-]
-
 BASELINE_FORMAT = 1
 
 

@@ -11,27 +11,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "BUDGET_PARTS",
-    "CLASSES",
-    "CLASS_QUESTIONS",
-    "FINDING_CODES",
-    "FIX_QUESTIONS",
-    "IDLE_PARTS",
-    "WHAT_IFS",
-    "WORK_PARTS",
-    "BottleneckClass",
-    "ClassEntry",
-    "CodeEntry",
-    "Part",
-    "PartEntry",
-    "WhatIf",
-    "WhatIfEntry",
-    "class_of",
-    "count_twice",
-    "entry_of",
-]
-
 
 class BottleneckClass(str, Enum):
     """What a step waits for."""

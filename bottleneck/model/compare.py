@@ -14,35 +14,6 @@ from .codes import BottleneckClass, LateCause, Part, class_of
 from .run import SourceSite
 from .words import milliseconds
 
-__all__ = [
-    "COMPARISON_SCHEMA",
-    "Annotation",
-    "BudgetChange",
-    "Comparison",
-    "CounterRow",
-    "Drift",
-    "FindingChange",
-    "GrowthChange",
-    "Mismatch",
-    "NameChange",
-    "Outcome",
-    "PartChange",
-    "RankChange",
-    "SettingChange",
-    "SideSummary",
-    "TimeRow",
-    "budget_words",
-    "counter_words",
-    "drift_words",
-    "growth_words",
-    "mismatch_words",
-    "number",
-    "part_words",
-    "rank_words",
-    "signed_ms",
-    "time_words",
-]
-
 COMPARISON_SCHEMA = 1
 
 Outcome = Literal["ok", "regression", "undecided", "incomparable"]

@@ -16,8 +16,6 @@ import msgspec
 
 from .run import SourceSite
 
-__all__ = ["COUNTERS", "BreakSite", "Counter", "CounterSpec", "StepCounters", "SyncSite"]
-
 
 class CounterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table of counters."""

@@ -21,26 +21,6 @@ from .verify import Outcome
 from .view import CodeNode, JobPart, LoaderRow, StepTimeline, WindowSteps
 from .work import CompileSummary, ComputeFacts, Workload
 
-__all__ = [
-    "SCHEMA",
-    "BudgetLine",
-    "Capture",
-    "Cause",
-    "CollectiveRow",
-    "Combination",
-    "Diagnosis",
-    "Fleet",
-    "KernelRow",
-    "PathPart",
-    "RankRow",
-    "SettingRow",
-    "StepSummary",
-    "Straggler",
-    "UnreadRank",
-    "Verdict",
-    "WhatIfResult",
-]
-
 SCHEMA = 1
 
 Confidence = Literal["high", "medium", "low", "none"]

@@ -21,20 +21,6 @@ from .run import RUN_FORMAT, Run
 from .verify import VERIFY_SCHEMA, Verification
 from .watch import WATCH_FILE, WATCH_SCHEMA, Watch
 
-__all__ = [
-    "DIAGNOSIS_FILE",
-    "RUN_FILE",
-    "VERIFY_FILE",
-    "document_text",
-    "expect_writable",
-    "load_diagnosis",
-    "load_verification",
-    "load_watch",
-    "read_run",
-    "run_files",
-    "write_text",
-]
-
 RUN_FILE = "run.json"
 DIAGNOSIS_FILE = "diagnosis.json"
 VERIFY_FILE = "verify.json"

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["WATCHED_REMEDY", "Doubt", "DoubtCode"]
-
 WATCHED_REMEDY = "This run was watched, without a profiler: run `bottleneck diagnose` to divide its step."
 
 

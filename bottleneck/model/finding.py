@@ -10,8 +10,6 @@ import msgspec
 from .codes import BottleneckClass
 from .run import SourceSite
 
-__all__ = ["NEGLIGIBLE_SHARE", "Evidence", "Finding", "Interval"]
-
 NEGLIGIBLE_SHARE = 0.02
 """Below this share of the step nothing matters. Such a cause is listed but never headlined, such a gain is
 no reason to start with a fix, and such a change of a measured step does not count."""

@@ -14,25 +14,6 @@ import msgspec
 from .codes import WhatIf
 from .run import JsonValue, SourceSite
 
-__all__ = [
-    "Arithmetic",
-    "AroundEdit",
-    "Beside",
-    "CodeEdit",
-    "Condition",
-    "Fix",
-    "KeywordEdit",
-    "ModelEdit",
-    "Option",
-    "PassesEdit",
-    "RemovalEdit",
-    "Risk",
-    "Source",
-    "StatementEdit",
-    "Suggestion",
-    "Variable",
-]
-
 
 class Risk(str, Enum):
     """What applying a fix may break."""

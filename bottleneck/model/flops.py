@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COUNTED", "OperatorCall", "count_flops"]
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:

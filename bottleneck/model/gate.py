@@ -16,8 +16,6 @@ import msgspec
 
 from .counters import COUNTERS
 
-__all__ = ["GATE_SCHEMA_FILE", "CounterLimit", "GateSettings", "gate_schema", "gate_schema_text"]
-
 GATE_SCHEMA_FILE = Path(__file__).with_name("gate.schema.json")
 
 Share = Annotated[float, msgspec.Meta(ge=0.0)]

@@ -17,23 +17,6 @@ import msgspec
 
 from .run import SourceSite
 
-__all__ = [
-    "MAX_POINTS",
-    "MAX_ROWS",
-    "Churn",
-    "Fragmentation",
-    "Headroom",
-    "Leak",
-    "MemoryCategory",
-    "MemoryCurve",
-    "MemoryHolder",
-    "MemoryMark",
-    "MemoryShare",
-    "MemorySummary",
-    "OutOfMemory",
-    "Spike",
-]
-
 MAX_POINTS = 400
 MAX_ROWS = 20
 

@@ -16,34 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-__all__ = [
-    "RUN_FORMAT",
-    "Artefact",
-    "BatchFacts",
-    "CompileEvent",
-    "CompileFacts",
-    "Counters",
-    "DeviceFacts",
-    "FlopCount",
-    "GraphBreak",
-    "HostFacts",
-    "JsonValue",
-    "LoaderFacts",
-    "OptimizerFacts",
-    "Overhead",
-    "Production",
-    "Recompile",
-    "Run",
-    "ScriptOutcome",
-    "SiteTime",
-    "SourceSite",
-    "StackFrame",
-    "Stacks",
-    "StepTable",
-    "Stretch",
-    "Window",
-]
-
 RUN_FORMAT = 1
 """Format number of a run folder. Raise it when a reader of the old number would misread the new."""
 

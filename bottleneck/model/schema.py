@@ -16,8 +16,6 @@ from .diagnosis import SCHEMA, Diagnosis
 from .verify import VERIFY_SCHEMA, Verification
 from .watch import WATCH_SCHEMA, Watch
 
-__all__ = ["schema_of", "schema_text", "shipped"]
-
 _SHIPPED: dict[type, tuple[str, str]] = {
     Diagnosis: ("diagnosis.schema.json", f"bottleneck diagnosis, schema {SCHEMA}"),
     Verification: ("verify.schema.json", f"bottleneck verification, schema {VERIFY_SCHEMA}"),

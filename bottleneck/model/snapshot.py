@@ -17,22 +17,6 @@ from numpy.typing import NDArray
 
 from .run import SourceSite
 
-__all__ = [
-    "FAILURE_SUFFIX",
-    "NOTES_FORMAT",
-    "NOTES_SUFFIX",
-    "SNAPSHOT_SUFFIX",
-    "Action",
-    "Annotation",
-    "BlockState",
-    "DeviceMemory",
-    "Frame",
-    "MemoryNotes",
-    "NotedFailure",
-    "NotedOwners",
-    "Snapshot",
-]
-
 
 class Action(IntEnum):
     """What the allocator did, in the words of the snapshot."""

@@ -15,30 +15,6 @@ from .finding import NEGLIGIBLE_SHARE
 from .fix import Beside, Risk, Variable
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
-__all__ = [
-    "CALLED",
-    "VERIFY_SCHEMA",
-    "Applied",
-    "Edit",
-    "EndedBy",
-    "Measured",
-    "Noise",
-    "Outcome",
-    "Parity",
-    "ParityVerdict",
-    "Protocol",
-    "RunRecord",
-    "Trial",
-    "TrialFacts",
-    "TrialRequest",
-    "TriedFix",
-    "TriedFixes",
-    "TryWish",
-    "Verdict",
-    "Verification",
-    "Wish",
-]
-
 VERIFY_SCHEMA = 1
 CALLED = "called"
 """Key in `Applied.values`: "file:line" of each call of a module that was changed -> its name there."""

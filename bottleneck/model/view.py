@@ -13,8 +13,6 @@ import msgspec
 from .codes import Part
 from .run import SourceSite
 
-__all__ = ["NO_PART", "CodeNode", "JobPart", "Lane", "LoaderRow", "Span", "StepTimeline", "WindowSteps"]
-
 NO_PART = -1
 """`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
 

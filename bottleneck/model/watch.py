@@ -14,30 +14,6 @@ import msgspec
 from .run import SourceSite
 from .words import duration, milliseconds, percent
 
-__all__ = [
-    "FIRST_STEPS",
-    "GARBAGE",
-    "PARTS",
-    "RECORD_FILE",
-    "STEPS_FILE",
-    "WATCH_FILE",
-    "WATCH_SCHEMA",
-    "AccountLine",
-    "CaptureTaken",
-    "Change",
-    "Growth",
-    "JobRecord",
-    "MemoryGrowth",
-    "PartTime",
-    "RankAccount",
-    "SiteSeconds",
-    "StepTimes",
-    "Timeline",
-    "Watch",
-    "WithFix",
-    "in_one_line",
-]
-
 WATCH_SCHEMA = 1
 WATCH_FILE = "watch.json"
 RECORD_FILE = "watch-record.json"

@@ -14,26 +14,6 @@ if TYPE_CHECKING:
 
     from .run import SourceSite
 
-__all__ = [
-    "brief",
-    "byte_size",
-    "clean",
-    "clean_code",
-    "duration",
-    "milliseconds",
-    "ms",
-    "percent",
-    "place",
-    "sentence",
-    "shorten",
-    "shown",
-    "step_after",
-    "step_change",
-    "times",
-    "visible",
-    "visible_lines",
-]
-
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
 # Bidirectional overrides can make a line look like something else.
 _UNPRINTABLE = re.compile(

@@ -12,18 +12,6 @@ import msgspec
 
 from .run import SourceSite
 
-__all__ = [
-    "BreakRow",
-    "ChangedSize",
-    "CompileSummary",
-    "ComputeFacts",
-    "LoaderArguments",
-    "MathRow",
-    "OptimizerArguments",
-    "RecompileRow",
-    "Workload",
-]
-
 
 class BreakRow(msgspec.Struct, frozen=True, kw_only=True):
     """One graph break with its price."""

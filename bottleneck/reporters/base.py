@@ -5,8 +5,6 @@ In: nothing. Out: `FORMATS`, by which `output.render_for` finds the function tha
 
 from __future__ import annotations
 
-__all__ = ["FORMATS"]
-
 FORMATS: dict[str, dict[str, str]] = {
     "Diagnosis": {
         "text": "terminal",

@@ -21,8 +21,6 @@ from .rows.job import job_line
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["MOST_CHARACTERS", "number", "render", "within_limit"]
-
 MOST_CHARACTERS = 6000
 """Code and JSON take a token for three to four characters."""
 _LONGEST = 300

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ..model.fix import Fix
 
-__all__ = ["fix_list", "fix_page"]
-
 
 def fix_list(fixes: Iterable[Fix], *, width: int = 80) -> str:
     """Return one line per fix, under its family's name."""

@@ -30,8 +30,6 @@ from .rows.memory import memory_rows
 if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["render"]
-
 _BAR_WIDTH = 30
 _RANKS, _MOST_RANKS = 8, 256
 

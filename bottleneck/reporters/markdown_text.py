@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ..model.verify import Outcome
 
-__all__ = ["escape", "table"]
-
 # An underscore inside a word is text to GitHub and CommonMark, and names are full of them.
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~$!]|(?<!\w)_|_(?!\w))")
 

@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.watch import Watch
 
-__all__ = [
-    "PAGE_FILE",
-    "REPORT_FILE",
-    "Traits",
-    "emit",
-    "fits_terminal",
-    "print_diagnosis",
-    "refuse_foreign_reports",
-    "render_for",
-    "save",
-    "save_watch",
-    "traits",
-]
-
 REPORT_FILE = "report.md"
 PAGE_FILE = "report.html"
 

@@ -16,8 +16,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Page"]
-
 _ASCII = str.maketrans(
     {
         "→": "->",

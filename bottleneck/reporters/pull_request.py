@@ -19,8 +19,6 @@ from .rows.verify import closing_lines, combination_outcome, edit_rows, headline
 if TYPE_CHECKING:
     from ..model.verify import Outcome, Verification
 
-__all__ = ["render"]
-
 
 def render(verification: Verification) -> str:
     """Return the text, whose first line can be the title."""

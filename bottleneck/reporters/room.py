@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from ..model.words import brief
 from .page import Page
 
-__all__ = ["NARROW", "ROOMS", "SCREEN", "Room", "cut", "listed"]
-
 SCREEN = 40
 """Lines that a report keeps to: with the prompt and the command above it, what a window shows at once."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.run import SourceSite
 
-__all__ = ["fingerprint", "render", "render_comparison"]
-
 _LEVELS = {"error": "error", "warning": "warning", "notice": "note"}
 
 

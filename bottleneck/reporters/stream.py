@@ -11,8 +11,6 @@ from typing import TextIO
 
 from ..model.words import visible, visible_lines
 
-__all__ = ["is_terminal", "rewrite", "show", "tell", "tell_lines"]
-
 
 def tell(text: str) -> None:
     """Write one line to stderr; a line break in a name does not make it two."""

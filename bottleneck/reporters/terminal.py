@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["render"]
-
 _FILLS = "█▓▒░▚▌▪·+x~=*o>"
 """Segments of the stacked bar must be distinguishable without colour too."""
 _ASCII_FILLS = "#=+-%:o.x~*<>@&"

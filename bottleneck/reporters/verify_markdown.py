@@ -20,8 +20,6 @@ from .rows.verify import (
 if TYPE_CHECKING:
     from ..model.verify import Verification
 
-__all__ = ["render"]
-
 
 def render(verification: Verification) -> str:
     """Return the report as Markdown."""

@@ -29,8 +29,6 @@ from .rows.verify import (
 if TYPE_CHECKING:
     from ..model.verify import Verification
 
-__all__ = ["render"]
-
 
 def render(verification: Verification, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:
     """Return the whole report, ending in a newline."""

@@ -14,8 +14,6 @@ from .rows.watch import capture_lines, fix_lines, growth_lines, headline
 if TYPE_CHECKING:
     from ..model.watch import Watch
 
-__all__ = ["render"]
-
 _LONGEST = 300
 
 

@@ -21,8 +21,6 @@ from .rows.watch import (
 if TYPE_CHECKING:
     from ..model.watch import Watch
 
-__all__ = ["render"]
-
 
 def render(watch: Watch) -> str:
     """Return the whole report."""

@@ -22,8 +22,6 @@ from .rows.watch import (
 if TYPE_CHECKING:
     from ..model.watch import Watch
 
-__all__ = ["render"]
-
 
 def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:
     """Return the whole report, ending in a newline."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from ..timeline.trace.table import Trace
 
-__all__ = ["MOST_EVENTS", "Copied", "copy_trace"]
-
 MOST_EVENTS = 200_000
 _COMPRESSION = 2
 """Of isal's levels 0 to 3 or zlib's 0 to 9: the copy can be made again at any time."""

@@ -17,8 +17,6 @@ from ..timeline.lanes.labels import Work, label_of
 from ..timeline.trace.dialect import Kind, normalise
 from ..timeline.trace.kernels import classify
 
-__all__ = ["LANE", "Event", "Notes", "Translator", "collective_name"]
-
 Event: TypeAlias = dict[str, Any]
 
 LANE = "Diagnosis"

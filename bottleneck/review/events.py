@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.watch import Watch
 
-__all__ = [
-    "figures",
-    "hyperparameters",
-    "job_scalars",
-    "scalars",
-    "tag_of",
-    "write_events",
-]
-
 _LARGEST = 3.4e38
 """TensorBoard keeps numbers in 32 bits."""
 _NOT_IN_A_TAG = re.compile(r"[^\w.\-]+")

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["LOCAL", "host_name", "only_for", "start"]
-
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _REFUSED = b"This TensorBoard answers to localhost only. Start `bottleneck review` with --host NAME.\n"
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from .copy import Copied
     from .dialect import Event
 
-__all__ = ["CATEGORY", "Idle", "Place", "idle_of", "lane_events", "places"]
-
 CATEGORY = "diagnosis"
 _VERDICT, _DIVIDED = 1, 2
 _MOST_PIECES = 20_000

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.watch import Watch
 
-__all__ = ["FOLDER", "LARGE_BYTES", "Prepared", "prepare_beside", "prepare_run", "prepare_watched"]
-
 FOLDER = "tensorboard"
 """Name of the log folder inside a run folder."""
 _UNFINISHED = ".writing"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.watch import Watch
 
-__all__ = ["PAGE_FILE", "PAGE_FORMAT", "Page", "TraceFile", "make_page", "make_watched_page"]
-
 PAGE_FILE = "bottleneck-page.json"
 """What the plugin looks for in the log folder."""
 PAGE_FORMAT = 1

@@ -25,8 +25,6 @@ from . import stock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DiagnosisPlugin"]
-
 logger = logging.getLogger(__name__)
 
 _STATIC = Path(__file__).parent / "static"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["expand", "prepare_runs"]
-
 
 def expand(runs: Sequence[Path]) -> list[Path]:
     """Replace a folder of runs by the runs in it.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["TensorBoard", "running"]
-
 _HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"TensorBoard \S+ at (http://\S+)")
 _SAYS_NOTHING = re.compile(

@@ -15,8 +15,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHARTS", "POLYFILL", "page_response", "polyfill_script", "serve_offline", "viewer_file"]
-
 logger = logging.getLogger(__name__)
 
 _OURS = Path(__file__).parent / "static"

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["begin_analysis"]
-
 
 def begin_analysis(
     run: Path, into: Path, *, niceness: int = 0, own_session: bool = False

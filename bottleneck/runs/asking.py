@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["TRIALS", "answer", "ask", "find_question"]
-
 TRIALS = "trials"
 """Artefact that a process states once it has captured everything and tries fixes."""
 _QUESTION = ".to-try"

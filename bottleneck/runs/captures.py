@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from ..model.watch import CaptureTaken
 
-__all__ = [
-    "CAPTURES",
-    "ask_for_capture",
-    "captures_in",
-    "is_asked",
-    "next_capture",
-    "take_question",
-    "with_verdict",
-]
-
 CAPTURES = "captures"
 _QUESTION = ".capture"
 _NUMBER = re.compile(r"\.?(?P<number>\d+)(\.partial)?$")

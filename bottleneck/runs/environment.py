@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..model.run import JsonValue
     from ..model.verify import Wish
 
-__all__ = ["available_memory", "cgroup_files", "environment_of", "find_malloc", "usable_cores", "variables"]
-
 _LIBRARIES = ("jemalloc", "tcmalloc_minimal", "tcmalloc", "mimalloc")
 _PLACES = ("/usr/lib/*/lib{name}.so*", "/usr/lib64/lib{name}.so*", "/usr/local/lib/lib{name}.so*")
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from .run_script import RunFolder
 
-__all__ = ["UNKNOWN_CODE", "account_of", "join_ranks", "left_account", "write_account"]
-
 _START, _EXIT, _UNKNOWN = "interpreter and imports", "exit", "unexplained"
 _NOT_ONE_BY_ONE = (
     "interpreter and imports",

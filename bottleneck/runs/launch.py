@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["ENVIRONMENT", "PASSED_ON", "Ended", "command_of", "launch", "name_signal"]
-
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that schedulers and launchers send to this process, since it is the one they started."""
 

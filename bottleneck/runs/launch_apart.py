@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["launch_apart"]
-
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL."""
 POLL_SECONDS = 0.05

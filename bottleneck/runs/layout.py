@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = [
-    "announce",
-    "collect",
-    "first_run",
-    "guests",
-    "has_steps",
-    "holds_steps",
-    "processes",
-    "record_end",
-    "report_done",
-    "run_of",
-    "runs_of",
-    "wait_for_ranks",
-]
-
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"
 _HERE = ".here"

@@ -16,8 +16,6 @@ from pathlib import Path
 from ..errors import InputError
 from .store import final_name, partial_name
 
-__all__ = ["is_written", "put_aside", "release"]
-
 _held: list[int] = []
 """Descriptors of the working folders of this process; each holds a lock."""
 

@@ -24,8 +24,6 @@ from .tasks import Task, this_task
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["Fellows", "Place", "choose_place", "free_folder"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

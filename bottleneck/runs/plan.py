@@ -21,8 +21,6 @@ from ..model.verify import Trial
 if TYPE_CHECKING:
     from .tasks import Task
 
-__all__ = ["Plan", "beginning_run", "decode_plan", "encode_plan"]
-
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one captured run; nothing in it depends on the machine or on torch."""

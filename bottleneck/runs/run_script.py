@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .place import Place
     from .plan import Plan
 
-__all__ = ["RunFolder", "run_script"]
-
 RANKS_SECONDS = 120.0
 """How long the leading rank waits for the other ranks' folders after its own script has ended."""
 

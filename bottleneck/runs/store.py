@@ -23,8 +23,6 @@ from ..model.run import Artefact, Run
 if TYPE_CHECKING:
     from ..model.run import ScriptOutcome
 
-__all__ = ["RAW_RECORDS", "Store", "final_name", "partial_name", "publish", "reason_of", "write_atomically"]
-
 _PARTIAL = re.compile(r"\.(.+)\.partial")
 RAW_RECORDS = ".loader"
 """Sub-folder for what DataLoader workers append to while the run is on; gone when it is whole."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from ..errors import InputError, UsageError
 
-__all__ = ["Target", "check_script", "find_target"]
-
 LAUNCHERS = {
     "python": "Leave out `python`: bottleneck {verb} train.py",
     "python3": "Leave out `python3`: bottleneck {verb} train.py",

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ALL_TRACED", "Task", "certain_task", "is_traced", "ranks_named", "this_task"]
-
 ALL_TRACED = 8
 """So many ranks are all traced; of more only some, unless they are named."""
 

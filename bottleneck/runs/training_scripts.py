@@ -9,8 +9,6 @@ import contextlib
 import re
 from pathlib import Path
 
-__all__ = ["training_scripts"]
-
 _TRAINS = (
     re.compile(
         r"^\s*(import|from)\s+(torch|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE

@@ -12,8 +12,6 @@ from typing import Literal
 
 from ..model.finding import NEGLIGIBLE_SHARE
 
-__all__ = ["BOUND_WEIGHT", "CLOSE", "RIVAL_SHARE", "Effect", "weigh_effect", "worth"]
-
 BOUND_WEIGHT = 0.7
 """Weight of a bound compared with an estimate of the same size: "at most 50 ms" is a weaker reason to start
 there than "40 ms". In trials, fixes saved at least 0.55 of their bound (reports/trials.md, accuracy.md)."""

@@ -22,8 +22,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["FEWEST_RUNS", "TimeDecision", "decide_times", "repeats_needed"]
-
 FEWEST_RUNS = 3
 """Runs per side below which no difference is distinguished from noise: with two pairs Student's t
 needs 12.7 standard errors."""

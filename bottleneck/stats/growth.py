@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from .spread import mad_spread
 
-__all__ = ["Slope", "Step", "find_change", "find_slope"]
-
 _ERRORS_NEEDED = {500: 3.5, 1000: 3.3, 2000: 2.6}
 """Steps at which a growth is looked for, with the standard errors that it must exceed. One false alarm in 100
 jobs is spent on the look at 2,000, where a growth of 1 % per 1,000 steps first shows under noise of 10 %;

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike
 from .spread import as_times
 from .student import student_tail
 
-__all__ = ["mean_interval", "relative_error"]
-
 _COSINES = 6
 """Of a short series so many, as long as a rhythm of eight steps (a loader with eight workers) stays faster
 than all of them. With fewer the interval would cover as often, and be wider."""

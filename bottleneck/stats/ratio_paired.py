@@ -18,15 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = [
-    "PairedRatio",
-    "decide_ratio",
-    "neighbour_freedom",
-    "neighbour_noise",
-    "paired_ratio",
-    "ratio_in_turns",
-]
-
 Decision = Literal["faster", "slower", "no gain", "undecided"]
 
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MAD_TO_SIGMA", "as_times", "mad_spread"]
-
 MAD_TO_SIGMA = 1.4826
 """Makes the median absolute deviation an estimate of sigma for a normal distribution
 (1 / Phi^-1(3/4)): Rousseeuw & Croux, "Alternatives to the Median Absolute Deviation", 1993."""

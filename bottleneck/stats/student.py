@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-__all__ = ["student_tail"]
-
 
 def student_tail(chance: float, freedom: float) -> float:
     """Return the value that is exceeded with this chance (at most 0.5), for one degree of freedom and more.

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["FEWEST_POINTS", "Trend", "find_trend"]
-
 FEWEST_POINTS = 8
 """Below this many runs even a perfectly monotone series is no more than a suspicion."""
 _LEVEL = 0.01

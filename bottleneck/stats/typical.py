@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from .interval import mean_interval
 from .spread import MAD_TO_SIGMA, as_times
 
-__all__ = ["TypicalStep", "typical_step"]
-
 _FAR = 6.0
 """Sigmas from the median beyond which a step is a straggler; 6 keeps ordinary skew in."""
 _FAR_SHARE = 0.5

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .steps.traced import Steps
     from .trace.table import Trace
 
-__all__ = ["read_timeline"]
-
 
 def read_timeline(trace: Trace | None, steps: Steps | None, facts: Facts) -> Timeline | None:
     """Read one rank; None for a run on a GPU whose trace holds no device work of these steps."""

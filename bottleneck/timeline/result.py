@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .lanes.alone import Alone
     from .steps.starts import WorkerStarts
 
-__all__ = ["CompiledWork", "HostSpan", "SeamPrice", "SpanKind", "Timeline"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeamPrice:

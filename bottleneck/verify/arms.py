@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..model.run import Counters
     from ..runs.run_script import RunFolder
 
-__all__ = ["Arms", "TimedStep", "first_epoch", "read_facts", "timed_step"]
-
 _T = TypeVar("_T")
 
 LOG = "output.log"

@@ -24,16 +24,6 @@ from ..model.verify import CALLED, Applied, Edit, Verification
 from .reshape import around_call, around_passes, for_model
 from .syntax import CannotEditError, add_after_imports, add_before_imports, drop_statement, set_keywords
 
-__all__ = [
-    "changed_sources",
-    "joined_diff",
-    "must_be_clean",
-    "repository_of",
-    "script_file",
-    "with_edits",
-    "write_edits",
-]
-
 
 def with_edits(verification: Verification) -> Verification:
     """Return the verification with the edits that keep its winning combination."""

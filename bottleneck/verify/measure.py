@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ..model.verify import RunRecord
 
-__all__ = ["measure", "memory_change", "noise_of", "pays_after", "startup_change"]
-
 _COMMON = 10
 """Fewer steps in common are not a series."""
 _ALIKE = 0.7

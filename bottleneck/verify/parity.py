@@ -24,8 +24,6 @@ from ..model.words import percent
 if TYPE_CHECKING:
     from ..catalog.tolerances import Tolerance
 
-__all__ = ["Reproduction", "compare", "reproduction", "steps_to_loss"]
-
 Losses = Sequence["float | None"]
 
 EARLY = 5

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ..model.verify import Protocol, RunRecord
     from ..stats.ratio_paired import Decision, PairedRatio
 
-__all__ = ["Next", "estimate_seconds", "next_run"]
-
-
 _HOPELESS = 2
 """So many failures in a row without the fix under test, and there is nothing to compare with."""
 

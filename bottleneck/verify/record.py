@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..model.diagnosis import Diagnosis
     from ..model.verify import Outcome, Verification
 
-__all__ = ["VERIFY_FOLDER", "accumulate", "tried_in", "with_tried", "write_state"]
-
 VERIFY_FOLDER = "verify"
 """Where a verification lies inside the run folder that it starts from; later ones are numbered."""
 

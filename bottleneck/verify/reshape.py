@@ -16,8 +16,6 @@ from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvide
 
 from .syntax import CannotEditError, parsed
 
-__all__ = ["around_call", "around_passes", "for_model"]
-
 _BACKWARD = "backward"
 _DEEPEST = 4
 """Functions that a model may be handed through."""

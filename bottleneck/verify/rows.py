@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..model.verify import Protocol, RunRecord, TrialFacts, Wish
     from .parity import Reproduction
 
-__all__ = ["Candidate", "Evidence", "candidate_again", "candidate_of", "make_outcome", "untried"]
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..runs.target import Target
     from .rows import Candidate
 
-__all__ = ["apply_edits", "patch_of_pull_request", "run_verification"]
-
 
 def run_verification(
     target: Target,

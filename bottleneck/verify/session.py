@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..model.verify import Outcome, RunRecord, Wish
     from .arms import Arms
 
-__all__ = ["Session"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Session:

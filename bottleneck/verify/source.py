@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from ..model.run import Run
     from .rows import Candidate
 
-__all__ = ["Asked", "Source", "find_source", "launcher_words", "resume_from", "start"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

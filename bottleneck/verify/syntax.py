@@ -15,15 +15,6 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ..model.run import JsonValue
 
-__all__ = [
-    "CannotEditError",
-    "add_after_imports",
-    "add_before_imports",
-    "drop_statement",
-    "parsed",
-    "set_keywords",
-]
-
 _LOADER_ORDER = (
     "dataset",
     "batch_size",

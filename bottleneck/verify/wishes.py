@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..model.fix import Fix, Suggestion
     from ..model.run import JsonValue
 
-__all__ = ["candidates_from", "candidates_of", "parse_wish"]
-
 
 def parse_wish(word: str) -> Wish:
     """Return the wish of a word: an id, or ID:num_workers=8,persistent_workers=false.

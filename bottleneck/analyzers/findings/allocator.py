@@ -12,8 +12,6 @@ from ...model.finding import Evidence, Finding
 from ...model.words import byte_size, ms, percent
 from ..base import Analyzer, Facts, call_evidence
 
-__all__ = ["AllocatorInCriticalPath", "EmptyCacheInLoop", "PageFaults"]
-
 
 class AllocatorInCriticalPath(Analyzer):
     """The device allocator keeps the step waiting.

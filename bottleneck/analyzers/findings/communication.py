@@ -12,8 +12,6 @@ from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 
-__all__ = ["ExposedCommunication", "SearchInVain", "Straggler"]
-
 
 class ExposedCommunication(Analyzer):
     """The device does nothing but communicate.

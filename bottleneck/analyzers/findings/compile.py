@@ -14,8 +14,6 @@ from ...model.words import ms
 from ..base import Analyzer, Facts
 from ..sections.compile_facts import compile_summary, skip_cause, skip_site, skip_words
 
-__all__ = ["CudagraphsSkipped", "RecompilesInSteadyState"]
-
 
 def _steps_compiled(facts: Facts) -> tuple[int, int]:
     """(baseline steps with a compilation, baseline steps)."""

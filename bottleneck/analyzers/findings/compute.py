@@ -14,8 +14,6 @@ from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
 
-__all__ = ["DeviceBusy", "ForwardWithoutGradients", "MemoryBoundKernels"]
-
 _LEAST_UNGRADED = 0.05
 """Share of the step; less is not reported."""
 

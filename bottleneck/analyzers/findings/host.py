@@ -20,8 +20,6 @@ from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts
 
-__all__ = ["ExtraWork", "GarbageCollector", "OtherHostWork", "ThreadSettings"]
-
 _MOST_NAMED = 5
 _MOSTLY = 0.8
 _EVALUATION = "evaluation"

@@ -17,14 +17,6 @@ from ...timeline.steps.starts import LoaderStarts, WorkerStarts
 from ...timeline.steps.supply import burst_share, main_call, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
-__all__ = [
-    "DatasetSent",
-    "InputBursty",
-    "InputProductionSlow",
-    "WaitingForInput",
-    "WorkerStartUp",
-]
-
 
 class WaitingForInput(Analyzer):
     """The step waits for its next batch.

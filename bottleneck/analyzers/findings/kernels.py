@@ -13,16 +13,6 @@ from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 
-__all__ = [
-    "AttentionMaterialises",
-    "CudnnBenchmarkOff",
-    "Fp32WithoutAutocast",
-    "LayoutConversions",
-    "MatmulWithoutTf32",
-    "OptimizerUnfused",
-    "ZeroGradFills",
-]
-
 
 def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
     """The replay's answer, if it saves at least half a percent of the step."""

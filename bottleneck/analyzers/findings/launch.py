@@ -14,8 +14,6 @@ from ...model.words import ms, percent
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts, predicted_evidence
 
-__all__ = ["AnomalyDetection", "DispatchDecides", "OptimizerDispatch", "PythonLoop"]
-
 
 class DispatchDecides(Analyzer):
     """Dispatching operators takes longer than the work they do.

@@ -13,17 +13,6 @@ from ...model.memory import MemoryHolder, MemorySummary
 from ...model.words import byte_size, percent
 from ..base import Analyzer, Facts
 
-__all__ = [
-    "TIGHT",
-    "GradientsInForward",
-    "MemoryLeak",
-    "MemorySpike",
-    "holder_evidence",
-    "is_fragmented",
-    "is_tight",
-    "unused_bytes",
-]
-
 TIGHT = 0.7
 """Peak over capacity from which memory is the limit of larger batches."""
 _HISTORY = "memory history"

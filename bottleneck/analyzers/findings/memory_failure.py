@@ -14,8 +14,6 @@ from ..base import Analyzer, Facts
 from ..sections.memory_context import growth_window
 from .memory import holder_evidence, is_fragmented
 
-__all__ = ["OutOfMemoryFailure", "ResidentGrowth"]
-
 _FIRST = {
     MemoryCategory.ACTIVATIONS: "smaller micro-batches or checkpointing",
     MemoryCategory.INPUTS: "a smaller batch",

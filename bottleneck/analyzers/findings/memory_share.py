@@ -16,15 +16,6 @@ from ..base import Analyzer, Facts
 from ..sections.memory_context import category_share
 from .memory import holder_evidence, is_fragmented, is_tight, unused_bytes
 
-__all__ = [
-    "ActivationsDominate",
-    "BatchHeadroom",
-    "FragmentedMemory",
-    "LargeLogits",
-    "Recomputation",
-    "StateDominates",
-]
-
 _HISTORY = "memory history"
 _STATE = (MemoryCategory.PARAMETERS, MemoryCategory.GRADIENTS, MemoryCategory.OPTIMIZER)
 _DOMINATES = 0.5

@@ -12,8 +12,6 @@ from ...model.finding import Evidence, Finding
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 
-__all__ = ["Padding"]
-
 _LEAST_SHARE = 0.1
 """Of the batch: below it, grouping samples by length gains little."""
 

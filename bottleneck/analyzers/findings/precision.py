@@ -12,8 +12,6 @@ from ...model.finding import Evidence, Finding
 from ...model.words import ms
 from ..base import Analyzer, Facts
 
-__all__ = ["DoublePrecision"]
-
 
 class DoublePrecision(Analyzer):
     """The parameters are float64, and so is everything computed with them.

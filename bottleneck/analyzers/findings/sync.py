@@ -12,8 +12,6 @@ from ...model.finding import Finding
 from ...model.words import ms
 from ..base import Analyzer, Facts, call_evidence
 
-__all__ = ["SynchronisationStalls"]
-
 
 class SynchronisationStalls(Analyzer):
     """Synchronising calls leave the device without work.

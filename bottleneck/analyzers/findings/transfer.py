@@ -12,8 +12,6 @@ from ...model.finding import Evidence, Finding
 from ...model.words import ms
 from ..base import Analyzer, Facts, call_evidence
 
-__all__ = ["BlockingCopy", "ExposedCopies"]
-
 
 def _bandwidths(facts: Facts) -> list[Evidence]:
     if facts.run is None:

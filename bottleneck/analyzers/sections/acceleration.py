@@ -15,8 +15,6 @@ from ...model.run import JsonValue
 from ...model.words import percent
 from ...model.work import CompileSummary, ComputeFacts
 
-__all__ = ["acceleration_rows"]
-
 State = Literal["on", "off", "partly", "not applicable", "unknown"]
 
 _LOW = ("bf16", "fp16", "half", "fp8", "int8")

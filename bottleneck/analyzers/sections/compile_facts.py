@@ -14,16 +14,6 @@ from ...model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, Sour
 from ...model.work import BreakRow, ChangedSize, CompileSummary, RecompileRow
 from ..base import Facts
 
-__all__ = [
-    "break_kind",
-    "changed_sizes",
-    "compile_summary",
-    "size_multiple",
-    "skip_cause",
-    "skip_site",
-    "skip_words",
-]
-
 _BREAK_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("item", (".item", "tensor.item", "_local_scalar_dense", "scalar", "tolist")),
     (

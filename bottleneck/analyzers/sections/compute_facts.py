@@ -13,8 +13,6 @@ from ...model.work import ComputeFacts, MathRow
 from ...timeline.gpu.peaks import Peak, peak_of
 from ..base import Facts
 
-__all__ = ["compute_facts", "dtype_text"]
-
 _COUNTS = 0.05
 """Share of the math from which a data type counts for the peak."""
 _COVERED = 0.9

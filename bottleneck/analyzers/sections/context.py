@@ -19,8 +19,6 @@ from .compile_facts import break_kind, changed_sizes, size_multiple
 from .context_keys import CONTEXT_KEYS
 from .memory_context import memory_context
 
-__all__ = ["build_context"]
-
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch.optim whose constructors have no such argument (torch 2.6 to 2.13)."""

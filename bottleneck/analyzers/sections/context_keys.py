@@ -7,8 +7,6 @@ Conditions in the catalogue may use only keys listed here (a test holds this).
 
 from __future__ import annotations
 
-__all__ = ["CONTEXT_KEYS"]
-
 CONTEXT_KEYS: dict[str, str] = {
     # machine
     "device.kind": 'str: "cuda", "rocm", "cpu", ...',

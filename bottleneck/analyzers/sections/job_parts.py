@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ...model.run import LoaderFacts, Run, StepTable
 
-__all__ = ["job_parts"]
-
 _LEAST_S = 0.05
 """Less is not worth a line, in whatever job."""
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from ...model.memory import MemoryCategory, MemorySummary
 from ...model.run import JsonValue, Run, Window
 
-__all__ = ["category_share", "growth_window", "memory_context", "resident_growth"]
-
 _FEWEST_STEPS = 10
 """Resident memory changes by pages and arenas: over fewer steps its growth means nothing."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ...model.run import LoaderFacts, Run, Window
     from ...timeline.steps.traced import Steps
 
-__all__ = ["loader_rows", "window_steps"]
-
 _MOST_STEPS = 400
 """Per window; a longer one shows the slowest of each run of neighbouring steps."""
 _MOST_LOADERS = 6

@@ -12,8 +12,6 @@ import click
 from ...errors import UsageError
 from ..options.values import PlacePath
 
-__all__ = ["command"]
-
 
 @click.command("mcp")
 @click.argument("folder", type=PlacePath(exists=True, file_okay=False), default=".")

@@ -31,8 +31,6 @@ from ...verify.source import find_source
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["make_server"]
-
 _COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main()"
 """Without the folder on the path: a file in it that is called like a module would run."""
 _OURS = "bottleneck: "

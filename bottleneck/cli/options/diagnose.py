@@ -17,8 +17,6 @@ from .values import FiniteRange, RanksNamed
 if TYPE_CHECKING:
     from ...runs.target import Target
 
-__all__ = ["diagnose_options", "plan_of"]
-
 TRIAL_SECONDS = 45.0
 """For trials where the script is stopped afterwards; one that goes on is left alone unless asked."""
 

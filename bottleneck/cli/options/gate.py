@@ -12,8 +12,6 @@ from ...reporters.base import FORMATS
 from .shared import module_option, together
 from .values import FiniteRange, PlacePath
 
-__all__ = ["counters_table", "gate_options", "shared_options"]
-
 ALLOWABLE = ("device", "batch", "world-size", "torch", "step")
 
 

@@ -13,16 +13,6 @@ from click.core import ParameterSource
 
 from ...reporters.base import FORMATS
 
-__all__ = [
-    "format_option",
-    "is_given",
-    "log_option",
-    "module_option",
-    "quiet_option",
-    "together",
-    "verbose_option",
-]
-
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import click
 
-__all__ = ["FiniteRange", "PlaceOrAddress", "PlacePath", "RanksNamed", "TrackedPath"]
-
 
 class FiniteRange(click.FloatRange):
     """A range without "nan", which every range would accept, and without "inf", which JSON cannot hold."""

@@ -9,8 +9,6 @@ from ...model.verify import Protocol
 from .shared import is_given, module_option, quiet_option, together
 from .values import FiniteRange, PlacePath
 
-__all__ = ["check_together", "verify_options"]
-
 verify_options = together(
     module_option,
     click.option(

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .table import Event
 
-__all__ = ["BEGINS", "ENDS", "Entry", "EventBuffer", "Observer"]
-
 BEGINS, ENDS = True, False
 NOBODY = -1
 """Identity of no thread."""

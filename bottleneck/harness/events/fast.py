@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-__all__ = [
-    "after_step",
-    "before_step",
-    "count_at_call",
-    "count_at_fetch",
-    "count_update",
-    "fetch",
-    "root_call",
-    "run_backward",
-    "zero_grad",
-]
-
 
 def root_call(buffer: EventBuffer, wide: Function) -> Function:
     """Return `__call__` for one class of modules that the program calls itself."""

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
 
-__all__ = ["Hooks", "goes_to_device"]
-
 _is_compiling = torch.compiler.is_compiling
 _OURS = __name__.partition(".")[0]
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["Replaced", "Replacements"]
-
 
 class Replaced(NamedTuple):
     """One attribute."""

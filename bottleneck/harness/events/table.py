@@ -15,29 +15,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "ANOMALIES",
-    "BACKWARD",
-    "CLOSURE",
-    "COLLECTED",
-    "COPY",
-    "EVALUATION",
-    "EVENTS",
-    "FETCH",
-    "FORWARD",
-    "LABEL",
-    "MODEL_WRAPPED",
-    "OPTIMIZER",
-    "OPTIMIZER_BUILT",
-    "SAVE",
-    "SCALER",
-    "SCRIPT_PROFILER",
-    "UPDATE_ELSEWHERE",
-    "WORKERS",
-    "ZERO_GRAD",
-    "Event",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:

@@ -15,8 +15,6 @@ from .. import torch_private
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["UpdateLabel", "in_update"]
-
 
 class UpdateLabel:
     """The ranges that are open."""

@@ -17,8 +17,6 @@ from msgspec.structs import replace
 
 from ...model.run import BatchFacts
 
-__all__ = ["BatchBook", "size_of", "tensors_of"]
-
 MAX_TENSORS = 256
 MAX_DEPTH = 4
 MASKS_READ = 16

@@ -14,10 +14,6 @@ from ..lines.sites import is_library
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "ATTEMPT", "break_site", "failed_guard", "first_line", "gave_up_silently", "guard_line", "hint", "sites",
-]  # fmt: skip
-
 ATTEMPT = re.compile(r"^!?(?P<frame>\d+)/(?P<number>\d+)")
 """Number of a compilation: frame and attempt."""
 _COMMENT = re.compile(r"\s{2,}#.*$")
@@ -77,6 +73,7 @@ def failed_guard(utils: Any, file: str | None, line: int | None, compile_id: str
 
 
 def failure_text(failure: Any) -> str:
+    """Return why something was given up."""
     return str(getattr(failure, "reason", failure))
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from ...runs.store import Store
 
-__all__ = ["CompileWatch"]
-
 METRICS_KEPT = 4096
 """Dynamo keeps 64 compilations by default; a model compiled per block makes more."""
 _NUMBER = re.compile(r"\d+")

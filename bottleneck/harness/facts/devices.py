@@ -18,8 +18,6 @@ import torch
 from ...model.run import DeviceFacts, HostFacts
 from ...runs.environment import cgroup_files, usable_cores
 
-__all__ = ["read_devices", "read_host"]
-
 REPORTED_PACKAGES = (
     "numpy",
     "lightning",

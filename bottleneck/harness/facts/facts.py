@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .loader import LoaderWatch
     from .own_cost import OwnCost
 
-__all__ = ["FactWriter"]
-
 
 class FactWriter:
     """One per process."""

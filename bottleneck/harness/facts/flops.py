@@ -29,8 +29,6 @@ from ..torch_private import operator_calls
 if TYPE_CHECKING:
     from ...runs.store import Store
 
-__all__ = ["FlopStep"]
-
 
 class FlopStep:
     """Steps under the counting session; what goes wrong becomes the artefact's reason."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ...runs.store import Store
     from ..windows.phases import PhaseClock
 
-__all__ = ["Learned"]
-
 EVENTS = 200
 """Looked at, of all kinds together."""
 

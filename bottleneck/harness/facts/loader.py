@@ -29,8 +29,6 @@ from .loader_worker import Batch, Begun, WorkerLoop, read_begun, read_lines, rea
 if TYPE_CHECKING:
     from ...runs.store import Store
 
-__all__ = ["LoaderWatch"]
-
 WAITS_KEPT = 4096
 UNTRACED = ("baseline", "between", "after")
 """Windows in which nothing is attached, so that a fetch waits as long as it does without us."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...model.run import SourceSite
     from ..lines.line_sampler import Line, LineSampler
 
-__all__ = ["LoaderRecord", "are_twins", "arguments_of", "facts_of", "told_by_iterator"]
-
 BATCHES_KEPT = 512
 SITES_KEPT = 16
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from .loader_worker import Begun
 
-__all__ = ["Making", "Sending", "starts_of"]
-
 
 class _Sent(NamedTuple):
     """One process object that was pickled."""

@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
     from ..lines.line_sampler import Line
 
-__all__ = [
-    "Batch",
-    "Begun",
-    "WorkerLoop",
-    "read_begun",
-    "read_lines",
-    "read_records",
-    "time_fetcher",
-]
-
 _RECORD = struct.Struct("<qqq")
 _BEGUN = struct.Struct("<qq")
 _GROWTH = 1.5

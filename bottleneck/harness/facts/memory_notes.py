@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..windows.phases import PhaseClock
     from ..windows.table import Row
 
-__all__ = ["NoteBook", "notes_path"]
-
 MAX_ROOTS = 32
 MAX_TENSORS = 20_000
 """Of one kind: beyond it the rest is inferred."""

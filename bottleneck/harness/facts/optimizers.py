@@ -16,8 +16,6 @@ from ..lines.sites import user_site
 if TYPE_CHECKING:
     from ...model.run import SourceSite
 
-__all__ = ["OptimizerBook"]
-
 MAX_OPTIMIZERS = 32
 
 

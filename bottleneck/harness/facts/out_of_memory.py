@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ...runs.store import Store
     from .memory_notes import NoteBook
 
-__all__ = ["ARTEFACT", "FailureWatch"]
-
 ARTEFACT = "out-of-memory"
 MAX_DUMPS = 3
 

@@ -19,8 +19,6 @@ from ...clocks import perf_counter_ns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OwnCost"]
-
 ROUNDS = 25
 EVICTED_BYTES = 4 << 20
 """Written before each timed call: as much as a step of small operators touches, so that what is found agrees

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ...runs.store import Store
 
-__all__ = ["copy_gbps", "dispatch_ns", "matmul_tflops", "measure", "parallel_us", "plain_dispatch_ns"]
-
 ROUNDS = 15
 CALLS = 60
 COPY_BYTES = 32 << 20

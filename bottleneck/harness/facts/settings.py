@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
     from ...model.run import JsonValue
 
-__all__ = ["Seen", "malloc_library", "read_settings"]
-
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",

@@ -16,8 +16,6 @@ from ...clocks import monotonic
 from ...model.run import BUSY_THREAD, SiteTime, SourceSite
 from .frames import site_in, stack_of, threads
 
-__all__ = ["BusyThreads"]
-
 SHORTEST_SECONDS = 0.1
 """The kernel counts in ticks of 10 ms."""
 LEAST_SHARE = 0.3

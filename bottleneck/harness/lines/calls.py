@@ -18,8 +18,6 @@ from .step_loops import loops_around
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Place", "Position", "call_at", "is_read_by_index", "name_of", "place_of", "position_of"]
-
 _LONGEST = 60
 _INSTRUCTION_BYTES = 2
 

@@ -20,8 +20,6 @@ from .sites import is_library
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Frame", "site_in", "stack_of", "threads"]
-
 _VALUES = attrgetter("f_code", "f_lasti", "f_lineno", "f_globals")
 _CALLER = attrgetter("f_back")
 _ONCE: tuple[tuple[()]] = ((),)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from .frames import Frame
 
-__all__ = ["Line", "LineSampler", "as_sites", "merge", "rows_share"]
-
 INTERVAL_SECONDS = 0.005
 ENOUGH = 400
 """Samples after which the shares are known to a few points; then the thread ends."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..windows.phases import PhaseClock
     from .frames import Frame
 
-__all__ = ["LoopLines"]
-
 INTERVAL_SECONDS = 0.001
 ENOUGH = 2000
 """Samples after which shares are known to a point or two; then the thread ends."""

@@ -22,8 +22,6 @@ from .sites import is_library, line_of, user_frame, user_frame_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["READ_LABEL", "ReadLines"]
-
 READ_LABEL = "read at "
 """Begins the range's name; timeline/counts/syncs.py reads it."""
 _READS = (

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = [
-    "SiteBook",
-    "is_library",
-    "line_of",
-    "name_of",
-    "names_in",
-    "site_of_error",
-    "user_frame",
-    "user_frame_of",
-    "user_site",
-]
-
 _LIBRARY = tuple(
     {
         os.path.join(path, "")  # noqa: PTH118 - a prefix of strings, with its separator

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..windows.phases import PhaseClock
     from .frames import Frame
 
-__all__ = ["StackSampler"]
-
 INTERVAL_SECONDS = 0.001
 MOST_SAMPLES = 20_000
 ENDING_SECONDS = 2.0

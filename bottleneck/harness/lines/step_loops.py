@@ -23,8 +23,6 @@ from ...model.run import LoopTime, SourceSite
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Chain", "find_loops", "loops_around"]
-
 Chain: TypeAlias = tuple[tuple[str, int, str], ...]
 """(file, line, function) of the user's frames, the outermost first."""
 

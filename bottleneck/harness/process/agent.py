@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from .progress import Progress
     from .stopping import Stopper
 
-__all__ = ["Agent"]
-
 
 class Agent(StepObserver[LoaderWatch]):
     """Observer of the buffer; see `buffer.Observer` for when its methods are called."""

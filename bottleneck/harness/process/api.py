@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     from ..windows.observer import StepObserver
 
-__all__ = ["Harness"]
-
 Batch = TypeVar("Batch")
 
 

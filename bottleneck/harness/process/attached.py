@@ -16,8 +16,6 @@ from .watched import WatchedRun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["attach"]
-
 
 def attach(plan: str, args: Sequence[str]) -> None:
     """Watch this process until its interpreter ends.

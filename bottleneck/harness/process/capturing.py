@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..job.watch import JobWatch
     from .agent import Agent
 
-__all__ = ["Captures"]
-
 
 class Captures:
     """Those of one watched process."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ...runs.plan import Plan
     from .session import Session
 
-__all__ = ["ChildTarget", "any_alive", "install", "uninstall"]
-
 NOT_TRAINING = (
     "torch.utils.data",
     "torch._inductor",

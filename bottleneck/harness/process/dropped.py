@@ -17,8 +17,6 @@ from ..signals import signals_go_elsewhere
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Dropped"]
-
 SECONDS = 0.01
 """For the finaliser to end: raised again inside it, the exception would be dropped again."""
 

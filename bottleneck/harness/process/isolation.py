@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import FrameType
 
-__all__ = ["NotPrivateError", "isolate", "tell_of_effects"]
-
 MOST_COPIED_BYTES = 1 << 30
 """Shared memory and files open for reading and writing, together: beyond this a copy costs too much."""
 _OPEN_FILES = Path("/proc/self/fd")

@@ -15,8 +15,6 @@ from ...model.run import ScriptOutcome
 if TYPE_CHECKING:
     from ...runs.store import Store
 
-__all__ = ["TERMINATED", "exit_code", "is_out_of_memory", "outcome_of", "process_group", "read_machine"]
-
 TERMINATED = 128 + signal.SIGTERM
 _BEYOND_LONG = 1 << 63
 

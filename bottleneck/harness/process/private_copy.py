@@ -28,8 +28,6 @@ from .isolation import NotPrivateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["OwnPasses", "make_copy", "wait_for"]
-
 _OPENMP = re.compile(r"/lib(?:gomp|omp|iomp5)[^/]*\.so[^/]*$")
 _PAUSE_HARD = 2
 """omp_pause_hard of OpenMP 5.0: all threads go, and come back when they are needed."""

@@ -14,8 +14,6 @@ from ...clocks import monotonic
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["Progress"]
-
 REWRITE_SECONDS = 0.1
 """Ten times a second is as fast as one reads, and costs nothing beside a step."""
 PLAIN_SECONDS = 10.0

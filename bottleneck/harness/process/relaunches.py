@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from ...runs.plan import Plan
 
-__all__ = ["install", "observed", "started_by_launcher", "uninstall", "unseen", "wait"]
-
 RANKS = ("LOCAL_RANK", "RANK")
 LAUNCHERS = (
     "torch.distributed.run.",

@@ -27,8 +27,6 @@ from .watched import WatchedRun
 if TYPE_CHECKING:
     from ...runs.plan import Plan
 
-__all__ = ["main", "prepare_module", "prepare_script", "strip_frames"]
-
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 """Frames of these files are taken out of the user's tracebacks."""
 

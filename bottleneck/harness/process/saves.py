@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ...runs.store import Store
 
-__all__ = ["SaveGuard"]
-
 Anything = Any
 """Arguments of functions that we pass through as they came."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ...runs.plan import Plan
     from .agent import Agent
 
-__all__ = ["Session", "begin_in_child"]
-
 END_SECONDS = 20.0
 """How long the last flush may take before the process is ended regardless."""
 

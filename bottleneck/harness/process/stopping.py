@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["NeverStop", "StopRun", "Stopper"]
-
 MAX_RAISES = 10
 """A `finally` that evaluates, or an epoch loop with a bare `except`, meets a few stops on its way
 out; a loop that swallows every batch's stop meets one per batch and would never end."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ..trials.window import TrialWindow
     from .stopping import Stopper
 
-__all__ = ["Trying"]
-
 ANSWER_SECONDS = 60.0
 """Longest wait for the analysis; a trace of the largest size that is captured takes some 4 s."""
 GRACE_SECONDS = 15.0

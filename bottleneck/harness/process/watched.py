@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..job.steps import StepWatch
     from ..windows.steps import StepRule
 
-__all__ = ["WatchedRun"]
-
 
 class WatchedRun:
     """Everything of ours that lives in the process of a watched script."""

@@ -19,8 +19,6 @@ from ..sarif import fingerprint
 if TYPE_CHECKING:
     from ...model.compare import Annotation, Comparison
 
-__all__ = ["render_github", "render_gitlab"]
-
 _SEVERITY = {"error": "major", "warning": "minor", "notice": "info"}
 
 

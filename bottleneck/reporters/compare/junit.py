@@ -23,8 +23,6 @@ from ...model.words import clean
 if TYPE_CHECKING:
     from ...model.compare import Comparison, CounterRow, GrowthChange, TimeRow
 
-__all__ = ["render"]
-
 
 def render(comparison: Comparison) -> str:
     """Return the document."""

@@ -24,8 +24,6 @@ from ..rows.compare import (
 if TYPE_CHECKING:
     from ...model.compare import Comparison
 
-__all__ = ["render"]
-
 _TITLES = {
     "ok": "✅ No performance regression",
     "regression": "❌ Performance regression",

@@ -18,14 +18,6 @@ from ..base import FORMATS
 from ..output import emit, render_for
 from ..stream import tell
 
-__all__ = [
-    "COMPARE_FORMATS",
-    "print_comparison",
-    "wished_reports",
-    "write_job_summary",
-    "write_reports",
-]
-
 COMPARE_FORMATS = tuple(FORMATS["Comparison"])
 SUFFIXES = {".md": "md", ".json": "json", ".xml": "junit", ".txt": "text", ".sarif": "sarif"}
 """Format by the end of a file's name, for --report FILE."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ...model.compare import Comparison
 
-__all__ = ["render"]
-
 _STYLE = {
     "ok": "bold green",
     "regression": "bold red",

@@ -22,8 +22,6 @@ from .palette import variables
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["render"]
-
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "heat.js", "timeline.js")
 
 

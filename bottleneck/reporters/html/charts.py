@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ...model.memory import MemorySummary
     from ...model.view import Lane, StepTimeline
 
-__all__ = ["blocks_of", "chart_data", "json_for_script"]
-
 _LONGEST_NAME = 200
 
 

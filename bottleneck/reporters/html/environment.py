@@ -15,8 +15,6 @@ from ..rows.diagnosis import NEGLIGIBLE
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["environment", "static"]
-
 _HERE = Path(__file__).parent
 _LONGEST_TEXT = 4_000
 """Characters; the longest code of the catalogue has an eighth of that."""

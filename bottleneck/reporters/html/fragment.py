@@ -13,8 +13,6 @@ from .page import build
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["render_fragment"]
-
 
 def render_fragment(diagnosis: Diagnosis, *, place: str) -> str:
     """Return the HTML."""

@@ -17,8 +17,6 @@ from ..rows.fixes import fix_rows
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["Figure", "budget_groups", "figures"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:

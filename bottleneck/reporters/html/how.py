@@ -5,8 +5,6 @@ In: nothing. Out: `HOW` and `JOB_HOW`, topic -> one or two sentences.
 
 from __future__ import annotations
 
-__all__ = ["HOW", "JOB_HOW"]
-
 HOW: dict[str, str] = {
     "step": (
         "Mean of the baseline window, in which no profiler is attached: stretches of steps before, between "

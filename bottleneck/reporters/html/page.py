@@ -29,8 +29,6 @@ from .timeline_rows import timeline_section
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["build"]
-
 _FEW_FIXES = 3
 
 

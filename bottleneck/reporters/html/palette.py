@@ -9,8 +9,6 @@ from __future__ import annotations
 from ...model.codes import Part
 from ...model.watch import PARTS
 
-__all__ = ["COLOURS", "JOB_COLOURS", "job_variables", "variables"]
-
 COLOURS: dict[Part, tuple[str, str]] = {
     Part.TENSOR_CORE: ("#1f5fa8", "#5b9ce6"),
     Part.OTHER_MATH: ("#4f97d8", "#8fc3f5"),

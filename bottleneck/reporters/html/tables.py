@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
     from ...model.view import LoaderRow
 
-__all__ = [
-    "count_rows",
-    "kernel_rows",
-    "loader_rows",
-    "rank_rows",
-    "window_rows",
-]
-
 _ATTACHED = {
     "warm-up": "nothing, not counted",
     "baseline": "step timing only",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
     from ...model.view import Lane, Span, StepTimeline
 
-__all__ = ["TimelineSection", "timeline_section"]
-
 _LONGEST_BLOCKS = 20
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from ...model.watch import Growth, StepTimes, Watch
 
-__all__ = ["render"]
-
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of a drawing, in its own units; the page stretches it."""
 _HEADROOM = 1.08

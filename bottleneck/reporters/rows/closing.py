@@ -13,8 +13,6 @@ from ...model.words import clean, percent
 if TYPE_CHECKING:
     from ...model.diagnosis import Capture, Diagnosis
 
-__all__ = ["capture_line", "setting_names", "settings_lines"]
-
 _OVERHEAD_TEXTS: dict[str, str] = {
     "hook_us_per_step": "hooks {} µs per step",
     "total_seconds": "capture added {:.1f} s to the run",

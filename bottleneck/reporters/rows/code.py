@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
     from ...model.view import CodeNode
 
-__all__ = ["CodeRow", "FlameBlock", "code_rows", "flame_blocks"]
-
 _MOST_ROWS = 5
 _TRAINING = ("step", "forward", "backward", "update")
 """What every step consists of."""

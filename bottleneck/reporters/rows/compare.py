@@ -14,20 +14,6 @@ from ...model.words import clean, duration, milliseconds, place, sentence
 if TYPE_CHECKING:
     from ...model.compare import Comparison, CounterRow, SideSummary, TimeRow
 
-__all__ = [
-    "CHANGED",
-    "ShownCounter",
-    "budget_rows",
-    "counter_rows",
-    "finding_rows",
-    "growth_lines",
-    "job_rows",
-    "name_rows",
-    "rank_rows",
-    "setting_rows",
-    "side_line",
-]
-
 CHANGED = ("worse", "unstable", "unknown", "within", "better")
 """Statuses of counters that are shown in the short report; the others only say that nothing happened."""
 

@@ -15,8 +15,6 @@ from .pairs import Pairs, cut_text, known, known_pairs, place_or, share
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["CompileSection", "compile_section", "compute_facts", "math_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileSection:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
     from ...model.finding import Finding
 
-__all__ = ["Row", "Section", "sections"]
-
 Row: TypeAlias = "tuple[int, str]"
 Section: TypeAlias = "tuple[str, list[Row]]"
 

@@ -18,21 +18,6 @@ if TYPE_CHECKING:
 
     from ...model.diagnosis import Cause, Diagnosis, WhatIfResult
 
-__all__ = [
-    "NEGLIGIBLE",
-    "BudgetRow",
-    "CauseRow",
-    "answer_lines",
-    "bar_cells",
-    "budget_rows",
-    "cause_rows",
-    "device_line",
-    "headline",
-    "is_bound",
-    "root_of",
-    "step_line",
-]
-
 _WORTH_A_LINE = 0.01
 _NOTHING = 0.0005
 """Shows as 0.0 %."""

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Combination, Diagnosis
     from ...model.fix import Suggestion
 
-__all__ = ["FixRow", "combination_line", "combined", "fix_rows", "together_measured", "useless_rows"]
-
-
 _SAID = {"slower": "slower", "no-difference": "no difference", "undecided": "too noisy to decide"}
 
 

@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 
-__all__ = [
-    "AccountRow",
-    "TrafficRow",
-    "account_rows",
-    "clock_line",
-    "first_words",
-    "late_lines",
-    "path_line",
-    "together_lines",
-    "traffic_rows",
-    "unread_lines",
-]
-
 _NAMED = 4
 """Ranks in a list, before "and n more"."""
 _LATE_FOR = {

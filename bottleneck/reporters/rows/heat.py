@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["HeatMap", "heat_lines", "heat_map"]
-
 _SHADES, _ASCII_SHADES = " ░▒▓█", " .:*#"
 _LINES = 4
 """Steps in a terminal, the last ones."""

@@ -14,8 +14,6 @@ from .diagnosis import root_of
 if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
 
-__all__ = ["JobRow", "job_line", "job_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:

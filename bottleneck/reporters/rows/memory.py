@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ...model.diagnosis import Diagnosis
     from ...model.memory import Churn, MemoryHolder, MemoryShare, MemorySummary, OutOfMemory
 
-__all__ = ["MemorySection", "memory_rows", "memory_sections"]
-
 Row: TypeAlias = "tuple[int, str]"
 
 _HOLDERS = 3

@@ -12,8 +12,6 @@ from ...model.words import clean, percent, place
 if TYPE_CHECKING:
     from ...model.run import SourceSite
 
-__all__ = ["Pairs", "cut_text", "known", "known_pairs", "place_or", "share"]
-
 Pairs: TypeAlias = "tuple[tuple[str, str], ...]"
 
 _LONGEST = 1000

@@ -15,21 +15,6 @@ if TYPE_CHECKING:
 
     from ...model.verify import Edit, Measured, Outcome, Verification
 
-__all__ = [
-    "COLUMNS",
-    "EditRow",
-    "Row",
-    "closing_lines",
-    "combination_line",
-    "combination_outcome",
-    "edit_rows",
-    "headline",
-    "how_lines",
-    "measured_line",
-    "reason_lines",
-    "rows_of",
-]
-
 COLUMNS = ("fix", "predicted", "measured (95 %)", "peak memory", "loss", "verdict")
 
 _SAID = {"same": "same", "close": "close", "harmful": "harmed", "not comparable": "?", "not measured": "-"}

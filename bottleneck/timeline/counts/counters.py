@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..steps.traced import Steps
     from ..trace.table import Trace
 
-__all__ = ["count_steps"]
-
 _HOST_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _COLLECTIVE_OP = re.compile(
     r"^c10d::(?!barrier|monitored_barrier|send|recv)|^_c10d_functional::(?!wait_tensor|_wrap)"

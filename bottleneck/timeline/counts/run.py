@@ -8,8 +8,6 @@ from __future__ import annotations
 from ...model.counters import BreakSite, Counter, StepCounters
 from ...model.run import CompileFacts, Run
 
-__all__ = ["count_run"]
-
 _MOST_BREAKS = 100
 _MOST_RECOMPILES = 500
 _ALLOCATOR = ("allocations", "segments", "peak_allocated_bytes")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ...model.run import Run
     from ..trace.table import Trace
 
-__all__ = ["READ", "debugged_sites", "sync_rows", "sync_sites"]
-
 READ = "aten::_local_scalar_dense"
 _BLOCKING_COPY = re.compile(r"^(cuda|hip)Memcpy(?!.*(Async|Batch))")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<cls>.+)\.step$")

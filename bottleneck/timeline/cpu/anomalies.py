@@ -19,8 +19,6 @@ from ..trace.table import Trace
 from .division import PROFILED_FACTOR
 from .segments import Segments
 
-__all__ = ["anomaly_ms"]
-
 _CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::is_nonzero", "aten::item")
 """The check for NaN, whose names differ between versions of torch."""
 _SHORTEST = 10

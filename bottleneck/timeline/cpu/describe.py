@@ -19,8 +19,6 @@ from ..trace.table import NONE, Trace
 from .division import TENSOR_WORK, Division
 from .segments import Segments
 
-__all__ = ["describe_context", "describe_kernels"]
-
 _MOST_ROWS = 30
 _ATTENTION = ("_softmax", "_softmax_backward_data", "bmm", "baddbmm", "masked_fill", "masked_fill_")
 _NORMS = (

@@ -23,17 +23,6 @@ from ..trace.table import NONE
 from .segments import Segments
 from .unlabelled import aside, preparation
 
-__all__ = [
-    "PROFILED_FACTOR",
-    "TENSOR_WORK",
-    "Division",
-    "as_measured",
-    "calibrate",
-    "dispatch_of",
-    "split",
-    "undivided",
-]
-
 TENSOR_WORK = (Work.MATH, Work.MEMORY, Work.UPDATE)
 """What operators compute, without their fixed cost."""
 

@@ -22,8 +22,6 @@ from ..trace.operators import OpClass
 from .division import Division, dispatch_of
 from .segments import Segments
 
-__all__ = ["cpu_program", "fault_ms", "seams_per_step"]
-
 _FEWEST_FAULTS = 32.0
 """Faults per step below which system time is not about memory."""
 _DEAREST_FAULT_MS = 0.005

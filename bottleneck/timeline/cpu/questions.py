@@ -22,8 +22,6 @@ from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
 from .division import TENSOR_WORK
 
-__all__ = ["Amounts", "cpu_questions"]
-
 _FUSED_WORK_LEFT = {
     # Processor time of the fused update over that of the for-loop, 8 tensors of a million elements,
     # one thread, torch 2.13. Counted in tensor passes one expects 7 of 20 for Adam; its temporaries

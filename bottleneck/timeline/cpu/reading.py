@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from .division import Division
     from .segments import Segments
 
-__all__ = ["CpuReader", "cpu_reader", "waiting_threads"]
-
 _WAIT_FOR_EACH_OTHER = 4.0
 """Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us
 between threads that are all scheduled."""

@@ -18,8 +18,6 @@ from ..trace.intervals import within
 from ..trace.operators import OpClass, classify, fills_bucket, is_region, updates_in_place
 from ..trace.table import NONE, Trace
 
-__all__ = ["PHASES", "Segments", "operator_ms", "read_segments"]
-
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
 """Labels that the harness writes; user labels are phases too when the baseline window has them."""
 

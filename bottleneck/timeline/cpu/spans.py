@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .division import Division
     from .segments import Segments
 
-__all__ = ["cpu_spans"]
-
 
 def cpu_spans(
     trace: Trace | None,

@@ -20,8 +20,6 @@ from ..trace.operators import OpClass
 from ..trace.table import NONE, Trace
 from .segments import Segments
 
-__all__ = ["steady_ns"]
-
 _FEWEST = 3
 """Steps that must have a place before its median means anything."""
 

@@ -22,8 +22,6 @@ from ..trace.intervals import within
 from ..trace.operators import OpClass
 from .segments import Segments
 
-__all__ = ["aside", "preparation"]
-
 _MAKES_TENSORS = (OpClass.MATH, OpClass.MEMORY, OpClass.CREATION)
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..lanes.program import Program
     from ..trace.table import Trace
 
-__all__ = ["Reach", "host_left_ns", "read_reach"]
-
 ENTRY_NS = 185_000.0
 """Per region and step: cache lookup, guards, wrappers, the node of backward (280 us under the profiler)."""
 PER_PARAMETER_NS = 1_000.0

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..trace.table import Trace
     from .device_masks import DeviceWork
 
-__all__ = ["attention_backends", "compiled_work", "slowest_backend", "trace_compute"]
-
 _COMPILED = re.compile(r"^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunctionBackward$")
 _MATH = ("matmul", "conv", "attention")
 

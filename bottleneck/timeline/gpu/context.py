@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..trace.table import Trace
     from .device_masks import DeviceWork
 
-__all__ = ["gpu_context"]
-
 _HIP = re.compile(r"^hip")
 _TO_DEVICE = re.compile("HtoD")
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from .compiler_reach import Reach
 
-__all__ = ["DeviceWork"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..lanes.program import Program
     from ..trace.table import Trace
 
-__all__ = ["kernel_rows", "launched_inside", "optimizer_seen", "read_device_work"]
-
 _BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
 _SOFTMAX = re.compile(r"^aten::(_softmax|softmax_backward|_softmax_backward_data|_masked_softmax)$")
 _ITEM = re.compile(r"^aten::_local_scalar_dense$")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..lanes.program import Program
     from .device_masks import DeviceWork
 
-__all__ = ["TENSORS_PER_LAUNCH", "few_launches", "seams_gone"]
-
 TENSORS_PER_LAUNCH = 30
 """Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's
 MultiTensorApply.cuh, for the five lists of Adam)."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..lanes.program import Program
     from ..trace.table import Trace
 
-__all__ = ["Fusion", "fuse"]
-
 _AT_MOST = 8
 """Kernels in one fusion: registers and shapes end it."""
 _NEAR = 4

@@ -6,8 +6,6 @@ for a device that is not known, never another device's figure.
 
 from __future__ import annotations
 
-__all__ = ["FIXED_NS", "PEAK_RATIO", "math_speed_up"]
-
 PEAK_RATIO: dict[str, dict[str, float]] = {
     # Dense peak rate over plain fp32, from the rows of peaks.py; where parts of one capability differ
     # (8.6: A40 and RTX 3090, 8.9: L40S and RTX 4090), that of the part that gains least.

@@ -18,8 +18,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["BANDWIDTH", "PEAKS", "Peak", "peak_of"]
-
 BANDWIDTH = "bandwidth"
 """Stands for the memory bandwidth in `Peak.unconfirmed`."""
 

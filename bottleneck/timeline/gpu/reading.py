@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from ..trace.table import Trace
     from .device_masks import DeviceWork
 
-__all__ = ["GpuReader", "gpu_reader"]
-
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..lanes.program import Program
     from ..trace.table import Trace
 
-__all__ = ["read_spans"]
-
 _PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation", OUTSIDE))
 _NOTES_OF_EVENT = {
     EventKind.SYNC: "synchronisation",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Schedule
 
-__all__ = ["PLACES", "Alone", "alone_places"]
-
 PLACES = 5
 _QUEUED_NS = 5_000.0
 """Pauses of the device below this lie between pieces of work that are queued: nothing is made up in them."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .questions import Question
     from .replay import Replay
 
-__all__ = ["Answers", "Asker"]
-
 _NOTHING = 1e-4
 """Savings below this share of the step are rounding."""
 

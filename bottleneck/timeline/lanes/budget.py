@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Schedule
 
-__all__ = ["Budget", "budget_lines", "step_budget"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..whose.tree import Branch, Tree
     from .program import Program
 
-__all__ = ["Pricer", "code_tree", "extra_nodes", "recorded_in_loss", "share_of", "time_of", "without"]
-
 _LEAST_SHARE = 0.01
 _MOST_NODES = 200
 _ONE_CALL = 0.8

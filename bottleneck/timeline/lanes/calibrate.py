@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from .program import Program
     from .replay import Replay
 
-__all__ = ["MAX_REPLAY_ERROR", "Calibration", "calibrate", "observed_step_ns"]
-
 MAX_REPLAY_ERROR = 0.10
 """Above it no what-if is drawn from the replay."""
 

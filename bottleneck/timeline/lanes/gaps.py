@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from .program import Program
 
-__all__ = ["DISPATCH_WORK", "Gaps", "divide_gaps"]
-
 DISPATCH_WORK = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD, Work.SEAM, Work.SYNC, Work.ASIDE)
 """Host work that consists of recorded operators and calls, hence carries the profiler's cost."""
 _BLOCKED_NS = 1_000

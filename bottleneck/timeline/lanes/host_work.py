@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...model.run import CompileFacts
     from ..trace.table import Trace
 
-__all__ = ["HostWork", "read_host_work"]
-
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 
 

@@ -24,17 +24,6 @@ from ...stats import CLOSE
 from ..trace.operators import COMPILING
 from .waits import EventKind
 
-__all__ = [
-    "PART_OF_WORK",
-    "PHASE_OF_WORK",
-    "PYTHON_GAP_NS",
-    "WORK_OF_WAIT",
-    "Work",
-    "label_of",
-    "near_the_gap",
-    "phase_of",
-]
-
 PYTHON_GAP_NS = 400_000
 """Longest pause between operators that still counts as dispatching. An eager operator costs 5 to
 60 us of host time (up to 2x more under the profiler); nn.Module glue adds some tens of us."""

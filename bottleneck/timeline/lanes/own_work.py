@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from .program import Program
 
-__all__ = ["own_work"]
-
 
 def own_work(program: Program, factors: NDArray[np.float64]) -> dict[LateCause, NDArray[np.float64]]:
     """Return the work of the host, and of the device without collectives, (steps,) per cause."""

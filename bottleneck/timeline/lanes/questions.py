@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from ..steps.facts import Facts
     from .program import Program
 
-__all__ = [
-    "EAGER", "Question", "amount_gone", "collectives_left", "shared_questions", "without_fetching",
-]  # fmt: skip
-
 EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 """What the host launches operator by operator."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .questions import Question
     from .replay import Edit, Replay
 
-__all__ = ["Priced", "Reader"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from .calibrate import Calibration
     from .replay import Replay
 
-__all__ = [
-    "checkpoint_ms",
-    "forward_work",
-    "recomputed",
-    "recomputed_ns",
-    "recorders",
-    "unrecorded",
-    "without_recomputation",
-]
-
 _NODE = re.compile(r"^autograd::engine::evaluate_function")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-__all__ = ["Edit", "Replay", "Schedule"]
-
 _BLOCK = 960
 """Launches per pass; below QUEUE_DEPTH, so that the queue limit of a pass is known before it."""
 

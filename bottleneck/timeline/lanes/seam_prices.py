@@ -16,8 +16,6 @@ from .labels import Work
 if TYPE_CHECKING:
     from .replay import Edit, Replay
 
-__all__ = ["price_seams"]
-
 _MOST_REPLAYED = 16
 """Sets of breaks that are replayed one by one; seams of more are priced by the first of them."""
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ...model.run import CompileFacts, GraphBreak, SourceSite
     from ..trace.table import Trace
 
-__all__ = ["Seam", "find_seams", "region_owners"]
-
 REACH_NS = 800_000
 """Regions further apart than this are one run only where a break is known to lie between them."""
 

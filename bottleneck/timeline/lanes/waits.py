@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
     from ..trace.table import Trace
 
-__all__ = [
-    "NO_WAIT",
-    "QUEUE_DEPTH",
-    "WAIT_ALL",
-    "Activities",
-    "Calls",
-    "EventKind",
-    "find_dependencies",
-    "find_waits",
-    "limit_full_queue",
-    "previous_ends",
-]
-
 NO_WAIT = -1
 WAIT_ALL = -2
 """Wait targets below zero: nothing, or everything launched so far."""

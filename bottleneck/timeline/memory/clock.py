@@ -22,8 +22,6 @@ from ...model.snapshot import Action, Annotation, DeviceMemory, MemoryNotes, Sna
 from ..trace.intervals import within
 from .stacks import StackFacts
 
-__all__ = ["PHASES", "MemoryClock", "Stretch", "read_clock"]
-
 PHASES = (
     "",
     "data",

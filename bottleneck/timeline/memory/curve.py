@@ -13,8 +13,6 @@ from .clock import MemoryClock
 from .reading import Reading
 from .roles import CATEGORIES
 
-__all__ = ["MAX_MARKS", "draw_curve", "draw_marks", "thin"]
-
 MAX_MARKS = 120
 _MARKED = ("forward", "backward", "optimizer", "zero_grad", "data", "h2d", "evaluation")
 

@@ -27,20 +27,6 @@ from ..trace.intervals import before, latest
 from .clock import PHASES, MemoryClock, Stretch
 from .reading import Reading
 
-__all__ = [
-    "churn",
-    "empty_cache",
-    "find_leaks",
-    "find_spike",
-    "floor",
-    "gradients_in_forward",
-    "headroom",
-    "loss_bytes",
-    "peak_without_leaks",
-    "stale_gradients",
-    "varying_sizes",
-]
-
 WATCHED = 2
 """A step's allocations are judged that many steps later: what the next step replaces is no leak."""
 LEAK_BYTES = 64 * 1024

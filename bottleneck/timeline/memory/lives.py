@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from ...model.snapshot import Action, BlockState, DeviceMemory
 
-__all__ = ["BEFORE", "Lives", "begins_late", "find_lives", "reserved_after"]
-
 BEFORE = -1
 """`begin` of a block that was there before the first event."""
 

@@ -20,8 +20,6 @@ from .lives import Lives, begins_late, find_lives
 from .roles import CATEGORIES, Roles, find_roles
 from .stacks import StackFacts
 
-__all__ = ["Reading", "read_memory"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

@@ -36,8 +36,6 @@ from .clock import PHASES, MemoryClock
 from .lives import Lives
 from .stacks import StackFacts
 
-__all__ = ["CATEGORIES", "Roles", "find_roles"]
-
 CATEGORIES: tuple[MemoryCategory, ...] = tuple(MemoryCategory)
 _CODE = {category: code for code, category in enumerate(CATEGORIES)}
 _UNKNOWN = _CODE[MemoryCategory.UNKNOWN]

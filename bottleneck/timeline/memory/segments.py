@@ -15,8 +15,6 @@ from ...model.snapshot import Action, BlockState, DeviceMemory
 from ..trace.intervals import latest
 from .reading import Reading
 
-__all__ = ["find_fragmentation"]
-
 _MAPPED = (int(Action.SEGMENT_MAP), int(Action.SEGMENT_UNMAP))
 _TRAFFIC = (int(Action.SEGMENT_ALLOC), int(Action.SEGMENT_FREE))
 

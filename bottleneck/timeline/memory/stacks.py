@@ -13,8 +13,6 @@ from typing import Literal
 from ...model.run import SourceSite
 from ...model.snapshot import Frame, Snapshot
 
-__all__ = ["Phase", "StackFacts", "read_stacks", "user_site"]
-
 Phase = Literal["", "forward", "backward", "optimizer", "zero_grad", "set-up"]
 
 _LIBRARY = re.compile(

@@ -33,8 +33,6 @@ from .reading import Reading, read_memory
 from .segments import find_fragmentation
 from .stacks import read_stacks
 
-__all__ = ["join_failure", "summarise_memory"]
-
 _NO_LIMIT = 1 << 50
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from ...model.run import Run, StepTable
 
-__all__ = ["Baseline", "read_baseline"]
-
 _MOST_STEPS = 0.5
 """What more of the steps do is no exception: steps that hold a validation are not among those that count."""
 

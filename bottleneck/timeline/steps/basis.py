@@ -25,8 +25,6 @@ from .rare import RareWork, find_rare
 from .starts import WorkerStarts, without_starts
 from .traced import Steps
 
-__all__ = ["StepBasis", "find_basis"]
-
 _USUAL_STAND_IN = 3
 """Last steps of a short warm-up that stand in; of a script that makes three steps in all, two."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ...model.run import StepTable
 
-__all__ = ["shortened", "step_times"]
-
 _KNOWN = 0.8
 """Share of the steps whose device time must be known for the device's clock to be the step's."""
 

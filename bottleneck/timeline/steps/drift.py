@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ...model.run import Stretch
     from ...stats import TypicalStep
 
-__all__ = ["find_drift"]
-
 _WHERE = {"between": "after the trace", "after": "after the captures"}
 
 

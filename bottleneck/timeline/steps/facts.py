@@ -17,8 +17,6 @@ from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply, training_loader
 
-__all__ = ["Facts", "on_gpu"]
-
 _EACH_BY_ITSELF = 2.0
 """Launches in the update per parameter, from which it runs tensor by tensor."""
 

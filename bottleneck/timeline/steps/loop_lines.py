@@ -12,15 +12,6 @@ from dataclasses import dataclass
 
 from ...model.run import SAMPLED, LoopTime, Run, SiteTime, SourceSite
 
-__all__ = [
-    "MAIN_SHARE",
-    "LoopShares",
-    "after_share",
-    "loop_shares",
-    "main_site",
-    "noted_site",
-]
-
 _FEWEST_SAMPLES = 8
 """Fewest samples, a millisecond apart; a quarter more or less is chance."""
 _FEWEST_IN_LOOP = 5

@@ -18,8 +18,6 @@ from ...model.run import SAMPLED, LoopTime
 from .baseline import Baseline
 from .loop_lines import LoopShares, loop_shares
 
-__all__ = ["HostTimes", "LoopPrice", "dearest_loop", "loop_of_dispatch"]
-
 _MOSTLY_DISPATCH = 1 / 3
 """Share of dispatch and Python in the loop's time below which its operators are large enough as they are."""
 

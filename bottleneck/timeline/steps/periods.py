@@ -12,8 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["find_period", "identity_period"]
-
 _LONGEST_SEQUENCE = 400_000
 _MOST_ANCHORS = 24
 _MOST_CANDIDATES = 160

@@ -22,8 +22,6 @@ from ...model.words import ms
 from ..result import HostSpan, SpanKind, Timeline
 from .traced import Steps
 
-__all__ = ["RareWork", "find_rare", "ordinary_steps", "with_rare"]
-
 EVALUATION = "evaluation"
 OTHER = "other work"
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..trace.table import Trace
     from .traced import Steps
 
-__all__ = ["recorded_ms", "runs_ahead"]
-
 _FAR_AHEAD = 0.05
 """Share of a step that the device may lag behind the host at its end."""
 

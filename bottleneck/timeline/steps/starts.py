@@ -25,8 +25,6 @@ from .supply import production_ms, training_loader
 if TYPE_CHECKING:
     from ..result import Timeline
 
-__all__ = ["LoaderStarts", "WorkerStarts", "with_starts", "without_starts"]
-
 _FEWEST = 2
 """A single one may be all that there are."""
 _PIPE_BYTES = 65_536

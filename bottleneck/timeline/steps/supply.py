@@ -16,20 +16,6 @@ from ...model.run import LoaderFacts, Production, SiteTime
 from ...model.words import ms, percent
 from .baseline import Baseline
 
-__all__ = [
-    "InputSupply",
-    "batches_per_iterator",
-    "burst_share",
-    "input_supply",
-    "is_bursty",
-    "main_call",
-    "production_ms",
-    "sampled_total",
-    "supply_answers",
-    "training_loader",
-    "workers_needed",
-]
-
 _MOSTLY = 0.5
 _FEWEST_FETCHES = 10
 """Of fewer, a tenth is not one."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..trace.table import Trace
 
-__all__ = ["Steps", "find_steps"]
-
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#.+$")
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 

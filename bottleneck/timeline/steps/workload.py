@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ...model.run import LoaderFacts, Run, StepTable
 
-__all__ = ["read_workload"]
-
 _MOST_STEPS = 200
 _MOST_LOADERS = 20
 

@@ -12,11 +12,6 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-__all__ = [
-    "ALLOCATOR_CALL", "COPY_CALL", "DEVICE_KINDS", "FREE_CALL", "GRAPH_LAUNCH", "HOST_CALL_KINDS",
-    "MALLOC_CALL", "MISNAMED", "PROFILER_STEP", "WAIT_CALL", "Kind", "is_launch", "normalise",
-]  # fmt: skip
-
 
 class Kind(IntEnum):
     """What a row is, whatever the dialect."""

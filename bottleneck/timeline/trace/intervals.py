@@ -11,20 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "before",
-    "clip",
-    "covered",
-    "gaps",
-    "innermost",
-    "latest",
-    "measure",
-    "outermost",
-    "union",
-    "which",
-    "within",
-]
-
 Times = NDArray[Any]
 
 

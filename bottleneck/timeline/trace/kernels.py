@@ -19,8 +19,6 @@ from typing import Literal
 
 from ...model.codes import Part
 
-__all__ = ["KernelKind", "classify", "is_collective"]
-
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "half", "fp8", "int8", ""]
 Family = Literal[
     "matmul", "conv", "attention", "softmax", "norm", "loss", "layout", "copy", "fill",

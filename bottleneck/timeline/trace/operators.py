@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-__all__ = ["COMPILING", "OpClass", "base_name", "classify", "fills_bucket", "is_region", "updates_in_place"]
-
 
 class OpClass(IntEnum):
     """What the self time of a row stands for."""

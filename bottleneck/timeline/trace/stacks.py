@@ -23,8 +23,6 @@ from .intervals import latest
 if TYPE_CHECKING:
     from .table import Trace
 
-__all__ = ["UserFrames", "parse_frame"]
-
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARIES = frozenset(
     {

@@ -18,8 +18,6 @@ from numpy.typing import DTypeLike, NDArray
 from . import intervals
 from .dialect import DEVICE_KINDS, HOST_CALL_KINDS, MISNAMED, Kind, normalise
 
-__all__ = ["NONE", "Message", "Names", "Ranges", "Thread", "Trace", "TraceMeta"]
-
 NONE = -1
 """Marks "this event has no such field" in the integer columns."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..lanes.program import Program
     from ..trace.table import Trace
 
-__all__ = ["IdlePieces", "idle_pieces", "observed_step_ends"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePieces:

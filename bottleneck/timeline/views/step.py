@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..steps.traced import Steps
     from ..trace.table import Trace
 
-__all__ = ["step_view"]
-
 _OTHER_THREADS = 4
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..trace.table import Trace
 
-__all__ = ["PARTS", "LaneEvents", "Sketch", "choose_step", "nesting", "part_codes", "thread_name"]
-
 PARTS: tuple[Part, ...] = tuple(Part)
 """What `Span.part` indexes."""
 

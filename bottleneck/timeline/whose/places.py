@@ -14,8 +14,6 @@ from typing import Literal
 from ...model.run import StackFrame, Stacks
 from ...model.view import Role
 
-__all__ = ["Chain", "Roles", "order"]
-
 Chain = tuple[StackFrame, ...]
 _Place = Literal["before", "loss", "gradients", "after"]
 _OF_PHASE: dict[str, Role] = {

@@ -14,8 +14,6 @@ from ...model.run import SourceSite, StackFrame, Stacks
 from ...model.view import Role
 from .places import Chain, Roles
 
-__all__ = ["Branch", "Tree", "build_tree"]
-
 _FAR_LONGER = 2.0
 """Times the median step: such a step holds something that the others lack."""
 _RARE = 1 / 3

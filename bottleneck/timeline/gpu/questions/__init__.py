@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..device_masks import DeviceWork
     from .circumstances import Circumstances
 
-__all__ = ["gpu_questions"]
-
 
 def gpu_questions(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances

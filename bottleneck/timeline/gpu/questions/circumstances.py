@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ...steps.facts import Facts
     from ...steps.loop_price import LoopPrice
 
-__all__ = ["Circumstances"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ...lanes.program import Program
     from ..device_masks import DeviceWork
 
-__all__ = ["device_questions"]
-
 _FUSED_PRODUCTS = 0.4
 """Time of attention's products when fused, over that of the batched matmuls, which move the score
 matrix: 0.3 on an H200 (2048 tokens, head of 64, bf16, causal); without a causal mask it is more."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...lanes.program import Program
     from ..device_masks import DeviceWork
 
-__all__ = ["dispatch_questions"]
-
 _MOSTLY = 0.5
 """Share of the allocator's calls that the model must make for a graph's pool to end them."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...lanes.program import Program
     from ..device_masks import DeviceWork
 
-__all__ = ["copy_questions", "seam_questions"]
-
 
 def seam_questions(program: Program, calibration: Calibration, work: DeviceWork) -> Iterator[Question]:
     """Graph breaks."""
