@@ -339,7 +339,7 @@ def test_two_machines_end_with_one_report_and_only_the_named_ranks_are_traced(tm
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     nodes = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
              "--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port),
              "-m", "torch_bottleneck", "diagnose", "--quiet", "--steps", "2", "--ranks", "0,2-3", "train.py"],
