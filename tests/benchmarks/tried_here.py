@@ -8,7 +8,8 @@ the machine has: CPU or GPU. It takes scripts of tests/benchmarks/trials (six by
 script that is over no fix is tried), and those of FILE: a line per script, `folder script args`. Scripts of
 others are not part of this repository; the report says where each is from. Each script gets its share of the
 minutes that are left. With several devices the scripts are shared out among them, one at a time on each.
-RUNS/table.md, made from the run folders alone, is written after each script.
+RUNS/table.md, made from the run folders alone, is written after each script. With `--again` each is verified
+twice: how far two verifies of a fix lie apart is what the machine adds to their distance from the trial.
 
 `section` is what `accuracy.py` puts into reports/accuracy.md: every pair of a prediction and a trial, of this
 report and of the recordings that hold a trials.json.
@@ -23,6 +24,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +54,8 @@ OWN = (
 MANY_TIMES = 200
 LEAST_SECONDS = 20.0
 """Less does not suffice for a diagnosis, or a pair of runs."""
+AGAIN = "again"
+"""Folder of the copies that are verified a second time."""
 TRIALS_SHARE = 0.4
 """Of a script's time."""
 REPORT = ROOT / "reports" / "tried-here.md"
@@ -157,8 +161,10 @@ def _calls(node: ast.AST, names: set[str]) -> bool:
     return any(getattr(f, "attr", getattr(f, "id", "")) in names for f in calls)
 
 
-def run(jobs: list[Job], out: Path, *, devices: int, minutes: float, trials: float, verified: int) -> None:
-    """Diagnose each script, and verify the first suggestions that were tried."""
+def run(
+    jobs: list[Job], out: Path, *, devices: int, minutes: float, trials: float, verified: int, again: bool
+) -> None:
+    """Diagnose each script, and verify the first suggestions that were tried, twice if `again`."""
     waiting = list(jobs)
     deadline = time.monotonic() + 60 * minutes
     lock = threading.Lock()
@@ -173,7 +179,7 @@ def run(jobs: list[Job], out: Path, *, devices: int, minutes: float, trials: flo
                 seconds = left * min(1.0, devices / len(waiting))
                 job = waiting.pop(0)
             print(f"{job.name}: {seconds:.0f} s", flush=True)
-            _one(job, out, device=device, seconds=seconds, trials=trials, verified=verified)
+            _one(job, out, device=device, seconds=seconds, trials=trials, verified=verified, again=again)
             with lock:
                 (out / "table.md").write_text(table(out), "utf-8")
 
@@ -187,7 +193,9 @@ def run(jobs: list[Job], out: Path, *, devices: int, minutes: float, trials: flo
     print(f"{out / 'table.md'}", flush=True)
 
 
-def _one(job: Job, out: Path, *, device: int, seconds: float, trials: float, verified: int) -> None:
+def _one(
+    job: Job, out: Path, *, device: int, seconds: float, trials: float, verified: int, again: bool
+) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": str(device), **os.environ}
     place = (out / job.name).resolve()
     deadline = time.monotonic() + seconds
@@ -219,11 +227,16 @@ def _one(job: Job, out: Path, *, device: int, seconds: float, trials: float, ver
         words += ["--max-seconds", f"{min(60.0, TRIALS_SHARE * seconds / 2):.1f}"]
         call("log", *words, "--out", str(place), *job.words, within=seconds)
         fixes = [word for fix in _tried_first(place)[:verified] for word in ("--fix", fix)]
-        left = deadline - time.monotonic()
-        if fixes and left >= LEAST_SECONDS:
-            words = ["verify", "-q", "--yes", "--pairs", "2", "--max-pairs", "3", "--no-combine"]
-            words += ["--budget", f"{left / 60:.2f}", *fixes]
-            call("verify", *words, str(place), within=left + LEAST_SECONDS)
+        places = [place]
+        if again:
+            places.append(out.resolve() / AGAIN / job.name)
+            shutil.copytree(place, places[1])
+        for number, each in enumerate(places):
+            left = (deadline - time.monotonic()) / (len(places) - number)
+            if fixes and left >= LEAST_SECONDS:
+                words = ["verify", "-q", "--yes", "--pairs", "2", "--max-pairs", "3", "--no-combine"]
+                words += ["--budget", f"{left / 60:.2f}", *fixes]
+                call(f"verify{number}", *words, str(each), within=left + LEAST_SECONDS)
     except (subprocess.TimeoutExpired, OSError) as error:
         (out / f"{job.name}.error").write_text(str(error))
 
@@ -242,13 +255,15 @@ def table(runs: Path) -> str:
     rows: list[list[str]] = []
     firsts: list[str] = []
     agreements: list[float] = []
+    repeated: list[float] = []
     all_seconds: list[float] = []
     errors: list[float] = []
     signs = 0
     for place in sorted(path.parent for path in runs.glob("*/diagnosis.json")):
         diagnosis = json.loads((place / "diagnosis.json").read_text())
         true_ms = diagnosis["step"]["true_ms"]
-        verified = _verified(place)
+        verified, again = _verified(place), _verified(runs / AGAIN / place.name)
+        repeated += [again[fix][0] / ratio - 1 for fix, (ratio, _) in verified.items() if fix in again]
         tried = [s for s in diagnosis["suggestions"] if s.get("measured")]
         found = json.loads((place / "trials.json").read_text("utf-8")) if tried else {"rows": []}
         seconds_of = {row["fix"]: row.get("seconds") for row in found["rows"] if not row.get("beside")}
@@ -290,6 +305,12 @@ def table(runs: Path) -> str:
         lines.append(
             f"Measured in the run against verify: {len(agreements)} fixes, median difference "
             f"{median(map(abs, agreements)):.1%}, {signs} with another sign."
+        )
+    if repeated:
+        apart = [abs(each) for each in repeated]
+        lines.append(
+            f"Two verifies of one fix differ by {median(apart):.1%} (median of {len(apart)}), "
+            f"{max(apart):.1%} at most: what the machine allows."
         )
     if all_seconds:
         lines.append(
@@ -434,6 +455,7 @@ def main() -> None:
     runner.add_argument("--minutes", type=float, default=8.0)
     runner.add_argument("--trials", type=float, default=40.0, help="seconds for trials, at most")
     runner.add_argument("--verify", type=int, default=2, help="suggestions to verify")
+    runner.add_argument("--again", action="store_true", help="verify each twice")
     maker = verbs.add_parser("table")
     maker.add_argument("runs", type=Path)
     wished = parser.parse_args()
@@ -448,6 +470,7 @@ def main() -> None:
             minutes=wished.minutes,
             trials=wished.trials,
             verified=wished.verify,
+            again=wished.again,
         )
 
 
