@@ -80,7 +80,7 @@ def _loops(file: str) -> dict[int, list[_Loop]]:
         return {}
     found: dict[int, list[_Loop]] = {}
 
-    def collect(node: ast.AST, scope: int) -> None:
+    def gather(node: ast.AST, scope: int) -> None:
         for child in ast.iter_child_nodes(node):
             inner = scope
             if isinstance(child, _SCOPES):
@@ -88,9 +88,9 @@ def _loops(file: str) -> dict[int, list[_Loop]]:
                 inner = min([child.lineno, *(head.lineno for head in heads)])
             elif isinstance(child, _LOOPS):
                 found.setdefault(scope, []).append(child)
-            collect(child, inner)
+            gather(child, inner)
 
-    collect(tree, 0)
+    gather(tree, 0)
     return found
 
 
