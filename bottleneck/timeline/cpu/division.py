@@ -10,6 +10,7 @@ therefore scaled until the phase takes the time that it took unprofiled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from ..lanes.gaps import DISPATCH_WORK
 from ..lanes.labels import PYTHON_GAP_NS, Work, label_of
+from ..lanes.seams import Seam
 from ..steps.baseline import Baseline
+from ..trace.intervals import which
 from ..trace.operators import OpClass
 from ..trace.table import NONE
 from .segments import Segments
@@ -45,7 +48,6 @@ _WORK_OF_CLASS = {
     OpClass.MATH: Work.MATH,
     OpClass.MEMORY: Work.MEMORY,
     OpClass.GRAPH: Work.MEMORY,
-    OpClass.SEAM: Work.SEAM,
     OpClass.COMPILING: Work.COMPILE,
     OpClass.COMMUNICATION: Work.COMMUNICATION,
 }
@@ -82,7 +84,12 @@ def dispatch_of(phase: str) -> Work:
 
 
 def _work_of_segments(
-    segments: Segments, dur_ns: NDArray[np.float64], *, after_share: float | None, evaluates: bool
+    segments: Segments,
+    dur_ns: NDArray[np.float64],
+    seam: NDArray[np.bool_],
+    *,
+    after_share: float | None,
+    evaluates: bool,
 ) -> NDArray[np.int8]:
     """Return what each stretch is spent on, by its innermost row, its phase and its place in the step."""
     table = np.full(max(OpClass) + 1, Work.DISPATCH, dtype=np.int8)
@@ -92,10 +99,11 @@ def _work_of_segments(
     label = np.asarray([Work.DISPATCH if each is None else each for each in labels])[segments.phase]
     own_dispatch = np.asarray([dispatch_of(name) for name in segments.phases])[segments.phase]
 
+    work[seam & (work == Work.DISPATCH)] = Work.SEAM
     long = dur_ns > PYTHON_GAP_NS
     python = np.isin(segments.op_class, (OpClass.PYTHON, OpClass.PY_BACKWARD))
     # An optimizer collects its parameters in Python before the first operator: that is its own.
-    work[long & python & (own_dispatch == Work.DISPATCH)] = Work.HOST
+    work[long & python & (own_dispatch == Work.DISPATCH) & (work != Work.SEAM)] = Work.HOST
     if (segments.op_class == OpClass.COMMUNICATION).any():
         # DDP ends the backward by waiting for its last buckets, in no operator.
         waits = (segments.phase == segments.phases.index("backward")) | _after_communication(segments)
@@ -131,6 +139,7 @@ def split(
     *,
     dispatch_ns: float | None,
     steady: NDArray[np.float64] | None = None,
+    seams: Sequence[Seam] = (),
     after_share: float | None = None,
     evaluates: bool = False,
 ) -> Division:
@@ -138,14 +147,19 @@ def split(
 
     `dispatch_ns` is the measured cost of one operator; `steady` durations take the place of the recorded
     ones; `after_share` of the time between update and forward belongs to the last step. With `evaluates`
-    every step runs a model without gradients: that is work of the step as any other.
+    every step runs a model without gradients: that is work of the step as any other. In a seam all
+    that is no work of operators is the seam's.
     """
     dur = segments.dur_ns.astype(np.float64) if steady is None else steady
-    work = _work_of_segments(segments, dur, after_share=after_share, evaluates=evaluates)
+    stretches = sorted(pair for seam in seams for pair in seam.stretches)
+    begin, end = np.asarray(stretches, dtype=np.int64).reshape(-1, 2).T
+    seam = which(begin, end, segments.start_ns) >= 0
+    work = _work_of_segments(segments, dur, seam, after_share=after_share, evaluates=evaluates)
     computes = np.isin(work, TENSOR_WORK)
     work_ns = np.where(computes, _beyond_fixed_cost(segments, dur, dispatch_ns), 0.0)
     amount = np.where(computes, work_ns, dur)
     dispatch = np.asarray([dispatch_of(name) for name in segments.phases])[segments.phase]
+    dispatch = np.where(seam & (dispatch == Work.DISPATCH), Work.SEAM, dispatch)
 
     steps, width, size = max(1, segments.steps), len(Work), len(segments.phases) * len(Work)
     cell = segments.step.astype(np.int64) * size + segments.phase.astype(np.int64) * width

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import CompileFacts
 from ..lanes.host_work import HostWork
 from ..lanes.labels import Work, near_the_gap
 from ..lanes.program import Program, host_program
@@ -19,7 +18,7 @@ from ..lanes.seams import Seam
 from ..steps.baseline import Baseline
 from ..trace.intervals import before
 from ..trace.operators import OpClass
-from .division import Division, dispatch_of
+from .division import Division
 from .segments import Segments
 
 _FEWEST_FAULTS = 32.0
@@ -106,30 +105,12 @@ def _move(
         need -= float(taken.sum())
 
 
-def seams_per_step(
-    segments: Segments | None, compile_facts: CompileFacts | None, found: Sequence[Seam] = ()
-) -> float:
-    """Seams of graph breaks per step, in forward: regions beyond the one that each call needs."""
-    if segments is None or segments.regions_per_step <= 0:
-        return 0.0
-    if found and compile_facts is not None:
-        return sum(not seam.backward for seam in found) / max(1, segments.steps)
-    if compile_facts is not None and not compile_facts.breaks:
-        return 0.0  # compiled block by block, without a break in any of them
-    if segments.nested_regions_per_step > 0:
-        return segments.nested_regions_per_step
-    if compile_facts is None:
-        return 0.0  # many regions side by side are as likely blocks compiled one by one
-    return max(0.0, segments.regions_per_step - max(1.0, segments.region_phases_per_step))
-
-
 def cpu_program(
     division: Division,
     segments: Segments | None,
     *,
     baseline: Baseline | None,
     seams: Sequence[Seam],
-    per_step: float,
     threads: int,
     extra_ms: Mapping[str, float],
     collected_ms: float,
@@ -142,14 +123,16 @@ def cpu_program(
     """
     ms, phases = division.ms.copy(), division.phases
     if baseline is not None:
-        _move(ms, collected_ms, _COLLECTS, to=Work.COLLECTOR, phases=phases)
+        # What the collector and the kernel do while the compiler runs is part of compiling.
+        outside = 1.0 - float(ms[:, Work.COMPILE].sum()) / max(float(ms.sum()), 1e-9)
+        _move(ms, collected_ms * outside, _COLLECTS, to=Work.COLLECTOR, phases=phases)
         faults = fault_ms(
             baseline,
             input_ms=float(ms[:, Work.INPUT].sum()),
             host_ms=float(ms[:, Work.HOST].sum()),
             threads=threads,
         )
-        _move(ms, faults, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
+        _move(ms, faults * outside, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
     for i, name in enumerate(phases):
         # What no part of training does is not the work of the phase that it runs in.
         others = ms[i].copy()
@@ -160,12 +143,6 @@ def cpu_program(
             moved = others * min(1.0, missing / total)
             ms[i] -= moved
             ms[i, Work.HOST] += float(moved.sum())
-    # Entering and leaving the first region of a call is dispatch; a broken graph does it again and again.
-    regions = segments.regions_per_step if segments is not None else 0.0
-    needed = 1.0 - (min(1.0, per_step / regions) if regions > 0 else 0.0)
-    for i, name in enumerate(phases):
-        ms[i, dispatch_of(name)] += needed * ms[i, Work.SEAM]
-    ms[:, Work.SEAM] *= 1.0 - needed
     # Whose the seams are goes by the time that they take in the trace.
     spent: dict[tuple[int, ...], float] = {}
     for seam in seams:

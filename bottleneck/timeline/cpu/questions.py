@@ -122,8 +122,8 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
     yield Question(
         WhatIf.SEAMS_GONE,
         Edit(work={Work.SEAM: 0.0}),
-        "without entering and leaving compiled code at each break, and the Python between (mean cost per "
-        "crossing); fusion across the breaks would save more",
+        "without what passes at each break between one graph and the next, except for the work of operators; "
+        "fusion across the breaks would save more",
     )
     shares = {"evaluation": float(facts.evaluates), "forward": amounts.unrecorded}
     if any(shares.values()):

@@ -6,7 +6,7 @@ In: a trace with its steps (or none), what is known of the run. Out: `CpuReader`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,7 +34,7 @@ from ..views.step import step_view
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
-from .program import cpu_program, seams_per_step
+from .program import cpu_program
 from .questions import Amounts, cpu_questions
 from .segments import PHASES, operator_ms, read_segments
 from .spans import cpu_spans
@@ -79,7 +79,7 @@ def _flatten(trace: Trace, steps: Steps, facts: Facts) -> Segments | None:
     return segments if len(segments.row) else None
 
 
-def _divide(trace: Trace | None, segments: Segments | None, facts: Facts) -> Division:
+def _divide(trace: Trace | None, segments: Segments | None, facts: Facts, seams: Sequence[Seam]) -> Division:
     """Divide the step, at the phases' true times."""
     run, baseline = facts.run, facts.baseline
     if trace is None or segments is None:
@@ -88,6 +88,7 @@ def _divide(trace: Trace | None, segments: Segments | None, facts: Facts) -> Div
         segments,
         dispatch_ns=run.dispatch_ns if run is not None else None,
         steady=steady_ns(trace, segments),
+        seams=seams,
         after_share=after_share(run.sites) if run is not None else None,
         evaluates=facts.evaluates,
     )
@@ -313,11 +314,12 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
     segments = None
     if trace is not None and steps is not None and len(steps):
         segments = _flatten(trace, steps, facts)
-    division = _divide(trace, segments, facts)
     seams: list[Seam] = []
-    amounts = Amounts()
     if trace is not None and segments is not None:
         seams = find_seams(trace, segments.holds(trace), facts.compile_facts)
+    division = _divide(trace, segments, facts, seams)
+    amounts = Amounts()
+    if trace is not None and segments is not None:
         # What the trace shows is as long as it was profiled.
         scale = min(1.0, division.scale or 1.0)
         low, high = segments.bounds_ns
@@ -330,7 +332,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             unrecorded=_unrecorded(trace) if facts.frozen_inside else 0.0,
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
-            seams_per_step=seams_per_step(segments, facts.compile_facts, seams),
+            seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
             updates=_updates(segments),
         )
@@ -340,7 +342,6 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         segments,
         baseline=facts.baseline,
         seams=seams,
-        per_step=amounts.seams_per_step,
         threads=_threads(facts.run),
         extra_ms=_extra_ms(facts),
         collected_ms=_collected_ms(facts),

@@ -51,10 +51,6 @@ class Segments:
     in_place: NDArray[np.bool_]
     """In-place arithmetic."""
     regions_per_step: float = 0.0
-    nested_regions_per_step: float = 0.0
-    """Regions inside another region: code that dynamo resumed after a graph break."""
-    region_phases_per_step: float = 0.0
-    """Forward labels that contain at least one region."""
 
     @property
     def bounds_ns(self) -> tuple[int, int]:
@@ -79,9 +75,7 @@ class _Sweep:
         self.phase: list[int] = []
         self.region: list[int] = []
         self.whole: list[int] = []
-        self.nested_regions = 0
         self.regions = 0
-        self.region_owners: set[int] = set()
 
     def run(  # noqa: PLR0917  (columns of one table)
         self,
@@ -94,8 +88,8 @@ class _Sweep:
         finish: int,
     ) -> None:
         """Flatten one step; `rows` must be sorted by (start, -duration)."""
-        # (end, row, phase, open regions, class of all inside, row that opened the phase)
-        stack: list[tuple[int, int, int, int, int, int]] = [(finish, NONE, 0, 0, 0, NONE)]
+        # (end, row, phase, open regions, class of all inside)
+        stack: list[tuple[int, int, int, int, int]] = [(finish, NONE, 0, 0, 0)]
         now = begin
         for row, start, stop, name in zip(rows, starts, ends, names, strict=True):
             while len(stack) > 1 and stack[-1][0] <= start:
@@ -107,30 +101,25 @@ class _Sweep:
             end = min(stop, top[0])  # rounding to the clock's tick lets a child outlive its parent
             if end <= now:
                 continue
-            phase, owner = top[2], top[5]
-            opened = self.phase_of_name.get(name)
-            if opened is not None:
-                phase, owner = opened, row
+            phase = self.phase_of_name.get(name, top[2])
             region = top[3]
             if name in self.region_names:
                 self.regions += 1
-                self.nested_regions += region > 0
-                self.region_owners.add(owner)
                 region += 1
-            stack.append((end, row, phase, region, top[4] or classes.get(name, 0), owner))
+            stack.append((end, row, phase, region, top[4] or classes.get(name, 0)))
         while len(stack) > 1:
             now = self._close(stack, now)
         if finish > now:
             self._emit(stack[0], now, finish)
 
-    def _close(self, stack: list[tuple[int, int, int, int, int, int]], now: int) -> int:
+    def _close(self, stack: list[tuple[int, int, int, int, int]], now: int) -> int:
         top = stack.pop()
         if top[0] > now:
             self._emit(top, now, top[0])
             return top[0]
         return now
 
-    def _emit(self, top: tuple[int, int, int, int, int, int], start: int, end: int) -> None:
+    def _emit(self, top: tuple[int, int, int, int, int], start: int, end: int) -> None:
         self.start.append(start)
         self.end.append(end)
         self.row.append(top[1])
@@ -220,8 +209,6 @@ def read_segments(
         first_of_row=first & covered,
         in_place=in_place,
         regions_per_step=sweep.regions / steps,
-        nested_regions_per_step=sweep.nested_regions / steps,
-        region_phases_per_step=len(sweep.region_owners) / steps,
     )
 
 
