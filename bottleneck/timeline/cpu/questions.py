@@ -80,8 +80,8 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         yield Question(
             WhatIf.LOOP_GONE,
             Edit(gone=amount_gone(program, amounts.loop.spent_ms, (*EAGER, Work.HOST, *TENSOR_WORK))),
-            f"without the loop and its backward ({amounts.loop.samples}); one operator for all iterations "
-            "takes time too",
+            f"without the loop and its backward ({amounts.loop.samples}), but for the operators' work; one "
+            "operator for all iterations takes time too",
             bound=True,
         )
     if not compiled:

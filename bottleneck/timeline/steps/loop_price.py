@@ -3,8 +3,9 @@
 In: the loops that were sampled in the warm-up, and the time of each phase. Out: the most expensive loop, and
 the host time that goes with it and with its share of the backward.
 
-One operator that does the work of all rounds still has work to do, so the answer is a bound. A loop
-whose rounds work rather than dispatch gains nothing by that and is not named at all.
+One operator that does the work of all rounds still has that work to do: of a part of the step, a loop takes
+no more away than all that is dispatched there. The answer is a bound all the same. A loop whose rounds work
+rather than dispatch gains next to nothing by that and is not named at all.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def dearest_loop(
         if (shares := loop_shares(loop))
         and _price(loop, shares, dispatch) >= _MOSTLY_DISPATCH * _price(loop, shares, whole)
     ]
-    return _dearest(mostly, whole, true_ms=true_ms)
+    return _dearest(mostly, whole, true_ms=true_ms, most=dispatch)
 
 
 def loop_of_dispatch(loops: Sequence[LoopTime], *, baseline: Baseline, true_ms: float) -> LoopPrice | None:
@@ -85,17 +86,25 @@ def _ahead(counts: dict[str, int]) -> dict[str, int]:
     return {part: count for part, count in counts.items() if part != "sampled after"}
 
 
-def _dearest(loops: Sequence[LoopTime], whole: HostTimes, *, true_ms: float) -> LoopPrice | None:
-    priced = [(_price(loop, shares, whole), loop) for loop in loops if (shares := loop_shares(loop))]
+def _dearest(
+    loops: Sequence[LoopTime], whole: HostTimes, *, true_ms: float, most: HostTimes | None = None
+) -> LoopPrice | None:
+    priced = [(_price(loop, shares, whole, most), loop) for loop in loops if (shares := loop_shares(loop))]
     spent_ms, loop = max(priced, key=lambda pair: pair[0], default=(0.0, None))
     if loop is None or spent_ms <= 0:
         return None
     return LoopPrice(loop=loop, spent_ms=min(spent_ms, true_ms))
 
 
-def _price(loop: LoopTime, shares: LoopShares, times: HostTimes) -> float:
+def _price(loop: LoopTime, shares: LoopShares, times: HostTimes, most: HostTimes | None = None) -> float:
+    """Return the loop's part of these times, of each no more than the most that it can be."""
     between, after = (loop.of.get(f"sampled {part}", 0) for part in ("between", "after"))
     outside = (shares.between * between + shares.after * after) / max(1, between + after)
     graph = loop.of.get("sampled forward", 0) + between
     recorded = (shares.forward * (graph - between) + shares.between * between) / max(1, graph)
-    return shares.forward * times.forward + outside * times.outside + recorded * times.backward
+    most = most or times
+    return (
+        min(shares.forward * times.forward, most.forward)
+        + min(outside * times.outside, most.outside)
+        + min(recorded * times.backward, most.backward)
+    )

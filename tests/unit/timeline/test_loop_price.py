@@ -37,6 +37,15 @@ def test_a_loop_costs_its_share_of_each_part_and_of_the_backward(seen, saves):
     assert found.spent_ms == pytest.approx(saves)
 
 
+def test_the_work_of_a_loop_stays_as_far_as_it_must_be_in_the_loop():
+    # Of a forward of 40 ms, 24 ms dispatch: a loop that is all of it takes no more than these away.
+    dispatch = HostTimes(forward=24.0, outside=18.0, backward=20.0)
+    for samples, saves in ((40, 24.0 + 20.0), (20, 20.0 + 12.0)):
+        found = dearest_loop([_loop(forward=samples)], whole=WHOLE, dispatch=dispatch, true_ms=100.0)
+        assert found is not None
+        assert found.spent_ms == pytest.approx(saves)
+
+
 def test_a_loop_of_large_operators_is_none_to_speak_of():
     assert dearest_loop([_loop(forward=40)], whole=WHOLE, dispatch=LARGE_OPERATORS, true_ms=100.0) is None
 
