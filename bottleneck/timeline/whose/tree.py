@@ -147,18 +147,25 @@ class Tree:
         return whole
 
     def update_loop(self) -> SourceSite | None:
-        """Return the loop of the user's that most of the update runs in; None where it runs in a library."""
-        spent: dict[SourceSite, float] = {}
+        """Return the loop of the user's that most of the update runs in; None where it runs in a library.
+
+        A loop that the model runs in, too, is the training's.
+        """
+        spent: dict[tuple[str, str, int, int], float] = {}
         for branch in self.root.walk():
             frame = branch.frame
             ms = branch.ms.get(("optimizer", "update"), 0.0)
             # Loops are branches of their own; a line inside of one knows where the innermost begins.
             if frame is None or not frame.loops or branch.children or not ms:
                 continue
-            site = SourceSite(file=frame.file, line=frame.loops[-1][0], function=frame.function)
-            spent[site] = spent.get(site, 0.0) + ms
+            loop = (frame.file, frame.function, *frame.loops[-1])
+            spent[loop] = spent.get(loop, 0.0) + ms
         whole = self.root.by_phase.get("optimizer", 0.0)
-        return next((site for site, ms in spent.items() if ms > 0.5 * whole), None)
+        for (file, function, first, last), ms in spent.items():
+            model = self.within(file, first, last).by_phase.keys() & {"forward", "backward"}
+            if ms > 0.5 * whole and not model:
+                return SourceSite(file=file, line=first, function=function)
+        return None
 
     def extra_ms(self, phase: str) -> float:
         """Return the extra work in a phase, ms per step."""

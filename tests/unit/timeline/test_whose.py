@@ -138,6 +138,7 @@ def test_the_update_s_own_loop_is_named_where_most_of_it_runs_in_one() -> None:
     assert (found.line, found.function) == (54, "step")
     assert tree_of(Seen(inside(55, loops), 8, "optimizer", "backward")).update_loop() is None
     assert tree_of(Seen(inside(70, ()), 80, "optimizer", "backward")).update_loop() is None
+    assert tree_of(Seen((UPDATE,), 80, "optimizer", "backward")).update_loop() is None, "the training's loop"
 
 
 def test_what_stands_before_the_forward_makes_the_batch_unless_it_makes_none_anywhere() -> None:
