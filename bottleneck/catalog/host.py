@@ -17,6 +17,8 @@ _SYNC_MODE = docs("generated/torch.cuda.set_sync_debug_mode.html", "torch.cuda.s
 _CPU = given("device.kind", "==", "cpu", "training runs on the CPU")
 _THREADS = docs("notes/cpu_threading_torchscript_inference.html", "CPU threading")
 
+_ACTS = "forward passes without gradients"
+
 _LOOP_WEIGHT = 0.8
 """Four of the five loops that were rewritten gave this share of their bound and more (reports/trials.md)."""
 
@@ -111,6 +113,7 @@ class Later:
         " log from a queue, validate every N steps or in another process.",
         unless=(
             given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),
+            given("host.rare", "==", _ACTS, "it is a model that acts every few steps"),
             given("host.before_update_share", ">=", 0.5, "most of it makes what the update needs"),
         ),
         risk=Risk.NEEDS_REVIEW,
@@ -188,6 +191,60 @@ for step, batch in enumerate(loader, start=1):
         verify="'other host work' falls below 2 % of the step.",
         shortens=(Shortens(part="validation", change="on a tenth of the batches", removes=0.9),),
         sources=(docs("generated/torch.autograd.grad_mode.inference_mode.html", "torch.inference_mode"),),
+    ),
+    Fix(
+        id="FX515",
+        title="Collect more samples per forward pass",
+        addresses=("BN901",),
+        what_to_change="Every few steps the model runs without gradients and in training mode, many times"
+        " on little: a rollout collects what the next steps train on. Step more environments with one"
+        " forward pass, step them in processes of their own or on the device, and keep observations and"
+        " actions there. If it is a test set, call model.eval() and test less often.",
+        when=seen("host.rare", "==", _ACTS, "some steps hold forward passes without gradients"),
+        risk=Risk.NEEDS_REVIEW,
+        may_break="More environments and fewer steps of each change the batches, and learning with them.",
+        what_if=WhatIf.HOST_WORK_GONE,
+        what_if_bound=True,
+        basis="the step without any such forward passes and what runs between them",
+        code="""\
+import gymnasium as gym
+import torch
+
+envs = gym.vector.AsyncVectorEnv([make_env] * 64)  # was SyncVectorEnv, of 4
+seen, _ = envs.reset()
+with torch.inference_mode():
+    for step in range(steps // 16):  # as many samples as before
+        actions = policy(torch.as_tensor(seen)).argmax(1)
+        seen, rewards, ended, cut, infos = envs.step(actions.numpy())""",
+        undo="Step as few environments as before.",
+        verify="'other host work' falls; samples per second rise.",
+        sources=(source("https://gymnasium.farama.org/api/vector/", "Gymnasium: vectorized environments"),),
+    ),
+    Fix(
+        id="FX516",
+        title="Scale gradients only where they are too large",
+        named="Scale gradients only where they are too large",
+        for_calls=("torch.nn.utils.clip_grad.",),
+        addresses=("BN904",),
+        what_to_change="clip_grad_norm_ reads all gradients for their norm and then writes all of them, times"
+        " 1 where the norm is small enough. Without a GPU the norm can be looked at for nothing: scale only"
+        " where it is too large. Accumulated gradients need clipping once, before the update.",
+        when=(_CPU,),
+        may_break="Nothing where few steps are clipped; it saves nothing where all are.",
+        what_if=WhatIf.HOST_WORK_GONE,
+        what_if_bound=True,
+        basis="the step without clipping; the norm is still to be read",
+        code="""\
+import torch
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+gradients = [p.grad for p in model.parameters() if p.grad is not None]
+norm = get_total_norm(gradients)
+if norm > 1.0:
+    clip_grads_with_norm_(model.parameters(), 1.0, norm)""",
+        undo="Call clip_grad_norm_ again.",
+        verify="The line takes about half as long; the loss is the same.",
+        sources=(docs("generated/torch.nn.utils.get_total_norm.html", "torch.nn.utils.get_total_norm"),),
     ),
     Fix(
         id="FX505",

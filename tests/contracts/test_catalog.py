@@ -30,6 +30,7 @@ NEEDS = {
     "FX319": "the CUDA toolkit",
     "FX503": "a CUDA event",
     "FX508": "CUDA streams",
+    "FX515": "the gymnasium package",
     "FX601": "a process group",
     "FX603": "a process group",
     "FX604": "a sharded model",

@@ -128,7 +128,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "gc.ms_per_step": "float",
     "host.named_share": "float: checkpoint, logging, validation work",
     "host.grown_ms": "float: time outside the phases that the mean step has and the first had not",
-    "host.rare": 'str: what only some steps do, "evaluation", "other work"; "none" was seen',
+    "host.rare": 'str: what only some steps do, "evaluation", "forward passes without gradients" (of a'
+    ' model in training mode), "other work"; "none" was seen',
     "debug.anomaly": "bool: torch.autograd.set_detect_anomaly is on",
     "optimizer.parameter_dtype": 'str: of most elements that the optimizers update, like "float32"',
     # communication

@@ -65,6 +65,7 @@ class Learned:
     def without_gradients(self, module: torch.nn.Module) -> None:
         """The program calls a module while gradients are off: the first such call of a step."""
         self.sites.note("evaluation")
+        self._seen.ungraded_modes.add(module.training)
         self._seen.without_gradients(module)
 
     def backward(self, *, is_update: bool) -> None:

@@ -24,6 +24,8 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.searches_in_vain   DDP looks for unused parameters in each step, and none is unused
     ungraded.frozen: bool       no module that ran without gradients, or is frozen, has changed until now
     ungraded.inside: bool       a forward with gradients calls a module of whose parameters none needs one
+    ungraded.training: bool     what ran without gradients was in training mode, so it is a rollout, or a test
+                                without eval()
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
     threads.intra_op, threads.inter_op: int
@@ -120,6 +122,8 @@ class Seen:
         self.forwards = 0
         self.scaler: bool | None = None
         self.set_to_none: bool | None = None
+        self.ungraded_modes: set[bool] = set()
+        """`training` of the modules that steps began to run without gradients with."""
         self._roots: dict[int, Any] = {}
         self._ungraded: dict[int, tuple[Any, list[int]]] = {}
         """Modules called without gradients, with the versions that their parameters had then."""
@@ -295,6 +299,8 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
         settings["ungraded.frozen"] = frozen
     if seen.frozen_inside:
         settings["ungraded.inside"] = True
+    if seen.ungraded_modes:
+        settings["ungraded.training"] = False not in seen.ungraded_modes
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
     if seen.set_to_none is not None:

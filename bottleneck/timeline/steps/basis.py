@@ -21,7 +21,7 @@ from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
 from .clock import step_times
 from .drift import find_drift
-from .rare import RareWork, find_rare
+from .rare import EVALUATION, FORWARDS, RareWork, find_rare
 from .starts import WorkerStarts, without_starts
 from .traced import Steps
 
@@ -131,13 +131,16 @@ def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
     flags = np.zeros(len(times), dtype=np.bool_)
     if len(table.validation) == len(times):
         flags = np.asarray(table.validation, dtype=np.bool_)
-    return find_rare(
+    found = find_rare(
         run,
         table,
         np.asarray([np.nan if t is None else t for t in times], dtype=np.float64),
         kept=typical.kept,
         validation=flags & np.asarray([t is not None for t in times]),
     )
+    if found is None or found.what != EVALUATION or run.settings.get("ungraded.training") is not True:
+        return found
+    return replace(found, what=FORWARDS)
 
 
 def _with_rare(

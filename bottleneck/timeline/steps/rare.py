@@ -23,6 +23,8 @@ from ..result import HostSpan, SpanKind, Timeline
 from .traced import Steps
 
 EVALUATION = "evaluation"
+FORWARDS = "forward passes without gradients"
+"""A model in training mode evaluates nothing: it acts, and the steps between train on what that brought."""
 OTHER = "other work"
 
 _FEWEST = 2
@@ -48,7 +50,7 @@ class RareWork:
     """Additional work of some steps, in ms."""
 
     what: str
-    """`EVALUATION` or `OTHER`."""
+    """`EVALUATION`, `FORWARDS` or `OTHER`."""
     each_ms: float
     """Mean time of one."""
     every: float

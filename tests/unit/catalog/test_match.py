@@ -443,6 +443,16 @@ def test_extra_work_is_answered_by_the_fix_made_for_its_call_and_named_by_it(
         assert call not in suggestions[other].title
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("cpu", {"FX516"}), ("gpu", set())])
+def test_clipping_is_made_cheaper_and_not_taken_out_of_the_step(kind: str, expected: set[str]) -> None:
+    """The word language model of pytorch/examples was told to take it out, first of all."""
+    clips = extra("`clip_grad_norm_()`", "torch.nn.utils.clip_grad.clip_grad_norm_")
+    everything = answer(WhatIf.HOST_WORK_GONE, 10.0)
+    suggestions = match([clips], {"device.kind": kind, "host.rare": "none"}, everything, 100.0)
+    assert {s.fix for s in suggestions} == expected
+    assert all(s.bound and s.predicted_ms == pytest.approx(40.0) for s in suggestions)
+
+
 def test_of_several_lines_a_fix_stands_at_the_one_that_it_names() -> None:
     other = msgspec.structs.replace(extra("`look()`", "", 20.0), sites=(SourceSite(file="a.py", line=99),))
     (named, *_) = match([extra("`write()`", "", 60.0), other], {}, {}, 100.0)

@@ -17,12 +17,14 @@ import torch
 from torch_bottleneck.harness.facts import probes, settings
 from torch_bottleneck.harness.facts.compiler import CompileWatch
 from torch_bottleneck.harness.facts.devices import read_devices, read_host
+from torch_bottleneck.harness.facts.learned import Learned
 from torch_bottleneck.harness.facts.settings import Seen, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
 from torch_bottleneck.harness.process.outcome import is_out_of_memory
 from torch_bottleneck.harness.process.saves import SaveGuard
 from torch_bottleneck.harness.process.session import begin_in_child
+from torch_bottleneck.harness.windows.phases import PhaseClock
 from torch_bottleneck.model.run import CompileFacts
 from torch_bottleneck.runs.environment import usable_cores
 from torch_bottleneck.runs.plan import Plan
@@ -225,6 +227,18 @@ def test_a_frozen_part_of_the_model_that_is_trained_is_told_and_whether_it_chang
             encoder[0].weight.mul_(0.9)
     found = read_settings(seen)
     assert (found["ungraded.inside"], found["ungraded.frozen"]) == (True, not changes)
+
+
+@pytest.mark.parametrize(("modes", "acts"), [((True,), True), ((True, False), False), ((False,), False)])
+def test_a_model_that_is_never_in_eval_mode_acts_without_gradients(
+    modes: tuple[bool, ...], acts: bool
+) -> None:
+    learned = Learned(PhaseClock())
+    model = torch.nn.Linear(3, 4)
+    for mode in modes:
+        learned.without_gradients(model.train(mode))
+    assert read_settings(learned._seen)["ungraded.training"] is acts
+    assert "ungraded.training" not in read_settings(Seen())
 
 
 def test_large_tables_with_dense_gradients_are_told_unless_they_are_the_output_layer_too() -> None:

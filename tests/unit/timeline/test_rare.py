@@ -51,6 +51,19 @@ def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_
     assert "evaluation" in basis.notes[0]
 
 
+def test_a_model_in_training_mode_acts_and_evaluates_nothing():
+    """A rollout of PPO in cleanrl: `Agent` is never in eval mode."""
+    run = run_of(every(20, 40.0), evaluated=[19, 39])
+    for acts, what in ((True, "forward passes without gradients"), (False, "evaluation")):
+        basis = find_basis(
+            msgspec.structs.replace(run, settings={"ungraded.training": acts}), None, given_ms=None
+        )
+        assert basis.rare is not None
+        assert basis.rare.what == what
+        assert what in basis.notes[0]
+        assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
+
+
 def test_an_evaluation_is_divided_like_the_step():
     run = run_of(every(20, 40.0), evaluated=[19, 39])
     table = run.windows[0].steps
