@@ -18,7 +18,7 @@ from ..errors import InputError, UsageError
 from ..model.documents import DIAGNOSIS_FILE, write_text
 from ..model.watch import WATCH_FILE
 from .base import FORMATS
-from .stream import show, tell
+from .stream import is_terminal, show, tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,7 +128,9 @@ def emit(text: str, *, out: str | Path | None = None) -> None:
 
 
 def print_diagnosis(diagnosis: Diagnosis, name: str, *, verbose: bool = False) -> None:
-    """Print the report in the format `name`, as text where a terminal would get the HTML page."""
+    """Print the report on a script that has just ended, as text where a terminal would get the HTML page."""
+    if is_terminal():
+        tell("")  # a progress bar that was stopped has left no line end
     if not fits_terminal(name, sys.stdout):
         name = "text"
     emit(render_for(diagnosis, name, stream=sys.stdout, verbose=verbose))

@@ -62,6 +62,19 @@ def test_a_closed_or_missing_stream_is_not_a_terminal() -> None:
         assert not output.traits(stream, environ={}).color
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_report_in_a_terminal_begins_on_a_line_of_its_own(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that shows its progress in one line is stopped in the middle of it."""
+    screen = Terminal(terminal=terminal)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    screen.write(" 0%| 40/10000 [02:27<7:38:38]")
+    output.print_diagnosis(sample(), "text")
+    assert screen.getvalue().partition("7:38:38]")[2].startswith("\n") is terminal
+
+
 def test_save_writes_both_files_whole(tmp_path: Path) -> None:
     written = output.save(sample(), tmp_path / "run")
     files = ["diagnosis.json", "report.html", "report.md"]
