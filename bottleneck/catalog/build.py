@@ -53,6 +53,17 @@ def source(url: str, title: str, claim: str = "") -> Source:
     return Source(title=title, url=url, claim=claim)
 
 
+def arguments(line: str) -> str:
+    """Return code for the Trainer of Hugging Face: one argument of it."""
+    return f"""\
+from transformers import TrainingArguments
+
+arguments = TrainingArguments(
+    output_dir="out",
+    {line},
+)"""
+
+
 def compile_with(keyword: str, *, drop: tuple[str, ...] = ()) -> KeywordEdit:
     """Make the edit of one keyword of torch.compile, which may not be called at all yet."""
     return KeywordEdit(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, KeywordEdit, ModelEdit, Risk, StatementEdit
-from .build import ON_CUDA, ON_GPU, docs, given, paper, recipe, seen, source
+from .build import ON_CUDA, ON_GPU, arguments, docs, given, paper, recipe, seen, source
 
 _SDPA = docs(
     "generated/torch.nn.functional.scaled_dot_product_attention.html", "scaled_dot_product_attention"
@@ -218,6 +218,7 @@ import torch
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
         fills={"optim.AdamW": "optim.{optimizer.of_torch}"},
+        in_trainer={"transformers": arguments('optim="adamw_torch_fused"')},
         undo="Remove fused=True.",
         verify="The optimizer's launches per step fall to a few.",
         can_try=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Beside, Fix, KeywordEdit, Option, Risk, Shortens
-from .build import docs, given, if_known, paper, recipe, seen, source
+from .build import arguments, docs, given, if_known, paper, recipe, seen, source
 
 _LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
 _HAS_WORKERS = given("loader.num_workers", ">", 0, "the DataLoader has worker processes")
@@ -52,6 +52,7 @@ loader = DataLoader(
     num_workers=4,
     persistent_workers=True,
 )""",
+        in_trainer={"transformers": arguments("dataloader_num_workers=4")},
         undo="Set num_workers back.",
         verify=_WAIT_GONE,
         can_try=True,

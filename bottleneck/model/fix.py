@@ -205,6 +205,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     fills: dict[str, str] = {}
     """Text in `code` -> the same with `{key}` or `{min(key, key)}` of the context in it; used where
     every key is known, so that the code always runs, filled or not."""
+    in_trainer: dict[str, str] = {}
+    """Library whose trainer owns the loop (`loop.owner`) -> the code there, in place of `code`."""
     undo: str = ""
     verify: str = ""
     can_try: bool = False

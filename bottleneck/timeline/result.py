@@ -126,6 +126,8 @@ class Timeline:
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
     loop: LoopTime | None = None
     """The Python loop inside the step that `LOOP_GONE` is about."""
+    loop_owner: str = ""
+    """See `Tree.owner`."""
     update_loop: SourceSite | None = None
     """The loop of the user's that the optimizer's update runs in."""
     own_work_ms: dict[LateCause, tuple[float, ...]] = field(default_factory=dict)

@@ -195,7 +195,7 @@ def build_context(
     The timeline's own entries win over those derived from counters; `memory` has the fullest device first.
     """
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
-    out |= _loop(timeline)
+    out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
     kept = timeline.what_ifs.get(WhatIf.WORKERS_KEPT)

@@ -124,6 +124,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.before_update_share": "float: of other host work, needed by the update that follows (CPU runs)",
     "host.in_loss_share": "float: of other host work, between the forward and the update (CPU runs)",
     "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",
+    "loop.owner": 'str: library whose trainer owns the loop, "transformers" or "lightning"; empty: none',
     "loop.carried": "bool: its rounds build on one another",
     "gc.ms_per_step": "float",
     "host.named_share": "float: checkpoint, logging, validation work",

@@ -250,7 +250,8 @@ class CpuReader:
 
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
-        return {"tree": whole, "extras": extras, "update_loop": tree.update_loop()}
+        loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
+        return {"tree": whole, "extras": extras, **loops}
 
     def _extra_context(self) -> dict[str, JsonValue]:
         """Return what the tree says of the other host work: nothing of it makes what the update needs."""

@@ -149,7 +149,8 @@ class GpuReader:
         price = share_of(tree, found.saves_ms if found is not None else None)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
-        return {"tree": whole, "extras": extras, "update_loop": tree.update_loop()}
+        loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
+        return {"tree": whole, "extras": extras, **loops}
 
     def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:
         program, true_ms = self.replay.program, self.facts.true_ms

@@ -18,6 +18,11 @@ _FAR_LONGER = 2.0
 """Times the median step: such a step holds something that the others lack."""
 _RARE = 1 / 3
 """More such steps are no exceptions."""
+_TRAINERS = {
+    "transformers": ("transformers.trainer.",),
+    "lightning": ("lightning.pytorch.", "pytorch_lightning."),
+}
+"""Library -> how what scripts call of its trainer begins."""
 _ALL = 0.98
 """Share of the time in one line that makes it the way to the loop of steps, not a part of it."""
 _SURE = 0.01
@@ -112,6 +117,8 @@ class Tree:
     root: Branch
     steps: int
     """Steps that were sampled, without those that held rare work."""
+    owner: str = ""
+    """Library whose trainer the script calls, where that runs nearly all of the step."""
 
     def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
@@ -239,7 +246,16 @@ def build_tree(
     root = _grow(samples, paths)
     if _take_batches(samples, paths, root):
         root = _grow(samples, paths)
-    return Tree(root=root, steps=len(kept))
+    return Tree(root=root, steps=len(kept), owner=_owner(samples))
+
+
+def _owner(samples: Sequence[_Sample]) -> str:
+    total = sum(sample.ms for sample in samples)
+    for library, begins in _TRAINERS.items():
+        calls = (s.ms for s in samples if any(frame.callee.startswith(begins) for frame in s.chain))
+        if sum(calls) >= _ALL * total:
+            return library
+    return ""
 
 
 def _grow(samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]]) -> Branch:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from torch_bottleneck.catalog.conditions import filled_code
 from torch_bottleneck.catalog.match import match
-from torch_bottleneck.catalog.registry import FIXES, by_code, search
+from torch_bottleneck.catalog.registry import FIXES, by_code, by_id, search
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.finding import Finding
@@ -458,3 +459,13 @@ def test_of_several_lines_a_fix_stands_at_the_one_that_it_names() -> None:
     (named, *_) = match([extra("`write()`", "", 60.0), other], {}, {}, 100.0)
     assert (named.fix, named.site) == ("FX504", SourceSite(file="a.py", line=7))
     assert "`write()`" in named.title
+
+
+@pytest.mark.parametrize(
+    ("owner", "line"), [("transformers", "dataloader_num_workers=3,"), ("", "num_workers=3,")]
+)
+def test_a_fix_speaks_of_the_trainer_that_owns_the_loop(owner: str, line: str) -> None:
+    context = {"loop.owner": owner, "loader.needed_workers": 3, "host.cores": 8}
+    code = filled_code(by_id("FX101"), context)
+    assert f"    {line}" in code.splitlines()
+    assert ("TrainingArguments" in code) is bool(owner)

@@ -270,6 +270,24 @@ def test_the_way_to_the_loop_is_left_behind_however_little_of_the_user_s_runs_be
     assert tree.root.total_ms == pytest.approx(70.0)
 
 
+@pytest.mark.parametrize(
+    ("callee", "owner"),
+    [
+        ("transformers.trainer.Trainer.train", "transformers"),
+        ("lightning.pytorch.trainer.trainer.Trainer.fit", "lightning"),
+        ("train.fit", ""),
+    ],
+)
+def test_the_trainer_that_owns_the_loop_is_known_by_what_the_script_calls(callee: str, owner: str) -> None:
+    fit = at(90, "trainer.fit()", loops=(), callee=callee)
+    seen = [each._replace(frames=(fit, *each.frames)) for each in TRAINING]
+    tree = build_tree(stacks_of(seen), true_ms=70.0, phases_ms={})
+    assert tree is not None
+    assert tree.owner == owner
+    logs = at(17, "self.log()", callee="lightning.pytorch.core.module.LightningModule.log")
+    assert tree_of(Seen((logs,), 9, "", "forward")).owner == ""
+
+
 def test_lines_that_make_the_same_call_are_one_piece_of_extra_work() -> None:
     log = "lightning.pytorch.core.module.LightningModule.log"
     tree = tree_of(
