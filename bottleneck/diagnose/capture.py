@@ -89,8 +89,7 @@ def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ..
         if trials is not None and trials.status == "absent":
             notes.append(f"No fix was tried in the running script: {trials.reason}.")
         notes += run.outcome.notes
-        if run.outcome.diverted_saves:
-            notes.append(
-                f"{len(run.outcome.diverted_saves)} save(s) after the stop went to the run folder instead."
-            )
+        if count := len(run.outcome.diverted_saves):
+            saves = "One save" if count == 1 else f"{count} saves"
+            notes.append(f"{saves} after the stop went to the run folder instead.")
     return tuple(dict.fromkeys(notes))
