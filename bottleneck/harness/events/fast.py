@@ -84,6 +84,7 @@ def fetch(buffer: EventBuffer, original: Function, wide: Function) -> Function:
         if not buffer.goes_on or buffer.busy or buffer.in_optimizer or get_ident() != thread:
             return wide(self)
         buffer.step_goes_on()
+        buffer.busy = 1
         note((FETCH, BEGINS, clock(), None))
         batch = None
         try:
@@ -93,6 +94,7 @@ def fetch(buffer: EventBuffer, original: Function, wide: Function) -> Function:
                 buffer.end(FETCH, self)
             else:
                 note((FETCH, ENDS, clock(), (ref(self), grad_enabled())))
+                buffer.busy = 0
         return batch
 
     return call

@@ -46,7 +46,8 @@ def _source(iterator: object, batch: object) -> tuple[weakref.ref[Any], bool] | 
     return None if batch is None else (weakref.ref(iterator), torch.is_grad_enabled())
 
 
-FETCH = Event("fetch", "data", "fetch", ends_with=_source, follows_update=True)
+FETCH = Event("fetch", "data", "fetch", ends_with=_source, follows_update=True, hides_calls=True)
+"""A loader is asked for a batch. Transforms of torchvision are modules, and no model of the program."""
 WORKERS = Event("workers", "data", "fetch", follows_update=True)
 """A loader starts its workers: waiting for data, too, though no batch comes of it."""
 FORWARD = Event("forward", "forward", "forward", hides_calls=True)

@@ -52,6 +52,30 @@ def plain() -> None:
         optimizer.step()
 
 
+class Noisy(nn.Module):
+    """A transform as those of torchvision are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sum(range(50_000))
+        return x + 1
+
+
+class Transformed(TensorDataset):
+    transform = Noisy()
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return (self.transform(super().__getitem__(index)[0]),)
+
+
+def with_transforms() -> None:
+    model, loss = nn.Linear(4, 4), nn.MSELoss()
+    optimizer = optimizer_of(model)
+    for (x,) in DataLoader(Transformed(torch.randn(4 * STEPS, 4)), batch_size=4):
+        optimizer.zero_grad()
+        loss(model(x), x).backward()
+        optimizer.step()
+
+
 def without_a_loader() -> None:
     model = nn.Linear(4, 4)
     optimizer = optimizer_of(model)
@@ -205,8 +229,8 @@ def updating_in_backward_and_at_times_after_it() -> None:
 
 
 PROGRAMS = (
-    plain, without_a_loader, accumulating, two_players, evaluating, epochs, cycling, with_a_closure,
-    with_a_gradient_inside, failing_at_times, updating_in_backward,
+    plain, with_transforms, without_a_loader, accumulating, two_players, evaluating, epochs, cycling,
+    with_a_closure, with_a_gradient_inside, failing_at_times, updating_in_backward,
     updating_in_backward_and_at_times_after_it,
 )  # fmt: skip
 
@@ -264,6 +288,17 @@ def test_what_a_step_s_closure_does_is_no_part_of_the_update(named: bool, tmp_pa
     assert 0 < update < 0.5 * sum(row.wall_ms * 1e6 for row in rows)
     assert all("" not in row.phases_ns for row in rows)
     assert all(isinstance(out, torch.Tensor) and out.ndim == 0 for out in losses)
+
+
+def test_modules_that_a_dataset_calls_are_input_and_no_model(tmp_path: Path) -> None:
+    """`transforms.Normalize` took the time of the MNIST example's input for its model's forward."""
+    agent = account(with_transforms, tmp_path)[1]
+    spent = {
+        phase: sum(row.phases_ns.get(phase, 0) for row in agent.capture._book.rows)
+        for phase in ("data", "forward")
+    }
+    assert spent["data"] > 3 * spent["forward"]
+    assert {type(root) for root in agent._learned._seen.roots} == {nn.Linear, nn.MSELoss}
 
 
 @pytest.mark.parametrize("way", ["held by the wide wrappers", "at once"])
