@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import ScriptError, UsageError
-from ..model.words import shown
+from ..model.words import clean, shown
 from .launch import launch, name_signal
 from .layout import collect, record_end, report_done, wait_for_ranks
 from .leftovers import put_aside, release
@@ -81,7 +81,7 @@ class RunFolder:
                 text += ", which is also what the kernel sends when the machine runs out of memory"
             return f"{text}."
         if outcome.how == "raised":
-            text = f"the script failed with {outcome.exception}."
+            text = f"the script failed with {clean(str(outcome.exception)).rstrip(' .:')}."
             if str(outcome.exception).startswith("ModuleNotFoundError"):
                 text += f" The script runs in bottleneck's own interpreter: {sys.executable}"
             return text

@@ -79,7 +79,8 @@ def _without(node: CodeNode, true_ms: float | None) -> str:
 
 def _beside(node: CodeNode) -> Iterator[CodeNode]:
     for child in node.children:
-        if child.role in _TRAINING:
+        # A function that runs the model among other things is none of them.
+        if any(each.role in _TRAINING for each in (child, *child.children)):
             yield from _beside(child)
             continue
         # The wait for a batch is best told by the line that makes it.

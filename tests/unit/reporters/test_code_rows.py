@@ -7,6 +7,7 @@ import pytest
 from unit.reporters.drawn import drawn
 
 from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.reporters import markdown, terminal
 from torch_bottleneck.reporters.html.page import build
 from torch_bottleneck.reporters.rows.code import code_rows, flame_blocks
@@ -25,6 +26,18 @@ def test_rows_name_what_is_neither_forward_backward_nor_update() -> None:
     assert rows[0].where.endswith("train.py:70 (main)")
     assert rows[0].without.startswith("≥ ")
     assert rows[1].without == "", "no price, no figure"
+
+
+def test_a_function_that_runs_the_model_is_told_by_what_else_it_calls() -> None:
+    """`select_action` of REINFORCE in pytorch/examples: the step without it is none."""
+
+    def node(name: str, role: str, ms: float, *children: CodeNode) -> CodeNode:
+        return CodeNode(name=name, role=role, ms=ms, share=ms / 100.0, file="a.py", line=1, children=children)
+
+    acts = node("act()", "loss", 60.0, node("policy()", "forward", 25.0), node("Categorical()", "loss", 35.0))
+    tree = node("step", "step", 100.0, acts)
+    rows = code_rows(msgspec.structs.replace(drawn(), tree=tree))
+    assert [row.name for row in rows] == ["Categorical()"]
 
 
 def test_blocks_lie_inside_what_calls_them_and_side_by_side() -> None:

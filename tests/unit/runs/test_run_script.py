@@ -64,6 +64,18 @@ def test_a_process_that_was_killed_still_leaves_a_run_and_why(place: Place) -> N
     ).ended_by_ctrl_c
 
 
+def test_a_failure_is_one_sentence_whatever_the_exception_says(place: Place) -> None:
+    said = "UnpicklingError: You have two options, \x1b[1mdo them\x1b[0m. "
+
+    def start(plan: Plan) -> Ended:
+        store = Store(Path(plan.out) / "main", run=Run())
+        store.finish(ScriptOutcome(how="raised", exit_code=1, exception=said))
+        return Ended(returncode=1, began_ns=0, seconds=1.0)
+
+    failure = run_script(PLAN, place=place, start=start).failure
+    assert failure == "the script failed with UnpicklingError: You have two options, do them."
+
+
 def test_what_was_left_is_told_before_the_script_starts(place: Place) -> None:
     process("main")(Plan(out=str(place.working)))
     told: list[str] = []
