@@ -94,10 +94,10 @@ class EventBuffer:
     """
 
     __slots__ = (
-        "_armed", "_at_fetch", "_counted", "_entries", "_evaluated", "_limit", "_looks_at_batch", "_mark",
-        "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns", "counting", "ends_ns",
-        "goes_on", "guard", "holding", "in_backward", "in_optimizer", "note", "observer", "thread",
-        "update_ended", "updated_in_backward",
+        "_armed", "_at_fetch", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
+        "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns",
+        "counting", "ends_ns", "goes_on", "guard", "holding", "in_backward", "in_optimizer",
+        "note", "observer", "thread", "update_ended", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -113,6 +113,7 @@ class EventBuffer:
         self.ends_ns: list[int] = []
         self.count_until_ns = 0
         self._counted: Callable[[list[int]], None] = list.clear
+        self._counted_so_far: Callable[[list[int]], int] = len
         self._mark: Callable[[], None] | None = None
         self._limit = 1
         self._hand_over_at_once()
@@ -125,14 +126,28 @@ class EventBuffer:
 
     # -- counting ------------------------------------------------------------------------------
 
-    def count(self, counted: Callable[[list[int]], None], *, until_ns: int) -> None:
+    def count(
+        self,
+        counted: Callable[[list[int]], None],
+        *,
+        so_far: Callable[[list[int]], int],
+        until_ns: int,
+    ) -> None:
         """An update has ended: only count steps from now on.
 
-        `counted` is given when each ended (ns), in the end; the last of them ends before `until_ns`.
+        `counted` is given when each ended (ns), in the end; `so_far` the same once it is `until_ns` (ns), and
+        returns until when to go on.
         """
         self.counting = self.update_ended = True
         self.count_until_ns = until_ns
-        self._counted = counted
+        self._counted, self._counted_so_far = counted, so_far
+
+    def counts_on(self, now: int) -> bool:
+        """Say what was counted so far; return whether the step that ends now is counted as well."""
+        self.count_until_ns = self._counted_so_far(self.ends_ns)
+        # The next one to be said begins with the last of these.
+        del self.ends_ns[:-1]
+        return now <= self.count_until_ns
 
     def count_no_more(self) -> None:
         """Say what was counted; events are handed over at once from now on."""

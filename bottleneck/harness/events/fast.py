@@ -148,6 +148,9 @@ def after_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., 
 
 # -- while steps are only counted ------------------------------------------------------------------
 
+OVERDUE_NS = 1_000_000_000
+"""Later than that, no step ends any more where steps did: the loop has changed."""
+
 
 def count_at_call(buffer: EventBuffer, wide: Function, *, ends: bool) -> Function:
     """Return `__call__` for one class of modules that the program calls itself.
@@ -166,7 +169,7 @@ def count_at_call(buffer: EventBuffer, wide: Function, *, ends: bool) -> Functio
             return wide(self, *args, **kwargs)
         if ends and buffer.update_ended:
             now = clock()
-            if now > buffer.count_until_ns:
+            if now > buffer.count_until_ns and not buffer.counts_on(now):
                 return wide(self, *args, **kwargs)
             buffer.update_ended = False
             note(now)
@@ -184,7 +187,7 @@ def count_at_fetch(buffer: EventBuffer, original: Function, wide: Function) -> F
             return wide(self)
         if buffer.update_ended:
             now = clock()
-            if now > buffer.count_until_ns:
+            if now > buffer.count_until_ns and not buffer.counts_on(now):
                 return wide(self)
             buffer.update_ended = False
             note(now)
@@ -207,8 +210,7 @@ def count_update(buffer: EventBuffer) -> Callable[..., None]:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
         if get_ident() != thread:
             return
-        if buffer.update_ended and clock() > buffer.count_until_ns:
-            # The loop has changed: its steps end no more where they did.
+        if buffer.update_ended and clock() > buffer.count_until_ns + OVERDUE_NS:
             buffer.count_no_more()
         buffer.update_ended = True
 

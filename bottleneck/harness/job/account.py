@@ -228,7 +228,8 @@ class Account:
         for step, ns in garbage_ns.items():
             nets_ns[step] -= ns
         limit_ns = self._usual.step_ns + self._noticed_ns
-        longer = [step for step, ns in enumerate(nets_ns) if ns > limit_ns]
+        most_ns = max(nets_ns)
+        longer = [step for step, ns in enumerate(nets_ns) if ns > limit_ns] if most_ns > limit_ns else []
         others = samples
         for step in longer:
             begin_ns, end_ns, wall_ns = ends_ns[step], ends_ns[step + 1], walls_ns[step]

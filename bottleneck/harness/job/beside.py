@@ -105,7 +105,9 @@ class Beside:
         if min(len(before), len(after)) < LEAST_POINTS:
             return []
         out = []
-        names = dict.fromkeys(name for point in self._points for name in point.phases_ms)
+        # Between two points of which the phases are known, steps may only have been counted for a while.
+        known = all(any(point.phases_ms for point in side) for side in (before, after))
+        names = dict.fromkeys(name for point in self._points for name in point.phases_ms if known)
         sides = {name: (_phase(before, name), _phase(after, name)) for name in names}
         moved = sum(abs(new - old) for old, new in sides.values())
         for name, (old, new) in sides.items():

@@ -94,9 +94,9 @@ class Sampler:
                 now = perf_counter_ns()
                 for_ns, self.before_ns = now - self.before_ns, now
                 used_before_ns, used_ns = used_ns, process_time_ns()
-                paused_ns = 0
-                if for_ns > PAUSED_NS and used_ns - used_before_ns < IDLE_SHARE * for_ns:
-                    paused_ns = for_ns - round(wait * 1e9)
+                late_ns = for_ns - round(wait * 1e9)
+                idle = used_ns - used_before_ns < IDLE_SHARE * for_ns
+                paused_ns = late_ns if late_ns > PAUSED_NS and idle else 0
                 self._watcher.look(now, for_ns - paused_ns, paused_ns=paused_ns)
                 own_before_ns, own_ns = own_ns, thread_time_ns()
                 # Of late, since some looks write and most do not.

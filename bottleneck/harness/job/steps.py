@@ -42,8 +42,10 @@ HELD_STEPS = 64
 NOTED_STEPS = 16
 """Between two countings, once there are as many steps as the baseline of run.json holds."""
 COUNTED_NS = 800_000_000
-"""After steps were handed over, the next ones are only counted for so long: noting all events of a step
-takes 20 to 40 us."""
+"""So often steps that are only counted are handed over: noting all events of a step takes 20 to 40 us."""
+COUNTED_FOR_NS = 10_000_000_000
+"""So long nothing else is done, once there is that baseline: changing between the two takes 2 ms in all, as
+classes of torch lose what the interpreter knew of their methods."""
 WORTH_COUNTING_MS = 20.0
 """Beside longer steps that is nothing."""
 LEAST_COUNTED = 16
@@ -82,6 +84,10 @@ class StepWatch(StepObserver[EpochStarts]):
         self._looked_ns = 0
         self._garbage_ns: list[tuple[int, int]] = []
         self._handed_over = 0
+        self._counts_until_ns = 0
+        """When to note all events again; 0 while steps are not counted."""
+        self._counted_from: int | None = None
+        """The first step that was counted; None while the one under way then has not ended."""
         self.capture: Callable[[], None] = lambda: None
         """Called at the end of a step when a capture is wanted: somebody else may observe from there on."""
         self._count_every = 1
@@ -216,36 +222,55 @@ class StepWatch(StepObserver[EpochStarts]):
             self._count_every = sys.maxsize
             return False
         self._handed_over = 0
+        self._counted_from = None
         self._meter.garbage.sink = self._collected
-        self.buffer.count(self._counted, until_ns=perf_counter_ns() + COUNTED_NS)
+        now = perf_counter_ns()
+        self._counts_until_ns = now + (COUNTED_FOR_NS if self._job.has_baseline else COUNTED_NS)
+        self.buffer.count(self._counted, so_far=self._counted_so_far, until_ns=now + COUNTED_NS)
         return True
 
     def _collected(self, took_ns: int) -> None:
         self._garbage_ns.append((perf_counter_ns(), took_ns))
 
+    def _counted_so_far(self, ends_ns: list[int]) -> int:
+        """Steps have been counted; return until when to go on, which may be past."""
+        self._take_counted(ends_ns)
+        now = perf_counter_ns()
+        return 0 if self._job.wants_step or now > self._counts_until_ns else now + COUNTED_NS
+
+    @harmless
+    def _take_counted(self, ends_ns: list[int]) -> None:
+        """Hand over steps that were counted: the first had begun before, and one is under way."""
+        if not ends_ns:
+            return
+        first_ns, last_ns = ends_ns[0], ends_ns[-1]
+        garbage_ns, self._garbage_ns = self._garbage_ns, []
+        if self._counted_from is None:
+            self._meter.garbage.total_ns += sum(took for at, took in garbage_ns if at <= first_ns)
+            self._tracker.cut(first_ns)
+            self._counted_from = self._tracker.steps
+        if len(ends_ns) > 1:
+            between = [(at, took) for at, took in garbage_ns if first_ns < at <= last_ns]
+            self._job.ended(Counted(self._tracker.steps, list(ends_ns), between))
+            self._tracker.steps += len(ends_ns) - 1
+            self._meter.begin(last_ns, fresh=False)
+        self._garbage_ns += [(at, took) for at, took in garbage_ns if at > last_ns]
+
     @harmless
     def _counted(self, ends_ns: list[int]) -> None:
-        """Steps have been counted, and are no more: the first had begun before, and one is under way."""
+        """Steps are counted no more."""
         at_fetch = self.rule.next_cut == "fetch"
         self.released()
-        garbage_ns, self._garbage_ns = self._garbage_ns, []
-        if len(ends_ns) < LEAST_COUNTED:
+        self._take_counted(ends_ns)
+        self._meter.garbage.total_ns += sum(took for _, took in self._garbage_ns)
+        self._garbage_ns.clear()
+        begun = self._counted_from is not None
+        counted = 0 if self._counted_from is None else self._tracker.steps - self._counted_from
+        if counted < LEAST_COUNTED:
             self._count_every *= 2
         elif self._count_every > 1:
             self._count_every //= 2
-        if not ends_ns:
-            self._meter.garbage.total_ns += sum(took for _, took in garbage_ns)
-            return
-        first_ns, last_ns = ends_ns[0], ends_ns[-1]
-        self._meter.garbage.total_ns += sum(took for at, took in garbage_ns if at <= first_ns)
-        self._tracker.cut(first_ns)
-        if len(ends_ns) > 1:
-            between = [(at, took) for at, took in garbage_ns if first_ns < at <= last_ns]
-            self._job.ended(Counted(self._tracker.steps, ends_ns, between))
-            self._tracker.steps += len(ends_ns) - 1
-            self._meter.begin(last_ns, fresh=False)
-        self._meter.garbage.total_ns = sum(took for at, took in garbage_ns if at > last_ns)
-        if not self.buffer.update_ended:
+        if begun and not self.buffer.update_ended:
             # The step under way has not been updated, as the rule believes since the counting began.
             self.rule.fetch() if at_fetch else self.rule.forward()
 

@@ -41,6 +41,10 @@ __all__ = ["JobWatch", "no_phase"]
 WRITE_NS = 1_000_000_000
 LONGEST_SECONDS = 0.3
 """Between two looks once steps are usual: they have clocks of their own, and what lies before has none."""
+YOUNG_NS = 300_000_000_000
+MOST_RARELY = 3.0
+"""A job that is older than `YOUNG_NS` is looked at and written down less often by as much, up to this: as
+many looks say as much of a long job as of a short one."""
 KEPT_STEPS = 512
 """Usual steps that run.json holds as its baseline, for `compare` and `analyze`."""
 
@@ -59,7 +63,7 @@ class JobWatch:
         self._machine = Beside()
         self._cores = CoreShare()
         self._with_core = 1.0
-        """Of the time since the last look: the training thread had a core when it wanted one."""
+        """Share of the time in which the training thread had a core when it wanted one, of late."""
         self._sampler = Sampler(self)
         self.began_ns = self._until_ns = self._written_ns = perf_counter_ns()
         self._over_time = OverTime(self.began_ns)
@@ -129,14 +133,16 @@ class JobWatch:
         self._samples.append(Sample(now_ns, for_ns, phase, site_in(frames)))
         if paused_ns:
             self._pauses.append((now_ns - paused_ns, paused_ns))
-        self._with_core = self._cores.since_last(thread, now_ns)
+        if self._stretches:
+            self._with_core = self._cores.since_last(thread, now_ns)
         self._take_in(now_ns)
         self._note_time()
+        rarely = min(max(1.0, (now_ns - self.began_ns) / YOUNG_NS), MOST_RARELY)
         if self.account.usual_ms is not None:
-            self._sampler.longest_seconds = LONGEST_SECONDS
+            self._sampler.longest_seconds = LONGEST_SECONDS * rarely
             self._memory.look(now_ns, self.account.steps)
             self._machine.look(now_ns, self.series.steps)
-        if now_ns - self._written_ns >= WRITE_NS:
+        if now_ns - self._written_ns >= WRITE_NS * rarely:
             self._look_for_growth(now_ns)
             self._write(now_ns, ended=False)
 

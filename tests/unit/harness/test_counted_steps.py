@@ -1,0 +1,87 @@
+"""Steps of a watched job that are only counted: handed over again and again, and all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from torch_bottleneck.harness.job import steps as module
+from torch_bottleneck.harness.job.account import Counted, Stretch
+from torch_bottleneck.harness.job.steps import StepWatch
+from torch_bottleneck.harness.job.watch import JobWatch
+from torch_bottleneck.runs.store import Store
+
+STEPS = 1500
+
+
+class Job:
+    """What a `JobWatch` is to a `StepWatch`: here nothing is divided."""
+
+    has_baseline = True
+    wants_step = wants_look = wants_capture = False
+    problem = ""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self.account = SimpleNamespace(usual_ms=None)
+        self.first_step_ns: int | None = None
+
+    def ended(self, taken: Any) -> None:
+        self.taken.append(taken)
+        if len(self.taken) == 40:
+            self.account.usual_ms = 0.3
+
+    seen_at = found = JobWatch.forked
+
+
+def batches(*, loader: bool) -> Iterator[torch.Tensor]:
+    if loader:
+        for (x,) in DataLoader(TensorDataset(torch.randn(STEPS, 4)), batch_size=1):
+            yield x
+    else:
+        for _ in range(STEPS):
+            yield torch.randn(1, 4)
+
+
+@pytest.mark.parametrize("loader", [True, False], ids=["with a loader", "without a loader"])
+def test_counting_goes_on_while_what_was_counted_is_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: bool
+) -> None:
+    monkeypatch.setattr(module, "COUNTED_NS", 10_000_000)
+    monkeypatch.setattr(module, "COUNTED_FOR_NS", 60_000_000)
+    job: Any = Job()
+    watch = StepWatch(job, Store(tmp_path / "main"))
+    watch.install()
+    try:
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x in batches(loader=loader):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        tail = watch.tail()
+    finally:
+        watch.uninstall()
+    assert not job.problem
+    assert tail is not None
+    steps = [len(taken.ends_ns) - 1 if isinstance(taken, Counted) else 1 for taken in job.taken]
+    assert sum(steps) + tail.whole == STEPS
+    # Each begins where the one before has ended, and bears its number. Work of ours may lie before others.
+    number = 0
+    for before, after, count in zip(job.taken, job.taken[1:], steps, strict=False):
+        assert after.begin_ns >= before.end_ns
+        assert after.begin_ns == before.end_ns or not isinstance(after, Counted)
+        assert (before.first if isinstance(before, Counted) else before.row.index) == number
+        number += count
+    # Several in a row without a step between them of which all was noted; and such steps come again.
+    kinds = "".join("c" if isinstance(taken, Counted) else "n" for taken in job.taken)
+    assert "ccc" in kinds
+    assert "cn" in kinds and kinds.rindex("n") > kinds.index("c")
+    assert all(taken.row.wall_ms > 0 for taken in job.taken if isinstance(taken, Stretch))
