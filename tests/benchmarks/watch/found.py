@@ -1,10 +1,11 @@
 """Does `bottleneck watch` find what makes steps grow, and name the line? Nine scripts, and nine that do not.
 
-    python tests/benchmarks/watch/found.py [--write] [SCRIPT ...]
+    python tests/benchmarks/watch/found.py [--write] [--cuda] [SCRIPT ...]
 
 In: the scripts of `growing/`: each grows by a line marked `# grows`, and does not with `--stationary`. Out:
-a table, and with `--write` the last section of reports/growth.md. Exit code 1 where a stationary script is
-accused, or fewer than eight lines of nine are named.
+a table, and with `--write` a section of reports/growth.md. With `--cuda` those scripts that can train on a
+GPU do, each beside its twin, which takes three minutes. Exit code 1 where a stationary script is accused, or
+more than one line is not named.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -27,6 +29,8 @@ from torch_bottleneck.reporters.rows.watch import growth_lines
 SCRIPTS = sorted((Path(__file__).parent / "growing").glob("*.py"))
 REPORT = Path(__file__).parents[3] / "reports" / "growth.md"
 HEADING = "## Nine scripts that grow, and nine that do not"
+ON_GPU = "## Scripts that grow on a GPU, and the same that do not"
+CUDA = "--cuda"
 
 
 def run(script: Path, *words: str) -> Watch:
@@ -61,9 +65,10 @@ def named(script: Path, watch: Watch) -> bool:
     return any(g.site is not None and "# grows" in lines[g.site.line - 1] for g in watch.growth)
 
 
-def row(script: Path) -> tuple[str, bool, bool]:
+def row(script: Path, *words: str) -> tuple[str, bool, bool]:
     """Return the row of a script, whether its line is named, and whether its stationary twin is accused."""
-    grows, still = run(script), run(script, "--stationary")
+    with ThreadPoolExecutor(2 if CUDA in words else 1) as pool:
+        grows, still = pool.map(lambda more: run(script, *words, *more), ([], ["--stationary"]))
     found = grows.growth[0] if grows.growth else None
     good = named(script, grows)
     cells = [
@@ -87,36 +92,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("scripts", nargs="*")
+    parser.add_argument(CUDA, action="store_true", dest="cuda")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     table, lines, accused = [], 0, 0
-    chosen = [script for script in SCRIPTS if not options.scripts or script.stem in options.scripts]
+    able = [script for script in SCRIPTS if not options.cuda or CUDA in script.read_text()]
+    chosen = [script for script in able if not options.scripts or script.stem in options.scripts]
     for script in chosen:
-        cells, good, wrong = row(script)
+        cells, good, wrong = row(script, *([CUDA] if options.cuda else []))
         print(cells, flush=True)
         table.append(cells)
         lines, accused = lines + good, accused + wrong
+    heading = ON_GPU if options.cuda else HEADING
+    words, beside = (f" {CUDA}", "beside") if options.cuda else ("", "and then")
+    device = torch.cuda.get_device_name() if options.cuda else f"{platform.machine()}, CPU"
+    section = "\n".join(
+        [
+            heading,
+            "",
+            f"Made by `python tests/benchmarks/watch/found.py --write{words}`; each script runs to its end"
+            f" under `bottleneck watch`, {beside} its twin that does not grow. {device}, torch {torch.__version__},"
+            f" Python {platform.python_version()}, {os.cpu_count()} cores;"
+            f" load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.",
+            "",
+            "| script | steps | ms per 1000 steps | step at the end, ms | what grows | line named |"
+            " twin said to grow | twin said to change |",
+            "|---|---|---|---|---|---|---|---|",
+            *table,
+            "",
+            f"Lines named: {lines} of {len(chosen)}. Stationary scripts accused: {accused} of them.",
+            "",
+        ]
+    )
+    print(section)
     if options.write:
-        section = "\n".join(
-            [
-                HEADING,
-                "",
-                "Made by `python tests/benchmarks/watch/found.py --write`; each script runs to its end under"
-                " `bottleneck watch`, and then its twin that does not grow."
-                f" {platform.machine()}, CPU, torch {torch.__version__}, Python {platform.python_version()},"
-                f" {os.cpu_count()} cores; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.",
-                "",
-                "| script | steps | ms per 1000 steps | step at the end, ms | what grows | line named |"
-                " twin said to grow | twin said to change |",
-                "|---|---|---|---|---|---|---|---|",
-                *table,
-                "",
-                f"Lines named: {lines} of {len(chosen)}. Stationary scripts accused: {accused} of them.",
-                "",
-            ]
-        )
-        before = REPORT.read_text().partition(HEADING)[0].rstrip()
-        REPORT.write_text(f"{before}\n\n{section}")
+        before, _, after = REPORT.read_text().partition(heading)
+        _, _, after = after.partition("\n## ")
+        REPORT.write_text(f"{before.rstrip()}\n\n{section}" + (f"\n## {after}" if after else ""))
     sys.exit(accused > 0 or lines < len(chosen) - 1)
 
 

@@ -5,6 +5,7 @@ import sys
 import torch
 
 STATIONARY = "--stationary" in sys.argv
+DEVICE = "cuda" if "--cuda" in sys.argv else "cpu"
 
 
 class Probe:
@@ -22,7 +23,7 @@ class Probe:
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32))
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     probe = Probe(model)
     handle = None
@@ -31,7 +32,7 @@ def main():
             if STATIONARY and handle is not None:
                 handle.remove()
             handle = probe.watch(0)
-        x = torch.randn(16, 32)
+        x = torch.randn(16, 32, device=DEVICE)
         loss = (model(x) - x).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -5,6 +5,7 @@ import sys
 import torch
 
 STATIONARY = "--stationary" in sys.argv
+DEVICE = "cuda" if "--cuda" in sys.argv else "cpu"
 
 
 class Metric:
@@ -20,11 +21,11 @@ class Metric:
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32))
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32)).to(DEVICE)
 optimizer = torch.optim.Adam(model.parameters())
 metric = Metric()
 for step in range(3000):
-    x = torch.randn(16, 32)
+    x = torch.randn(16, 32, device=DEVICE)
     out = model(x)
     loss = (out - x).square().mean()
     optimizer.zero_grad()
