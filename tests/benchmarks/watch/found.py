@@ -111,8 +111,8 @@ def main() -> None:
             heading,
             "",
             f"Made by `python tests/benchmarks/watch/found.py --write{words}`; each script runs to its end"
-            f" under `bottleneck watch`, {beside} its twin that does not grow. {device}, torch {torch.__version__},"
-            f" Python {platform.python_version()}, {os.cpu_count()} cores;"
+            f" under `bottleneck watch`, {beside} its twin that does not grow. {device},"
+            f" torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores;"
             f" load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.",
             "",
             "| script | steps | ms per 1000 steps | step at the end, ms | what grows | line named |"
