@@ -13,14 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import Run, StepTable
+from .drift import rising_blocks
 
 _MOST_STEPS = 0.5
 """What more of the steps do is no exception: steps that hold a validation are not among those that count."""
-
-_BLOCKS = 6
-"""Of steps in their order, each of which takes longer than the one before where steps grow: by chance one of
-720 windows shows that."""
-_FEWEST_IN_BLOCK = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +65,8 @@ def _mean(values: Sequence[float], keep: NDArray[np.bool_]) -> float | None:
 
 def _grown_ms(outside: NDArray[np.float64]) -> float:
     """Return by how much the mean is above the first steps; 0 where the time does not grow steadily."""
-    if len(outside) < _BLOCKS * _FEWEST_IN_BLOCK:
-        return 0.0
-    blocks = [float(np.median(block)) for block in np.array_split(outside, _BLOCKS)]
-    return max(0.0, float(outside.mean()) - blocks[0]) if blocks == sorted(set(blocks)) else 0.0
+    blocks = rising_blocks(outside)
+    return max(0.0, float(outside.mean()) - blocks[0]) if blocks else 0.0
 
 
 def _table(run: Run) -> StepTable | None:

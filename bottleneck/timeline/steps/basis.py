@@ -20,7 +20,7 @@ from ...model.run import LoaderFacts, Run, StepTable, Stretch, Window
 from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
 from .clock import step_times
-from .drift import find_drift
+from .drift import find_drift, growth_notes
 from .rare import EVALUATION, FORWARDS, RareWork, find_rare
 from .starts import WorkerStarts, without_starts
 from .traced import Steps
@@ -109,6 +109,10 @@ def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTa
     return tuple(notes)
 
 
+def _kept_ms(times: Sequence[float | None], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.asarray([t for t, keep in zip(times, kept, strict=True) if keep], dtype=np.float64)
+
+
 def _typical(table: StepTable, count: int) -> TypicalStep | None:
     """Summarise the first `count` steps of a table."""
     times, _ = step_times(table)
@@ -157,7 +161,7 @@ def _with_rare(
     """The mean step is an ordinary one plus the rare work's share."""
     times, _ = step_times(table)
     kept = typical.kept & ~rare.steps
-    ordinary = np.asarray([t for t, keep in zip(times, kept, strict=True) if keep], dtype=np.float64)
+    ordinary = _kept_ms(times, kept)
     mean = float(ordinary.mean())
     low, high = mean_interval(ordinary) or (mean, mean)
     true_ms = mean + rare.ms
@@ -182,7 +186,7 @@ def _with_rare(
         varies=typical.varies,
         rare=rare,
         problems=tuple(problems),
-        notes=(note,),
+        notes=(note, *growth_notes(ordinary)),
         doubts=doubts,
     )
 
@@ -285,7 +289,7 @@ def _find(
             kept=typical.kept,
             varies=typical.varies,
             problems=tuple(problems),
-            notes=_left_out(typical, times, window.steps),
+            notes=(*_left_out(typical, times, window.steps), *growth_notes(_kept_ms(times, typical.kept))),
             doubts=doubts,
         )
     if given_ms is not None or profiled_ms is not None:

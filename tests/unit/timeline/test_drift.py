@@ -8,6 +8,7 @@ import pytest
 from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.model.run import Run, StepTable, Stretch, Window
 from torch_bottleneck.timeline.steps.basis import find_basis
+from torch_bottleneck.timeline.steps.drift import growth_notes
 
 Place = tuple[str, float, bool]
 
@@ -73,3 +74,29 @@ def test_a_run_that_knows_no_stretches_has_no_drift() -> None:
     assert (
         find_basis(run_of(("baseline", 10.0, True), ("after", 20.0, True)), None, given_ms=9.0).doubts == ()
     )
+
+
+@pytest.mark.parametrize("per_step_ms", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_steps_that_grow_are_told_with_what_to_run(per_step_ms: float, evaluates: bool) -> None:
+    rng = np.random.default_rng(7)
+    noise = rng.normal(0.0, 0.05, 120)
+    times = 10.0 + per_step_ms * np.arange(120) + noise
+    steps = table(40, times)
+    if evaluates:
+        steps.validation[:] = [i % 40 == 20 for i in range(120)]
+        steps.wall_ms[20::40] = [200.0, 200.0, 200.0]
+    basis = find_basis(Run(windows=[Window(name="baseline", status="ok", steps=steps)]), None, given_ms=None)
+    told = [note for note in basis.notes if "Steps grow" in note]
+    assert len(told) == (per_step_ms > 0)
+    if per_step_ms == 0.1:
+        assert "`bottleneck watch`" in told[0]
+        assert "took 10.9 ms, the last 21" in told[0]
+
+
+def test_steps_that_only_scatter_are_not_said_to_grow() -> None:
+    accused = 0
+    for seed in range(200):
+        times = np.random.default_rng(seed).normal(10.0, 1.0, 60)
+        accused += bool(growth_notes(times))
+    assert accused <= 1
