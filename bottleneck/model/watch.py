@@ -86,6 +86,8 @@ class Growth(_Record, frozen=True, kw_only=True):
     """None where nothing was found to grow."""
     kind: str = ""
     """Of what grows: "tensors in list", "hooks", "autograd nodes", ..."""
+    looked: bool = True
+    """False: the job ended before it was looked for what grows."""
     step_ms: float
     """The usual step when the growth was last measured."""
     at_step: int
@@ -127,6 +129,8 @@ class MemoryGrowth(_Record, frozen=True, kw_only=True):
     kind: str = ""
     site: SourceSite | None = None
     objects_per_step: float | None = None
+    looked: bool = True
+    """See `Growth`."""
 
 
 class Timeline(_Record, frozen=True, kw_only=True):

@@ -234,9 +234,11 @@ class JobWatch:
 
     def _named(self, growth: Growth) -> list[Growth]:
         """Return the growth once for each that grows beside it."""
-        if not self._beside:
-            return [growth]
-        return [msgspec.structs.replace(growth, **_naming(grown)) for grown in self._beside]
+        return [msgspec.structs.replace(growth, **naming) for naming in self._what_grows()]
+
+    def _what_grows(self) -> list[dict[str, Any]]:
+        """Return what a record says of each that grows; of something unknown where there is none."""
+        return [*map(_naming, self._beside or ())] or [{"looked": self._beside is not None}]
 
     # -- the record ----------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class JobWatch:
             growth=[] if self._growth is None else self._named(self._growth),
             changes=[] if change is None or self._growth is not None else [change],
             memory=[
-                msgspec.structs.replace(memory, **(_naming(self._beside[0]) if self._beside else {}))
+                msgspec.structs.replace(memory, **self._what_grows()[0])
                 for memory in self._memory.grown(now_ns, last=ended)
             ],
             timeline=self._over_time.timeline(),

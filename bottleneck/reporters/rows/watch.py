@@ -32,6 +32,7 @@ _SMALL = 0.005
 """Parts of less than this share of the job are one line."""
 _APART = 0.02
 """Ranks differ in a part by at least this share of the job, or it is not told."""
+_OURS = "this watching"
 _FAR = 100_000
 """The step to which a growth is continued, so that its size can be felt."""
 
@@ -61,9 +62,9 @@ def under_headline(watch: Watch) -> list[str]:
     """Return what else there is to say of the whole."""
     out = []
     if watch.step_ms is not None:
-        out.append(f"a usual step: {milliseconds(watch.step_ms)} ms")
+        out.append(f"a usual step, of late: {milliseconds(watch.step_ms)} ms")
     if watch.goodput is not None:
-        out.append(f"goodput {percent(watch.goodput)}: share of the time in steps at their best speed")
+        out.append(f"goodput {percent(watch.goodput)}: share of the time that these steps take at their best")
     return [*(["; ".join(out)] if out else []), *trouble_lines(watch)]
 
 
@@ -98,11 +99,15 @@ def part_rows(watch: Watch) -> list[PartRow]:
         where = place(line.site, root=root) if line.site is not None else ""
         rows.append(
             PartRow(
-                part=line.part, time=duration(line.s), share=percent(line.share), times=times, where=where
+                part=_OURS if line.part == "bottleneck" else line.part,
+                time=duration(line.s),
+                share=percent(line.share),
+                times=times,
+                where=where,
             )
         )
     if small:
-        names = ", ".join(line.part for line in small)
+        names = ", ".join(_OURS if line.part == "bottleneck" else line.part for line in small)
         total = sum(line.s for line in small)
         rows.append(
             PartRow(
@@ -138,7 +143,7 @@ def _memory_lines(watch: Watch) -> Iterator[str]:
             f"The {memory.where}'s memory grows by {byte_size(memory.bytes_per_s * 3600)} an hour"
             f" ({byte_size(memory.bytes_per_step)} a step); at this pace its {byte_size(memory.limit_bytes)}"
             f" are full in {duration(memory.full_in_s)}."
-            f" {_named(memory, root=f'{watch.cwd}/') or 'Nothing was found that grows with it'}."
+            f" {_named(memory, root=f'{watch.cwd}/') or _not_named(memory)}."
         )
 
 
@@ -151,7 +156,8 @@ def fix_lines(watch: Watch) -> list[str]:
             often = (
                 f", every {round(watch.steps / line.count)} steps" if _comes_at_intervals(line, watch) else ""
             )
-            text = f"{line.part}{often}: {percent(line.share)} of the job; {fix_words(line)}"
+            takes = f"{percent(line.share)} of the job ({duration(line.s)})"
+            text = f"{line.part}{often}: {takes}; {fix_words(line)}"
             lines.append((fix.s - line.s, text))
     return [text for _, text in sorted(lines)]
 
@@ -161,8 +167,8 @@ def fix_words(line: AccountLine) -> str:
     fix = line.with_fix
     if fix is None:
         return ""
-    entry = f" ({fix.fix})" if fix.fix else ""
-    return f"{fix.change} {'at best ' if fix.at_best else ''}{percent(fix.share)}{entry}"
+    entry = f", {fix.fix}" if fix.fix else ""
+    return f"{fix.change} {'at best ' if fix.at_best else ''}{percent(fix.share)} ({duration(fix.s)}{entry})"
 
 
 def _comes_at_intervals(line: AccountLine, watch: Watch) -> bool:
@@ -197,7 +203,13 @@ def _growth(growth: Growth, *, root: str, first: bool) -> str:
     )
     if growth.at_step < _FAR:
         text += f"; at step {_FAR} it takes {later:.1f} times as long as at step {growth.at_step}"
-    return f"{text}. {named or 'Nothing was found that grows with it'}."
+    return f"{text}. {named or _not_named(growth)}."
+
+
+def _not_named(growth: Growth | MemoryGrowth) -> str:
+    if growth.looked:
+        return "Nothing was found that grows with it"
+    return "The job ended before it was looked for what grows with it"
 
 
 def _change(change: Change) -> str:

@@ -205,8 +205,6 @@ def text(table: list[str], details: list[str], load: float) -> str:
             "",
             "## Where the two differ",
             "",
-            "- What is imported late counts as imports in the account and as set-up by hand: torch.compile"
-            " imports its compiler when it is first called.",
             "- A save is `torch.save`. What the script does around it (copies, making what is saved), and"
             " files that other libraries write, lie in the steps or between them.",
             "- On a loaded machine a step that waits for a core outside of forward, backward and update looks"

@@ -21,13 +21,16 @@ from torch_bottleneck.harness.job import memory as memory_module
 from torch_bottleneck.harness.job.account import Account, Counted, Evaluated, Sample, Stretch
 from torch_bottleneck.harness.job.beside import Beside
 from torch_bottleneck.harness.job.cores import CoreShare
-from torch_bottleneck.harness.job.looks import APART, LOOKS, Looks
+from torch_bottleneck.harness.job.looks import APART, LOOKS, Grown, Looks
 from torch_bottleneck.harness.job.memory import MemoryWatch
 from torch_bottleneck.harness.job.nvml import DeviceState
 from torch_bottleneck.harness.job.series import POINTS, Series
+from torch_bottleneck.harness.job.watch import JobWatch
 from torch_bottleneck.harness.lines.sites import names_in
 from torch_bottleneck.harness.windows.table import Row
 from torch_bottleneck.model.run import SourceSite
+from torch_bottleneck.model.watch import Growth
+from torch_bottleneck.runs.store import Store
 
 MS = 1_000_000
 LINE = SourceSite(file="train.py", line=9, function="main")
@@ -456,3 +459,18 @@ def test_collections_are_taken_out_of_the_steps_that_they_lie_in() -> None:
     assert round(parts["garbage collections"].s * 1e3, 3) == 10.0
     assert parts["garbage collections"].count == 3
     assert round(parts["training steps"].s * 1e3, 3) == 660.0
+
+
+def test_of_what_grows_it_is_told_whether_it_was_looked_for(tmp_path: Path) -> None:
+    job = JobWatch(Store(tmp_path / "main"), told=lambda _: None)
+    growth = Growth(what="step", ms_per_1000_steps=3.1, low=2.9, high=3.3, step_ms=100.0, at_step=2000)
+    (told,) = job._named(growth)
+    assert not told.looked
+    job.found([])
+    (told,) = job._named(growth)
+    assert (told.looked, told.what) == (True, "step")
+    job.found([Grown("self.outputs", "tensors in list", 1.0, LINE), Grown("seen", "items in set", 1.0, None)])
+    assert [(told.what, told.site, told.looked) for told in job._named(growth)] == [
+        ("self.outputs", LINE, True),
+        ("seen", None, True),
+    ]

@@ -20,6 +20,7 @@ from torch_bottleneck.model.watch import (
     RankAccount,
     SiteSeconds,
     Watch,
+    WithFix,
 )
 from torch_bottleneck.reporters.base import FORMATS
 from torch_bottleneck.reporters.brief import MOST_CHARACTERS
@@ -98,6 +99,21 @@ def test_growth_says_what_it_will_cost_and_what_grows() -> None:
     assert "self.outputs (training/loop_of_the_model.py:48 (validate_model)) gains 1 a step" in text
     nothing = Growth(what="step", ms_per_1000_steps=3.1, low=2.9, high=3.3, step_ms=100.0, at_step=2000)
     assert "Nothing was found that grows with it" in " ".join(render(sample(growth=[nothing])).split())
+    early = msgspec.structs.replace(nothing, looked=False)
+    assert "ended before it was looked for" in " ".join(render(sample(growth=[early])).split())
+
+
+def test_what_a_fix_leaves_is_told_in_time_too_and_our_own_part_by_another_name_than_the_tool() -> None:
+    validation = msgspec.structs.replace(
+        line("validation", 1130.0, count=12, each=94166.7),
+        with_fix=WithFix(change="on a tenth of the batches", s=113.0, share=0.044, fix="FX512"),
+    )
+    text = " ".join(render(sample(account=[validation, line("bottleneck", 36.0)])).split())
+    assert (
+        "validation, every 2000 steps: 31 % of the job (18 min 50 s); on a tenth of the batches 4.4 %"
+        " (1 min 53 s, FX512)" in text
+    )
+    assert "this watching 36.0 s" in text
 
 
 def test_changes_failures_and_jobs_without_steps_are_told() -> None:
