@@ -1,4 +1,4 @@
-"""What `bottleneck watch` costs the program it watches: `watch_overhead.py [--write]`.
+"""What `bottleneck watch` costs the program it watches: `watch_overhead.py [--write] [--lanes N]`.
 
 In: nothing. Out: a section of reports/overhead.md, and the same on stdout. Three ways, since a step of some
 milliseconds on a shared machine scatters by more than what is looked for:
@@ -10,7 +10,9 @@ milliseconds on a shared machine scatters by more than what is looked for:
    lock for no longer than that.
 3. As the program feels it: pairs of processes that take turns, by processor time of the whole process.
 
-The watched process writes a real record, as under the command.
+The watched process writes a real record, as under the command. A job that is old is looked at less often:
+each length of step is measured with a job that has just begun, and with one that believes to be an hour old.
+With `--lanes N` so many rows are measured at once, each on two cores of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
@@ -39,12 +42,13 @@ REPORT = Path(__file__).parents[2] / "reports" / "overhead.md"
 HEADING = "## `bottleneck watch`"
 TARGET = 0.005
 STEPS_MS = (2.0, 5.0, 10.0, 50.0)
-SECONDS = 12.0
-"""Of each run, after its first steps."""
+AGES_S = (0.0, 3600.0)
+SECONDS = 22.0
+"""Of each run, after its first steps: twice as long as steps are counted before some are noted again."""
 FIRST_SECONDS = 16.0
 """As long as the baseline of run.json takes: then the job is as it is for hours."""
-GROUP_SECONDS = 1.5
-"""Long enough for whatever comes once a second; the least of the groups counts, as others use the cache."""
+OUTLIER_US = 20_000
+"""A step with more beside its work has lost the processor, or was looked into once and for all."""
 PAIRS = 3
 
 INNER = [0]
@@ -101,20 +105,20 @@ def train(step_ms: float) -> dict[str, float]:
     optimizer = Timed(model.parameters(), lr=1e-4)
     loader = DataLoader(TensorDataset(torch.randn(16 * 400, 32)), batch_size=16)
     filler = torch.zeros(1_000_000)
-    groups: list[float] = []
-    beside, steps, all_steps, group_ns, since, used = 0, 0, 0, 0, 0, 0
+    beside_ns: list[int] = []
+    since = used = 0
     began = perf_counter_ns()
     while perf_counter_ns() - began < (FIRST_SECONDS + SECONDS) * 1e9:
         batches = iter(loader)
         for _ in range(len(loader)):
             if not since and perf_counter_ns() - began > FIRST_SECONDS * 1e9:
-                beside, steps, all_steps, used = 0, 0, 0, time.process_time_ns()
-                since = group_ns = perf_counter_ns()
+                beside_ns.clear()
+                since, used = perf_counter_ns(), time.process_time_ns()
             INNER[0] = 0
             at = thread_time_ns()
             (x,) = next(batches)
             optimizer.zero_grad()
-            beside += thread_time_ns() - at
+            beside = thread_time_ns() - at
             at = thread_time_ns()
             out = model(x)
             beside += thread_time_ns() - at
@@ -124,21 +128,18 @@ def train(step_ms: float) -> dict[str, float]:
             optimizer.step()
             beside += thread_time_ns() - at - INNER[0]
             work(step_ms, filler)
-            steps += 1
-            all_steps += 1
-            if since and perf_counter_ns() - group_ns > GROUP_SECONDS * 1e9:
-                groups.append(beside / 1e3 / steps)
-                beside, steps, group_ns = 0, 0, perf_counter_ns()
-    groups.sort()
+            beside_ns.append(beside)
+    steps = len(beside_ns)
+    usual = [ns for ns in beside_ns if ns < OUTLIER_US * 1e3]
     return {
-        "beside_us": groups[0],
-        "step_ms": (perf_counter_ns() - since) / 1e6 / all_steps,
-        "cpu_us": (time.process_time_ns() - used) / 1e3 / all_steps,
-        "steps": all_steps,
+        "beside_us": sum(usual) / 1e3 / len(usual),
+        "step_ms": (perf_counter_ns() - since) / 1e6 / steps,
+        "cpu_us": (time.process_time_ns() - used) / 1e3 / steps,
+        "steps": steps,
     }
 
 
-def alone(step_ms: float, *, watched: bool) -> dict[str, float]:
+def alone(step_ms: float, age_s: float, *, watched: bool) -> dict[str, float]:
     """Train in this process, which does nothing else."""
     time_inside()
     if not watched:
@@ -146,6 +147,7 @@ def alone(step_ms: float, *, watched: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         run = WatchedRun(Plan(script="train.py", out=folder, quiet=True, watch=True))
         run.arm()
+        run._job.began_ns -= int(age_s * 1e9)
         threads = {int(path.name): _thread_ms(path) for path in Path("/proc/self/task").iterdir()}
         began = perf_counter_ns()
         got = train(step_ms)
@@ -171,9 +173,12 @@ def _sampler_ms(before: dict[int, float]) -> float:
     )
 
 
-def run_alone(step_ms: float, *, watched: bool) -> dict[str, float]:
-    """Run `alone` in a process of its own."""
-    call = [sys.executable, __file__, "--alone", str(step_ms), "watched" if watched else "plain"]
+def run_alone(step_ms: float, age_s: float, lane: int | None, *, watched: bool) -> dict[str, float]:
+    """Run `alone` in a process of its own; in a lane: on two cores."""
+    kind = "watched" if watched else "plain"
+    call = [sys.executable, __file__, "--alone", str(step_ms), str(age_s), kind]
+    if lane is not None:
+        call = ["taskset", "-c", f"{2 * lane},{2 * lane + 1}", *call]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -181,12 +186,12 @@ def run_alone(step_ms: float, *, watched: bool) -> dict[str, float]:
     return got
 
 
-def measure(step_ms: float) -> str:
+def measure(step_ms: float, age_s: float, lane: int | None) -> str:
     """Return the row of a table."""
     beside, shares, ratios, lengths = [], [], [], []
     for pair in range(PAIRS):
         order = (False, True) if pair % 2 else (True, False)
-        runs = {watched: run_alone(step_ms, watched=watched) for watched in order}
+        runs = {watched: run_alone(step_ms, age_s, lane, watched=watched) for watched in order}
         beside.append(runs[True]["beside_us"] - runs[False]["beside_us"])
         shares.append(runs[True]["sampler_share"])
         ratios.append(runs[True]["step_ms"] / runs[False]["step_ms"])
@@ -195,17 +200,28 @@ def measure(step_ms: float) -> str:
     hooks, sampler = median(beside), median(shares)
     together = hooks / step_us + sampler
     return (
-        f"| {step_ms:.0f} | {median(lengths):.1f} |"
+        f"| {step_ms:.0f} | {'one hour' if age_s else 'seconds'} | {median(lengths):.1f} |"
         f" {hooks:.1f} ({min(beside):.1f} to {max(beside):.1f}) | {sampler * 1e3:.2f}"
         f" ({min(shares) * 1e3:.2f} to {max(shares) * 1e3:.2f}) | **{together:.2%}** |"
         f" {median(ratios) - 1:+.2%} ({min(ratios) - 1:+.2%} to {max(ratios) - 1:+.2%}) |"
     )
 
 
-def report() -> str:
+def report(lanes: int) -> str:
     """Measure everything and return the section."""
     load = os.getloadavg()[0]
-    rows = [measure(step_ms) for step_ms in STEPS_MS]
+    cases = [(step_ms, age_s) for age_s in AGES_S for step_ms in STEPS_MS]
+    with ThreadPoolExecutor(lanes) as pool:
+        free = list(range(lanes))
+
+        def taken(case: tuple[float, float]) -> str:
+            lane = free.pop()
+            try:
+                return measure(*case, lane if lanes > 1 else None)
+            finally:
+                free.append(lane)
+
+        rows = list(pool.map(taken, cases))
     return "\n".join(
         [
             HEADING,
@@ -213,11 +229,12 @@ def report() -> str:
             f"Made by `python tests/benchmarks/watch_overhead.py --write`: medians over {PAIRS} pairs of"
             f" processes that take turns, {SECONDS:.0f} s each, in brackets the smallest and the largest."
             f" {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}; load"
-            f" average {load:.1f} before and {os.getloadavg()[0]:.1f} after on {os.cpu_count()} cores.",
+            f" average {load:.1f} before and {os.getloadavg()[0]:.1f} after on {os.cpu_count()} cores;"
+            f" {lanes} {'pair' if lanes == 1 else 'pairs'} at once.",
             "",
-            "| work of a step, ms | with waiting for a core | the hooks, us a step |"
+            "| work of a step, ms | age of the job | with waiting for a core | the hooks, us a step |"
             " the other thread, ms a second | together | as the program feels it |",
-            "|---|---|---|---|---|---|",
+            "|---|---|---|---|---|---|---|",
             *rows,
             "",
             "The hooks: what the calls of torch that are watched cost beside their work, less what they cost"
@@ -234,12 +251,14 @@ def main() -> None:
     """Measure, print, and write where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--write", action="store_true", help="Put the section into reports/overhead.md.")
-    parser.add_argument("--alone", nargs=2, metavar=("MS", "KIND"), help=argparse.SUPPRESS)
+    parser.add_argument("--lanes", type=int, default=1, help="Rows to measure at once.")
+    parser.add_argument("--alone", nargs=3, metavar=("MS", "AGE", "KIND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        print(json.dumps(alone(float(options.alone[0]), watched=options.alone[1] == "watched")))
+        step_ms, age_s, kind = options.alone
+        print(json.dumps(alone(float(step_ms), float(age_s), watched=kind == "watched")))
         return
-    section = report()
+    section = report(options.lanes)
     print(section)
     if options.write:
         before, _, after = REPORT.read_text().partition(HEADING)

@@ -282,9 +282,10 @@ class Account:
     def _note_plain(self, stretch: Stretch) -> float | None:
         row = stretch.row
         odd = stretch.starting[0] or stretch.looked_ns or row.validation or row.compiled or stretch.tail
-        if odd or not stretch.learned or stretch.paused_ns or "checkpoint" in row.phases_ns:
+        if odd or not stretch.learned or stretch.paused_ns:
             return None
-        base = _wall_ns(stretch) - row.gc_ms * 1e6
+        # There are jobs that save in every step.
+        base = _wall_ns(stretch) - row.gc_ms * 1e6 - row.phases_ns.get("checkpoint", 0)
         if row.index >= FIRST_STEPS or (row.index > 0 and self._usual is None):
             self._plain.append(_Usual(base, row.phases_ns.get("data", 0), _outside_ns(row)))
             self._since += 1

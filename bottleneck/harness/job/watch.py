@@ -213,7 +213,7 @@ class JobWatch:
         return taken, paused_ns
 
     def _keep(self, row: Row) -> None:
-        if len(self._kept) < KEPT_STEPS:
+        if len(self._kept) < KEPT_STEPS and "checkpoint" not in row.phases_ns:
             self._kept.append(row)
             if len(self._kept) == KEPT_STEPS:
                 self._write_steps()

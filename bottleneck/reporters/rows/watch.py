@@ -64,7 +64,9 @@ def under_headline(watch: Watch) -> list[str]:
     if watch.step_ms is not None:
         out.append(f"a usual step, of late: {milliseconds(watch.step_ms)} ms")
     if watch.goodput is not None:
-        out.append(f"goodput {percent(watch.goodput)}: share of the time that these steps take at their best")
+        out.append(
+            f"goodput {percent(watch.goodput)}: so much of the time the steps would take at their best"
+        )
     return [*(["; ".join(out)] if out else []), *trouble_lines(watch)]
 
 

@@ -80,6 +80,14 @@ def test_a_step_keeps_its_usual_time_and_the_rest_goes_to_what_has_a_clock() -> 
     assert account_of(Stretch(row(60, 2010.0), paused_ns=2000 * MS))["pauses"] == 2000.0
 
 
+def test_a_job_that_saves_in_every_step_has_a_usual_step() -> None:
+    account = Account()
+    took = [account.step(Stretch(row(i, 60.0, checkpoint=50.0)), []) for i in range(60)]
+    assert took[-1] == account.usual_ms == pytest.approx(10.0)
+    parts = {part: round(time.s * 1e3, 3) for part, time in account.parts().items()}
+    assert parts == {"training steps": 600.0, "checkpoints": 3000.0}
+
+
 def test_validation_takes_its_span_and_what_comes_after_it_does_not() -> None:
     validated = row(60, 510.0, evaluation=100.0)
     validated.validation = True
