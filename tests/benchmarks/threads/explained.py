@@ -47,7 +47,7 @@ EXPLAINED: dict[str, str] = {
     ),
     "G3": (
         "The measured window ends at about step 35, where the growth has hardly begun; a later one "
-        "(--warmup) sees more. Nothing reports that a step grows."
+        "(--warmup) sees more. `bottleneck watch` names the list that grows."
     ),
     "U01": (
         "Not looked into. The diagnosed run made a batch in less time than the plain one (48 and 72 "

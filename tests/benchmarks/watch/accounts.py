@@ -211,8 +211,8 @@ def text(table: list[str], details: list[str], load: float) -> str:
             " as if something else was done in it, and up to 2 % of a job is said to lie between steps.",
             "- Steps of which only the ends are known are divided by samples, several a second: what takes"
             " less than a quarter of a step stays with it.",
-            "- A process that gets no core for half a second and longer is said to pause; by hand that lies where"
-            " the script was (`checkpoints` here: 5 s of its imports).",
+            "- A process that gets no core for half a second and longer is said to pause; by hand that lies"
+            " where the script was.",
             "- What a subclass of DataLoader does in its own `__iter__` lies between steps, not at the"
             " epoch's start.",
             "",

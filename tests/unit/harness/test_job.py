@@ -29,7 +29,7 @@ from torch_bottleneck.harness.job.watch import JobWatch
 from torch_bottleneck.harness.lines.sites import names_in
 from torch_bottleneck.harness.windows.table import Row
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.model.watch import Growth
+from torch_bottleneck.model.watch import Growth, JobRecord
 from torch_bottleneck.runs.store import Store
 
 MS = 1_000_000
@@ -482,3 +482,24 @@ def test_of_what_grows_it_is_told_whether_it_was_looked_for(tmp_path: Path) -> N
         ("self.outputs", LINE, True),
         ("seen", None, True),
     ]
+
+
+def test_an_old_job_is_looked_at_and_written_down_less_often(tmp_path: Path) -> None:
+    written: list[JobRecord] = []
+    job = JobWatch(Store(tmp_path / "main"), told=written.append)
+    job.account.usual_ms = 5.0
+
+    def looks(count: int, *, apart_ms: int) -> int:
+        """Return how many records are written within so many looks."""
+        written.clear()
+        now = time.perf_counter_ns()
+        for i in range(1, count + 1):
+            job.look(now + i * apart_ms * MS, apart_ms * MS, paused_ns=0)
+        return len(written)
+
+    assert looks(20, apart_ms=500) == pytest.approx(10, abs=1)
+    longest = job._sampler.longest_seconds
+    job._written_ns = time.perf_counter_ns()
+    job.began_ns -= 3600 * 1000 * MS
+    assert looks(24, apart_ms=500) == pytest.approx(4, abs=1)
+    assert job._sampler.longest_seconds == pytest.approx(3 * longest)
