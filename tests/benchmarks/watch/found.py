@@ -4,8 +4,8 @@
 
 In: the scripts of `growing/`: each grows by a line marked `# grows`, and does not with `--stationary`. Out:
 a table, and with `--write` a section of reports/growth.md. With `--cuda` those scripts that can train on a
-GPU do, each beside its twin, which takes three minutes. Exit code 1 where a stationary script is accused, or
-more than one line is not named.
+GPU do, which takes three minutes. Exit code 1 where a stationary script is accused, or more than one line is
+not named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -67,8 +66,8 @@ def named(script: Path, watch: Watch) -> bool:
 
 def row(script: Path, *words: str) -> tuple[str, bool, bool]:
     """Return the row of a script, whether its line is named, and whether its stationary twin is accused."""
-    with ThreadPoolExecutor(2 if CUDA in words else 1) as pool:
-        grows, still = pool.map(lambda more: run(script, *words, *more), ([], ["--stationary"]))
+    # One after the other: one that grows slows its neighbour on the same device down, more and more.
+    grows, still = run(script, *words), run(script, *words, "--stationary")
     found = grows.growth[0] if grows.growth else None
     good = named(script, grows)
     cells = [
@@ -104,14 +103,14 @@ def main() -> None:
         table.append(cells)
         lines, accused = lines + good, accused + wrong
     heading = ON_GPU if options.cuda else HEADING
-    words, beside = (f" {CUDA}", "beside") if options.cuda else ("", "and then")
+    words = f" {CUDA}" if options.cuda else ""
     device = torch.cuda.get_device_name() if options.cuda else f"{platform.machine()}, CPU"
     section = "\n".join(
         [
             heading,
             "",
             f"Made by `python tests/benchmarks/watch/found.py --write{words}`; each script runs to its end"
-            f" under `bottleneck watch`, {beside} its twin that does not grow. {device},"
+            f" under `bottleneck watch`, and then its twin that does not grow. {device},"
             f" torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores;"
             f" load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.",
             "",
