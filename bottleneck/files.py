@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "MOST_DEPTH", "decode_json", "is_file", "json_of", "named", "open_file", "path_of", "read_file",
-    "read_json", "read_toml",
+    "MOST_DEPTH", "decode_json", "is_file", "json_of", "named", "open_file", "path_of",
+    "project_table", "read_file", "read_json", "read_toml", "table_in",
 ]  # fmt: skip
 
 MOST_BYTES = 256 * 2**20
@@ -185,6 +185,36 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}.") from None
     return tables
+
+
+def project_table(folder: Path, *keys: str) -> tuple[Any, Path] | None:
+    """Return what stands under `keys` in the nearest pyproject.toml that has them, and that file.
+
+    Looks in a folder and upwards, to the root of a repository.
+
+    Raises:
+        InputError: a file cannot be read, or is no TOML.
+    """
+    folder = folder.absolute()
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        if file.is_file() and (found := table_in(file, *keys)) is not None:
+            return found, file
+        if (place / ".git").exists():
+            break
+    return None
+
+
+def table_in(file: Path, *keys: str) -> Any:
+    """Return what stands under `keys` in a TOML file, or None.
+
+    Raises:
+        InputError: the file cannot be read, or is no TOML.
+    """
+    data: Any = read_toml(file)
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
 
 
 # -- names that are not UTF-8, in documents that must be ------------------------------------------------

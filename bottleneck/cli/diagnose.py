@@ -21,6 +21,7 @@ from .options.diagnose import diagnose_options, plan_of
 from .script_command import ScriptCommand
 
 if TYPE_CHECKING:
+    from ..review.tracking import Log
     from ..runs.plan import Plan
     from ..runs.run_script import RunFolder
 
@@ -55,18 +56,17 @@ def command(
     interrupted. A script that exits by itself with another code than 0 hands it on; with --run-to-end
     also after an exception (1) or a signal (128 + its number).
     """
-    from ..review.tracking import expect_tracker
+    from ..review.tracking import log_of
     from ..runs.place import choose_place
     from ..runs.run_script import run_script
     from ..runs.target import find_target
 
-    if tracker is not None:
-        expect_tracker(tracker)
+    log = log_of(tracker, Path.cwd())
     target = find_target(module, script, verb="diagnose")
     plan = plan_of(target, (*ctx.meta.get(SCRIPT_WORDS, ()), *target.args), **options)
     place = choose_place(out, plan)
     run = run_script(plan, place=place, say=say, attend=partial(_answer, place.working, plan.trial_seconds))
-    ctx.exit(_conclude(run, plan, format_=format_, tracker=tracker))
+    ctx.exit(_conclude(run, plan, format_=format_, log=log))
 
 
 def _answer(working: Path, seconds: float) -> None:
@@ -79,7 +79,7 @@ def _answer(working: Path, seconds: float) -> None:
         answer_with_trials(folder, seconds)
 
 
-def _conclude(run: RunFolder, plan: Plan, *, format_: str, tracker: str | None) -> int:
+def _conclude(run: RunFolder, plan: Plan, *, format_: str, log: Log) -> int:
     """Analyse the run folder, report, and return the exit code.
 
     Everything is on disk before anything is printed: the streams may be closed or full.
@@ -101,7 +101,6 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str, tracker: str | None) 
     from ..diagnose import diagnose_paths
     from ..reporters.output import print_diagnosis, save
     from ..review.logdir import prepare_beside
-    from ..review.tracking import log_diagnosis
     from ..runs.environment import usable_cores
 
     diagnosis = diagnose_paths([run.folder], jobs=usable_cores())
@@ -111,7 +110,7 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str, tracker: str | None) 
     for problem in problems:
         say(problem)
     say(f"run folder: {shown(run.folder)} (report.html opens in a browser)")
-    if tracker is not None:
-        say(f"logged to {log_diagnosis(diagnosis, tracker)}")
+    for where in log(diagnosis, run.folder):
+        say(f"logged to {where}")
     undetermined = diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     return failed or (3 if undetermined and run.world_size == 1 else 0)  # 3: a launcher kills the other ranks

@@ -13,55 +13,40 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InputError, UsageError
-from ..files import read_toml
+from ..errors import UsageError
+from ..files import project_table, table_in
 from ..model.counters import COUNTERS
 from ..model.gate import CounterLimit, GateSettings
 
-_WHERE = "[tool.bottleneck.gate]"
+_TABLE = ("tool", "bottleneck", "gate")
+_WHERE = f"[{'.'.join(_TABLE)}]"
 
 
 def find_settings(folder: Path) -> GateSettings:
     """Return the settings of the nearest pyproject.toml upwards that has the table, else the defaults.
 
     Raises:
+        InputError: a file cannot be read, or is no TOML.
         UsageError: that file's table cannot be understood.
     """
-    folder = folder.absolute()
-    for place in (folder, *folder.parents):
-        file = place / "pyproject.toml"
-        if file.is_file():
-            found = _table(file)
-            if found is not None:
-                return _settings(found, file)
-        if (place / ".git").exists():
-            break
-    return GateSettings()
+    found = project_table(folder, *_TABLE)
+    return GateSettings() if found is None else _settings(*found)
 
 
 def read_settings(file: Path) -> GateSettings:
     """Return the settings of one file; the defaults where it has no such table.
 
     Raises:
-        UsageError: the file or its table cannot be understood.
+        InputError: the file cannot be read, or is no TOML.
+        UsageError: its table cannot be understood.
     """
-    found = _table(file)
+    found = table_in(file, *_TABLE)
     return GateSettings() if found is None else _settings(found, file)
 
 
-def _table(file: Path) -> dict[str, Any] | None:
-    try:
-        data: Any = read_toml(file)
-    except InputError as error:
-        raise UsageError(error.message, remedy=error.remedy) from None
-    for key in ("tool", "bottleneck", "gate"):
-        data = data.get(key) if isinstance(data, dict) else None
-    if data is not None and not isinstance(data, dict):
+def _settings(table: object, file: Path) -> GateSettings:
+    if not isinstance(table, dict):
         raise UsageError(f"{file}: {_WHERE} is not a table.")
-    return data
-
-
-def _settings(table: dict[str, Any], file: Path) -> GateSettings:
     counters = table.get("counters")
     names = {field.encode_name for field in msgspec.structs.fields(GateSettings)}
     for key in table:

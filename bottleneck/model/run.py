@@ -348,6 +348,9 @@ class Run(_Record, frozen=True, kw_only=True):
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
     overhead: Overhead = Overhead()
     outcome: ScriptOutcome = ScriptOutcome(how="running")
+    tracked: dict[str, dict[str, str]] = {}
+    """Trackers of experiments (mlflow, wandb) in which the script had a run open: the variables with which
+    another process goes on with that run."""
     warnings: list[str] = []
 
     @property

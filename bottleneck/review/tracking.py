@@ -7,25 +7,32 @@ tracker is, and which run goes on, its own variables say (MLFLOW_TRACKING_URI, M
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from ..errors import InputError, UsageError
-from ..model.documents import DIAGNOSIS_FILE
+from ..files import project_table
+from ..model.documents import DIAGNOSIS_FILE, read_run, run_files
 from ..reporters.output import save
 from .events import hyperparameters, scalars, tag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ..model.diagnosis import Diagnosis
 
-__all__ = ["TRACKED_RUN", "TRACKERS", "expect_tracker", "fetch_diagnosis", "log_diagnosis"]
+    Log: TypeAlias = Callable[[Diagnosis, Path], Iterator[str]]
+
+__all__ = ["TRACKED_RUN", "TRACKERS", "expect_tracker", "fetch_diagnosis", "log_diagnosis", "log_of"]
 
 TRACKERS = ("mlflow", "wandb")
 TRACKED_RUN = "runs:/"
@@ -43,18 +50,20 @@ def expect_tracker(name: str) -> None:
         )
 
 
-def log_diagnosis(diagnosis: Diagnosis, tracker: str) -> str:
+def log_diagnosis(diagnosis: Diagnosis, tracker: str, *, into: Mapping[str, str] | None = None) -> str:
     """Log a diagnosis, and return the run of the tracker that has it.
 
     Args:
         diagnosis: what was found.
         tracker: one of `TRACKERS`.
+        into: variables that name the run to go on with; None: as the environment says, or a new one.
 
     Raises:
         UsageError: its library is not installed.
         InputError: it did not take the diagnosis.
     """
     expect_tracker(tracker)
+    os.environ.update(into or {})
     with tempfile.TemporaryDirectory() as folder:
         save(diagnosis, Path(folder))
         try:
@@ -66,12 +75,54 @@ def log_diagnosis(diagnosis: Diagnosis, tracker: str) -> str:
             ) from error
 
 
+def log_of(tracker: str | None, folder: Path) -> Log:
+    """Return what logs a diagnosis, given its run folder, and yields the runs of trackers that have it.
+
+    Args:
+        tracker: into which: the run that the script had open there, or a new one. None: into all that the
+            script had open, if the project asks for it: `log = true` under [tool.bottleneck].
+        folder: of the project, or in it.
+
+    Raises:
+        InputError: a pyproject.toml cannot be read, or is no TOML.
+        UsageError: it says something that cannot be understood, or the tracker is not installed.
+    """
+    if tracker is not None:
+        expect_tracker(tracker)
+    by_itself = tracker is None and _asked_in(folder)
+
+    def log(diagnosis: Diagnosis, folder: Path) -> Iterator[str]:
+        tracked = read_run(run_files(folder)[0]).tracked
+        for name in [tracker] if tracker else tracked if by_itself else ():
+            yield log_diagnosis(diagnosis, name, into=tracked.get(name))
+
+    return log
+
+
+class _Wishes(msgspec.Struct, forbid_unknown_fields=True):
+    log: bool = False
+    gate: object = None
+
+
+def _asked_in(folder: Path) -> bool:
+    found = project_table(folder, "tool", "bottleneck")
+    if found is None:
+        return False
+    table, file = found
+    try:
+        return msgspec.convert(table, type=_Wishes).log
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{file}: [tool.bottleneck]: {error}.") from None
+
+
 def _to_mlflow(diagnosis: Diagnosis, folder: str) -> str:
     import mlflow
     from mlflow.entities import Metric, RunTag
 
     client = mlflow.MlflowClient()
-    with mlflow.start_run() as run:
+    # A run that goes on keeps the state that it is in: how the script ended is not ours to say.
+    given = os.environ.get("MLFLOW_RUN_ID")
+    with mlflow.start_run() if given is None else nullcontext(client.get_run(given)) as run:
         name, now = run.info.run_id, round(time.time() * 1000)
         figures = (Metric(f"{_OURS}/{tag}", ms, now, step) for tag, step, ms, _ in scalars(diagnosis))
         while batch := list(islice(figures, _BATCH)):

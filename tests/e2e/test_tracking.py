@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from recorded.cases import CASES
 
-from torch_bottleneck.model.documents import load_diagnosis
+from torch_bottleneck.model.documents import load_diagnosis, read_run, run_files
 from torch_bottleneck.review.events import scalars
 
 CASE = CASES["cpu-short-epochs"].folder
@@ -80,6 +80,56 @@ def test_a_run_of_mlflow_that_goes_on_takes_it_twice_and_its_end_is_not_ours(
             )  # fmt: skip
             assert f"logged to runs:/{run}" in done.stderr
         assert client.get_run(run).data.metrics["bottleneck/step_ms/true"] > 0
+
+
+TRACKED = """
+import sys
+if "mlflow" in sys.argv:
+    import mlflow
+    mlflow.start_run()
+if "wandb" in sys.argv:
+    import wandb
+    wandb.init(project="mine")
+"""
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_the_script_has_open_has_it_by_itself_where_the_project_asks(
+    bottleneck: Callable[..., Any], tmp_path: Path, asked: bool
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra `mlflow`")
+    pytest.importorskip("wandb", reason="the extra `wandb`")
+    where = store(tmp_path)
+    (tmp_path / "train.py").write_text(TRACKED + TRAIN)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.bottleneck]\nlog = {str(asked).lower()}\n")
+    offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
+    done = bottleneck(
+        "diagnose", "--max-seconds", "3", "--trial-seconds", "0", "--out", "out",
+        "train.py", "mlflow", "wandb",
+        env={**where, **offline},
+    )  # fmt: skip
+    assert done.returncode in (0, 3), done.stderr
+    tracked = read_run(run_files(tmp_path / "out")[0]).tracked
+    assert set(tracked) == {"mlflow", "wandb"}
+    assert "MLFLOW_TRACKING_URI" not in tracked["mlflow"], "the environment has it"
+    name = tracked["mlflow"]["MLFLOW_RUN_ID"]
+    (folder,) = (tmp_path / "store").glob(f"*/{name}")
+    assert (folder / "artifacts" / "bottleneck" / "report.html").exists() is asked
+    assert (f"bottleneck: logged to runs:/{name}\n" in done.stderr) is asked
+    runs = list((tmp_path / "wandb").glob(f"offline-run-*-{tracked['wandb']['WANDB_RUN_ID']}"))
+    assert len(runs) == (2 if asked else 1), "offline the same run has a second folder, for `wandb sync`"
+    assert len(list((tmp_path / "store").glob("*/*/artifacts"))) == 1, "no run of our own"
+
+
+def test_a_wish_that_the_project_misspells_is_told_before_the_script_runs(
+    bottleneck: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.bottleneck]\nlogs = true\n")
+    done = bottleneck("diagnose", "train.py")
+    assert done.returncode == 2
+    assert "pyproject.toml: [tool.bottleneck]: Object contains unknown field `logs`." in done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_weights_and_biases_has_the_figures_and_the_report(

@@ -14,6 +14,7 @@ from ..lines.sites import SiteBook
 from .devices import read_devices, read_host
 from .optimizers import OptimizerBook
 from .settings import Seen, read_settings
+from .tracked import open_runs
 
 if TYPE_CHECKING:
     import torch
@@ -104,6 +105,7 @@ class Learned:
             optimizers=self.optimizers.facts(),
             host=read_host(),
             devices=read_devices(),
+            tracked=open_runs(),
         )
         self.submodules = sum(sum(1 for _ in root.modules()) - 1 for root in self._seen.roots)
         self._seen.release()

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from torch_bottleneck.compare.settings import find_settings, read_settings, with_options
-from torch_bottleneck.errors import UsageError
+from torch_bottleneck.errors import BottleneckError
 from torch_bottleneck.model.gate import (
     GATE_SCHEMA_FILE,
     CounterLimit,
@@ -72,7 +72,7 @@ def test_the_nearest_table_upwards_counts_and_no_table_is_the_defaults(tmp_path)
 )
 def test_what_is_wrong_is_said_with_the_file(tmp_path, text, says):
     file = written(tmp_path, text)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(BottleneckError) as caught:
         read_settings(file)
     assert says in str(caught.value)
     assert str(file) in str(caught.value)
