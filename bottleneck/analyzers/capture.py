@@ -155,6 +155,8 @@ def judge(facts: Facts) -> Quality:
                 "If your normal runs have it too, remove it there first: it records every operator.",
             )
         )
+    elif blind := [doubt for doubt in timeline.doubts if doubt.code is DoubtCode.NO_DEVICE_ACTIVITY]:
+        poor += blind
     elif unexplained > _UNEXPLAINED_POOR:
         poor.append(
             Doubt(

@@ -115,15 +115,13 @@ def _read_timeline(
         return found
     if rank.trace is None:
         return _nothing_known("gpu", true_ms)  # why there is none stands among the rank's problems
-    return _nothing_known(
-        "gpu",
-        true_ms,
-        Doubt(
-            code=DoubtCode.NO_DEVICE_ACTIVITY,
-            text="A GPU run without device activity in its trace cannot be divided: check that CUPTI "
-            "works (no other profiler attached, enough permissions), and run again",
-        ),
-    )
+    if rank.trace.lacks_launches:
+        text = "the trace has kernels, but none of the calls that launched them"
+        remedy = "Record the activity types cuda_runtime and cuda_driver, too."
+    else:
+        text = "a GPU run without device activity in its trace cannot be divided"
+        remedy = "Check that CUPTI works (no other profiler attached, enough permissions), and run again."
+    return _nothing_known("gpu", true_ms, Doubt(code=DoubtCode.NO_DEVICE_ACTIVITY, text=text, remedy=remedy))
 
 
 def _nothing_known(kind: str, true_ms: float | None, doubt: Doubt | None = None) -> Timeline:

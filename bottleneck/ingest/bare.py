@@ -15,7 +15,7 @@ from .event_array import EventArray
 from .header import read_header
 from .rank import Rank
 from .snapshot_pickle import looks_like_pickle
-from .sources import open_source
+from .sources import PERFETTO_SUFFIXES, open_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,9 @@ def bare_files(place: Path, problems: list[str]) -> list[Path]:
     named = [p for p in traces if _TENSORBOARD_NAME.fullmatch(p.name)]
     found = _last_spans(named, problems) if named else [p for p in traces if _is_trace(p, problems)]
     if not found and not snapshots:
+        for path in files:
+            if path.name.endswith(PERFETTO_SUFFIXES):
+                open_source(path)  # says what it is
         raise NotATraceError(
             f"{place} holds neither a run (run.json) nor a trace (*.json, *.json.gz).",
             remedy="Give a run folder, a trace file, or the folder that traces were written to.",

@@ -208,7 +208,7 @@ class Columns:
             "pid": self._pids.of([e.pid for e in rows], np.int32),
             "tid": self._tids.of([e.tid for e in rows], np.int32),
             "correlation": _ints([a.correlation for a in args]),
-            "stream": _ints([a.stream for a in args]),
+            "stream": _ints([a.stream if a.original_stream == NONE else a.original_stream for a in args]),
             "device": _ints([a.device for a in args]),
             "bytes": _sizes(args),
             "sequence": _ints([a.sequence for a in args]),

@@ -28,6 +28,8 @@ class Args(msgspec.Struct, frozen=True, gc=False):
 
     correlation: Number = NONE
     stream: Number = NONE
+    original_stream: Number = NONE
+    """torch 2.15: the work of a CUDA graph may be shown on a lane of its own, which `stream` then is."""
     device: Number = NONE
     bytes: Number = NONE
     sequence: Number = msgspec.field(default=NONE, name="Sequence number")

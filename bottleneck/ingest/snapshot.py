@@ -102,6 +102,11 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         annotations = _annotations(_dicts(content.get("external_annotations") or [], "annotations"))
     except SnapshotError as error:
         raise SnapshotError(f"{path}: {error.message}", remedy=error.remedy) from None
+    if not devices and (content.get("host_segments") or content.get("host_traces")):
+        raise SnapshotError(
+            f"{path} holds pinned memory of the host only, and none of a device.",
+            remedy="Leave record_cuda=False out of _record_memory_history().",
+        )
     settings = content.get("allocator_settings")
     return Snapshot(
         path=str(path),

@@ -43,6 +43,14 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 )
 
 
+PERFETTO_SUFFIXES = (".pftrace", ".pftrace.gz", ".perfetto-trace")
+_PERFETTO = (
+    b"\n",
+    "a trace in Perfetto's own format",
+    'Export it as JSON: prof.export_chrome_trace("trace.json").',
+)
+
+
 class _Inflater(Protocol):
     """The part of `zlib.decompressobj` that is used here."""
 
@@ -144,9 +152,11 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         raise NotATraceError(f"{name} is empty.", remedy="The profiler was probably killed while writing it.")
     file = open_file(name)
     magic = file.read(16) or b""
-    for prefix, what, remedy in _FOREIGN:
-        if magic.startswith(prefix):
-            file.close()
-            raise NotATraceError(f"{name} is {what}, not a Kineto trace.", remedy=remedy)
+    # Its first packet begins as white space does; JSON goes on with more of that, or with a bracket.
+    is_perfetto = name.endswith(PERFETTO_SUFFIXES) or (magic[:1] == b"\n" and magic.strip()[:1] not in b"{[")
+    foreign = (_PERFETTO,) if is_perfetto else (row for row in _FOREIGN if magic.startswith(row[0]))
+    for _, what, remedy in foreign:
+        file.close()
+        raise NotATraceError(f"{name} is {what}, not a Kineto trace.", remedy=remedy)
     file.seek(0)
     return Source(file, compressed=magic.startswith(_GZIP))

@@ -115,8 +115,8 @@ class Translator:
             event["cat"] = "gpu_annotation"
         elif kind is Kind.ANNOTATION:
             self._label(event)
-        elif kind is Kind.OP and event["name"].startswith("ProfilerStep#"):
-            self._step(event)
+        elif kind is Kind.OP:
+            self._operator(event)
         elif kind is Kind.PYTHON and self._notes.without_python:
             return [event] if event["args"].get("Python module id") is not None else []
         return [event]
@@ -154,6 +154,14 @@ class Translator:
         if part is Part.TENSOR_CORE and not any(mark in event["name"] for mark in _TENSOR_CORE_MARKS):
             event["name"] += _TENSOR_CORE_TAG
         return [event]
+
+    def _operator(self, event: Event) -> None:
+        if event["name"].startswith("ProfilerStep#"):
+            self._step(event)
+        for key in ("External id", "external id"):
+            if event["args"].get(key) == 0:
+                # Calls of no operator have 0 too, and the plugin would make them this one's.
+                del event["args"][key]
 
     def _collective(self, event: Event) -> list[Event]:
         """Tie a collective's kernel to a label that makes the plugin count it as communication.

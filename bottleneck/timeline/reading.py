@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 def read_timeline(trace: Trace | None, steps: Steps | None, facts: Facts) -> Timeline | None:
-    """Read one rank; None for a run on a GPU whose trace holds no device work of these steps."""
+    """Read one rank; None for a run on a GPU whose trace lacks its device work, or the calls that launched it."""
     reader: Reader | None = None
     if trace is not None and steps is not None and trace.has(*DEVICE_KINDS):
         reader = gpu_reader(trace, steps, facts)
-    if reader is None and not on_gpu(facts.run):
+    if reader is None and not on_gpu(facts.run) and not (trace is not None and trace.lacks_launches):
         reader = cpu_reader(trace, steps, facts)
     return _read(reader) if reader is not None else None
 

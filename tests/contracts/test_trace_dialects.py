@@ -283,3 +283,30 @@ def test_calls_that_do_not(name: str) -> None:
 
 def test_an_unknown_category_is_other() -> None:
     assert normalise("mtia_insight") is Kind.OTHER
+
+
+def test_lanes_for_display_are_no_streams(tmp_path: Path) -> None:
+    """torch 2.15 with `graph_lanes="all"`: the work of a graph is shown on one lane, whatever ran it."""
+    writer = Writer(Dialect())
+    for k, stream in enumerate((20, 21, 7)):
+        lane = {"stream": 7, "original_stream": stream} if stream != 7 else {"stream": 7}
+        writer.add("kernel", "graphed", 0, 7, 100 * k, 10, correlation=5, device=0, **lane)
+    writer.add("kernel", "named", 0, 9, 500, 10, correlation=6, device=0, stream=9, annotated_stream=30)
+    trace = writer.write(tmp_path / "t.json", 0)
+    assert trace.stream[trace.kind == Kind.KERNEL].tolist() == [20, 21, 7, 9]
+
+
+def test_calls_that_belong_to_no_operator_are_joined_by_correlation_alone(tmp_path: Path) -> None:
+    """torch 2.15: their external id is 0, and their correlation may be the id of an operator."""
+    writer = Writer(Dialect())
+    writer.add("cpu_op", "aten::other", MAIN, MAIN, 0, 50, **{"External id": 7})
+    writer.add("cuda_runtime", "cudaLaunchKernel", MAIN, MAIN, 100, 5, correlation=7, **{"External id": 0})
+    writer.add("cuda_runtime", "cudaLaunchKernel", MAIN, MAIN, 200, 5, correlation=0, **{"External id": 0})
+    for at, correlation in ((110, 7), (210, 0)):
+        told = {"correlation": correlation, "stream": STREAM, "device": 0, "External id": 0}
+        writer.add("kernel", f"k{correlation}", 0, STREAM, at, 10, **told)
+    trace = writer.write(tmp_path / "t.json", 0)
+    callers = [trace.names[trace.name[row]] if row >= 0 else None for row in trace.launched_by.tolist()]
+    starts = [int(trace.ts_ns[row]) if row >= 0 else None for row in trace.launched_by.tolist()]
+    assert callers == ["cudaLaunchKernel", None]
+    assert starts[0] == trace.ts_ns[trace.kind == Kind.RUNTIME][0]

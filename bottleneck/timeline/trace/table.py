@@ -283,6 +283,11 @@ class Trace:
         at = np.minimum(intervals.before(self.correlation[calls], wanted), len(calls) - 1)
         return np.where(self.correlation[calls[at]] == wanted, calls[at], NONE)
 
+    @property
+    def lacks_launches(self) -> bool:
+        """There are kernels, but none of the calls that launched them was recorded."""
+        return self.has(Kind.KERNEL) and not len(self.launches)
+
     @cached_property
     def launches(self) -> NDArray[np.intp]:
         """Rows of calls that device work was recorded for."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from recorded.cases import CASES
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import InputError
@@ -265,6 +267,20 @@ def test_a_gpu_run_whose_trace_has_no_kernels_is_not_read_as_a_cpu_run(tmp_path)
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
     assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
     assert any("without device activity" in problem for problem in diagnosis.capture.problems)
+    assert "CUPTI" in diagnosis.verdict.remedy
+
+
+def test_kernels_without_the_calls_that_launched_them_are_not_read_as_a_cpu_run(tmp_path):
+    """What `ProfilerActivityConfig(activity_types=["kernel"])` of torch 2.15 leaves."""
+    recorded = json.loads(
+        gzip.decompress((CASES["launch-h200"].folder / "launch.pt.trace.json.gz").read_bytes())
+    )
+    kept = [e for e in recorded["traceEvents"] if not str(e.get("cat")).endswith(("_runtime", "_driver"))]
+    (tmp_path / "t.json").write_text(json.dumps({**recorded, "traceEvents": kept}))
+    diagnosis = diagnose_paths([tmp_path / "t.json"])
+    assert diagnosis.verdict.bottleneck_class is BottleneckClass.UNDETERMINED
+    assert "none of the calls that launched them" in diagnosis.verdict.headline
+    assert "cuda_runtime" in diagnosis.verdict.remedy
 
 
 def test_the_slowest_of_ranks_without_collectives_decides(tmp_path):

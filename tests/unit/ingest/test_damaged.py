@@ -260,6 +260,7 @@ def test_a_trace_without_events_is_a_trace(tmp_path: Path) -> None:
         (pickle.dumps({"segments": []}), "pickle"),
         (b"PK\x03\x04rest of the archive", "zip archive"),
         (b"SQLite format 3\x00", "SQLite"),
+        (b"\n\x1e\x50\x01\xc2\x3e", "Perfetto"),
     ],
 )
 def test_what_is_not_a_trace_is_refused_with_what_it_is(tmp_path: Path, data: bytes, says: str) -> None:

@@ -50,6 +50,27 @@ def test_the_columns_are_what_the_file_says(tmp_path: Path) -> None:
     assert snapshot.settings == {"expandable_segments": False}
 
 
+def test_what_torch_2_15_adds_changes_nothing(tmp_path: Path) -> None:
+    memory = Allocator()
+    memory.free(memory.alloc(5 * MB, main_line(6)), main_line(7))
+    content = memory.snapshot()
+    before = read_snapshot(written(tmp_path, content)).devices[0]
+    ring = content["device_traces"][0]
+    labelled = [{**entry, "user_metadata": '{"phase": "forward"}', "internal_metadata": ""} for entry in ring]
+    annotated = {**ring[1], "action": "annotate", "user_metadata": "weights", "size": 0}
+    content |= {"device_traces": [[*labelled, annotated]], "host_segments": [], "host_traces": [[ring[0]]]}
+    (after,) = read_snapshot(written(tmp_path, content)).devices
+    assert after.action.tolist() == [*before.action.tolist(), int(Action.OTHER)]
+    assert after.size[:-1].tolist() == before.size.tolist()
+    assert after.block_address.tolist() == before.block_address.tolist()
+
+
+def test_pinned_memory_alone_is_refused_by_name(tmp_path: Path) -> None:
+    content = {"segments": [], "device_traces": [[]], "host_segments": [{"address": 0}], "host_traces": []}
+    with pytest.raises(SnapshotError, match="pinned memory of the host only"):
+        read_snapshot(written(tmp_path, content))
+
+
 def test_equal_stacks_are_kept_once(tmp_path: Path) -> None:
     memory = Allocator()
     for _ in range(50):

@@ -41,6 +41,12 @@ def test_work_of_a_cuda_graph_belongs_to_no_operator_on_both_sides() -> None:
     assert call["args"]["External id"] == kernel["args"]["External id"] == 0
 
 
+@pytest.mark.parametrize("key", ["External id", "external id"])
+def test_an_operator_never_has_the_id_of_calls_without_one(key: str) -> None:
+    assert key not in one(event("cpu_op", "aten::add", args={key: 0}))["args"]
+    assert one(event("cpu_op", "aten::add", args={key: 3}))["args"][key] == 3
+
+
 def test_labels_on_the_device_are_set_aside_so_that_steps_count_once() -> None:
     assert one(event("gpu_user_annotation", "ProfilerStep#3"))["cat"] == "gpu_annotation"
     assert one(event("user_annotation", "ProfilerStep#3"))["cat"] == "user_annotation"
