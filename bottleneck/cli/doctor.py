@@ -28,7 +28,7 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "warning", "problem": "
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_: str) -> None:
-    """Check versions, the profiler, permissions and disk space; with PATH..., also traces for TensorBoard.
+    """Check versions, GPUs, cores, the profiler, permissions and space; with PATH..., also traces.
 
     Nothing is changed. Exit codes: 0 no problem (there may be warnings), 2 a problem.
     """
@@ -53,11 +53,15 @@ def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_
 
 def _checks(paths: tuple[Path, ...], *, quick: bool) -> Iterator[Check]:
     from ..doctor.files import check_files
+    from ..doctor.gpu import check_gpus, check_processors
     from ..doctor.machine import check_profiler, check_space
     from ..doctor.versions import check_plugins, check_versions
     from ..runs.environment import available_memory
 
     yield from check_versions()
+    # Before our own test profile, which would be other work.
+    yield from check_gpus()
+    yield from check_processors()
     if not quick:
         yield from check_plugins()
         yield from check_profiler()

@@ -14,13 +14,16 @@ import msgspec
 
 __all__ = ["Check", "Level", "try_apart"]
 
+Area = Literal[
+    "versions", "GPU", "processors", "TensorBoard", "profiler", "space and permissions", "files"
+]  # fmt: skip
 Level = Literal["ok", "note", "warning", "problem"]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """The result. problem: something does not work; warning: something may not work."""
 
-    area: Literal["versions", "TensorBoard", "profiler", "space and permissions", "files"]
+    area: Area
     level: Level
     text: str
     remedy: str = ""

@@ -18,7 +18,7 @@ def test_it_looks_at_everything_and_this_environment_passes(bottleneck: Run, tmp
     found = json.loads(done.stdout)
     assert done.returncode == 0, [check for check in found if check["level"] == "problem"]
     areas = {check["area"] for check in found}
-    assert areas == {"versions", "TensorBoard", "profiler", "space and permissions"}
+    assert areas == {"versions", "TensorBoard", "profiler", "processors", "space and permissions"}
     (profile,) = [check for check in found if check["area"] == "profiler"]
     assert "records operators" in profile["text"]
     assert list(tmp_path.iterdir()) == []
