@@ -56,7 +56,7 @@ class Found:
         self.folder = folder
         """The run folder."""
         self.diagnosis: Diagnosis | None = None
-        """Once the block has ended; None where too few steps ran in it."""
+        """Once the block has ended; None where too few steps ran in it, and on all ranks but the first."""
 
     @property
     def page(self) -> Path:
@@ -74,8 +74,8 @@ class Found:
         return render_fragment(self.diagnosis, place=shown(self.page))
 
     def _read(self) -> None:
-        if not holds_steps(self.folder):
-            return
+        if os.environ.get("RANK", "0") != "0" or not holds_steps(self.folder):
+            return  # the first of several ranks reads them all
         report = begin_analysis(self.folder, self.folder / REPORT_FOLDER)
         try:
             report.wait()

@@ -52,7 +52,8 @@ def _without_a_step_time(facts: Facts) -> Doubt:
         return Doubt(
             code=DoubtCode.NO_STEP_SEEN,
             text="no training step was seen",
-            remedy="Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness.",
+            remedy="Let the script run a few optimizer steps, or mark steps with torch_bottleneck.Harness. If"
+            " processes of others train (Ray), put `with torch_bottleneck.diagnosing():` into their loop.",
         )
     table = window.steps
     last_ms = table.wall_ms[-1]

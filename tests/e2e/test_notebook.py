@@ -11,6 +11,7 @@ from typing import Any
 
 import forked
 import pytest
+from recorded.cases import CASES
 
 pytest.importorskip("nbclient", reason="of the test extra")
 pytest.importorskip("ipykernel", reason="of the test extra")
@@ -181,3 +182,12 @@ def test_a_block_of_a_script_is_told_in_the_log_and_ends_as_it_would(
     assert (done.returncode, done.stdout) == ((7, "") if arguments else (0, "interrupted\n")), done.stderr
     assert (tmp_path / "run" / "run.json").is_file()
     assert ("bottleneck: input-bound: " in done.stderr) == (not arguments)
+
+
+def test_of_several_ranks_the_first_one_reads_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    found = notebook.Found(CASES["cpu-short-epochs"].folder)
+    found._read()
+    assert found.diagnosis is None
