@@ -13,6 +13,8 @@ import forked
 import pytest
 from recorded.cases import CASES
 
+from torch_bottleneck import notebook
+
 pytest.importorskip("nbclient", reason="of the test extra")
 pytest.importorskip("ipykernel", reason="of the test extra")
 
@@ -184,9 +186,7 @@ def test_a_block_of_a_script_is_told_in_the_log_and_ends_as_it_would(
     assert ("bottleneck: input-bound: " in done.stderr) == (not arguments)
 
 
-def test_of_several_ranks_the_first_one_reads_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_ranks_the_first_one_reads_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     found = notebook.Found(CASES["cpu-short-epochs"].folder)
     found._read()

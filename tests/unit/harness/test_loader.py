@@ -125,7 +125,7 @@ def test_production_in_the_main_process(watch: LoaderWatch) -> None:
     assert len(facts.startup_ms) == facts.iterators == 1
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_production_in_workers_is_measured_in_them(watch: LoaderWatch, method: str) -> None:
     drain(watch, DataLoader(Slow(), 4, num_workers=2, multiprocessing_context=method))
     facts = only(watch)
