@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def read_timeline(trace: Trace | None, steps: Steps | None, facts: Facts) -> Timeline | None:
-    """Read one rank; None for a run on a GPU whose trace lacks its device work, or the calls that launched it."""
+    """Read one rank; None for a run on a GPU whose trace lacks device work, or the calls that launched it."""
     reader: Reader | None = None
     if trace is not None and steps is not None and trace.has(*DEVICE_KINDS):
         reader = gpu_reader(trace, steps, facts)
