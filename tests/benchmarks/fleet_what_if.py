@@ -1,144 +1,161 @@
-"""The predicted step without a late rank, beside the measured one: gloo on this machine, lateness planted.
+"""The predicted step without a late rank, beside the measured one, lateness planted: on GPUs, or with gloo.
 
-    python tests/benchmarks/fleet_what_if.py                  # 2 and 4 ranks, three plants each
-    python tests/benchmarks/fleet_what_if.py --ranks 2 --plants input
+    python tests/benchmarks/fleet_what_if.py OUT                      # 2 ranks; on GPUs where there are two
+    python tests/benchmarks/fleet_what_if.py OUT --ranks 4 --plants input
+    python tests/benchmarks/fleet_what_if.py OUT --minutes 6 --ms 10
 
-One script is run twice per case. Alone, it switches its plant on and off in turns of 20 steps, so that both
-steps are measured in one run, on a machine as busy. Under `bottleneck diagnose` the plant is always on, and
-the ranks' joint replay predicts the step without it. Compared are the ratios of both steps.
-
-Ranks sleep for most of a step, so that they do not compete for the cores of a small machine: where they do,
-a rank that is no longer late slows the others down, which no replay knows.
-
-    input     the last rank sleeps while it makes a batch
-    host      the last rank sleeps in its loop
-    gc        the last rank collects garbage in each step
+`fleet_job.py` is run with torchrun. Once per kind of model it switches its plants on and off in turns of 20
+steps, so that all steps are measured in one run, on a machine as busy. Then per plant `bottleneck diagnose`
+runs it with that plant always on, and the ranks' joint replay predicts the step without it. Compared are
+the ratios of both steps. OUT gets `what-if.md`, a row per case as it ends, and `runs.tar`: of each case
+`diagnosis.json`, `report.md`, the summaries. It ends when the next case may not fit into `--minutes`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PLANTS = ("input", "host", "gc")
-TURN = 20
+import msgspec
+import torch
 
-SCRIPT = """
-import gc, json, os, statistics, sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch_bottleneck.diagnose.job import read_job
+from torch_bottleneck.errors import BottleneckError
+from torch_bottleneck.ingest.bundle import load
 
-plant, ms, turns, alone = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "alone"
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-late = dist.get_rank() == dist.get_world_size() - 1
-torch.manual_seed(0)
-gc.disable()
-gc.collect()
-gc.freeze()
-kept = [[i] for i in range(int(ms * 5_000))] if plant == "gc" and late else []
-
-def planted(step, kind):
-    return late and plant == kind and (not alone or step // TURN % 2 == 0)
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return turns * TURN
-    def __getitem__(self, i):
-        if planted(i, "input"):
-            time.sleep(ms / 1e3)
-        return torch.randn(256)
-
-def main():
-    model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    stamps = []
-    for step, x in enumerate(torch.utils.data.DataLoader(Data(), batch_size=1)):
-        stamps.append(time.perf_counter())
-        time.sleep(0.04)
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if planted(step, "host"):
-            time.sleep(ms / 1e3)
-        if planted(step, "gc"):
-            gc.collect()
-    if alone and dist.get_rank() == 0:
-        # A batch is made before its step's stamp: the turn's first and last steps belong to both.
-        times = [(i, b - a) for i, (a, b) in enumerate(zip(stamps, stamps[1:])) if 2 <= i % TURN < TURN - 2]
-        on, off = ([t for i, t in times[TURN:] if i // TURN % 2 == k] for k in (0, 1))
-        print(json.dumps({"on": 1e3 * statistics.fmean(on), "off": 1e3 * statistics.fmean(off)}))
-    dist.destroy_process_group()
-
-main()
-""".replace("TURN", str(TURN))
+JOB = Path(__file__).with_name("fleet_job.py")
+CAUSES = {
+    "input": ("input",),
+    "host": ("host",),
+    "gc": ("garbage collection",),
+    "compute": ("compute",),
+    "device": ("slower device", "compute"),
+}
+CASES = (
+    ("ddp", ("input", "host", "gc", "device", "compute")),
+    ("fsdp2", ("host", "compute")),
+    ("tensor", ("host", "compute")),
+)
+HEAD = (
+    "| model | ranks | planted | with, ms | without, ms | ratio | predicted | off by | diagnosed, ms | late "
+    "| cause |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---|---|"
+)
 
 
-def launch(folder: Path, ranks: int, *arguments: str) -> str:
-    """Run the script on so many ranks and return what it prints."""
+def launch(folder: Path, ranks: int, seconds: float, *arguments: str) -> str:
+    """Run something on so many ranks and return what it prints."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *arguments]
-    done = subprocess.run(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        start_new_session=True,
     )
-    if done.returncode:
-        raise SystemExit(done.stderr[-2000:])
-    return done.stdout
+    try:
+        told, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    if process.returncode not in (0, 3):
+        raise RuntimeError(f"{process.returncode}: {errors[-3000:]}")
+    return told
 
 
-def one_case(folder: Path, ranks: int, plant: str, ms: float, turns: int) -> str:
+def row(kind: str, ranks: int, plant: str, measured: dict[str, float], run: Path) -> str:
     """Return a row of the table."""
-    script = folder / "job.py"
-    script.write_text(SCRIPT)
-    told = launch(folder, ranks, str(script), plant, str(ms), str(turns), "alone")
-    measured = json.loads(told.strip().splitlines()[-1])
-    out = folder / f"run-{ranks}-{plant}"
-    launch(
-        folder, ranks, "-m", "torch_bottleneck", "diagnose", "--trial-seconds", "0", "--out", str(out),
-        str(script), plant, str(ms), str(turns), "diagnosed",
-    )  # fmt: skip
-    diagnosis = json.loads((out / "diagnosis.json").read_text())
-    fleet = diagnosis["fleet"]
-    cause = ", ".join(f"rank {s['ranks']} {s['cause']}" for s in fleet["stragglers"])
-    ratio = measured["off"] / measured["on"]
+    fleet = json.loads((run / "diagnosis.json").read_text())["fleet"]
+    late = "; ".join(f"{s['kind']} {s['ranks']}" for s in fleet["stragglers"]) or "nobody"
+    causes = [s["cause"] for s in fleet["stragglers"] if ranks - 1 in s["ranks"]]
+    ratio = measured["off"] / measured[plant]
     predicted = fleet["step_without_late_ranks_ms"] / fleet["step_ms"]
-    gone = [a["step_ms"] / fleet["step_ms"] for a in fleet["what_ifs"] if a["question"] == _GONE[plant]]
     return (
-        f"| {ranks} | {plant} | {measured['on']:.1f} | {measured['off']:.1f} | {ratio:.3f} | {predicted:.3f} "
-        f"| {100 * (predicted / ratio - 1):+.1f} % | {f'{gone[0]:.3f}' if gone else '-'} | {cause} |"
+        f"| {kind} | {ranks} | {plant} | {measured[plant]:.1f} | {measured['off']:.1f} | {ratio:.3f} "
+        f"| {predicted:.3f} | {100 * (predicted / ratio - 1):+.1f} % | {fleet['step_ms']:.1f} | {late} "
+        f"| {', '.join(causes)}{' (right)' if set(causes) & set(CAUSES[plant]) else ''} |"
     )
 
 
-_GONE = {"input": "input-ready", "host": "host-work-gone", "gc": "gc-free"}
+def keep(out: Path, name: str, run: Path) -> None:
+    """Add what is small of a run to the archive."""
+    (run / "summaries.msgpack").write_bytes(msgspec.msgpack.encode(read_job(load(run).ranks).summaries))
+    parts = out / "runs.tar"
+    with tarfile.open(parts, "a") as archive:
+        for each in ("diagnosis.json", "report.md", "summaries.msgpack"):
+            if (run / each).is_file():
+                archive.add(run / each, f"{name}/{each}")
 
 
 def main() -> None:
     """Print a row per case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("--plants", nargs="*", choices=PLANTS, default=PLANTS)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2])
+    parser.add_argument("--models", nargs="*", choices=[kind for kind, _ in CASES], default=None)
+    parser.add_argument("--plants", nargs="*", choices=CAUSES, default=None)
     parser.add_argument("--ms", type=float, default=40.0)
-    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3, help="turns with each plant, and one to warm up")
+    parser.add_argument("--minutes", type=float, default=600.0)
     wanted = parser.parse_args()
-    print(
-        "| ranks | planted | with, ms | without, ms | ratio | no late rank, predicted | off by "
-        "| cause gone | told |"
-    )
-    print("|---:|---|---:|---:|---:|---:|---:|---:|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks in wanted.ranks:
-            for plant in wanted.plants:
-                print(one_case(Path(folder), ranks, plant, wanted.ms, wanted.turns), flush=True)
+    until = time.monotonic() + 60 * wanted.minutes
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    gpu = torch.cuda.is_available()
+    longest = 0.0
+
+    def tell(text: str) -> None:
+        print(text, flush=True)
+        with (wanted.out / "what-if.md").open("a") as file:
+            file.write(text + "\n")
+
+    tell(HEAD)
+    for kind, all_plants in CASES:
+        plants = [p for p in all_plants if p in (wanted.plants or CAUSES) and (gpu or p != "device")]
+        for ranks in wanted.ranks if plants and kind in (wanted.models or [kind]) else []:
+            with tempfile.TemporaryDirectory() as name, suppressed(tell, f"{kind}, {ranks} ranks"):
+                folder = Path(name)
+                common = (str(JOB), kind, "--ms", str(wanted.ms))
+                steps = 40 * len(plants) * (wanted.rounds + 1)
+                told = launch(
+                    folder, ranks, until - time.monotonic(), *common, "--measure", "--steps", str(steps),
+                    "--plants", *plants,
+                )  # fmt: skip
+                measured = json.loads(told.strip().splitlines()[-1])
+                tell(f"<!-- {kind} {ranks} {json.dumps(measured)} -->")
+                for plant in plants:
+                    began = time.monotonic()
+                    if began + longest > until:
+                        tell(f"<!-- no time left for {kind} {plant} -->")
+                        return
+                    with suppressed(tell, f"{kind}, {ranks} ranks, {plant}"):
+                        run = folder / plant
+                        launch(
+                            folder, ranks, until - began, "-m", "torch_bottleneck", "diagnose",
+                            "--trial-seconds", "0", "--out", str(run), *common, "--plants", plant,
+                        )  # fmt: skip
+                        tell(row(kind, ranks, plant, measured, run))
+                        keep(wanted.out, f"{kind}-{ranks}-{plant}", run)
+                    longest = max(longest, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def suppressed(tell: Callable[[str], None], what: str) -> Iterator[None]:
+    """Tell of a case that fails, and go on."""
+    try:
+        yield
+    except (RuntimeError, subprocess.TimeoutExpired, OSError, ValueError, KeyError, BottleneckError) as error:
+        tell(f"<!-- {what}: {str(error)[-3000:]} -->")
 
 
 if __name__ == "__main__":
