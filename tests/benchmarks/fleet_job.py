@@ -7,7 +7,7 @@ always on, for `bottleneck diagnose`.
     input      the late rank sleeps while it makes a batch
     host       it sleeps in its loop
     gc         it collects garbage in one of each three steps, drawn at random, for three times as long
-    compute    it multiplies a matrix of its own
+    compute    it multiplies a matrix of its own in the forward
     device     another process computes on its GPU, so that each kernel takes longer: as a lower clock does,
                which only root may set
 """
@@ -50,25 +50,33 @@ while not ended:
 """
 
 
-class Pause(nn.Module):
-    """On the CPU ranks sleep for most of a step, so that they do not compete for the cores of a small
-    machine: where they do, a rank that is no longer late slows the others down, which no replay knows."""
+class Front(nn.Module):
+    """What comes before the layers: the work of its own that the late rank may have.
+
+    On the CPU all ranks sleep here for most of a step, so that they do not compete for the cores of a small
+    machine: where they do, a rank that is no longer late slows the others down, which no replay knows.
+    """
+
+    def __init__(self, plants: Plants, *, sleeps: bool) -> None:
+        super().__init__()
+        self._plants, self._sleeps = plants, sleeps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Wait, and return what was given."""
-        time.sleep(0.04)
+        """Return what was given."""
+        if self._sleeps:
+            time.sleep(0.04)
+        self._plants("forward")
         return x
 
 
-def model_for(kind: str, device: torch.device) -> nn.Module:
+def model_for(kind: str, device: torch.device, plants: Plants) -> nn.Module:
     """Return the model, divided over the ranks."""
     width, depth = (1024, 8) if device.type == "cuda" else (64, 4)
     blocks = [
         nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
         for _ in range(depth)
     ]
-    ends = [nn.Identity()] if device.type == "cuda" else [Pause()]
-    model = nn.Sequential(*ends, *blocks).to(device)
+    model = nn.Sequential(Front(plants, sleeps=device.type == "cpu"), *blocks).to(device)
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -94,21 +102,24 @@ class Plants:
         self._kept: list[Any] = []
         self._spinner: subprocess.Popen[str] | None = None
         self._matrix = torch.randn(2048 if device.type == "cuda" else 256, device=device).diag()
-        self._products = 0
+        self._products, self._step, self._plant = 0, -1, "off"
         if self._late and "gc" in self.names:
             objects = 200_000
             for _ in range(3):  # the time of a collection is not quite in proportion
                 self._kept = [[i] for i in range(objects)]
                 objects = int(objects * 3 * self.ms / 1e3 / _seconds(gc.collect))
         if self._late and "compute" in self.names:
-            self._products = round(self.ms / (_seconds(self._multiply) * 100))
+            self._products = round(10 * self.ms / 1e3 / _seconds(self._multiply_and_wait))
         if self._late and "device" in self.names:
             self._spinner = subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.PIPE, text=True)
 
-    def _multiply(self, times: int = 10) -> None:
+    def _multiply(self, times: int) -> None:
         for _ in range(times):
             torch.mm(self._matrix, self._matrix)
-        if times == 10 and self._matrix.is_cuda:
+
+    def _multiply_and_wait(self) -> None:
+        self._multiply(10)
+        if self._matrix.is_cuda:
             torch.cuda.synchronize()
 
     def of(self, step: int) -> str:
@@ -118,20 +129,27 @@ class Plants:
         turn = step // TURN
         return "off" if turn % 2 else str(self.names[turn // 2 % len(self.names)])
 
-    def __call__(self, step: int, *, in_batch: bool = False) -> None:
-        """Be late in a step, in its batch or else in its loop."""
-        plant = self.of(step)
-        if self._spinner is not None and self._spinner.stdin is not None and not in_batch:
-            self._spinner.stdin.write("on\n" if plant == "device" else "off\n")
+    def begin(self, step: int) -> None:
+        """Switch to what is planted in this step."""
+        self._step, self._plant = step, self.of(step)
+        if self._spinner is not None and self._spinner.stdin is not None:
+            self._spinner.stdin.write("on\n" if self._plant == "device" else "off\n")
             self._spinner.stdin.flush()
-        if not self._late or in_batch != (plant == "input"):
+
+    def __call__(self, where: str) -> None:
+        """Be late: in the batch, which is made before its step begins, in the forward, or in the loop."""
+        if not self._late:
             return
-        if plant in ("input", "host"):
+        if where == "batch":
+            if self.of(self._step + 1) == "input":
+                time.sleep(self.ms / 1e3)
+        elif where == "forward":
+            if self._plant == "compute":
+                self._multiply(self._products)
+        elif self._plant == "host":
             time.sleep(self.ms / 1e3)
-        elif plant == "gc" and random.Random(step // 3).randrange(3) == step % 3:
+        elif self._plant == "gc" and random.Random(self._step // 3).randrange(3) == self._step % 3:
             gc.collect()
-        elif plant == "compute":
-            self._multiply(self._products)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -154,7 +172,7 @@ class Batches(torch.utils.data.Dataset[torch.Tensor]):
 
     def __getitem__(self, i: int) -> torch.Tensor:
         """Return a batch, late or not."""
-        self.plants(i, in_batch=True)
+        self.plants("batch")
         return self.pool[i % 4]
 
 
@@ -176,17 +194,18 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("nccl" if gpu else "gloo")
     torch.manual_seed(0)
-    model = model_for(wanted.kind, device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     gc.disable()
     gc.collect()
     gc.freeze()
     plants = Plants(wanted, device)
+    model = model_for(wanted.kind, device, plants)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     dist.barrier()
     turns: dict[str, list[float]] = {}
     began = 0.0
     loader = torch.utils.data.DataLoader(Batches(wanted.steps, plants, device), batch_size=None)
     for step, batch in enumerate(loader):
+        plants.begin(step)
         # A batch is made before its step: the first and the last steps of a turn are left out.
         if wanted.measure and step % TURN in (2, TURN - 2):
             if gpu:
@@ -199,7 +218,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        plants(step)
+        plants("loop")
     if wanted.measure and dist.get_rank() == 0:
         print(json.dumps({plant: 1e3 * statistics.fmean(each) for plant, each in turns.items()}))
     dist.destroy_process_group()
