@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ..timeline.counts.counters import count_steps
 from ..timeline.lanes.alone import Alone
 from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
+from ..timeline.steps.traced import Steps
 from .reading import Reading
 
 _AHEAD = 0.05
@@ -37,12 +39,12 @@ _STEPS = 128
 
 def summary_of(reading: Reading) -> RankSummary:
     """Reduce a reading to what the comparison of ranks needs."""
-    rank, timeline, steps, run = reading.rank, reading.timeline, reading.steps, reading.basis.run
-    trace = rank.trace
+    rank, timeline, run = reading.rank, reading.timeline, reading.basis.run
+    trace, (steps, alone) = rank.trace, _steps(reading)
     idle = timeline.context.get("step.idle_share")
     numbered = steps is not None and steps.how == "ProfilerStep"
     counters = count_steps(
-        trace, steps, run=run, compile_facts=rank.compile, missing=timeline.missing_activities or 0
+        trace, reading.steps, run=run, compile_facts=rank.compile, missing=timeline.missing_activities or 0
     )
     own = [row for row in timeline.kernels if row.part is not Part.COMMUNICATION]
     recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else np.zeros(0)
@@ -60,7 +62,7 @@ def summary_of(reading: Reading) -> RankSummary:
         has_step=reading.basis.summary.true_ms is not None,
         recorded_ms=tuple(recorded[-_STEPS:].tolist()),
         alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
-        alone_edges_ms=_edges(timeline.alone) if timeline.usable_what_ifs else (),
+        alone_edges_ms=_edges(alone) if timeline.usable_what_ifs else (),
         alone_without=tuple(
             AloneWithout(question, saved[-_STEPS:], bound)
             for question, (saved, bound) in timeline.alone_without.items()
@@ -85,10 +87,24 @@ def summary_of(reading: Reading) -> RankSummary:
         peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),
         whole=trace is None or not trace.meta.truncated,
         sites=_sites(reading),
-        collectives=pack(collectives_of(trace, steps, timeline.alone))
+        collectives=pack(collectives_of(trace, steps, alone))
         if trace is not None and steps is not None and len(steps)
         else PackedCollectives(),
     )
+
+
+def _steps(reading: Reading) -> tuple[Steps | None, Alone | None]:
+    """Return the steps by which ranks are compared, and where their collectives stand in own work.
+
+    Without a device they run from exchange to exchange, if all steps do.
+    """
+    steps, alone = reading.steps, reading.timeline.alone
+    if steps is None or alone is None or alone.moments is None:
+        return steps, alone
+    if len(alone.moments) != len(steps):
+        return steps, None
+    start, end = alone.moments[:-1], alone.moments[1:]
+    return replace(steps, start_ns=start, end_ns=end, numbers=steps.numbers[1:]), alone
 
 
 def _edges(alone: Alone | None) -> tuple[tuple[float, float], ...]:

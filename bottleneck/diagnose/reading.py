@@ -54,7 +54,12 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     flops = _read_flops(rank, steps)
     rare = basis.rare
     readable = steps if steps is None or rare is None else ordinary_steps(steps, rare)
-    timeline = _read_timeline(rank, readable, basis, flops)
+    timeline = _read_timeline(rank, readable, basis, flops, true_ms=basis.ordinary_ms)
+    if rare is not None and timeline.alone_ms:
+        # Rare on one rank, it is waiting on the others: ranks are compared by all steps.
+        whole = _read_timeline(rank, steps, basis, flops, true_ms=basis.summary.true_ms)
+        names = ("alone", "alone_ms", "alone_without", "own_work_ms")
+        timeline = replace(timeline, **{name: getattr(whole, name) for name in names})
     if basis.starts is not None:
         timeline = with_starts(timeline, basis.starts)
     if rare is not None:
@@ -91,9 +96,13 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
 
 
 def _read_timeline(
-    rank: ingest.Rank, steps: Steps | None, basis: StepBasis, flops: FlopCount | None
+    rank: ingest.Rank,
+    steps: Steps | None,
+    basis: StepBasis,
+    flops: FlopCount | None,
+    *,
+    true_ms: float | None,
 ) -> Timeline:
-    true_ms = basis.ordinary_ms
     if true_ms is None:
         # Of a snapshot alone no step is looked for, and those of its own history are told with the memory;
         # of a run the verdict says which steps were seen.

@@ -70,11 +70,14 @@ def _parts(cause: LateCause) -> list[Part]:
 
 
 def in_single_steps(late: Sequence[tuple[RankSummary, int]]) -> Amounts:
-    """Return what ranks do in single steps, counted from the end (-1), beside their own other steps."""
+    """Return what ranks do in single steps, counted from the end (-1), beside their own other steps.
+
+    What a rank does behind its last collective of a step makes it late in the next one.
+    """
     out: Amounts = {}
     for cause in _known([summary for summary, _ in late]):
         pairs = [
-            (each[step], float(np.median(each)))
+            (max(each[max(step - 1, -len(each)) : len(each) + step + 1]), float(np.median(each)))
             for summary, step in late
             if -len(each := summary.own_work_ms.get(cause, ())) <= step
         ]

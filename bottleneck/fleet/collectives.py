@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.lanes.alone import PLACES
+from ..timeline.lanes.alone import PLACES, undisturbed
 from ..timeline.trace import intervals
 from ..timeline.trace.dialect import Kind
 from ..timeline.trace.kernels import is_collective
@@ -74,7 +74,12 @@ class Collectives:
 
 def collectives_of(trace: Trace, steps: Steps, alone: Alone | None = None) -> Collectives:
     """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible."""
-    rows = trace.rows(Kind.KERNEL, named=is_collective)
+    waits = alone.waits if alone is not None else None
+    rows = (
+        alone.rows
+        if alone is not None and waits is not None
+        else trace.rows(Kind.KERNEL, named=is_collective)
+    )
     wanted = trace.by_name(rows, lambda name: "SendRecv" not in name, bool) if len(rows) else None
     told = np.asarray([not m.collective.lower().startswith(_PAIRWISE) for m in trace.messages], dtype=bool)
     if wanted is not None:
@@ -100,7 +105,7 @@ def collectives_of(trace: Trace, steps: Steps, alone: Alone | None = None) -> Co
         start=start,
         end=end,
         alone=_places(rows, alone),
-        exposed=_exposed(trace, start, end),
+        exposed=_exposed(trace, start, end, waits),
     )
 
 
@@ -137,15 +142,23 @@ def _places(rows: Ints, alone: Alone | None) -> Ints:
     return out
 
 
-def _exposed(trace: Trace, start: Ints, end: Ints) -> Ints:
-    """Return the time in which the device does nothing else, each moment counted for one collective."""
-    others = trace.activities
-    others = others[~trace.named(is_collective, others)]
+def _exposed(trace: Trace, start: Ints, end: Ints, waits: Ints | None) -> Ints:
+    """Return the time in which the device does nothing else, each moment counted for one collective.
+
+    Without a device that is the time in which the training thread waits.
+    """
     # Of several that run at once the one that began first has the time.
     own_start = np.minimum(np.maximum(start, _ended_before(end)), end)
     edges = start[:, None] + (end - start)[:, None] * np.arange(BINS + 1) // BINS
     edges = np.maximum(edges, own_start[:, None])
-    busy = intervals.covered(trace.ts_ns[others].astype(np.int64), trace.end_of(others), edges)
+    if waits is not None:
+        return np.asarray(np.diff(intervals.covered(waits[:, 0], waits[:, 1], edges), axis=1), dtype=np.int64)
+    others = trace.activities
+    others = others[~trace.named(is_collective, others)]
+    begin, length = trace.ts_ns[others].astype(np.int64), trace.dur_ns[others].astype(np.int64)
+    # What a kernel takes longer beside a waiting collective is waiting, too.
+    length = (length * undisturbed(trace)[others]).astype(np.int64)
+    busy = intervals.covered(begin, begin + length, edges)
     return np.asarray(np.diff(edges, axis=1) - np.diff(busy, axis=1), dtype=np.int64)
 
 

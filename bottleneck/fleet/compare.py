@@ -90,9 +90,12 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     """Compare ranks; `unread` are those that have no summary."""
     left_out = [*unread, *_not_whole(summaries)]
     able = [i for i, s in enumerate(summaries) if s.whole and s.has_step and s.traced]
-    if len({summaries[i].kind for i in able}) > 1 or any(summaries[i].kind == "cpu" for i in able):
-        return _on_hosts(summaries, able, left_out)
     lanes = {i: _lane(summaries[i]) for i in able}
+    hosts = any(summaries[i].kind == "cpu" for i in able)
+    if len({summaries[i].kind for i in able}) > 1 or (
+        hosts and not all(len(lane.collectives) for lane in lanes.values())
+    ):
+        return _on_hosts(summaries, able, left_out)
     able = [i for i in able if len(lanes[i].collectives)]
     while True:
         at = [lanes[i] for i in able]
@@ -122,8 +125,9 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         for group in matched.groups
         if len(group.members) < len(able)
     ]
-    sent = [frozenset((m.collective, size) for m, size in lane.collectives.kinds) for lane in at]
-    found, step_ms = _late(account, mine, sent, groups, worth=NEGLIGIBLE_SHARE)
+    sent = [_sent(lane, k, matched) for k, lane in enumerate(at)]
+    worth = NOTICED_ON_HOSTS if hosts else NEGLIGIBLE_SHARE
+    found, step_ms = _late(account, mine, sent, groups, worth=worth)
     errors = clock.error_ns[np.isfinite(clock.error_ns)]
     fleet = msgspec.structs.replace(
         fleet,
@@ -145,6 +149,14 @@ def _lane(summary: RankSummary) -> Lane:
         steps=summary.steps,
         numbers=np.asarray(summary.step_numbers, dtype=np.int64),
     )
+
+
+def _sent(lane: Lane, k: int, matched: Matched) -> frozenset[tuple[str, int]]:
+    """Return what a rank sends in its groups: a kernel of a launch before the window is not told apart."""
+    columns = lane.collectives
+    rows = [group.rows[:, i] for group in matched.groups for i in np.flatnonzero(group.members == k)]
+    used = np.unique(columns.kind[np.concatenate(rows)]) if rows else ()
+    return frozenset((columns.kinds[i][0].collective, columns.kinds[i][1]) for i in used)
 
 
 def _not_whole(summaries: Sequence[RankSummary]) -> list[UnreadRank]:
@@ -192,6 +204,7 @@ def _late(
         sent=sent,
         groups=groups,
         numbers=[s.rank for s in summaries],
+        whole=min(len(s.recorded_ms) for s in summaries),
     )
     real = tuple(late for late in found.late if not _of_the_profiler(late, summaries))
     if real == found.late:

@@ -250,7 +250,9 @@ def joint_program(
     summaries: Sequence[RankSummary],
 ) -> JointProgram | None:
     """Build the program of ranks with matched collectives; None where a rank has no replay of its own."""
-    steps = _replayed(matched, min(len(s.alone_edges_ms) for s in summaries) - 1)
+    traced = min(len(s.alone_edges_ms) for s in summaries) - 1
+    # A host that runs ahead has no begin of its first step: that only sets the begin of the next.
+    steps = _replayed(matched, traced if all(s.kind == "cpu" for s in summaries) else traced - 1)
     edges = [_edges(lane, k, matched, steps, summaries[k]) for k, lane in enumerate(lanes)]
     if any(each is None for each in edges):
         return None
@@ -276,11 +278,11 @@ def joint_program(
 
 
 def _replayed(matched: Matched, traced: int) -> int:
-    """Return how many of the last steps to replay; of several traced ones the first only sets the begin."""
+    """Return how many of the last steps to replay."""
     each = np.concatenate([group.step for group in matched.groups])
     per_step = np.bincount(-each[(each < 0) & (each >= -matched.steps)], minlength=matched.steps + 1)[1:]
     fit = int((np.cumsum(per_step) <= _MOST_JOINS).sum())
-    return max(1, min(fit, traced - 1))
+    return max(1, min(fit, traced))
 
 
 def _moments(end: Ints, lane: int, clock: Clock) -> Floats:

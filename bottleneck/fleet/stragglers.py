@@ -81,6 +81,7 @@ def find_late(
     sent: Sequence[object],
     groups: Sequence[tuple[str, Sequence[int]]],
     numbers: Sequence[int],
+    whole: int,
 ) -> Found:
     """Find the late ranks.
 
@@ -91,6 +92,8 @@ def find_late(
         sent: what each rank sends; ranks that send the same are peers.
         groups: process groups that may be late as a whole: name, positions of their ranks.
         numbers: the ranks' own numbers.
+        whole: how many of the last steps all ranks have recorded from their begin. In the one before, some
+            wait for those that begin to record later.
     """
     lateness = lateness_among(work_ms, sent)
     typical = np.median(lateness, axis=1)
@@ -115,7 +118,9 @@ def find_late(
             )
         )
     usual = np.delete(work_ms, np.flatnonzero(persistent), axis=0) if persistent.any() else work_ms
-    wandering, usual = _wandering(work_ms, lateness, typical, ~persistent, least=least, usual=usual)
+    wandering, usual = _wandering(
+        work_ms, lateness, typical, ~persistent, least=least, usual=usual, whole=whole
+    )
     if wandering is not None:
         late.append(wandering)
     return Found(
@@ -184,14 +189,21 @@ def _persistent(lateness: Floats, typical: Floats, sent: Sequence[object]) -> ND
     return out
 
 
-def _noise(rest: Floats) -> tuple[float, float]:
+def _noise(rest: Floats, *, least: float = math.inf) -> tuple[float, float]:
     """Return by how much the steps of one rank differ, and the degrees of freedom of that figure.
 
     Args:
         rest: (n, steps) deviations from each rank's typical step.
+        least: of few values those beyond it are what is looked for, and not the noise.
     """
     n, steps = rest.shape
     free = (n - 1) * (steps - 1)
+    if free < _MANY and math.isfinite(least):
+        small = rest[np.abs(rest) < least]
+        left = len(small) * (n - 1) / n - 1.0
+        return (
+            (math.sqrt(float((small**2).sum()) * (n - 1) / n / left), left) if left >= 1 else (math.inf, 1.0)
+        )
     if free < _MANY:
         return math.sqrt(float((rest**2).sum()) / (n * (steps - 1))), float(free)
     # Deviations from a median of few steps are too small by the step that they are used up for.
@@ -248,16 +260,18 @@ def _wandering(
     *,
     least: float,
     usual: Floats,
+    whole: int,
 ) -> tuple[Late | None, Floats]:
     """Find single steps in which a rank is late that is not late in others; and the work without them."""
     steps = lateness.shape[1]
     if steps < 2 or ordinary.sum() < 2:
         return None, usual
     rest = (lateness - typical[:, None])[ordinary]
-    noise, freedom = _noise(rest)
+    noise, freedom = _noise(rest, least=least)
     cells = rest > max(noise * student_tail(_FALSE_ALARM / rest.size, freedom), least)
     # Beside one that is much later, a little later costs nothing.
     cells &= rest >= _BESIDE * rest.max(axis=0)
+    cells[:, : max(0, steps - whole)] = False
     if not cells.any():
         return None, usual
     work = work_ms[ordinary]

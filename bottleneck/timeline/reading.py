@@ -12,19 +12,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .cpu.reading import cpu_reader
 from .gpu.reading import gpu_reader
+from .lanes.alone import undisturbed
 from .lanes.ask import Asker
 from .lanes.budget import step_budget
 from .lanes.own_work import own_work
 from .lanes.questions import collectives_left, shared_questions, without_fetching
 from .lanes.reader import Priced
+from .lanes.replay import Edit
 from .result import Timeline
 from .steps.facts import Facts, on_gpu
 from .steps.supply import supply_answers, workers_needed
 from .trace.dialect import DEVICE_KINDS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..model.codes import LateCause
     from ..model.run import JsonValue
     from .lanes.reader import Reader
     from .steps.traced import Steps
@@ -57,7 +64,11 @@ def _read(reader: Reader) -> Timeline:
             facts.supply, rest_ms=rest_ms, true_ms=facts.true_ms, cores=facts.cores, baseline=facts.baseline
         )
         answers.results.update(supplied)
-    overlapped = collectives_left(program, 0.0)
+    alone = collectives_left(program, 0.0)
+    factors = np.ones(len(program.part))
+    if alone is not None and reader.trace is not None and reader.kind == "gpu":
+        factors = undisturbed(reader.trace)[program.activity_row]
+        alone = alone.and_also(Edit(duration=factors))
     priced = Priced(
         parts={part: ns / 1e6 * scale for part, ns in budget.parts.items()},
         by_work=budget.by_work / 1e6 * scale,
@@ -65,6 +76,14 @@ def _read(reader: Reader) -> Timeline:
         scale=scale,
         answers=answers,
     )
+    own: dict[LateCause, NDArray[np.float64]] = {}
+    if alone is not None:
+        worked = own_work(program, reader.base.factors(), factors)
+        own = {cause: ns / 1e6 * scale for cause, ns in worked.items()}
+        if len(facts.collected_ms) == program.steps and "host" in own:
+            collected = np.minimum(facts.collected_ms, own["host"])
+            if collected.any():
+                own |= {"host": own["host"] - collected, "garbage collection": collected}
     timeline = Timeline(
         kind=reader.kind,
         true_ms=facts.true_ms,
@@ -74,15 +93,10 @@ def _read(reader: Reader) -> Timeline:
         what_ifs=answers.results,
         after=answers.after,
         context=context,
-        own_work_ms={
-            cause: tuple((ns / 1e6 * scale).tolist())
-            for cause, ns in own_work(program, reader.base.factors()).items()
-        }
-        if overlapped is not None
-        else {},
-        alone_ms=asker.lengths_ms(overlapped) if overlapped is not None else (),
-        alone=asker.alone(overlapped) if overlapped is not None else None,
-        alone_without=asker.alone_without(questions, overlapped) if overlapped is not None else {},
+        own_work_ms={cause: tuple(each.tolist()) for cause, each in own.items()},
+        alone_ms=asker.lengths_ms(alone) if alone is not None else (),
+        alone=asker.alone(alone) if alone is not None else None,
+        alone_without=asker.alone_without(questions, alone) if alone is not None else {},
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)

@@ -42,11 +42,11 @@ def listen():
     ended.append(True)
 ended = []
 threading.Thread(target=listen, daemon=True).start()
-a = torch.randn(2048, 2048, device="cuda")
+a = torch.randn(2048, 2048, device=f"cuda:{sys.argv[1]}")
 while not ended:
     on.wait()
     a @ a
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(a.device)
 """
 
 
@@ -109,9 +109,12 @@ class Plants:
                 self._kept = [[i] for i in range(objects)]
                 objects = int(objects * 3 * self.ms / 1e3 / _seconds(gc.collect))
         if self._late and "compute" in self.names:
-            self._products = round(10 * self.ms / 1e3 / _seconds(self._multiply_and_wait))
+            self._products = (
+                round(10 * self.ms / 1e3 / _seconds(self._multiply_and_wait)) if device.type == "cuda" else 4
+            )
         if self._late and "device" in self.names:
-            self._spinner = subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.PIPE, text=True)
+            command = [sys.executable, "-c", SPIN, str(device.index)]
+            self._spinner = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
 
     def _multiply(self, times: int) -> None:
         for _ in range(times):
@@ -144,8 +147,12 @@ class Plants:
             if self.of(self._step + 1) == "input":
                 time.sleep(self.ms / 1e3)
         elif where == "forward":
-            if self._plant == "compute":
+            # On a busy CPU no number of products is right for long.
+            until = time.thread_time() + self.ms / 1e3
+            while self._plant == "compute":
                 self._multiply(self._products)
+                if self._matrix.is_cuda or time.thread_time() >= until:
+                    break
         elif self._plant == "host":
             time.sleep(self.ms / 1e3)
         elif self._plant == "gc" and random.Random(self._step // 3).randrange(3) == self._step % 3:

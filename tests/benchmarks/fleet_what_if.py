@@ -88,14 +88,20 @@ def row(kind: str, ranks: int, plant: str, measured: dict[str, float], run: Path
     )
 
 
-def keep(out: Path, name: str, run: Path) -> None:
-    """Add what is small of a run to the archive."""
+def keep(out: Path, name: str, run: Path, *, most_bytes: float) -> None:
+    """Add what is small of a run to the archive, and its traces to another one while there is room."""
     (run / "summaries.msgpack").write_bytes(msgspec.msgpack.encode(read_job(load(run).ranks).summaries))
-    parts = out / "runs.tar"
-    with tarfile.open(parts, "a") as archive:
+    with tarfile.open(out / "runs.tar", "a") as archive:
         for each in ("diagnosis.json", "report.md", "summaries.msgpack"):
             if (run / each).is_file():
                 archive.add(run / each, f"{name}/{each}")
+    files = [path for path in run.glob("rank*/**/*") if path.is_file()]
+    traces = out / "traces.tar"
+    kept = traces.stat().st_size if traces.exists() else 0
+    if kept + sum(path.stat().st_size for path in files) < most_bytes:
+        with tarfile.open(traces, "a") as archive:
+            for path in files:
+                archive.add(path, f"{name}/{path.relative_to(run)}")
 
 
 def main() -> None:
@@ -107,6 +113,7 @@ def main() -> None:
     parser.add_argument("--plants", nargs="*", choices=CAUSES, default=None)
     parser.add_argument("--ms", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=3, help="turns with each plant, and one to warm up")
+    parser.add_argument("--traces", type=float, default=0.0, help="MB of traces to keep, too")
     parser.add_argument("--minutes", type=float, default=600.0)
     wanted = parser.parse_args()
     until = time.monotonic() + 60 * wanted.minutes
@@ -145,7 +152,7 @@ def main() -> None:
                             "--trial-seconds", "0", "--out", str(run), *common, "--plants", plant,
                         )  # fmt: skip
                         tell(row(kind, ranks, plant, measured, run))
-                        keep(wanted.out, f"{kind}-{ranks}-{plant}", run)
+                        keep(wanted.out, f"{kind}-{ranks}-{plant}", run, most_bytes=wanted.traces * 1e6)
                     longest = max(longest, time.monotonic() - began)
 
 

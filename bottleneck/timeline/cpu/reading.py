@@ -34,6 +34,7 @@ from ..views.step import step_view
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
+from .exchanges import exchanges, own_work_of_steps
 from .program import cpu_program
 from .questions import Amounts, cpu_questions
 from .segments import PHASES, operator_ms, read_segments
@@ -235,7 +236,23 @@ class CpuReader:
             compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
             loop=self.amounts.loop.loop if self.amounts.loop is not None else None,
             **self._by_code(),
+            **self._exchanges(),
         )
+
+    def _exchanges(self) -> dict[str, Any]:
+        """Return the own work of single steps at true speed, and where collectives stand in it, if any do."""
+        if self.trace is None or self.segments is None:
+            return {}
+        found = exchanges(self.trace, self.segments, self.division)
+        if found is None or found.moments is None:
+            return {}
+        scale = self.facts.true_ms * 1e6 / float(np.diff(found.moments).mean())
+        own = own_work_of_steps(self.segments, self.division, found.moments, self.facts.collected_ms)
+        return {
+            "alone": replace(found, places=found.places * scale, edges=found.edges * scale),
+            "alone_ms": tuple((np.diff(found.edges[:, 0]) / 1e6 * scale).tolist()),
+            "own_work_ms": {cause: tuple((each * scale).tolist()) for cause, each in own.items()},
+        }
 
     def _by_code(self) -> dict[str, Any]:
         """Return the tree of the step and its extra work, priced one by one."""

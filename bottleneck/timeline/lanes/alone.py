@@ -15,15 +15,20 @@ import numpy as np
 
 from ...model.codes import Part
 from ..trace import intervals
+from ..trace.dialect import Kind
+from ..trace.kernels import is_collective
 from .program import NO_WAIT, PARTS, WAIT_ALL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..trace.table import Trace
     from .program import Program
     from .replay import Schedule
 
 PLACES = 5
+_ENOUGH, _AGREE = 4, 0.05
+"""Kernels of one name that tell how long it takes: so many, and half of them this close to the median."""
 _QUEUED_NS = 5_000.0
 """Pauses of the device below this lie between pieces of work that are queued: nothing is made up in them."""
 
@@ -39,6 +44,35 @@ class Alone:
     when the host last waited for its device before, and the device's work that it waited for then."""
     edges: NDArray[np.float64]
     """(steps + 1, 2): when each step ends, the window's begin first, and the device's work up to there."""
+    moments: NDArray[np.int64] | None = None
+    """(steps + 1,): the same on the trace's clock where there is no device: see `cpu.exchanges`."""
+    waits: NDArray[np.int64] | None = None
+    """(w, 2): when the training thread stood waiting, on the trace's clock; likewise."""
+
+
+def undisturbed(trace: Trace) -> NDArray[np.float64]:
+    """Return by which factor each kernel is shorter without a collective beside it, (n,) of the trace's rows.
+
+    A collective that waits for a late rank holds multiprocessors all the while: matrix products beside it
+    take up to half as long again. The norm are kernels of the same name without one, where they agree.
+    """
+    out = np.ones(len(trace))
+    rows = trace.rows(Kind.KERNEL)
+    collective = trace.named(is_collective, rows)
+    if not collective.any() or collective.all():
+        return out
+    others, rows = rows[collective], rows[~collective]
+    start, end = trace.ts_ns[others].astype(np.int64), trace.end_of(others)
+    own = np.stack([trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)], axis=1)
+    beside = np.diff(intervals.covered(start, end, own), axis=1)[:, 0]
+    length = np.maximum(own[:, 1] - own[:, 0], 1)
+    for name in np.unique(trace.name[rows[beside > 0]]).tolist():
+        mine = trace.name[rows] == name
+        free, held = length[mine & (beside == 0)], mine & (2 * beside > length)
+        usual = float(np.median(free)) if len(free) >= _ENOUGH else 0.0
+        if usual and float(np.median(np.abs(free - usual))) < _AGREE * usual:
+            out[rows[held]] = np.minimum(1.0, usual / length[held])
+    return out
 
 
 def alone_places(program: Program, schedule: Schedule) -> Alone:

@@ -22,8 +22,16 @@ if TYPE_CHECKING:
     from .program import Program
 
 
-def own_work(program: Program, factors: NDArray[np.float64]) -> dict[LateCause, NDArray[np.float64]]:
-    """Return the work of the host, and of the device without collectives, (steps,) per cause."""
+def own_work(
+    program: Program, factors: NDArray[np.float64], undisturbed: NDArray[np.float64]
+) -> dict[LateCause, NDArray[np.float64]]:
+    """Return the work of the host, and of the device without collectives, (steps,) per cause.
+
+    Args:
+        program: of one rank.
+        factors: on host work, by category.
+        undisturbed: on device work: see `alone.undisturbed`.
+    """
     out: dict[LateCause, NDArray[np.float64]] = {}
 
     def add(cause: LateCause, step: NDArray[np.intp], amounts: NDArray[np.float64]) -> None:
@@ -39,5 +47,5 @@ def own_work(program: Program, factors: NDArray[np.float64]) -> dict[LateCause, 
         add(cause, before, program.work[:, work] * factors[work])
     for index, part in enumerate(program.parts):
         mine = program.part == index
-        add(BUDGET_PARTS[part].late_for, program.step[mine], program.duration[mine])
+        add(BUDGET_PARTS[part].late_for, program.step[mine], (program.duration * undisturbed)[mine])
     return out

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...model.codes import Part
     from ..result import Timeline
     from ..steps.facts import Facts
+    from ..trace.table import Trace
     from .ask import Answers
     from .questions import Question
     from .replay import Edit, Replay
@@ -46,6 +47,10 @@ class Reader(Protocol):
     @property
     def facts(self) -> Facts:
         """What is known of the run."""
+
+    @property
+    def trace(self) -> Trace | None:
+        """What was recorded."""
 
     @property
     def replay(self) -> Replay:

@@ -70,6 +70,12 @@ class Facts:
         return self.run.host.cores if self.run is not None else None
 
     @property
+    def collected_ms(self) -> Sequence[float]:
+        """Time of Python's collector in each traced step; empty where it was not measured."""
+        traced = self.run.window("trace") if self.run is not None else None
+        return traced.steps.gc_ms if traced is not None else ()
+
+    @property
     def optimizers(self) -> Sequence[OptimizerFacts]:
         """As constructed."""
         return self.run.optimizers if self.run is not None else ()

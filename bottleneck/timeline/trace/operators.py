@@ -110,7 +110,7 @@ def _classify_special(name: str) -> OpClass | None:
         return OpClass.GRAPH
     if COMPILING.search(name):
         return OpClass.COMPILING
-    if name.startswith(("c10d::", "gloo:", "mpi:", "record_param_comms")):
+    if name.startswith(("c10d::", "_c10d_functional::", "gloo:", "mpi:", "record_param_comms")):
         return OpClass.COMMUNICATION
     if fills_bucket(name):
         return OpClass.MEMORY

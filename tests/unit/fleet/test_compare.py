@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from unit.fleet.jobs import STEP_MS, TRANSFER_MS, collectives, summary
 
-from torch_bottleneck.fleet.collectives import pack, unpack
+from torch_bottleneck.fleet.causes import in_single_steps
+from torch_bottleneck.fleet.collectives import Collectives, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
 from torch_bottleneck.model.diagnosis import UnreadRank
+from torch_bottleneck.timeline.trace.table import Message
 
 STEPS = 4
 
@@ -139,3 +141,30 @@ def test_what_is_packed_comes_out_again() -> None:
     assert again.kinds == columns.kinds
     for name in ("kind", "sequence", "step", "ready", "start", "end", "exposed"):
         assert np.array_equal(getattr(again, name), getattr(columns, name)), name
+
+
+def test_a_kernel_that_was_launched_before_the_window_makes_no_rank_another_one() -> None:
+    """Its message is not written, on the one rank whose host was further ahead."""
+    usual, late = job(ranks=2, late=1)
+    columns = unpack(usual.collectives)
+    message = Message("", "", "ncclDevKernel_AllReduce")
+    more = Collectives(
+        kinds=(*columns.kinds, (message, -1)),
+        **{
+            name: np.concatenate([getattr(columns, name)[:1], getattr(columns, name)])
+            for name in ("sequence", "ready", "start", "end", "alone", "exposed")
+        },
+        kind=np.concatenate([[len(columns.kinds)], columns.kind]),
+        step=np.concatenate([[-1], columns.step]),
+    )
+    usual = msgspec.structs.replace(usual, collectives=pack(more))
+    (found,) = compare_ranks([usual, late]).fleet.stragglers
+    assert found.ranks == (1,)
+
+
+def test_what_is_done_behind_the_last_collective_makes_the_next_step_late() -> None:
+    (summary,) = job(ranks=1, late=0)
+    summary = msgspec.structs.replace(summary, own_work_ms={"garbage collection": (0.0, 9.0, 0.0, 0.0)})
+    assert in_single_steps([(summary, -2)]) == {"garbage collection": (9.0, 0.0)}
+    assert in_single_steps([(summary, -1)]) == {"garbage collection": (0.0, 0.0)}
+    assert in_single_steps([(summary, -4)]) == {"garbage collection": (0.0, 0.0)}

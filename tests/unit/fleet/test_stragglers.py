@@ -14,7 +14,13 @@ STEP_MS = 100.0
 def found(work: np.ndarray, *, groups: list = [], sent: list | None = None) -> Found:  # noqa: B006
     n = len(work)
     return find_late(
-        work, step_ms=STEP_MS, worth=0.02, sent=sent or [""] * n, groups=groups, numbers=range(n)
+        work,
+        step_ms=STEP_MS,
+        worth=0.02,
+        sent=sent or [""] * n,
+        groups=groups,
+        numbers=range(n),
+        whole=work.shape[1],
     )
 
 
@@ -115,3 +121,21 @@ def test_a_rank_that_decides_no_ordinary_step_is_not_told() -> None:
 )
 def test_student_agrees_with_the_tables(chance: float, freedom: int, value: float) -> None:
     assert student_tail(chance, freedom) == pytest.approx(value, rel=1e-4)
+
+
+def test_of_two_ranks_single_steps_tell_though_they_are_most_of_the_spread() -> None:
+    work = noise(2, 7)
+    work[1, [2, 5]] += 60.0
+    (late,) = found(work).late
+    assert (late.kind, late.lanes) == ("wandering", (1,))
+    assert late.cells == ((1, -5), (1, -2))
+
+
+def test_the_step_in_which_recording_begins_tells_nothing() -> None:
+    work = noise(2, 7)
+    work[1, 0] += 60.0
+    everything = find_late(
+        work, step_ms=STEP_MS, worth=0.02, sent=["", ""], groups=[], numbers=range(2), whole=6
+    )
+    assert everything.late == ()
+    assert found(work).late

@@ -1,0 +1,76 @@
+"""Ranks without a GPU: own work between what gloo writes on its own threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from unit.timeline.cpu_traces import Row, make_steps, make_trace
+
+from torch_bottleneck.timeline.cpu.division import Division, split
+from torch_bottleneck.timeline.cpu.exchanges import exchanges, own_work_of_steps
+from torch_bottleneck.timeline.cpu.segments import Segments, read_segments
+from torch_bottleneck.timeline.lanes.alone import Alone
+from torch_bottleneck.timeline.trace.table import Trace
+
+STEP_US = 10_000.0
+
+
+def step(at: float, *, sends: bool = True) -> list[Row]:
+    """Computes 2 ms, begins to exchange, waits 3 ms, and computes 4 ms behind it."""
+    rows: list[Row] = [("backward", "label", at, 5100.0), ("aten::mm", "op", at, 2000.0)]
+    if sends:
+        rows += [
+            ("c10d::allreduce_", "op", at + 2000.0, 100.0),
+            ("gloo:all_reduce", "label", at + 2050.0, 3050.0),
+        ]
+    return [*rows, ("aten::mm", "op", at + 5200.0, 4000.0)]
+
+
+def read(*steps: list[Row], sizes: tuple[int, ...] = (2,)) -> tuple[Trace, Segments, Division]:
+    trace = make_trace([row for rows in steps for row in rows])
+    other = np.asarray([trace.names[name].startswith("gloo") for name in trace.name])
+    groups = [{"pg_size": size} for size in sizes]
+    trace = replace(
+        trace,
+        tid=other.astype(np.int32),
+        tids=["1", "2"],
+        meta=replace(trace.meta, distributed={"world_size": 2, "pg_config": groups}),
+    )
+    bounds = make_steps([(i * STEP_US, (i + 1) * STEP_US) for i in range(len(steps))])
+    segments = read_segments(trace, start_ns=bounds.start_ns, end_ns=bounds.end_ns, thread=(0, 0))
+    return trace, segments, split(segments, dispatch_ns=None)
+
+
+def found(*steps: list[Row], sizes: tuple[int, ...] = (2,)) -> Alone | None:
+    return exchanges(*read(*steps, sizes=sizes))
+
+
+def test_a_step_runs_from_exchange_to_exchange_and_waiting_is_no_own_work() -> None:
+    alone = found(step(0.0), step(STEP_US), step(2 * STEP_US))
+    assert alone is not None
+    assert alone.moments is not None
+    assert (alone.moments / 1e6).tolist() == pytest.approx([5.1, 15.1, 25.1])
+    assert np.diff(alone.edges[:, 0]) / 1e6 == pytest.approx([7.0, 7.0], abs=0.06)
+    arrival, left = alone.places[1, 0], alone.places[1, 2]
+    assert arrival / 1e6 == pytest.approx(6.95, abs=0.06), "a little of the operator that begins it is left"
+    assert (left - arrival) / 1e6 == pytest.approx(0.05, abs=0.06)
+
+
+def test_what_is_done_behind_the_update_is_of_the_next_step() -> None:
+    trace, segments, division = read(step(0.0), step(STEP_US), step(2 * STEP_US))
+    alone = exchanges(trace, segments, division)
+    assert alone is not None
+    assert alone.moments is not None
+    own = own_work_of_steps(segments, division, alone.moments, [3.0, 0.0, 0.0])
+    assert own["compute"] == pytest.approx([6.0, 6.0], abs=0.1)
+    assert own["garbage collection"].tolist() == [3.0, 0.0]
+    before = own_work_of_steps(segments, division, alone.moments, [0.0, 9.0, 0.0])
+    assert before["garbage collection"].tolist() == [9.0, 0.0], "there is no room for it behind the exchange"
+
+
+def test_without_an_exchange_in_each_step_of_all_ranks_nothing_is_told() -> None:
+    assert found(step(0.0), step(STEP_US, sends=False), step(2 * STEP_US)) is None
+    assert found(step(0.0), step(STEP_US), sizes=(4, 2)) is None
+    assert found(step(0.0)) is None

@@ -1,0 +1,39 @@
+"""Kernels that take longer beside a collective that waits."""
+
+from __future__ import annotations
+
+import pytest
+from unit.timeline.traces import TraceWriter
+
+from torch_bottleneck.timeline.lanes.alone import undisturbed
+from torch_bottleneck.timeline.trace.dialect import Kind
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def factors(free: list[float], beside: list[float]) -> list[float]:
+    """Of products one after the other, the later ones beside a collective."""
+    writer, now = TraceWriter(), 0.0
+    for length in free:
+        writer.launch(now, 1.0, kernel="gemm", start=now + 2.0, length=length)
+        now += length + 5.0
+    whole = sum(length + 5.0 for length in beside)
+    writer.launch(now, 1.0, kernel=NCCL, start=now, length=whole, stream=20)
+    for length in beside:
+        writer.launch(now, 1.0, kernel="gemm", start=now + 2.0, length=length)
+        now += length + 5.0
+    trace = writer.build()
+    return undisturbed(trace)[trace.rows(Kind.KERNEL, named="gemm")].tolist()
+
+
+def test_they_are_as_long_as_those_of_the_same_name_without_one() -> None:
+    assert factors([100.0, 101.0, 99.0, 100.0], [150.0, 125.0]) == pytest.approx([1, 1, 1, 1, 2 / 3, 0.8])
+
+
+def test_shorter_ones_are_not_made_longer() -> None:
+    assert factors([100.0] * 4, [50.0]) == [1.0] * 5
+
+
+def test_where_the_norm_is_not_known_nothing_is_changed() -> None:
+    assert factors([100.0, 100.0], [150.0]) == [1.0] * 3
+    assert factors([100.0, 30.0, 300.0, 70.0], [150.0]) == [1.0] * 5
