@@ -116,6 +116,8 @@ class Job:
     late: tuple[int, ...] = ()
     cause: str = "host"
     seed: int = 1
+    clocks: int = 32
+    """Of as many kinds: ranks that far apart have the same one, and so the same events."""
     templates: dict[str, Template] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -138,8 +140,16 @@ class Job:
         return next(iter(self.templates.values())).period_us
 
 
-def write_rank(path: Path, job: Job, rank: int) -> None:
-    """Write the trace of one rank."""
+def write_rank(path: Path, job: Job, rank: int, body: bytes) -> None:
+    """Write the trace of one rank: its own head, and events as `events_of` packs them."""
+    stated = {"backend": "nccl", "rank": rank, "world_size": job.ranks, "pg_count": 1}
+    head = json.dumps({**job.of(rank).header, "distributedInfo": stated})[:-1]
+    # Two members of one gzip file.
+    path.write_bytes(gzip.compress(f'{head}, "traceEvents": [\n'.encode(), 1) + body)
+
+
+def events_of(job: Job, rank: int) -> bytes:
+    """Return the events of one rank, compressed."""
     rng = np.random.default_rng([job.seed, rank])
     made = job.of(rank)
     skew_us = rng.uniform(-MOST_SKEW_US, MOST_SKEW_US)
@@ -165,12 +175,7 @@ def write_rank(path: Path, job: Job, rank: int) -> None:
                      "ts": round(at, 3), "dur": round((high - low) * speed, 3), "args": {}}
                 )
             )  # fmt: skip
-    stated = {"backend": "nccl", "rank": rank, "world_size": job.ranks, "pg_count": 1}
-    head = json.dumps({**made.header, "distributedInfo": stated})[:-1]
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        file.write(f'{head}, "traceEvents": [\n'.encode())
-        file.write(",\n".join(lines).encode())
-        file.write(b"\n]}\n")
+    return gzip.compress(",\n".join(lines).encode() + b"\n]}\n", 1)
 
 
 def _renamed(text: tuple[str, str, str], ranks: int, rank: int) -> tuple[str, str, str]:
@@ -200,8 +205,12 @@ def _numbered(text: str, step: int) -> str:
 def make(folder: Path, job: Job) -> None:
     """Write the traces of a job."""
     folder.mkdir(parents=True, exist_ok=True)
+    bodies: dict[tuple[bool, int], bytes] = {}
     for rank in range(job.ranks):
-        write_rank(folder / f"rank{rank:04d}.1.pt.trace.json.gz", job, rank)
+        clock = (rank in job.late, rank % min(job.clocks, job.ranks))
+        if clock not in bodies:
+            bodies[clock] = events_of(job, rank)
+        write_rank(folder / f"rank{rank:04d}.1.pt.trace.json.gz", job, rank, bodies[clock])
 
 
 def main() -> None:

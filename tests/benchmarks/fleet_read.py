@@ -3,6 +3,8 @@
     python tests/benchmarks/fleet_make.py FOLDER --ranks 64 --steps 5 --late 17 --cause input
     python tests/benchmarks/fleet_read.py FOLDER --jobs 1 2 --rounds 2
 
+    python tests/benchmarks/fleet_read.py FOLDER --jobs --dask 2 --rounds 1
+
 Each number of processes has its turn in each round, with no summary kept from before; the last line is the
 same folder again, with the summaries that the last turn left. Memory is the largest sum over the processes,
 with what they share counted once; it and the time of the processor are looked at five times a second.
@@ -47,11 +49,11 @@ def look(session: int, spent: dict[int, float]) -> float:
     return total / 1024
 
 
-def measure(folder: Path, jobs: int) -> tuple[float, float, float, str]:
+def measure(folder: Path, jobs: int, *more: str) -> tuple[float, float, float, str]:
     """Return seconds by the clock, seconds of processor, MB, and who was late."""
     spent: dict[int, float] = {}
     began = time.monotonic()
-    command = [sys.executable, "-m", "torch_bottleneck", "analyze", str(folder), "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "torch_bottleneck", "analyze", str(folder), "--jobs", str(jobs), *more]
     most = 0.0
     with subprocess.Popen(
         [*command, "--format", "json"],
@@ -86,16 +88,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--dask", type=int, nargs="*", default=[], help="workers of a LocalCluster")
     wanted = parser.parse_args()
     ranks = len(list(wanted.folder.glob("*.json.gz")))
     print("| ranks | processes | seconds | of processor | MB | late |\n|---:|---:|---:|---:|---:|---|")
+
+    def turn(told: str, jobs: int, *more: str) -> None:
+        seconds, spent, most, late = measure(wanted.folder, jobs, *more)
+        print(f"| {ranks} | {told} | {seconds:.1f} | {spent:.1f} | {most:.0f} | {late} |", flush=True)
+
     for _ in range(wanted.rounds):
         for jobs in wanted.jobs:
             forget(wanted.folder)
-            seconds, spent, most, told = measure(wanted.folder, jobs)
-            print(f"| {ranks} | {jobs} | {seconds:.1f} | {spent:.1f} | {most:.0f} | {told} |", flush=True)
-    seconds, spent, most, told = measure(wanted.folder, wanted.jobs[-1])
-    print(f"| {ranks} | kept summaries | {seconds:.1f} | {spent:.1f} | {most:.0f} | {told} |", flush=True)
+            turn(str(jobs), jobs)
+        for jobs in wanted.dask:
+            forget(wanted.folder)
+            turn(f"Dask, {jobs} workers", jobs, "--scheduler", "local")
+    turn("kept summaries", 1)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import pytest
 from recorded.diagnosed import diagnosis_of
 from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile
+from unit.reporters.test_fleet import job
 
-from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.diagnosis import Diagnosis, Straggler
 from torch_bottleneck.reporters.html import render
 
 if TYPE_CHECKING:
@@ -309,3 +310,22 @@ def test_memory_and_step_charts_are_drawn_from_the_diagnosis(open_page: Open, wr
     steps = page.locator("#steps-chart svg").text_content() or ""
     assert "log scale" in steps
     assert "87.4 ms" in steps
+
+
+def test_a_thousand_ranks_fit_and_each_can_be_asked_for(open_page: Open, write: Any) -> None:
+    late = Straggler(ranks=(37,), kind="persistent", cause="input", costs_ms=20.0, late_ms=20.0)
+    page = write(job(1024, late))
+    assert page.stat().st_size < 1_500_000
+    shown = open_page(page).page
+    heat = shown.locator("#heat")
+    heat.scroll_into_view_if_needed()
+    heat.focus()
+    for _ in range(38):
+        heat.press("ArrowRight")
+    assert "rank 37, step 1 of 16: 20" in shown.locator("#heat-told").inner_text()
+    box = heat.bounding_box()
+    assert box is not None
+    assert box["width"] > 600
+    heat.hover(position={"x": box["width"] - 1, "y": 3})
+    assert shown.locator("#heat-told").inner_text().startswith("rank 1023, step 1")
+    assert shown.locator("#ranks-table tbody th").first.inner_text() == "37", "who is late stands first"
