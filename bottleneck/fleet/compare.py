@@ -337,7 +337,8 @@ def _on_hosts(
         accounts=(None,) * len(summaries),
     )
     mine = [summaries[i] for i in able]
-    if len(mine) < 2 or any(s.kind != "cpu" for s in mine):
+    # Stages of a pipeline do not wait for each other together: their messages are from one to the next.
+    if len(mine) < 2 or any(s.kind != "cpu" or s.counters.get("collectives") == 0 for s in mine):
         return nothing
     exchanged = np.array([s.budget.get(Part.COMMUNICATION.value, 0.0) for s in mine])
     wire = float(exchanged.min())

@@ -113,6 +113,8 @@ def _work_of_segments(
     work[aside(segments, evaluates=evaluates) & (work != Work.COMPILE)] = Work.HOST
     work[label == Work.HOST] = Work.HOST
     prepared = preparation(segments, after_share=after_share, evaluates=evaluates)
+    # What a stage of a pipeline waits for before its forward comes from another rank.
+    prepared &= work != Work.COMMUNICATION
     work[prepared | (label == Work.INPUT)] = Work.INPUT
     work[(label == Work.OPTIMIZER) & np.isin(work, (Work.MATH, Work.MEMORY))] = Work.UPDATE
     return np.where(work == Work.DISPATCH, own_dispatch, work).astype(np.int8)
