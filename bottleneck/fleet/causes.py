@@ -10,16 +10,20 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..model.codes import BUDGET_PARTS, LateCause, Part
 from ..model.run import SourceSite
 from .stragglers import lateness_among
 from .summary import RankSummary
 
-__all__ = ["Amounts", "among_peers", "cause_of", "excess_ms", "in_single_steps", "site_of"]
+__all__ = ["Amounts", "among_peers", "cause_of", "disturbed_ms", "excess_ms", "in_single_steps", "site_of"]
 
 _EXPLAINS = 0.25
 """Of the lateness: an excess must be as much to be its cause."""
+_DEVICE: tuple[LateCause, ...] = ("compute", "optimizer", "copies")
+_AS_OFTEN = 0.05
+"""Kernels of one name are the same on two ranks if their numbers per step differ by less."""
 _AS_SLOW = 0.5
 """The update has the same size on all ranks. If it, too, is slower by half of what the other kernels are,
 it is the device that is slow, and not the batch that is large."""
@@ -57,6 +61,30 @@ def excess_ms(summaries: Sequence[RankSummary], sent: Sequence[object]) -> list[
         return [{} for _ in summaries]
     more = lateness_among(typical, sent)
     return [{cause: round(float(ms), 3) for cause, ms in zip(causes, row, strict=True)} for row in more]
+
+
+def disturbed_ms(
+    summaries: Sequence[RankSummary], sent: Sequence[object], waits_ms: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how much longer the kernels of each rank take per step because its collectives wait, (n,) ms.
+
+    A collective that waits holds multiprocessors: a product that just fits the device takes twice as long
+    beside it. The norm are the same kernels on the peer that waits least. No more than is waited, and
+    without what the rank's own kernels have told already: see `lanes.alone.undisturbed`.
+    """
+    out = np.zeros(len(summaries))
+    for lane, summary in enumerate(summaries):
+        least = min((k for k, what in enumerate(sent) if what == sent[lane]), key=lambda k: waits_ms[k])
+        norm = {kernel.name: kernel for kernel in summaries[least].kernels}
+        told = summary.own_kernels_ms - sum(
+            float(np.median(summary.own_work_ms.get(c) or [0.0])) for c in _DEVICE
+        )
+        out[lane] = -max(0.0, told) + sum(
+            max(0.0, kernel.ms - usual.ms * kernel.count / usual.count)
+            for kernel in summary.kernels
+            if (usual := norm.get(kernel.name)) and abs(kernel.count - usual.count) < _AS_OFTEN * usual.count
+        )
+    return np.clip(out, 0.0, waits_ms)
 
 
 def _exposed(summary: RankSummary, cause: LateCause) -> float:

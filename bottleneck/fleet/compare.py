@@ -19,7 +19,7 @@ from ..model.codes import LateCause, Part
 from ..model.diagnosis import Fleet, PathPart, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from .account import Account, account_of
-from .causes import among_peers, cause_of, excess_ms, in_single_steps, site_of
+from .causes import among_peers, cause_of, disturbed_ms, excess_ms, in_single_steps, site_of
 from .clock import Clock, align
 from .collectives import Collectives, unpack
 from .joint import JointProgram, host_program, joint_program
@@ -249,7 +249,12 @@ def _fleet(
     step_ms: float,
 ) -> Fleet:
     """Add what the ranks say together: who is late and why, and the step without a cause."""
-    answered = answer(program, found, account, summaries, step_ms=step_ms) if program is not None else None
+    disturbed = disturbed_ms(summaries, found.sent, account.kernel_waits_ms * account.scale)
+    answered = (
+        answer(program, found, account, summaries, step_ms=step_ms, disturbed=disturbed)
+        if program is not None
+        else None
+    )
     stragglers = []
     late_lanes = {lane for late in found.late for lane in late.lanes}
     peers = [s for k, s in enumerate(summaries) if k not in late_lanes]
@@ -277,7 +282,7 @@ def _fleet(
         fleet,
         stragglers=tuple(stragglers),
         step_ms=step_ms,
-        step_without_late_ranks_ms=step_ms - found.costs_ms,
+        step_without_late_ranks_ms=step_ms - found.costs_ms - _relieved(account, disturbed, late_lanes),
     )
     if program is None or answered is None:
         return fleet
@@ -293,6 +298,15 @@ def _fleet(
             for part in path[:_PATH]
         ),
     )
+
+
+def _relieved(account: Account, disturbed: Floats, late_lanes: set[int]) -> float:
+    """Return how much sooner the last of the other ranks is there if its kernels are not disturbed."""
+    others = [k for k in range(len(disturbed)) if k not in late_lanes]
+    if not late_lanes or not others:
+        return 0.0
+    work = account.work_ms[others]
+    return float((work.max(axis=0) - (work - disturbed[others, None]).max(axis=0)).mean())
 
 
 def _accounts(

@@ -53,17 +53,27 @@ def answer(
     summaries: Sequence[RankSummary],
     *,
     step_ms: float,
+    disturbed: Floats,
 ) -> Answered | None:
-    """Ask all questions; None where the replay does not give the step."""
+    """Ask all questions; None where the replay does not give the step.
+
+    `disturbed`, (n,), is what kernels take longer beside collectives that wait, ms: gone with the late ranks.
+    """
     steps = program.steps
     lateness = found.lateness_ms[:, -steps:]
     late = [excess_of(each, lateness) for each in found.late[:_MOST_LATE]]
     nobody = np.sum([excess_of(each, lateness) for each in found.late], axis=0) + np.zeros_like(lateness)
+    late_lanes = [lane for each in found.late for lane in each.lanes]
+    undisturbed = np.repeat(disturbed[:, None], steps, axis=1) * bool(late_lanes)
+    # By as much later than thought are those that they are late beside.
+    undisturbed[late_lanes] = (
+        np.median(np.delete(disturbed, late_lanes)) if len(disturbed) > len(late_lanes) else 0.0
+    )
     asked: list[tuple[WhatIf, JointEdit, str, bool]] = [
-        (WhatIf.NO_LATE_RANK, JointEdit(less_ms=nobody), "no rank later than its peers", False),
+        (WhatIf.NO_LATE_RANK, JointEdit(less_ms=nobody + undisturbed), "no rank later than its peers", False),
         (
             WhatIf.RANKS_EVEN,
-            JointEdit(less_ms=np.maximum(lateness, 0.0)),
+            JointEdit(less_ms=np.maximum(lateness, 0.0) + undisturbed),
             "no rank slower than the median of its peers, in no step",
             True,
         ),
@@ -88,7 +98,7 @@ def answer(
     plain, *rest = program.steps_ms(
         [
             JointEdit(),
-            *(JointEdit(less_ms=nobody - each) for each in late),
+            *(JointEdit(less_ms=nobody - each + undisturbed * (len(late) > 1)) for each in late),
             *(edit for _, edit, _, _ in asked),
         ]
     )

@@ -91,7 +91,7 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
             (clean(row.name), row.state, clean(row.value), clean(row.seen_by))
             for row in diagnosis.acceleration
         ),
-        ranks=sorted(rank_rows(diagnosis), key=lambda row: not row.late),  # who is late first
+        ranks=tuple(sorted(rank_rows(diagnosis), key=lambda row: not row.late)),  # who is late first
         late=tuple(late_lines(diagnosis)),
         path=path_line(diagnosis),
         heat=heat,

@@ -6,12 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 from recorded.diagnosed import diagnosis_of
-from unit.fleet.jobs import STEP_MS, TRANSFER_MS
+from unit.fleet.jobs import STEP_MS, TRANSFER_MS, summary
 from unit.fleet.test_compare import STEPS, job
 
+from torch_bottleneck.fleet.causes import disturbed_ms
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.joint import Join, JointEdit, JointProgram, host_program
-from torch_bottleneck.fleet.summary import AloneWithout
+from torch_bottleneck.fleet.summary import AloneWithout, KernelSketch
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import Fleet, WhatIfResult
 
@@ -130,3 +131,22 @@ def test_the_recorded_late_rank_costs_what_it_sleeps() -> None:
     assert (row.collective, row.ranks, row.bytes) == ("allreduce", 2, 33554432)
     assert row.gbytes_per_s is not None
     assert 100 < row.gbytes_per_s < 450, "NVLink of an H200"
+
+
+def test_kernels_beside_a_waiting_collective_are_shorter_once_nobody_is_late() -> None:
+    """Products of the first rank take 4 ms longer than as many of the second, which waits for nobody."""
+    ranks = [
+        summary(0, [10.0] * 4, kernels=(KernelSketch("gemm", 8.0, 9.0),), own_kernels_ms=5.0),
+        summary(1, [0.0] * 4, kernels=(KernelSketch("gemm", 8.0, 5.0),), own_kernels_ms=5.0),
+    ]
+    disturbed = disturbed_ms(ranks, ["", ""], np.asarray([10.0, 0.0]))
+    assert disturbed.tolist() == [4.0, 0.0]
+    other = msgspec.structs.replace(ranks[1], kernels=(KernelSketch("gemm", 16.0, 10.0),))
+    assert disturbed_ms([ranks[0], other], ["", ""], np.asarray([10.0, 0.0])).tolist() == [0.0, 0.0], (
+        "not the same"
+    )
+    assert disturbed_ms(ranks, ["", ""], np.asarray([3.0, 0.0])).tolist() == [3.0, 0.0], (
+        "no more than it waits"
+    )
+    fleet = compare_ranks(ranks).fleet
+    assert fleet.step_without_late_ranks_ms == pytest.approx(STEP_MS - 10.0 - 4.0, abs=0.1)
