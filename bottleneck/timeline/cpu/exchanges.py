@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .division import Division
     from .segments import Segments
 
-__all__ = ["exchanges", "own_work_of_steps"]
-
 _PAIRWISE = ("gloo:send", "gloo:recv", "mpi:send", "mpi:recv")
 """Two ranks only leave these together, and which two is not written."""
 
