@@ -27,7 +27,7 @@ from .collectives import PackedCollectives, unpack
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "load", "store"]
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
