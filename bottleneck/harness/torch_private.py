@@ -58,6 +58,26 @@ def reads_for(iterator: object, loader: object) -> bool:
     return sampler is not None and getattr(iterator, "_index_sampler", None) is sampler
 
 
+def read_by(iterator: object) -> object:
+    """Return the dataset that a loader's iterator reads."""
+    return getattr(iterator, "_dataset", None)
+
+
+def has_given_all(iterator: Any) -> bool:
+    """Return whether an iterator has given as many batches as its pass has; False where that is not known."""
+    given = getattr(iterator, "_num_yielded", None)
+    try:
+        return given is not None and given >= len(iterator)
+    except TypeError:
+        return False
+
+
+def count_anew(iterator: Any) -> None:
+    """A pass begins with an iterator that has given batches before."""
+    if hasattr(iterator, "_num_yielded"):
+        iterator._num_yielded = 0
+
+
 def build_loader(**arguments: Any) -> Any:
     """Build a DataLoader past what is put around its constructor: it is none of the script's."""
     loader = dataloader.DataLoader.__new__(dataloader.DataLoader)

@@ -81,6 +81,8 @@ class SaveGuard:
         guard(builtins.open, self._opening)
         guard(os.replace, self._renaming)
         guard(os.rename, self._renaming)
+        for copies in (os.link, shutil.copyfile, shutil.copy, shutil.copy2):
+            guard(copies, self._copying)
         guard(os.remove, self._removing)
         guard(os.unlink, self._removing)
         guard(shutil.rmtree, self._removing_tree)
@@ -153,6 +155,22 @@ class SaveGuard:
             return original(src, dst)
 
         return rename
+
+    def _copying(self, original: Any) -> Callable[..., Any]:
+        def copy(src: Anything, dst: Anything, **kwargs: Anything) -> object:
+            kept = self._places.get(_absolute(src)) if _is_path(src) and _is_path(dst) else None
+            if kept is None or not kept.exists():
+                return original(src, dst, **kwargs)
+            # The best of its checkpoints is a copy of, or a link to, the last one.
+            target = _absolute(dst)
+            if os.path.isdir(target):  # noqa: PTH112 - as below
+                target = os.path.join(target, os.path.basename(_absolute(src)))  # noqa: PTH118, PTH119
+            place = self._divert(target)
+            place.unlink(missing_ok=True)
+            original(kept, place, **kwargs)
+            return dst if original is not os.link else None
+
+        return copy
 
     def _removing(self, original: Any) -> Callable[..., Any]:
         def remove(path: Anything, *, dir_fd: int | None = None) -> object:

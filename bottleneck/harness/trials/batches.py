@@ -1,7 +1,7 @@
 """Batches recorded while steps run, and handed out again: the same steps once more.
 
 In: what the script's loaders deliver. Out: the same batches, in the same order, while they are replayed. The
-loaders do not move meanwhile.
+loaders do not move meanwhile. A pass still gives no more batches than its length: scripts count on that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class BatchTape:
     def __init__(self) -> None:
         self.problem = ""
         """Why the batches cannot be repeated."""
-        self._batches: list[Any] = []
+        self._batches: list[tuple[Any, Any]] = []
+        """Each with the dataset that it was read from."""
         self._recording = False
         self._next: int | None = None
         """The batch to hand out next; None: the loaders' own."""
@@ -58,21 +59,25 @@ class BatchTape:
 
     def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_data(iterator: Any) -> Any:
+            if torch_private.has_given_all(iterator):
+                raise StopIteration
+            data = torch_private.read_by(iterator)
             if self._next is not None:
-                if self._next < len(self._batches):
+                if self._next >= len(self._batches):
+                    self._next = None
+                elif self._batches[self._next][0] is data:
                     self._next += 1
-                    return copy.deepcopy(self._batches[self._next - 1])
-                self._next = None
+                    return copy.deepcopy(self._batches[self._next - 1][1])
             batch = original(iterator)
             if self._recording:
-                self._keep(batch)
+                self._keep(data, batch)
             return batch
 
         return _next_data
 
-    def _keep(self, batch: Any) -> None:
+    def _keep(self, data: Any, batch: Any) -> None:
         try:
-            self._batches.append(copy.deepcopy(batch))
+            self._batches.append((data, copy.deepcopy(batch)))
         except Exception as error:
             self.problem = f"a batch cannot be copied ({type(error).__name__})"
             self._recording = False

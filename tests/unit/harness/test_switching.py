@@ -426,9 +426,9 @@ def test_batches_of_a_second_loader_take_the_place_of_the_script_s(fix: str) -> 
         second: Any = patch._second  # type: ignore[attr-defined]
         assert patch.settle_steps(program) == 1 + second.depth
         if turn == 0:
-            first_pass = [x for batch in read(iterator, 5) for x in batch]
-            assert sorted(first_pass) == list(range(20)), "a pass of the second loader"
-            with pytest.raises(StopIteration):
+            rest = [x for batch in read(iterator, 3) for x in batch]
+            assert len(set(rest)) == 12
+            with pytest.raises(StopIteration):  # the pass that the script counts on has five batches
                 next(iterator)
             for _ in range(2):
                 again = [x for batch in shuffled for x in batch[0].tolist()]
@@ -513,7 +513,7 @@ def test_the_signal_handler_for_workers_goes_with_those_of_the_second_loader(
 def test_batches_that_were_recorded_are_not_replaced() -> None:
     from torch_bottleneck.harness.trials.batches import BatchTape
 
-    loader, tape = DataLoader(numbers(12), 2), BatchTape()
+    loader, tape = DataLoader(numbers(18), 2), BatchTape()
     program = Program(roots=(), optimizers=(), loader=loader, replays=lambda: tape.replaying)
     patch, iterator = patch_of("FX101", num_workers=1), iter(loader)
     tape.record()

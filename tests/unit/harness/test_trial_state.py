@@ -104,11 +104,41 @@ def test_batches_are_handed_out_again_and_the_loader_does_not_move(workers: int)
 
 def test_after_the_last_recorded_batch_come_the_loaders_own() -> None:
     tape = BatchTape()
-    iterator = iter(DataLoader(TensorDataset(torch.arange(12.0)), batch_size=4))
+    iterator = iter(DataLoader(TensorDataset(torch.arange(16.0)), batch_size=4))
     tape.record()
     next(iterator)
     tape.replay()
     assert [next(iterator)[0][0].item() for _ in range(3)] == [0.0, 4.0, 8.0]
+    tape.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_pass_gives_no_more_batches_than_its_length(workers: int) -> None:
+    tape = BatchTape()
+    loader = DataLoader(
+        TensorDataset(torch.arange(12.0)), batch_size=4, num_workers=workers, persistent_workers=workers > 0
+    )
+    iterator = iter(loader)
+    tape.record()
+    first = [next(iterator)[0][0].item() for _ in range(2)]
+    tape.replay()
+    assert [batch[0][0].item() for batch in iterator] == first[:1]
+    assert [batch[0][0].item() for batch in loader] == [4.0, 0.0, 4.0]
+    tape.close()
+    assert [batch[0][0].item() for batch in loader] == [0.0, 4.0, 8.0]
+
+
+def test_another_loader_reads_its_own_batches_while_those_of_the_first_are_handed_out() -> None:
+    tape = BatchTape()
+    training = iter(DataLoader(TensorDataset(torch.arange(12.0)), batch_size=4))
+    tape.record()
+    next(training)
+    tape.replay()
+    assert next(iter(DataLoader(TensorDataset(torch.arange(-2.0, 0.0)), batch_size=2)))[0].tolist() == [
+        -2,
+        -1,
+    ]
+    assert next(training)[0][0].item() == 0.0
     tape.close()
 
 

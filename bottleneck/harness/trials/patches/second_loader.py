@@ -129,6 +129,8 @@ class SecondLoader:
             if not is_ours or self._unless():
                 return original(iterator)
             self._scripts = iterator
+            if torch_private.has_given_all(iterator):
+                raise StopIteration
             try:
                 batch = self._next()
             except StopIteration:
@@ -159,6 +161,7 @@ class SecondLoader:
             except Exception as error:
                 self.failure = f"the second DataLoader failed: {_told(error)}"
                 return original(loader)
+            torch_private.count_anew(self._scripts)
             return self._scripts
 
         return __iter__
