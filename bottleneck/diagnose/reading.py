@@ -17,12 +17,13 @@ from ..model.doubt import Doubt, DoubtCode
 from ..model.memory import MemorySummary
 from ..model.run import FlopCount
 from ..model.view import WindowSteps
+from ..timeline.lanes.by_code import rare_nodes
 from ..timeline.reading import read_timeline
 from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
 from ..timeline.steps.basis import StepBasis, find_basis
 from ..timeline.steps.facts import Facts, on_gpu
-from ..timeline.steps.rare import ordinary_steps, with_rare
+from ..timeline.steps.rare import OTHER, ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.starts import with_starts
 from ..timeline.steps.traced import Steps, find_steps
@@ -63,7 +64,9 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     if basis.starts is not None:
         timeline = with_starts(timeline, basis.starts)
     if rare is not None:
-        timeline = with_rare(timeline, rare)
+        stacks = rank.stacks if rare.what == OTHER else None
+        nodes = rare_nodes(stacks, rare, ordinary_ms=timeline.true_ms) if stacks is not None else ()
+        timeline = with_rare(timeline, rare, nodes=nodes)
     timeline = replace(timeline, doubts=(*timeline.doubts, *basis.doubts))
     memory, memory_problems = read_memory(rank)
     doubts = [doubt.sentences for doubt in timeline.doubts]
@@ -113,6 +116,7 @@ def _read_timeline(
         true_ms=true_ms,
         run=basis.run,
         kept=basis.kept,
+        without_rare=basis.rare is not None,
         loaders=basis.loaders,
         compile_facts=rank.compile,
         true_is_profiled=basis.summary.true_is == "profiled",

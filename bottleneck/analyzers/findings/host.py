@@ -89,23 +89,28 @@ class OtherHostWork(Analyzer):
                 ),
             )
         extras = [node for node in facts.timeline.extras if node.price_ms is not None]
+        rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if sum(node.price_ms or 0.0 for node in extras) >= MAIN_SHARE * answer.saves_ms:
-            yield self._by_code(facts, answer, extras, evidence[:1] if grown else [])
+            yield self._by_code(facts, answer, extras, evidence[:1] if grown or rare else [])
             return
         title = f"Other host work costs {ms(answer.saves_ms)} per step"
-        rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if rare is not None:
             title = f"{rare.what[0].upper()}{rare.what[1:]}: {ms(rare.exposed_ms)} per step"
-        yield self.finding(
+        # Where the main part has no line, a small part's line would be taken for the whole.
+        sites = [span.site for span in spans if span.exposed_ms >= MAIN_SHARE * answer.saves_ms]
+        node = _at_line(facts.timeline.tree, sites[0]) if sites and rare is None else None
+        if node is not None:
+            title = f"`{node.name}` at {_at(node)}: other host work for {ms(answer.saves_ms)} per step"
+        found = self.finding(
             facts,
             title,
             answer=answer,
             time_ms=sum(span.called_ms for span in spans) or None,
             evidence=evidence,
-            # Where the main part has no line, a small part's line would be taken for the whole.
-            sites=[span.site for span in spans if span.exposed_ms >= MAIN_SHARE * answer.saves_ms],
+            sites=sites,
             not_this="Dispatch of operators and input are counted separately.",
         )
+        yield _about(found, node) if node is not None else found
 
     def _by_code(
         self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode], evidence: list[Evidence]
@@ -130,6 +135,13 @@ class OtherHostWork(Analyzer):
             not_this="Dispatch of operators and input are counted separately.",
         )
         return _about(found, first) if cost >= _HALF * answer.saves_ms else found
+
+
+def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
+    """Return the call that a line of the step makes; None if it is not known."""
+    if node is None or (node.call and node.site == site):
+        return node
+    return next((found for child in node.children if (found := _at_line(child, site))), None)
 
 
 def _about(finding: Finding, node: CodeNode) -> Finding:

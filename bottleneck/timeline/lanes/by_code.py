@@ -18,11 +18,13 @@ import numpy as np
 from ...model.view import CodeNode, Role
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
+from ..whose.tree import build_tree
 from .recompute import recorders
 from .replay import Edit
 
 if TYPE_CHECKING:
-    from ...model.run import LoaderFacts, Production
+    from ...model.run import LoaderFacts, Production, Stacks
+    from ..steps.rare import RareWork
     from ..trace.table import Trace
     from ..whose.tree import Branch, Tree
     from .program import Program
@@ -174,6 +176,18 @@ def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode,
         _node(branch, true_ms, price, left)
         for branch in tree.extras()
         if branch.total_ms >= _LEAST_SHARE * true_ms
+    )
+
+
+def rare_nodes(stacks: Stacks, rare: RareWork, *, ordinary_ms: float) -> tuple[CodeNode, ...]:
+    """Return the extra work of the steps that hold the rare work, per step: what that work consists of."""
+    tree = build_tree(stacks, true_ms=(ordinary_ms + rare.each_ms) / rare.every, phases_ms={}, steps="rare")
+    if tree is None:
+        return ()
+    return extra_nodes(
+        tree,
+        true_ms=ordinary_ms + rare.ms,
+        price=lambda branch: (min(branch.total_ms, rare.ms), False),
     )
 
 

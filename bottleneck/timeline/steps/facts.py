@@ -34,6 +34,8 @@ class Facts:
     """Which steps of the baseline window stand behind `true_ms`."""
     loaders: Sequence[LoaderFacts] = ()
     compile_facts: CompileFacts | None = None
+    without_rare: bool = False
+    """`true_ms` is without what only some of the steps do."""
     true_is_profiled: bool = False
     """No unprofiled step time exists; the reading stays at profiled speed."""
     counted: Collection[str] = ()
@@ -55,8 +57,13 @@ class Facts:
             return None
         if self.baseline is None:
             return build_tree(self.stacks, true_ms=self.true_ms, phases_ms={})
-        phases, grown = self.baseline.phases_ms, self.baseline.grown_ms
-        return build_tree(self.stacks, true_ms=self.true_ms, phases_ms=phases, grown_ms=grown)
+        return build_tree(
+            self.stacks,
+            true_ms=self.true_ms,
+            phases_ms=self.baseline.phases_ms,
+            grown_ms=self.baseline.grown_ms,
+            steps="ordinary" if self.without_rare else "all",
+        )
 
     @cached_property
     def supply(self) -> InputSupply | None:

@@ -8,6 +8,7 @@ steps describes neither: so the ordinary steps are read alone, and the rare work
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import BudgetLine, WhatIfResult
 from ...model.run import Run, SourceSite, StepTable
+from ...model.view import CodeNode
 from ...model.words import ms
 from ..result import HostSpan, SpanKind, Timeline
 from .traced import Steps
@@ -63,12 +65,18 @@ class RareWork:
     """Of `each_ms`: waiting for batches of its own."""
     computes_ms: float = 0.0
     """Of `each_ms`: running the model without gradients."""
+    collects_ms: float = 0.0
+    """Of `each_ms`: Python's garbage collector."""
     site: SourceSite | None = None
 
     @property
     def divided(self) -> str:
         """Say what one consists of, where anything of it is known; empty if not."""
-        parts = ((self.waits_ms, "for its batches"), (self.computes_ms, "in the model"))
+        parts = (
+            (self.waits_ms, "for its batches"),
+            (self.computes_ms, "in the model"),
+            (self.collects_ms, "in Python's collector"),
+        )
         known = [f"{ms(part)} {what}" for part, what in parts if part > _SHOWN * self.each_ms]
         return f", of which {' and '.join(known)}" if known else ""
 
@@ -161,7 +169,11 @@ def find_rare(
         error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
     else:
         error = _LONE_ERROR * each
-    waits, computes = _parts(table, chosen, ordinary) if what == EVALUATION else (0.0, 0.0)
+    waits, computes, collects = 0.0, 0.0, 0.0
+    if what == EVALUATION:
+        waits, computes = _parts(table, chosen, ordinary)
+    elif len(table.gc_ms) == n:
+        collects = float(np.mean(np.asarray(table.gc_ms)[at]))
     return RareWork(
         what=what,
         each_ms=each,
@@ -170,6 +182,7 @@ def find_rare(
         steps=chosen,
         waits_ms=waits,
         computes_ms=computes,
+        collects_ms=collects,
         site=_evaluation_site(run) if what == EVALUATION else None,
     )
 
@@ -263,8 +276,13 @@ def ordinary_steps(steps: Steps, rare: RareWork) -> Steps:
     )
 
 
-def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
-    """Put the rare work's price back: a timeline of ordinary steps becomes one of the mean step."""
+def with_rare(timeline: Timeline, rare: RareWork, *, nodes: Sequence[CodeNode] = ()) -> Timeline:
+    """Put the rare work's price back: a timeline of ordinary steps becomes one of the mean step.
+
+    `nodes` are the lines that it consists of, priced; those that every step runs are known already.
+    """
+    known = {node.site for node in timeline.extras}
+    extras = (*timeline.extras, *(node for node in nodes if node.site not in known))
     true_ms = timeline.true_ms + rare.ms
     host = timeline.part_ms(Part.HOST) + rare.ms
     detail = f"{ms(rare.ms)} of it {rare.what} in one of {rare.every:.0f} steps"
@@ -291,6 +309,15 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
             saves_ms=saves,
             basis=basis if before is None else f"{basis}; {before.basis}",
         )
+    context = {**timeline.context, "host.named_share": host / true_ms, "host.rare": rare.what}
+    collected = rare.collects_ms / rare.every
+    if collected and timeline.usable_what_ifs:
+        before = timeline.what_ifs.get(WhatIf.GC_FREE)
+        saves = collected + (before.saves_ms if before is not None else 0.0)
+        what_ifs[WhatIf.GC_FREE] = WhatIfResult(
+            question=WhatIf.GC_FREE, step_ms=true_ms - saves, saves_ms=saves, basis=basis
+        )
+        context["gc.ms_per_step"] = saves
     span = HostSpan(
         part=Part.HOST,
         kind=SpanKind.RARE,
@@ -306,8 +333,9 @@ def with_rare(timeline: Timeline, rare: RareWork) -> Timeline:
         budget=budget,
         what_ifs=what_ifs,
         spans=tuple(sorted((*timeline.spans, span), key=lambda item: -item.exposed_ms)),
+        extras=tuple(sorted(extras, key=lambda node: -(node.price_ms or 0.0))),
         kernels=tuple(msgspec.structs.replace(row, share=row.ms / true_ms) for row in timeline.kernels),
-        context={**timeline.context, "host.named_share": host / true_ms, "host.rare": rare.what},
+        context=context,
         after={
             pair: step if WhatIf.HOST_WORK_GONE in pair else step + rare.ms
             for pair, step in timeline.after.items()

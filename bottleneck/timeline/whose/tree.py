@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Literal
 
 from ...model.run import SourceSite, StackFrame, Stacks
 from ...model.view import Role
@@ -215,33 +216,39 @@ class _Sample:
 
 
 def build_tree(
-    stacks: Stacks, *, true_ms: float, phases_ms: Mapping[str, float], grown_ms: float = 0.0
+    stacks: Stacks,
+    *,
+    true_ms: float,
+    phases_ms: Mapping[str, float],
+    grown_ms: float = 0.0,
+    steps: Literal["all", "ordinary", "rare"] = "ordinary",
 ) -> Tree | None:
     """Build the tree; None where nothing was sampled.
 
     `phases_ms` is empty where phases were not timed. `grown_ms` of the time outside them is what the first
-    steps had not: the samples are of a few steps, and training does not grow, so that is extra work.
+    steps had not: the samples are of a few steps, and training does not grow, so that is extra work. Which
+    steps: "rare" are those that hold what the others lack, and "all" lacks only a single one of these.
     """
-    kept = _ordinary(stacks.step_ms)
+    ordinary = _ordinary(stacks.step_ms)
+    far = set(range(len(stacks.step_ms))) - ordinary
+    kept = far if steps == "rare" else ordinary | far if steps == "all" and len(far) > 1 else ordinary
     chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
     roles = Roles(stacks, chains)
     columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
-    samples = [
-        _Sample(
-            chains[stack],
-            stacks.phases[phase],
-            roles.of(chains[stack], stacks.phases[phase], stacks.phases[after]),
-            us / 1e3 / max(1, len(kept)),
-            count,
-        )
-        for step, stack, phase, after, us, count in zip(*columns, strict=True)
-        if step in kept and us > 0
-    ]
+    samples: list[_Sample] = []
+    others: list[_Sample] = []
+    for step, stack, phase, after, us, count in zip(*columns, strict=True):
+        role = roles.of(chains[stack], stacks.phases[phase], stacks.phases[after])
+        if us > 0:
+            into = samples if step in kept else others
+            ms = us / 1e3 / max(1, len(kept))
+            into.append(_Sample(chains[stack], stacks.phases[phase], role, ms, count))
     if not samples:
         return None
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
     _let_grow(samples, grown_ms)
-    depth = _depth(samples)
+    # Rare work may take nearly all of its steps; the way to the loop is that of the others.
+    depth = _depth(others if steps == "rare" else samples)
     paths = [list(_keys(sample.chain[depth:], depth, roles.training)) for sample in samples]
     root = _grow(samples, paths)
     if _take_batches(samples, paths, root):

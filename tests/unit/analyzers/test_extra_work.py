@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from torch_bottleneck.analyzers.findings.host import ExtraWork, OtherHostWork
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.view import CodeNode
+from torch_bottleneck.timeline.result import HostSpan
 
 from .facts import facts
 
@@ -42,3 +44,17 @@ def test_the_line_is_the_deepest_that_takes_nearly_all(
     assert [site.line for site in found.sites] == lines
     assert found.call == f"`{work.name}`"
     assert ("write_text()" in found.title) == (work is WRITES)
+
+
+def test_host_work_at_a_line_that_the_step_is_known_to_spend_its_time_in_is_called_by_its_call() -> None:
+    drawn = node("augment()", 54, 50.0, node("self.rng.normal()", 22, 49.0))
+    drawn = msgspec.structs.replace(drawn, children=(msgspec.structs.replace(drawn.children[0], call="x"),))
+    span = HostSpan(
+        part=Part.HOST, what="Python", exposed_ms=45.0, called_ms=50.0, count=1.0, site=drawn.children[0].site
+    )
+    known = facts(parts={Part.HOST: 45.0}, saves={WhatIf.HOST_WORK_GONE: 45.0}, spans=(span,), tree=drawn)
+    (found,) = OtherHostWork().find(known)
+    assert (found.call, found.sites[0].line) == ("`self.rng.normal()`", 22)
+    assert "self.rng.normal()" in found.title
+    (unknown,) = OtherHostWork().find(facts(saves={WhatIf.HOST_WORK_GONE: 45.0}, spans=(span,)))
+    assert (unknown.call, unknown.sites[0].line) == ("", 22)

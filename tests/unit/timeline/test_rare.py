@@ -8,6 +8,7 @@ import pytest
 
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Window
+from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.timeline.result import SpanKind
 from torch_bottleneck.timeline.steps.basis import find_basis
 from torch_bottleneck.timeline.steps.rare import ordinary_steps, with_rare
@@ -174,6 +175,24 @@ def test_budget_and_answers_hold_for_the_mean_step():
     for question, answer in whole.what_ifs.items():
         assert answer.step_ms == pytest.approx(whole.true_ms - answer.saves_ms), question
     assert [span.kind for span in whole.spans].count(SpanKind.RARE) == 1
+
+
+def test_the_collector_in_rare_work_is_priced_as_such_and_its_line_goes_along():
+    run = run_of(every(10, 30.0))
+    table = run.windows[0].steps
+    table.gc_ms[:] = [28.0 if wall > 10 else 0.0 for wall in table.wall_ms]
+    basis = find_basis(run, None, given_ms=None)
+    assert basis.rare is not None
+    assert basis.ordinary_ms is not None
+    assert "each, of which 28.0 ms in Python's collector" in basis.notes[0]
+    trace, steps = training(4, after=100.0)
+    ordinary = read(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
+    line = CodeNode(name="gc.collect()", role="extra", ms=3.0, share=0.5, price_ms=3.0, file="a.py", line=9)
+    whole = with_rare(ordinary, basis.rare, nodes=[line])
+    assert whole.extras[0] == line
+    assert whole.what_ifs[WhatIf.GC_FREE].saves_ms == pytest.approx(2.8, rel=0.02)
+    assert whole.context["gc.ms_per_step"] == pytest.approx(2.8, rel=0.02)
+    assert with_rare(whole, basis.rare, nodes=[line]).extras == whole.extras, "each line once"
 
 
 def test_traced_steps_that_hold_the_rare_work_are_not_read():

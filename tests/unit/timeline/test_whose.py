@@ -10,12 +10,13 @@ import pytest
 
 from torch_bottleneck.model.run import LoopTime, Run, SourceSite, StackFrame, Stacks
 from torch_bottleneck.timeline.lanes.ask import Asker
-from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, without
+from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, rare_nodes, without
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import host_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
+from torch_bottleneck.timeline.steps.rare import OTHER, RareWork
 from torch_bottleneck.timeline.whose.tree import Tree, build_tree
 
 LOOP = ((10, 40),)
@@ -313,6 +314,47 @@ def test_a_step_with_something_that_the_others_lack_is_left_out() -> None:
     tree = build_tree(stacks_of(TRAINING, steps=6, longer={3: 20.0}), true_ms=70.0, phases_ms={})
     assert tree is not None
     assert tree.steps == 5
+
+
+SAVING = at(30, "torch.save()", callee="torch.serialization.save")
+
+
+def saving(*, at_steps: Sequence[int], ms: float) -> Stacks:
+    """Twelve steps, some of which save for so long behind the update."""
+    seen = stacks_of((*TRAINING, Seen((SAVING,), 1, "", "optimizer")), steps=12)
+    for row, (step, stack) in enumerate(zip(seen.step, seen.stack, strict=True)):
+        if seen.frames[seen.stacks[stack][-1]] == SAVING:
+            seen.us[row] = int(ms * 1000) if step in at_steps else 0
+    whole = sum(each.ms for each in TRAINING)
+    seen.step_ms[:] = [whole + (ms if step in at_steps else 0.0) for step in range(12)]
+    return seen
+
+
+def test_what_some_steps_hold_is_divided_by_lines_though_it_takes_nearly_all_of_them() -> None:
+    stacks = saving(at_steps=(3, 7, 11), ms=20_000.0)
+    usual = build_tree(stacks, true_ms=70.0, phases_ms={})
+    assert usual is not None
+    assert (usual.steps, usual.extras()) == (9, [])
+    rare = build_tree(stacks, true_ms=20_070.0, phases_ms={}, steps="rare")
+    assert rare is not None
+    assert [branch.frame for branch in rare.extras()] == [SAVING]
+    assert rare.extras()[0].total_ms == pytest.approx(20_000.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("at_steps", "known"), [((3, 9), [SAVING]), ((3,), [])])
+def test_a_mean_over_all_steps_is_divided_with_those_that_save_but_for_a_single_one(
+    at_steps: tuple[int, ...], known: list[StackFrame]
+) -> None:
+    tree = build_tree(saving(at_steps=at_steps, ms=300.0), true_ms=120.0, phases_ms={}, steps="all")
+    assert tree is not None
+    assert [branch.frame for branch in tree.extras()] == known
+
+
+def test_rare_work_is_priced_by_line() -> None:
+    rare = RareWork(what=OTHER, each_ms=300.0, every=4.0, error_ms=0.0, steps=np.zeros(0, dtype=np.bool_))
+    (node,) = rare_nodes(saving(at_steps=(3, 7, 11), ms=300.0), rare, ordinary_ms=70.0)
+    assert (node.call, node.line) == ("torch.save()", 30)
+    assert node.price_ms == pytest.approx(75.0, rel=0.01)
 
 
 def test_without_samples_there_is_no_tree() -> None:
