@@ -23,7 +23,7 @@ from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
 from ..timeline.steps.basis import StepBasis, find_basis
 from ..timeline.steps.facts import Facts, on_gpu
-from ..timeline.steps.rare import OTHER, ordinary_steps, with_rare
+from ..timeline.steps.rare import ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.starts import with_starts
 from ..timeline.steps.traced import Steps, find_steps
@@ -64,7 +64,7 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     if basis.starts is not None:
         timeline = with_starts(timeline, basis.starts)
     if rare is not None:
-        stacks = rank.stacks if rare.what == OTHER else None
+        stacks = None if rare.evaluates else rank.stacks
         nodes = rare_nodes(stacks, rare, ordinary_ms=timeline.true_ms) if stacks is not None else ()
         timeline = with_rare(timeline, rare, nodes=nodes)
     timeline = replace(timeline, doubts=(*timeline.doubts, *basis.doubts))

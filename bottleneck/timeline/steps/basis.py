@@ -21,7 +21,7 @@ from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
 from .clock import step_times
 from .drift import find_drift, growth_notes
-from .rare import EVALUATION, FORWARDS, RareWork, find_rare
+from .rare import FORWARDS, RareWork, find_rare
 from .starts import WorkerStarts, without_starts
 from .traced import Steps
 
@@ -142,9 +142,9 @@ def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
         kept=typical.kept,
         validation=flags & np.asarray([t is not None for t in times]),
     )
-    if found is None or found.what != EVALUATION or run.settings.get("ungraded.training") is not True:
+    if found is None or not found.evaluates or run.settings.get("ungraded.training") is not True:
         return found
-    return replace(found, what=FORWARDS)
+    return replace(found, what=FORWARDS, evaluates=False)
 
 
 def _with_rare(

@@ -52,7 +52,9 @@ class RareWork:
     """Additional work of some steps, in ms."""
 
     what: str
-    """`EVALUATION`, `FORWARDS` or `OTHER`."""
+    """`EVALUATION`, `FORWARDS` or `OTHER`; for people."""
+    evaluates: bool
+    """It is an evaluation, as far as the window tells."""
     each_ms: float
     """Mean time of one."""
     every: float
@@ -176,6 +178,7 @@ def find_rare(
         collects = float(np.mean(np.asarray(table.gc_ms)[at]))
     return RareWork(
         what=what,
+        evaluates=what == EVALUATION,
         each_ms=each,
         every=every,
         error_ms=error / every,
@@ -208,6 +211,7 @@ def _in_later_steps(run: Run, n: int) -> RareWork | None:
     waits, computes = _parts(window.steps, flags, ~flags)
     return RareWork(
         what=EVALUATION,
+        evaluates=True,
         waits_ms=waits,
         computes_ms=computes,
         each_ms=each,

@@ -16,7 +16,7 @@ from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import host_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
-from torch_bottleneck.timeline.steps.rare import OTHER, RareWork
+from torch_bottleneck.timeline.steps.rare import RareWork
 from torch_bottleneck.timeline.whose.tree import Tree, build_tree
 
 LOOP = ((10, 40),)
@@ -351,7 +351,10 @@ def test_a_mean_over_all_steps_is_divided_with_those_that_save_but_for_a_single_
 
 
 def test_rare_work_is_priced_by_line() -> None:
-    rare = RareWork(what=OTHER, each_ms=300.0, every=4.0, error_ms=0.0, steps=np.zeros(0, dtype=np.bool_))
+    rare = RareWork(
+        what="other work", evaluates=False, each_ms=300.0, every=4.0, error_ms=0.0,
+        steps=np.zeros(0, dtype=np.bool_),
+    )  # fmt: skip
     (node,) = rare_nodes(saving(at_steps=(3, 7, 11), ms=300.0), rare, ordinary_ms=70.0)
     assert (node.call, node.line) == ("torch.save()", 30)
     assert node.price_ms == pytest.approx(75.0, rel=0.01)
