@@ -467,7 +467,8 @@ def compile_in_place(module: Any, **options: Any) -> None:
         else:
             module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), **options)
             return
-    module.compile(**options)
+    # Some classes have a `compile` of their own: tasks that hold models, Keras-like trainers.
+    torch.nn.Module.compile(module, **options)
 
 
 def compiled_call(module: Any) -> Any:

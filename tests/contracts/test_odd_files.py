@@ -86,7 +86,7 @@ TRACES: dict[str, tuple[str | bytes, int]] = {
     "the last event first": (of(steps()[::-1]), 0),
     "operators that overlap": (of(steps(dur=17.0)), 0),
     "no steps": (of([event(f"aten::op{i}", ts=10.0 * i) for i in range(60)]), 0),
-    "a device alone": (of([*steps()[:6], *kernels()]), 0),
+    "a device alone": (of([*steps()[:6], *kernels()]), 3),
     "arguments that are null": (of(steps(args=None)), 0),
     "arguments of other kinds": (of(steps(args=[1, "x"], pid={"a": 1}, tid=[2])), 0),
     "a rank of a billion": (of(steps(), distributedInfo=DISTRIBUTED), 0),

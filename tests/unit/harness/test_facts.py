@@ -436,6 +436,13 @@ def test_the_save_guard_goes_without_a_trace(tmp_path: Path) -> None:
         guard.install()
         assert all(a is not b for a, b in zip(state(), before)), state()
         save([1], "x.pt")
+        os.mkdir("best")
+        os.link("x.pt", "last.pt")
+        os.link("x.pt", "last.pt")
+        shutil.copy2("x.pt", "best")
+        assert not os.path.exists("last.pt") and not os.listdir("best")
+        assert [os.path.relpath(path) for path in guard.diverted] == ["x.pt", "last.pt", "best/x.pt"]
+        del guard.diverted[1:]
         guard.uninstall()
         assert state() == before
         assert not os.path.exists("x.pt") and len(guard.diverted) == 1

@@ -465,6 +465,25 @@ def test_compiling_keeps_names_and_says_how_many_graphs(put_in: Callable[..., Pa
     assert "1 module compiled with backend='eager'; 1 graph" in found.evidence
 
 
+def test_a_class_with_a_compile_of_its_own_is_compiled_as_any_other(put_in: Callable[..., Patch]) -> None:
+    class Task(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).relu()
+
+        def compile(self, **options: Any) -> None:  # type: ignore[override]
+            self.model = torch.compile(self.model, **options).forward
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    patch = put_in("FX414", backend="eager")
+    Task()(torch.ones(1, 3))
+    assert "1 module compiled with backend='eager'; 1 graph" in patch.check().evidence
+
+
 def test_a_model_that_the_script_compiles_is_not_compiled_again(put_in: Callable[..., Patch]) -> None:
     patch = put_in("FX414", backend="eager")
     compiled = torch.compile(nn.Linear(3, 3), backend="eager")
