@@ -12,6 +12,7 @@ from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
+from .launch import mostly_launching
 
 
 def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
@@ -203,8 +204,7 @@ class OptimizerUnfused(Analyzer):
         """Price the fused optimizer."""
         answer = _priced(facts, WhatIf.OPTIMIZER_FUSED)
         flavour = facts.context.get("optimizer.flavour")
-        work = facts.timeline.part_ms(Part.OPTIMIZER)
-        if answer is None or flavour == "fused" or work < 0.5 * answer.saves_ms:
+        if answer is None or flavour == "fused" or mostly_launching(facts, answer):
             return  # mostly launching: BN502
         share = facts.number("optimizer.share")
         launches = facts.number("optimizer.launches")
