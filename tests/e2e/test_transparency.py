@@ -313,7 +313,7 @@ def test_a_script_may_clear_the_folder_that_runs_go_to(tmp_path: Path) -> None:
         import shutil, torch
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(60):
+        for step in range(120):
             if step == 3:
                 shutil.rmtree("out", ignore_errors=True)
             optimizer.zero_grad()

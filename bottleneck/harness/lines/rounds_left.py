@@ -100,11 +100,21 @@ def _read(loop: _Loop, names: Mapping[str, Any]) -> tuple[int | None, int | None
         rests, length = [*_until(loop.test, names, ends=False)], None
     else:
         rest, length = _rounds(loop.iter, loop.target, names)
-        rests = [] if rest is None else [rest]
+        rests = [] if rest is None or _overwrites(loop) else [rest]
     for statement in loop.body:
         if isinstance(statement, ast.If) and isinstance(statement.body[-1], (ast.Break, ast.Return)):
             rests += _until(statement.test, names, ends=True)
     return min(rests, default=None), length
+
+
+def _overwrites(loop: ast.For | ast.AsyncFor) -> bool:
+    """Return whether the body gives the loop's own names other values, as an inner `for _ in` does."""
+    own = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    return any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in own
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
 
 
 def _rounds(iterated: ast.expr, target: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, int | None]:

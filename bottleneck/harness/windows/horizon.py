@@ -61,6 +61,9 @@ class Horizon:
         cuts = self._cuts - since
         if first > rounds:
             return rounds * cuts // (first - rounds)
+        if self._fetches > 1.5 * cuts and epoch is not None:
+            # A step has several batches: what seems to stand still may be the loop over them, inside of it.
+            return rest
         # Only outer loops can be read. Each of their rounds has as many steps as this one had so far.
         return (rest or 0) + rounds * max(epoch or 0, cuts) if epoch or cuts else None
 

@@ -7,9 +7,9 @@ torch.distributed.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(network())
 loss = torch.nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = iter(loader(200))
+batches = iter(loader(600))
 try:
-    for _ in range(200):
+    for _ in range(600):
         iteration()
         x, y = next(batches)
         optimizer.zero_grad()

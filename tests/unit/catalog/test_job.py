@@ -47,7 +47,8 @@ def test_validation_on_a_tenth_of_the_batches() -> None:
     # The job is shorter then, and the share is of that.
     assert found.share == pytest.approx(111.6 / (3600 - 1004.4), rel=1e-4)
     assert fix_lines(with_fixes(watch)) == [
-        "validation, every 200 steps: 31 % of the job; on a tenth of the batches 4.3 % (FX511)"
+        "validation, every 200 steps: 31 % of the job (18 min 36 s); on a tenth of the batches 4.3 % "
+        "(1 min 52 s, FX511)"
     ]
 
 

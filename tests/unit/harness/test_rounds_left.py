@@ -51,6 +51,13 @@ def test_the_head_of_a_for_loop_tells(left_in: Callable[..., Any], head: str, le
     assert left_in(f"{head}:\n    step()\n", **names) == left
 
 
+def test_a_name_that_an_inner_loop_takes_tells_nothing_of_the_outer_one(left_in: Callable[..., Any]) -> None:
+    inside = left_in("for _ in range(90):\n    for _ in range(2):\n        step()\n")
+    assert inside == [1, 0] * 90
+    behind = left_in("for _ in range(3):\n    for _ in range(2):\n        pass\n    step()\n")
+    assert behind == [None] * 3
+
+
 def test_loops_around_it_multiply_in_functions_too(left_in: Callable[..., Any]) -> None:
     source = """
 def train(epochs, data):
@@ -110,7 +117,7 @@ def test_steps_of_several_rounds_and_loaders_whose_epochs_are_counted() -> None:
     assert found[-1] == 0
 
     horizon, left = Horizon(), []
-    for _ in range(5):
+    for _epoch in range(5):
         for _ in iter([0, 0, 0, 0]):
             horizon.at_cut()
             left.append(horizon.steps_left())
