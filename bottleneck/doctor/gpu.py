@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..harness.job.nvml import LIBRARY, REASONS
+from ..harness.job.nvml import LIBRARY, REASONS, SM_CLOCK, ask
 from ..runs.environment import usable_cores
 from .check import Check, Level
 
 __all__ = ["check_gpus", "check_processors"]
 
-_SM_CLOCK = 1
 _EXCLUSIVE, _PROHIBITED = 3, 2
 """nvmlComputeMode_t."""
 _BUSY_PERCENT = 5
@@ -62,11 +61,11 @@ def check_gpus(library: Any = None) -> Iterator[Check]:
     try:
         driver = ctypes.create_string_buffer(_NAME_BYTES)
         library.nvmlSystemGetDriverVersion(driver, _NAME_BYTES)
-        newest = _number(library.nvmlSystemGetCudaDriverVersion_v2) or 0
+        newest = ask(library, "nvmlSystemGetCudaDriverVersion_v2") or 0
         told = f"driver {driver.value.decode()}, for CUDA up to {newest // 1000}.{newest % 1000 // 10}"
         kinds: Counter[str] = Counter()
         found: list[Check] = []
-        for index in range(_number(library.nvmlDeviceGetCount_v2) or 0):
+        for index in range(ask(library, "nvmlDeviceGetCount_v2") or 0):
             handle = ctypes.c_void_p()
             if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
                 device = _Device(library, handle, f"GPU {index}")
@@ -83,11 +82,6 @@ def _check(level: Level, text: str, remedy: str = "") -> Check:
     return Check(area="GPU", level=level, text=text, remedy=remedy)
 
 
-def _number(function: Any, *words: Any, kind: Any = ctypes.c_uint) -> int | None:
-    answer = kind()
-    return int(answer.value) if function(*words, ctypes.byref(answer)) == 0 else None
-
-
 class _Device:
     """One device, as NVML tells of it; what it does not tell is no check."""
 
@@ -97,14 +91,13 @@ class _Device:
         self._name = name
 
     def _ask(self, name: str, *words: int, kind: Any = ctypes.c_uint) -> int | None:
-        function = getattr(self._library, f"nvmlDevice{name}", None)
-        return None if function is None else _number(function, self._handle, *words, kind=kind)
+        return ask(self._library, f"nvmlDevice{name}", self._handle, *words, kind=kind)
 
     def kind(self) -> str:
         """Name, memory, largest clock and power limit."""
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._library.nvmlDeviceGetName(self._handle, name, _NAME_BYTES)
-        memory, clock = self._memory(), self._ask("GetMaxClockInfo", _SM_CLOCK)
+        memory, clock = self._memory(), self._ask("GetMaxClockInfo", SM_CLOCK)
         power_mw = self._ask("GetEnforcedPowerLimit")
         return ", ".join(
             [
@@ -161,7 +154,7 @@ class _Device:
         if limit and usual and limit < usual:
             text = f"{self._name} may use {limit / 1e3:.0f} W of its usual {usual / 1e3:.0f} W."
             yield _check("warning", text, f"nvidia-smi --power-limit={usual // 1000}")
-        clock, most = self._ask("GetApplicationsClock", _SM_CLOCK), self._ask("GetMaxClockInfo", _SM_CLOCK)
+        clock, most = self._ask("GetApplicationsClock", SM_CLOCK), self._ask("GetMaxClockInfo", SM_CLOCK)
         if clock and most and clock < most:
             yield _check("note", f"{self._name} is set to run programs at {clock} of {most} MHz.")
 

@@ -63,13 +63,18 @@ def read_by(iterator: object) -> object:
     return getattr(iterator, "_dataset", None)
 
 
+def pass_of(iterator: Any) -> tuple[int, int] | None:
+    """Return how many batches an iterator has given, and how many its pass has; None if that is not known."""
+    try:
+        return iterator._num_yielded, len(iterator)
+    except (AttributeError, TypeError):
+        return None
+
+
 def has_given_all(iterator: Any) -> bool:
     """Return whether an iterator has given as many batches as its pass has; False where that is not known."""
-    given = getattr(iterator, "_num_yielded", None)
-    try:
-        return given is not None and given >= len(iterator)
-    except TypeError:
-        return False
+    known = pass_of(iterator)
+    return known is not None and known[0] >= known[1]
 
 
 def count_anew(iterator: Any) -> None:

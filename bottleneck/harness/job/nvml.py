@@ -12,10 +12,11 @@ import ctypes
 import sys
 from typing import Any, NamedTuple
 
-__all__ = ["DeviceLook", "DeviceState"]
+__all__ = ["LIBRARY", "REASONS", "SM_CLOCK", "DeviceLook", "DeviceState", "ask"]
 
 LIBRARY = "libnvidia-ml.so.1"
-_SM_CLOCK = 1
+SM_CLOCK = 1
+"""nvmlClockType_t: that of the multiprocessors."""
 _GPU_TEMPERATURE = 0
 REASONS = {
     0x04: "its power limit",
@@ -25,6 +26,14 @@ REASONS = {
     0x80: "its power supply",
 }
 """nvmlClocksThrottleReasons (nvml.h): those that hold a busy device back."""
+
+
+def ask(library: Any, name: str, *words: Any, kind: Any = ctypes.c_uint) -> int | None:
+    """Return the one number that a function of NVML gives; None where it fails or is not there."""
+    answer, function = kind(), getattr(library, name, None)
+    if function is None or function(*words, ctypes.byref(answer)) != 0:
+        return None
+    return int(answer.value)
 
 
 class DeviceLook(NamedTuple):
@@ -58,10 +67,10 @@ class DeviceState:
             return None
         return DeviceLook(
             self._device,
-            self._ask("nvmlDeviceGetClockInfo", ctypes.c_uint, _SM_CLOCK),
-            self._ask("nvmlDeviceGetTemperature", ctypes.c_uint, _GPU_TEMPERATURE),
-            self._ask("nvmlDeviceGetPowerUsage", ctypes.c_uint),
-            int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong) or 0),
+            self._ask("nvmlDeviceGetClockInfo", SM_CLOCK),
+            self._ask("nvmlDeviceGetTemperature", _GPU_TEMPERATURE),
+            self._ask("nvmlDeviceGetPowerUsage"),
+            int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong) or 0),
         )
 
     def close(self) -> None:
@@ -84,12 +93,9 @@ class DeviceState:
             else:
                 library.nvmlShutdown()
 
-    def _ask(self, name: str, kind: Any, *words: int) -> float | None:
-        answer = kind()
-        function = getattr(self._library, name, None)
-        if function is None or function(self._handle, *words, ctypes.byref(answer)) != 0:
-            return None
-        return float(answer.value)
+    def _ask(self, name: str, *words: int, kind: Any = ctypes.c_uint) -> float | None:
+        found = ask(self._library, name, self._handle, *words, kind=kind)
+        return None if found is None else float(found)
 
 
 def _used_device() -> int | None:

@@ -107,6 +107,7 @@ def _read(loop: _Loop, names: Mapping[str, Any]) -> tuple[int | None, int | None
     return min(rests, default=None), length
 
 
+@lru_cache(maxsize=64)
 def _overwrites(loop: ast.For | ast.AsyncFor) -> bool:
     """Return whether the body gives the loop's own names other values, as an inner `for _ in` does."""
     own = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}

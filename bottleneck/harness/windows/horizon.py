@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from .. import torch_private
 from ..lines.rounds_left import rounds_left
 
 __all__ = ["Horizon"]
@@ -69,12 +70,9 @@ class Horizon:
 
     def _of_loader(self) -> tuple[int | None, int | None]:
         """Return how many steps an epoch has, and this one still, as far as the loader knows."""
-        iterator = self._iterator() if self._iterator is not None else None
-        if iterator is None:
+        known = torch_private.pass_of(self._iterator() if self._iterator is not None else None)
+        if known is None:
             return None, None
-        try:
-            steps = self._cuts / max(self._fetches, 1)
-            length = len(iterator)
-            return int(length * steps), max(0, int((length - iterator._num_yielded) * steps))
-        except (TypeError, AttributeError):
-            return None, None
+        given, length = known
+        steps = self._cuts / max(self._fetches, 1)
+        return int(length * steps), max(0, int((length - given) * steps))
