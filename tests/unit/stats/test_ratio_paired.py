@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_bottleneck.stats.ratio_paired import (
@@ -79,6 +79,7 @@ def test_noise_is_that_of_neighbours_within_a_session() -> None:
     assert share == pytest.approx(math.log(1.1) / math.sqrt(2))
 
 
+@settings(deadline=None)
 @given(
     times=st.lists(st.floats(0.1, 1e4), min_size=3, max_size=8),
     factor=st.floats(0.2, 5.0),

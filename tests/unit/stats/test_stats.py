@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_bottleneck.stats import (
@@ -79,6 +79,7 @@ def test_spreads_ignore_an_outlier():
     assert mad_spread(times) < 0.5
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=40))
 def test_the_typical_step_lies_within_the_steps(times):
     typical = typical_step(times)
