@@ -130,7 +130,8 @@ def gather(name: str, own: Any, *, kind: Any, patience_s: float = PATIENCE_SECON
     store = torch_private.default_store()
     if store is None:
         return None
-    keys = [_key(f"{name}/{k}") for k in range(count)]
+    # "trials" and "trials/1" are two things: the first rank's word on the one is not what all say of the other.
+    keys = [_key(f"{name} of rank {k}") for k in range(count)]
 
     def said() -> list[Any]:
         store.wait(keys, dt.timedelta(seconds=patience_s))

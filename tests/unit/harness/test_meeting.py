@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -106,6 +107,17 @@ def test_ranks_that_cannot_talk_use_fixed_numbers(monkeypatch: pytest.MonkeyPatc
 def test_what_every_rank_says_arrives_in_their_order(together: Any) -> None:
     said = together(lambda rank: meeting.gather("seconds", (0.1 * rank, rank == 2), kind=Any), 3)
     assert said == [[[0.0, False], [0.1, False], [0.2, True]]] * 3
+
+
+def test_what_a_rank_said_of_one_thing_is_no_answer_about_another_of_a_longer_name(together: Any) -> None:
+    def says(rank: int) -> Any:
+        first = meeting.gather("trials", {"step": rank}, kind=Any)
+        if rank == 0:
+            # The other one asks first, so that it finds what is there already.
+            sleep(0.1)
+        return first, meeting.gather("trials/1", rank, kind=int)
+
+    assert together(says, 2) == [([{"step": 0}, {"step": 1}], [0, 1])] * 2
 
 
 def test_a_rank_that_does_not_come_is_not_waited_for_without_end(together: Any) -> None:
