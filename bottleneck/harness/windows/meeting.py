@@ -130,7 +130,7 @@ def gather(name: str, own: Any, *, kind: Any, patience_s: float = PATIENCE_SECON
     store = torch_private.default_store()
     if store is None:
         return None
-    # "trials" and "trials/1" are two things: the first rank's word on the one is not what all say of the other.
+    # A rank says its word on "trials" under another key than all say what they think of "trials/1".
     keys = [_key(f"{name} of rank {k}") for k in range(count)]
 
     def said() -> list[Any]:
