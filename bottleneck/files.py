@@ -12,16 +12,14 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from .errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "MOST_DEPTH", "decode_json", "is_file", "json_of", "named", "open_file", "path_of",

@@ -23,8 +23,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -40,9 +41,6 @@ from .runs.analysis import begin_analysis
 from .runs.layout import holds_steps
 from .runs.place import free_folder
 from .runs.plan import Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["Found", "diagnose", "diagnosing", "load_ipython_extension"]
 

@@ -7,14 +7,11 @@ or None where the run did not measure the fact: unknown is neither; code and opt
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TypeAlias
 
+from ..model.fix import Condition, Fix, Option
 from ..model.run import JsonValue
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..model.fix import Condition, Fix, Option
 
 REFERENCE = "@"
 """A value that starts with this names another key of the context to compare with."""

@@ -6,16 +6,11 @@ of a part (`Fix.shortens`); here stands only what no entry of the catalogue is a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from ..model.fix import Shortens
-from ..model.watch import WithFix
+from ..model.watch import AccountLine, Watch, WithFix
 from .registry import FIXES
-
-if TYPE_CHECKING:
-    from ..model.watch import AccountLine, Watch
 
 _LEAST = 0.01
 """Of the job: what gains less is not worth a word."""

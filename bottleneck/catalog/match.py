@@ -6,26 +6,20 @@ fully resolved, the best first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..model.finding import NEGLIGIBLE_SHARE
-from ..model.fix import Suggestion
+from ..model.codes import WhatIf
+from ..model.diagnosis import WhatIfResult
+from ..model.finding import NEGLIGIBLE_SHARE, Finding
+from ..model.fix import Fix, Suggestion
+from ..model.run import JsonValue
 from ..model.words import ms
+from ..model.work import BreakRow
 from ..stats import worth
 from .conditions import evaluate, filled_code, filled_options
 from .registry import FIXES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ..model.codes import WhatIf
-    from ..model.diagnosis import WhatIfResult
-    from ..model.finding import Finding
-    from ..model.fix import Fix
-    from ..model.run import JsonValue
-    from ..model.work import BreakRow
 
 _EMPTIED = "allocator.empty_cache_per_step"
 _EXPLAINS = 0.5

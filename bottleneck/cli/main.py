@@ -16,16 +16,14 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
 from ..errors import BottleneckError
 from ..reporters.stream import tell, tell_lines
 from .group import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OUTSIDE_ERRORS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space, or write elsewhere."),

@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.lanes.alone import PLACES, undisturbed
+from ..timeline.lanes.alone import PLACES, Alone, undisturbed
+from ..timeline.steps.traced import Steps
 from ..timeline.trace import intervals
 from ..timeline.trace.dialect import Kind
 from ..timeline.trace.kernels import is_collective
-from ..timeline.trace.table import NONE, Message
-
-if TYPE_CHECKING:
-    from ..timeline.lanes.alone import Alone
-    from ..timeline.steps.traced import Steps
-    from ..timeline.trace.table import Trace
+from ..timeline.trace.table import NONE, Message, Trace
 
 __all__ = ["BINS", "Collectives", "PackedCollectives", "collectives_of", "pack", "unpack"]
 

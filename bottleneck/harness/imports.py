@@ -11,14 +11,11 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from ..clocks import perf_counter_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
 
 
 class ImportWatch(MetaPathFinder):

@@ -11,8 +11,9 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
@@ -20,9 +21,6 @@ from torch.optim import optimizer
 from torch.utils.data import dataloader
 
 from ..model.flops import OperatorCall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 LoaderIterator: type = dataloader._BaseDataLoaderIter
 record_function = torch.profiler.record_function

@@ -7,7 +7,7 @@ trace's own `distributedInfo`, else from the file's name, else from the order of
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ..errors import InputError, NotATraceError
 from ..model.diagnosis import UnreadRank
@@ -16,9 +16,6 @@ from .header import read_header
 from .rank import Rank
 from .snapshot_pickle import looks_like_pickle
 from .sources import PERFETTO_SUFFIXES, open_source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _TENSORBOARD_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
 _RANK_IN_NAME = re.compile(r"rank[_\-. ]?(\d+)", re.IGNORECASE)

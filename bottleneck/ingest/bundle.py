@@ -8,11 +8,13 @@ Traces are read when first asked for; everything else is small and read at once.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ..errors import InputError, RunFolderError
 from ..model.diagnosis import UnreadRank
@@ -20,10 +22,6 @@ from .bare import bare_files, bare_ranks, rank_in_name
 from .rank import Rank
 from .remote import find, is_address
 from .run_folder import PARTIAL_SUFFIX, is_partial, read_rank
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
 
 __all__ = ["Bundle", "Rank", "Ranked", "load", "missing", "of_one_job"]
 

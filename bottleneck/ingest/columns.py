@@ -8,18 +8,15 @@ alive at any time; each column takes integers no larger than its values, some 35
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
 from .events import Args, Event, Metadata, Number, XEvent, XEventExact, as_int
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import DTypeLike, NDArray
 
 _COLUMNS = (
     "ts_ns", "dur_ns", "name", "cat", "pid", "tid", "correlation", "stream", "device", "bytes", "sequence",

@@ -13,12 +13,9 @@ then goes through the window event by event.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ..errors import NotATraceError
-
-if TYPE_CHECKING:
-    from .sources import Source
+from .sources import Source
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST_OF_OBJECTS = re.compile(rb"\s*\[\s*[{\]]")

@@ -7,22 +7,17 @@ state in which an allocation failed. Inside a run folder, what cannot be read is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from ..errors import InputError, SnapshotError
 from ..files import read_json
-from ..model.snapshot import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes
+from ..model.memory import MemorySummary
+from ..model.snapshot import NOTES_FORMAT, NOTES_SUFFIX, SNAPSHOT_SUFFIX, MemoryNotes, Snapshot
 from ..timeline.memory.summary import join_failure, summarise_memory
+from .rank import Rank
 from .snapshot import read_snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..model.memory import MemorySummary
-    from ..model.snapshot import Snapshot
-    from .rank import Rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

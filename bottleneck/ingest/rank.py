@@ -8,16 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
+from ..model.verify import TriedFixes
+from ..timeline.trace.table import Trace
 from .reader import read_trace
-
-if TYPE_CHECKING:
-    from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
-    from ..model.verify import TriedFixes
-    from ..timeline.trace.table import Trace
-    from .remote import RemoteFiles
+from .remote import RemoteFiles
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,9 +27,6 @@ from .events import Event, event_types
 from .header import read_header
 from .repair import mend, scan
 from .sources import open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _WINDOW_BYTES = 512 * 1024
 _PATIENCE_BYTES = 4 * 1024 * 1024

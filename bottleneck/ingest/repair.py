@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from .events import Event, coerce_event
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NAME_LINES = (
     # From torch 2.13 on a name has a line to itself; before, pid and tid end its line. Nothing is

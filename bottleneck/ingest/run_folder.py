@@ -6,7 +6,8 @@ wrote it; a broken side file only becomes a problem, since the rest can still be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,9 +18,6 @@ from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
 from ..model.snapshot import FAILURE_SUFFIX
 from ..model.verify import TriedFixes
 from .rank import Rank
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PARTIAL_SUFFIX = ".partial"
 """A folder is written as `.NAME.partial` and renamed to `NAME` when whole."""

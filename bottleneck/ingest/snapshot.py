@@ -7,7 +7,9 @@ read, since the file may come from anywhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +17,6 @@ from numpy.typing import NDArray
 from ..errors import SnapshotError
 from ..model.snapshot import Action, Annotation, BlockState, DeviceMemory, Frame, Snapshot
 from .snapshot_pickle import load_plain
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
 
 _ACTIONS = {action.name.lower(): int(action) for action in Action}
 _STATES = {

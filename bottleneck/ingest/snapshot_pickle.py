@@ -13,14 +13,12 @@ import io
 import os
 import pickle
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from ..errors import InputError, SnapshotError
 from ..files import open_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GZIP = b"\x1f\x8b"
 _PROTO = b"\x80"

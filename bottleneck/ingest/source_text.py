@@ -9,13 +9,10 @@ from __future__ import annotations
 import datetime as dt
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..files import named, path_of, read_file
-
-if TYPE_CHECKING:
-    from ..model.run import Run, SourceSite
+from ..model.run import Run, SourceSite
 
 _WIDTH = 120
 _MOST_BYTES = 4_000_000

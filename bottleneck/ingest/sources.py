@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import importlib
 import os
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import ModuleType
+from typing import Protocol
 
 from ..errors import NotATraceError
 from ..files import is_file, open_file
-
-if TYPE_CHECKING:
-    from io import FileIO
-    from types import ModuleType
 
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31

@@ -8,18 +8,16 @@ code, and what to run next. Times are in ms. What does not fit is left out from 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..model.codes import entry_of
+from ..model.diagnosis import Diagnosis
 from ..model.words import brief, clean, place, sentence
 from .rows.closing import capture_line
 from .rows.code import code_rows
 from .rows.diagnosis import cause_rows, device_line, headline, is_bound, root_of
 from .rows.fixes import fix_rows, useless_rows
 from .rows.job import job_line
-
-if TYPE_CHECKING:
-    from ..model.diagnosis import Diagnosis
 
 MOST_CHARACTERS = 6000
 """Code and JSON take a token for three to four characters."""

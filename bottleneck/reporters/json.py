@@ -7,15 +7,12 @@ In: a diagnosis. Out: its text, which `model.documents` reads back. The matching
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..model.compare import Comparison
+from ..model.diagnosis import Diagnosis
 from ..model.documents import document_text
-
-if TYPE_CHECKING:
-    from ..model.compare import Comparison
-    from ..model.diagnosis import Diagnosis
 
 __all__ = ["document_text", "render", "render_comparison"]
 

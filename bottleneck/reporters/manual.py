@@ -6,12 +6,9 @@ In: fixes. Out: plain text, wrapped at a given width.
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..model.fix import Fix
+from ..model.fix import Fix
 
 
 def fix_list(fixes: Iterable[Fix], *, width: int = 80) -> str:

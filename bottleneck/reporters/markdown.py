@@ -7,8 +7,8 @@ markup.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from ..model.diagnosis import Diagnosis
 from ..model.words import milliseconds, percent
 from .markdown_text import escape, table
 from .rows import details
@@ -26,9 +26,6 @@ from .rows.fleet import (
     unread_lines,
 )
 from .rows.memory import memory_rows
-
-if TYPE_CHECKING:
-    from ..model.diagnosis import Diagnosis
 
 _BAR_WIDTH = 30
 _RANKS, _MOST_RANKS = 8, 256

@@ -6,15 +6,11 @@ In: text from a script or a trace, or outcomes. Out: GitHub-flavoured Markdown.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from ..model.verify import Outcome
 from ..model.words import clean
 from .rows.verify import COLUMNS, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..model.verify import Outcome
 
 # An underscore inside a word is text to GitHub and CommonMark, and names are full of them.
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~$!]|(?<!\w)_|_(?!\w))")

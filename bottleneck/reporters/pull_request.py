@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..model.verify import Outcome, Verification
 from ..model.words import clean, milliseconds
 from .markdown_text import escape, table
 from .rows.verify import closing_lines, combination_outcome, edit_rows, headline, how_lines, reason_lines
-
-if TYPE_CHECKING:
-    from ..model.verify import Outcome, Verification
 
 
 def render(verification: Verification) -> str:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from .. import __version__
 from ..model.codes import entry_of
+from ..model.compare import Comparison
+from ..model.diagnosis import Diagnosis
+from ..model.run import SourceSite
 from ..model.words import clean, milliseconds, percent, sentence
 from .rows.diagnosis import headline, root_of
-
-if TYPE_CHECKING:
-    from ..model.compare import Comparison
-    from ..model.diagnosis import Diagnosis
-    from ..model.run import SourceSite
 
 _LEVELS = {"error": "error", "warning": "warning", "notice": "note"}
 

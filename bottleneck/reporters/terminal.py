@@ -5,8 +5,9 @@ In: a diagnosis. Out: text, with colour codes only where asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from ..model.diagnosis import Diagnosis
 from ..model.words import brief, clean, milliseconds, percent, sentence, shorten
 from .page import Page
 from .room import NARROW, ROOMS, SCREEN, Room, cut, listed
@@ -37,11 +38,6 @@ from .rows.heat import heat_lines
 from .rows.job import job_line
 from .rows.memory import memory_rows
 from .terminal_fixes import show_fixes, show_whole_fixes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..model.diagnosis import Diagnosis
 
 _FILLS = "█▓▒░▚▌▪·+x~=*o>"
 """Segments of the stacked bar must be distinguishable without colour too."""

@@ -6,18 +6,14 @@ In: a page, a diagnosis, and the room there is. Out: lines on the page.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from ..model.diagnosis import Diagnosis
 from ..model.words import brief, milliseconds
 from .page import Page
 from .room import NARROW, Room, cut, listed
 from .rows.diagnosis import cause_rows
 from .rows.fixes import FixRow, combined, fix_rows, together_measured, useless_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..model.diagnosis import Diagnosis
 
 __all__ = ["show_fixes", "show_whole_fixes"]
 

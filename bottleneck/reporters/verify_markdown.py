@@ -5,8 +5,7 @@ In: a `Verification`. Out: GitHub-flavoured Markdown in which nothing from a scr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..model.verify import Verification
 from .markdown_text import escape, table
 from .rows.verify import (
     closing_lines,
@@ -16,9 +15,6 @@ from .rows.verify import (
     how_lines,
     reason_lines,
 )
-
-if TYPE_CHECKING:
-    from ..model.verify import Verification
 
 
 def render(verification: Verification) -> str:

@@ -5,12 +5,11 @@ In: a `Verification`. Out: text of a given width, with colour codes only where a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ..model.verify import Verification
 from ..model.words import clean
 from .page import Page
 from .room import NARROW
@@ -25,9 +24,6 @@ from .rows.verify import (
     reason_lines,
     rows_of,
 )
-
-if TYPE_CHECKING:
-    from ..model.verify import Verification
 
 
 def render(verification: Verification, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:

@@ -5,14 +5,12 @@ In: a `Watch`. Out: JSON with stable keys, one per line. Times are in s and ms, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..model.watch import Watch
 from ..model.words import brief, clean, place
 from .brief import number, within_limit
 from .rows.watch import capture_lines, fix_lines, growth_lines, headline
-
-if TYPE_CHECKING:
-    from ..model.watch import Watch
 
 _LONGEST = 300
 

@@ -5,8 +5,7 @@ In: a `Watch`. Out: GitHub-flavoured Markdown in which nothing from a script can
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..model.watch import Watch
 from .markdown_text import escape
 from .rows.watch import (
     capture_lines,
@@ -17,9 +16,6 @@ from .rows.watch import (
     rank_lines,
     under_headline,
 )
-
-if TYPE_CHECKING:
-    from ..model.watch import Watch
 
 
 def render(watch: Watch) -> str:

@@ -5,8 +5,7 @@ In: a `Watch`. Out: text of a given width, with colour codes only where asked fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..model.watch import Watch
 from ..model.words import clean, shorten
 from .page import Page
 from .rows.watch import (
@@ -18,9 +17,6 @@ from .rows.watch import (
     rank_lines,
     under_headline,
 )
-
-if TYPE_CHECKING:
-    from ..model.watch import Watch
 
 
 def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -26,12 +27,8 @@ from ..timeline.steps.traced import Steps, find_steps
 from ..timeline.trace.dialect import Kind
 from ..timeline.trace.intervals import before
 from ..timeline.trace.kernels import is_collective
+from ..timeline.trace.table import Trace
 from .dialect import Event, Notes, Translator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..timeline.trace.table import Trace
 
 MOST_EVENTS = 200_000
 _COMPRESSION = 2

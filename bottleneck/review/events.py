@@ -10,17 +10,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from ..model.diagnosis import Diagnosis
+from ..model.watch import Watch
 from ..model.words import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from ..model.diagnosis import Diagnosis
-    from ..model.watch import Watch
 
 _LARGEST = 3.4e38
 """TensorBoard keeps numbers in 32 bits."""

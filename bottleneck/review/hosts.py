@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _REFUSED = b"This TensorBoard answers to localhost only. Start `bottleneck review` with --host NAME.\n"

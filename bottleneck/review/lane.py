@@ -10,28 +10,23 @@ without a GPU, the one step that the report shows, divided by budget line.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from ..model.codes import BUDGET_PARTS, CLASSES, Part
-from ..model.view import NO_PART
+from ..model.diagnosis import Cause, Diagnosis
+from ..model.run import CompileFacts
+from ..model.view import NO_PART, StepTimeline
 from ..model.words import milliseconds, percent, sentence
 from ..reporters.rows.diagnosis import headline
 from ..timeline.lanes.program import build_program
+from ..timeline.steps.traced import Steps
+from ..timeline.trace.table import Trace
 from ..timeline.views.idle import idle_pieces
 from ..timeline.views.thinned import PARTS
-from .dialect import LANE
-
-if TYPE_CHECKING:
-    from ..model.diagnosis import Cause, Diagnosis
-    from ..model.run import CompileFacts
-    from ..model.view import StepTimeline
-    from ..timeline.steps.traced import Steps
-    from ..timeline.trace.table import Trace
-    from .copy import Copied
-    from .dialect import Event
+from .copy import Copied
+from .dialect import LANE, Event
 
 CATEGORY = "diagnosis"
 _VERDICT, _DIVIDED = 1, 2

@@ -9,26 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..errors import InputError
 from ..ingest import bundle as ingest
+from ..model.diagnosis import Diagnosis
 from ..model.documents import write_text
+from ..model.watch import Watch
 from ..reporters.output import render_for
 from .copy import Copied, copy_trace
 from .events import hyperparameters, job_scalars, scalars, write_events
 from .lane import Place, idle_of, lane_events, places
 from .page import PAGE_FILE, TraceFile, make_page, make_watched_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..model.diagnosis import Diagnosis
-    from ..model.watch import Watch
 
 FOLDER = "tensorboard"
 """Name of the log folder inside a run folder."""

@@ -5,11 +5,14 @@ In: a diagnosis and its copied traces. Out: a `Page` of short, clean strings; th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from ..model.diagnosis import Diagnosis
+from ..model.watch import Watch
 from ..model.words import clean, milliseconds, percent
 from ..reporters.html.palette import COLOURS, JOB_COLOURS
 from ..reporters.rows.closing import capture_line, settings_lines
@@ -18,12 +21,6 @@ from ..reporters.rows.fixes import combination_line, fix_rows, useless_rows
 from ..reporters.rows.watch import fix_words, growth_lines, under_headline
 from ..reporters.rows.watch import headline as headline_of_job
 from .lane import Place
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..model.diagnosis import Diagnosis
-    from ..model.watch import Watch
 
 PAGE_FILE = "bottleneck-page.json"
 """What the plugin looks for in the log folder."""

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .. import __version__
 from ..catalog.job import with_fixes
 from ..errors import InputError, NotATraceError
 from ..files import is_file
+from ..model.diagnosis import Diagnosis
 from ..model.documents import DIAGNOSIS_FILE, RUN_FILE, load_diagnosis, load_watch, run_files
 from ..model.watch import WATCH_FILE
 from .logdir import prepare_run, prepare_watched
 from .page import PAGE_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ..model.diagnosis import Diagnosis
 
 
 def expand(runs: Sequence[Path]) -> list[Path]:

@@ -18,14 +18,11 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..errors import InputError
 from ..reporters.stream import tell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"TensorBoard \S+ at (http://\S+)")

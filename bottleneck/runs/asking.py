@@ -7,7 +7,8 @@ script's process has captured everything and waits; the other one analyses the f
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -16,10 +17,6 @@ from ..errors import InputError
 from ..files import read_json
 from ..model.verify import TrialRequest
 from .store import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TRIALS = "trials"
 """Artefact that a process states once it has captured everything and tries fixes."""

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from ..errors import InputError
 from ..model.documents import DIAGNOSIS_FILE, load_diagnosis
+from ..model.watch import CaptureTaken
 from .store import final_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..model.watch import CaptureTaken
 
 CAPTURES = "captures"
 _QUESTION = ".capture"

@@ -12,17 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
 
-from .plan import encode_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FrameType
-
-    from .plan import Plan
+from .plan import Plan, encode_plan
 
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 """Signals that schedulers and launchers send to this process, since it is the one they started."""

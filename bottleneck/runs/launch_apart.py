@@ -13,16 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 
 from .launch import ENVIRONMENT, PASSED_ON, Ended, command_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import FrameType
-
-    from .plan import Plan
+from .plan import Plan
 
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,13 +21,8 @@ from ..model.run import Run, ScriptOutcome
 from ..model.watch import WATCH_FILE
 from .asking import TRIALS
 from .launch import name_signal
-from .plan import beginning_run
+from .plan import Plan, beginning_run
 from .store import RAW_RECORDS, Store, final_name, publish, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .plan import Plan
 
 _CHILD = re.compile(r"child-\d+$")
 _DONE = ".done"

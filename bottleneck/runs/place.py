@@ -14,15 +14,12 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .layout import guests, has_steps, run_of
+from .plan import Plan
 from .store import partial_name
 from .tasks import Task, this_task
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,16 +12,13 @@ import re
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from ..clocks import epoch_ns
 from ..files import json_of
-from ..model.run import Artefact, Run
-
-if TYPE_CHECKING:
-    from ..model.run import ScriptOutcome
+from ..model.run import Artefact, Run, ScriptOutcome
 
 _PARTIAL = re.compile(r"\.(.+)\.partial")
 RAW_RECORDS = ".loader"

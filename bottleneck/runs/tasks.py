@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ALL_TRACED = 8
 """So many ranks are all traced; of more only some, unless they are named."""

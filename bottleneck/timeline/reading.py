@@ -10,10 +10,11 @@ launching threads and the streams (gpu/). What follows does not know the differe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from ..model.codes import LateCause
+from ..model.run import JsonValue
 from .cpu.reading import cpu_reader
 from .gpu.reading import gpu_reader
 from .lanes.alone import undisturbed
@@ -21,21 +22,14 @@ from .lanes.ask import Asker
 from .lanes.budget import step_budget
 from .lanes.own_work import own_work
 from .lanes.questions import collectives_left, shared_questions, without_fetching
-from .lanes.reader import Priced
+from .lanes.reader import Priced, Reader
 from .lanes.replay import Edit
 from .result import Timeline
 from .steps.facts import Facts, on_gpu
 from .steps.supply import supply_answers, workers_needed
+from .steps.traced import Steps
 from .trace.dialect import DEVICE_KINDS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..model.codes import LateCause
-    from ..model.run import JsonValue
-    from .lanes.reader import Reader
-    from .steps.traced import Steps
-    from .trace.table import Trace
+from .trace.table import Trace
 
 
 def read_timeline(trace: Trace | None, steps: Steps | None, facts: Facts) -> Timeline | None:

@@ -9,31 +9,26 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ..errors import InputError
 from ..files import read_json
-from ..model.run import LoaderFacts, Run, Window
+from ..model.run import Counters, LoaderFacts, Run, Window
 from ..model.verify import EndedBy, RunRecord, Trial, TrialFacts, Wish
 from ..runs.environment import environment_of
 from ..runs.launch_apart import launch_apart
 from ..runs.layout import first_run, processes, run_of
 from ..runs.place import Place
 from ..runs.plan import Plan
-from ..runs.run_script import run_script
+from ..runs.run_script import RunFolder, run_script
 from ..runs.target import Target
 from ..timeline.steps.basis import find_basis
 from ..timeline.steps.clock import step_times
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..model.run import Counters
-    from ..runs.run_script import RunFolder
 
 _T = TypeVar("_T")
 

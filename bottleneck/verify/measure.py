@@ -6,22 +6,16 @@ In: records of runs, in order. Out: `Measured`, `Noise`, and differences of peak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..catalog.registry import by_id
-from ..model.verify import Measured, Noise
+from ..model.verify import Measured, Noise, RunRecord
 from ..stats.ratio_paired import PairedRatio, neighbour_freedom, neighbour_noise, paired_ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ..model.verify import RunRecord
 
 _COMMON = 10
 """Fewer steps in common are not a series."""

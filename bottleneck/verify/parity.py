@@ -13,16 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..catalog.tolerances import Tolerance
 from ..model.verify import Parity
 from ..model.words import percent
-
-if TYPE_CHECKING:
-    from ..catalog.tolerances import Tolerance
 
 Losses = Sequence["float | None"]
 

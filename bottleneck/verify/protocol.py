@@ -7,18 +7,13 @@ what they say.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ..model.verify import EndedBy
-from ..stats.ratio_paired import decide_ratio
+from ..model.verify import EndedBy, Protocol, RunRecord
+from ..stats.ratio_paired import Decision, PairedRatio, decide_ratio
 from .measure import measure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..model.verify import Protocol, RunRecord
-    from ..stats.ratio_paired import Decision, PairedRatio
 
 _HOPELESS = 2
 """So many failures in a row without the fix under test, and there is nothing to compare with."""

@@ -6,11 +6,13 @@ diagnosis with its `tried` rows, the newest of each fix or combination.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import msgspec
 
 from ..errors import InputError
+from ..model.diagnosis import Diagnosis
 from ..model.documents import (
     DIAGNOSIS_FILE,
     VERIFY_FILE,
@@ -19,14 +21,8 @@ from ..model.documents import (
     load_verification,
     write_text,
 )
+from ..model.verify import Outcome, Verification
 from ..model.words import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from ..model.diagnosis import Diagnosis
-    from ..model.verify import Outcome, Verification
 
 VERIFY_FOLDER = "verify"
 """Where a verification lies inside the run folder that it starts from; later ones are numbered."""

@@ -6,29 +6,24 @@ In: records, a candidate (a fix with its prediction), losses as they lie in the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ..catalog.registry import by_id
 from ..catalog.tolerances import tolerance_of, widened
-from ..model.verify import EndedBy, Outcome, Parity
+from ..model.fix import Suggestion
+from ..model.run import JsonValue
+from ..model.verify import EndedBy, Outcome, Parity, Protocol, RunRecord, TrialFacts, Wish
 from ..model.words import percent
 from ..runs.layout import first_run
 from ..stats.ratio_paired import decide_ratio
 from .arms import first_epoch, read_facts
 from .measure import measure, memory_change, pays_after, startup_change
-from .parity import compare, reproduction
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ..model.fix import Suggestion
-    from ..model.run import JsonValue
-    from ..model.verify import Protocol, RunRecord, TrialFacts, Wish
-    from .parity import Reproduction
+from .parity import Reproduction, compare, reproduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,24 +6,20 @@ patch, or changed sources.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from ..errors import InputError
 from ..files import path_of
 from ..model.documents import write_text
+from ..model.verify import Verification
 from ..model.words import shown
+from ..runs.target import Target
 from .arms import Arms
 from .edits import joined_diff, repository_of, with_edits, write_edits
 from .record import write_state
+from .rows import Candidate
 from .session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ..model.verify import Verification
-    from ..runs.target import Target
-    from .rows import Candidate
 
 
 def run_verification(

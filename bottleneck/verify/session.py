@@ -7,27 +7,22 @@ so that Ctrl-C, a full budget or a lost machine leave what was measured.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
-from ..model.verify import EndedBy, Verification
+from ..model.run import Run
+from ..model.verify import EndedBy, Outcome, RunRecord, Verification, Wish
 from ..model.words import ms
 from ..runs.environment import usable_cores
 from ..runs.layout import first_run
+from .arms import Arms
 from .measure import noise_of
 from .protocol import estimate_seconds, next_run
 from .rows import Candidate, Evidence, make_outcome, untried
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..model.run import Run
-    from ..model.verify import Outcome, RunRecord, Wish
-    from .arms import Arms
 
 
 @dataclass(slots=True, kw_only=True)

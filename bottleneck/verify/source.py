@@ -12,15 +12,17 @@ import os
 import shlex
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from .. import __version__
 from ..errors import InputError, ScriptError, UsageError
 from ..files import named, path_of
+from ..model.diagnosis import Diagnosis
 from ..model.documents import (
     DIAGNOSIS_FILE,
     VERIFY_FILE,
@@ -29,6 +31,7 @@ from ..model.documents import (
     read_run,
     run_files,
 )
+from ..model.run import Run
 from ..model.verify import Protocol, Verification
 from ..model.words import shown
 from ..runs.layout import holds_steps
@@ -37,15 +40,8 @@ from ..runs.plan import Plan
 from ..runs.run_script import run_script
 from ..runs.target import Target, find_target
 from .record import VERIFY_FOLDER
-from .rows import candidate_again
+from .rows import Candidate, candidate_again
 from .wishes import candidates_from, candidates_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..model.diagnosis import Diagnosis
-    from ..model.run import Run
-    from .rows import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,19 +5,15 @@ In: words like ID:num_workers=8, or suggestions. Out: candidates, in the order o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from ..catalog.registry import FIXES, by_id
 from ..errors import UsageError
+from ..model.diagnosis import Diagnosis
+from ..model.fix import Fix, Suggestion
+from ..model.run import JsonValue
 from ..model.verify import Wish
 from .rows import Candidate, candidate_of, untried
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..model.diagnosis import Diagnosis
-    from ..model.fix import Fix, Suggestion
-    from ..model.run import JsonValue
 
 
 def parse_wish(word: str) -> Wish:

@@ -6,8 +6,8 @@ In: the run folder that the job was told to write. Out: the folder of the captur
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..clocks import monotonic, sleep
 from ..errors import InputError
@@ -18,9 +18,6 @@ from ..runs.captures import ask_for_capture, is_asked, take_question
 from ..runs.layout import run_of
 from ..runs.leftovers import is_written
 from ..runs.store import final_name, partial_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["diagnose_running"]
 

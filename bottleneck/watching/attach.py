@@ -12,8 +12,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,13 +23,8 @@ from ..files import read_json
 from ..model.words import shown
 from ..runs.launch import Ended
 from ..runs.layout import run_of
-from ..runs.plan import encode_plan
+from ..runs.plan import Plan, encode_plan
 from ..runs.store import partial_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..runs.plan import Plan
 
 __all__ = ["attach_and_wait", "plan_of_process"]
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
 
 from ..clocks import monotonic
 from ..errors import InputError
@@ -19,10 +21,6 @@ from ..model.watch import RECORD_FILE, JobRecord, in_one_line
 from ..model.words import visible
 from ..reporters.rows.live import live_lines, live_rows
 from ..runs.store import partial_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["LiveView"]
 

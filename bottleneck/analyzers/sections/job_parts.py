@@ -6,17 +6,13 @@ cover the time from the script's first line to the end of the first steps; what 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
+from ...model.run import LoaderFacts, Run, StepTable
 from ...model.view import JobPart
 from ...model.watch import FIRST_STEPS
 from ...timeline.steps.supply import training_loader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ...model.run import LoaderFacts, Run, StepTable
 
 _LEAST_S = 0.05
 """Less is not worth a line, in whatever job."""

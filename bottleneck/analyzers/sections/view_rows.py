@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...model.run import LoaderFacts, Run, Window
 from ...model.view import LoaderRow, WindowSteps
 from ...timeline.steps.clock import step_times
 from ...timeline.steps.supply import production_ms
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import LoaderFacts, Run, Window
-    from ...timeline.steps.traced import Steps
+from ...timeline.steps.traced import Steps
 
 _MOST_STEPS = 400
 """Per window; a longer one shows the slowest of each run of neighbouring steps."""

@@ -11,10 +11,10 @@ import shlex
 import subprocess
 import sys
 from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import Process
@@ -27,9 +27,6 @@ from ...clocks import monotonic
 from ...errors import BottleneckError
 from ...runs.place import free_folder
 from ...verify.source import find_source
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 _COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main()"
 """Without the folder on the path: a file in it that is called like a module would run."""

@@ -10,6 +10,7 @@ ends; any event but those of a usual step ends that.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,12 +18,7 @@ import torch
 
 from ...clocks import perf_counter_ns
 from ..torch_private import is_traced_module
-from .table import BACKWARD, COLLECTED, EVALUATION, FETCH, FORWARD, LABEL, OPTIMIZER, UPDATE_ELSEWHERE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from .table import Event
+from .table import BACKWARD, COLLECTED, EVALUATION, FETCH, FORWARD, LABEL, OPTIMIZER, UPDATE_ELSEWHERE, Event
 
 BEGINS, ENDS = True, False
 NOBODY = -1

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, NamedTuple
 
 
 class Replaced(NamedTuple):

@@ -6,14 +6,12 @@ In: begin and end of optimizer steps, and events that cannot lie inside of one. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from torch.autograd import profiler as autograd_profiler
 
 from .. import torch_private
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 class UpdateLabel:

@@ -6,13 +6,11 @@ In: entries of dynamo's own lists, of torch 2.6 to 2.15. Out: plain texts and so
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from ...model.run import SourceSite
 from ..lines.sites import is_library
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ATTEMPT = re.compile(r"^!?(?P<frame>\d+)/(?P<number>\d+)")
 """Number of a compilation: frame and attempt."""

@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import contextlib
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from torch import profiler
 
 from ...model.flops import COUNTED, count_flops
 from ...model.run import FlopCount
-from ...runs.store import reason_of
+from ...runs.store import Store, reason_of
 from .. import profile_forks
 from ..signals import signals_go_elsewhere
 from ..torch_private import operator_calls
-
-if TYPE_CHECKING:
-    from ...runs.store import Store
 
 
 class FlopStep:

@@ -11,23 +11,20 @@ import os
 import shutil
 import traceback
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
 from ...clocks import perf_counter_ns
 from ...model.run import LoaderFacts, SourceSite
-from ...runs.store import RAW_RECORDS
+from ...runs.store import RAW_RECORDS, Store
 from ..events.replacing import Replacements
 from ..lines.line_sampler import Line, LineSampler, merge
 from ..lines.sites import user_site
 from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
 from .loader_starts import Making, Sending
 from .loader_worker import Batch, Begun, WorkerLoop, read_begun, read_lines, read_records, time_fetcher
-
-if TYPE_CHECKING:
-    from ...runs.store import Store
 
 WAITS_KEPT = 4096
 UNTRACED = ("baseline", "between", "after")

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 from torch.utils.data import IterableDataset
 
-from ...model.run import LoaderFacts, Production
-from ..lines.line_sampler import as_sites, rows_share
+from ...model.run import LoaderFacts, Production, SourceSite
+from ..lines.line_sampler import Line, LineSampler, as_sites, rows_share
 from .batch_facts import BatchBook
 from .loader_starts import Making, starts_of
 from .loader_worker import Batch, Begun
-
-if TYPE_CHECKING:
-    from ...model.run import SourceSite
-    from ..lines.line_sampler import Line, LineSampler
 
 BATCHES_KEPT = 512
 SITES_KEPT = 16

@@ -12,16 +12,12 @@ import contextlib
 import json
 import os
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...clocks import perf_counter_ns
-from ..lines.line_sampler import LineSampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..lines.line_sampler import Line
+from ..lines.line_sampler import Line, LineSampler
 
 _RECORD = struct.Struct("<qqq")
 _BEGUN = struct.Struct("<qq")

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from ...model.run import OptimizerFacts
+from ...model.run import OptimizerFacts, SourceSite
 from ..lines.sites import user_site
-
-if TYPE_CHECKING:
-    from ...model.run import SourceSite
 
 MAX_OPTIMIZERS = 32
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import torch
@@ -22,18 +23,11 @@ from ...clocks import epoch_ns
 from ...files import json_of
 from ...model.run import SourceSite
 from ...model.snapshot import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
-from ...runs.store import write_atomically
+from ...runs.store import Store, write_atomically
 from .. import torch_private
 from ..lines.frames import site_in, stack_of
 from ..lines.sites import is_library
-from .memory_notes import notes_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ...runs.store import Store
-    from .memory_notes import NoteBook
+from .memory_notes import NoteBook, notes_path
 
 ARTEFACT = "out-of-memory"
 MAX_DUMPS = 3

@@ -9,15 +9,13 @@ submodule and step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...clocks import perf_counter_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROUNDS = 25
 EVICTED_BYTES = 4 << 20

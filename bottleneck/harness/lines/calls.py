@@ -10,13 +10,11 @@ import ast
 import linecache
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import CodeType
+from typing import Any, NamedTuple
 
 from .sites import is_library
 from .step_loops import loops_around
-
-if TYPE_CHECKING:
-    from types import CodeType
 
 _LONGEST = 60
 _INSTRUCTION_BYTES = 2

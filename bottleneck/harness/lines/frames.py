@@ -12,13 +12,11 @@ import gc
 import sys
 from itertools import chain, compress, starmap, takewhile
 from operator import attrgetter, itemgetter, methodcaller
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import CodeType
+from typing import Any, NamedTuple
 
 from ...model.run import SourceSite
 from .sites import is_library
-
-if TYPE_CHECKING:
-    from types import CodeType
 
 _VALUES = attrgetter("f_code", "f_lasti", "f_lineno", "f_globals")
 _CALLER = attrgetter("f_back")

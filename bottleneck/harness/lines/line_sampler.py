@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
 from ..signals import signals_go_elsewhere
 from .calls import Position, call_at, is_read_by_index, name_of, position_of
-from .frames import stack_of
+from .frames import Frame, stack_of
 from .sites import is_library
 from .switching import short_switches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .frames import Frame
 
 INTERVAL_SECONDS = 0.005
 ENOUGH = 400

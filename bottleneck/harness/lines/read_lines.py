@@ -11,16 +11,14 @@ is new. Dynamo traces them by name, never through the replaced attribute.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from .. import torch_private
 from ..events.replacing import Replacements
 from .sites import is_library, line_of, user_frame, user_frame_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 READ_LABEL = "read at "
 """Begins the range's name; timeline/counts/syncs.py reads it."""

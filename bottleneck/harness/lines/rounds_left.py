@@ -14,14 +14,12 @@ import inspect
 import linecache
 import operator
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import FrameType
+from typing import Any, TypeAlias
 
 from .sites import is_library, names_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
 
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

@@ -11,14 +11,12 @@ import inspect
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from ...model.run import SiteTime, SourceSite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 _LIBRARY = tuple(
     {

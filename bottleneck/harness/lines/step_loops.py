@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from ...model.run import LoopTime, SourceSite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 Chain: TypeAlias = tuple[tuple[str, int, str], ...]
 """(file, line, function) of the user's frames, the outermost first."""

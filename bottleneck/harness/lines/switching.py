@@ -10,10 +10,7 @@ import contextlib
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 SWITCH_SECONDS = 5e-5
 """With python's usual 5 ms a sampling thread sees another one only where it lets go of the lock, and

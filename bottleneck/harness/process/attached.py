@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import atexit
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ...runs.plan import decode_plan
 from .watched import WatchedRun
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def attach(plan: str, args: Sequence[str]) -> None:

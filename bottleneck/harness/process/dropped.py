@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ..events.replacing import Replacements
 from ..signals import signals_go_elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECONDS = 0.01
 """For the finaliser to end: raised again inside it, the exception would be dropped again."""

@@ -16,14 +16,12 @@ import re
 import signal
 import stat
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from ..lines.sites import is_library, user_site
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FrameType
 
 MOST_COPIED_BYTES = 1 << 30
 """Shared memory and files open for reading and writing, together: beyond this a copy costs too much."""

@@ -13,8 +13,9 @@ import os
 import re
 import signal
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,9 +25,6 @@ from .. import torch_private
 from ..events.replacing import Replacements
 from ..windows import presence
 from .isolation import NotPrivateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _OPENMP = re.compile(r"/lib(?:gomp|omp|iomp5)[^/]*\.so[^/]*$")
 _PAUSE_HARD = 2

@@ -7,12 +7,9 @@ On a terminal one line is rewritten in place; elsewhere a plain line now and the
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from ...clocks import monotonic
-
-if TYPE_CHECKING:
-    from typing import TextIO
 
 REWRITE_SECONDS = 0.1
 """Ten times a second is as fast as one reads, and costs nothing beside a step."""

@@ -21,20 +21,17 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import msgspec
 
 from ...clocks import monotonic, sleep
 from ...runs.launch import command_of
+from ...runs.plan import Plan
 from ..events.replacing import Replacements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import FrameType
-
-    from ...runs.plan import Plan
 
 RANKS = ("LOCAL_RANK", "RANK")
 LAUNCHERS = (

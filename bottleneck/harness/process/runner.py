@@ -16,16 +16,13 @@ import threading
 import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from ...runs.plan import decode_plan
+from ...runs.plan import Plan, decode_plan
 from . import relaunches
 from .session import Session
 from .stopping import StopRun
 from .watched import WatchedRun
-
-if TYPE_CHECKING:
-    from ...runs.plan import Plan
 
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 """Frames of these files are taken out of the user's tracebacks."""

@@ -14,15 +14,13 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 from ...clocks import monotonic, sleep
 from ..lines.frames import stack_of
 from ..signals import signals_go_elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 MAX_RAISES = 10
 """A `finally` that evaluates, or an epoch loop with a bare `except`, meets a few stops on its way

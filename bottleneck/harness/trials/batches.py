@@ -7,13 +7,11 @@ loaders do not move meanwhile. A pass still gives no more batches than its lengt
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from .. import torch_private
 from ..events.replacing import Replacements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["BatchTape"]
 

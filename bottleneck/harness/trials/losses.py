@@ -8,16 +8,14 @@ overwrites its outputs, and since a script may change its loss in place.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.optim import optimizer as optim_module
 
 from .. import torch_private
 from ..events.replacing import Replacements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["LossBook", "copy_of_loss", "read_losses"]
 

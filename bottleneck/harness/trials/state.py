@@ -9,14 +9,12 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from .. import torch_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["KeptState"]
 

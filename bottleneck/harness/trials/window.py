@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
+from collections.abc import Callable, Generator
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -21,24 +22,17 @@ import torch
 
 from ...clocks import monotonic, perf_counter
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.verify import TriedFix, TriedFixes
+from ...model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish
 from ...runs.store import reason_of
 from ...stats.ratio_paired import decide_ratio, ratio_in_turns
 from .. import torch_private
-from ..events.table import BACKWARD, FETCH, FORWARD, SCALER
+from ..events.table import BACKWARD, FETCH, FORWARD, SCALER, Event
 from ..lines.sites import site_of_error
 from .batches import BatchTape
 from .losses import copy_of_loss, read_losses
 from .patches import PATCHES
-from .patches.base import NotSwitchable, Program
+from .patches.base import NotSwitchable, Patch, Program
 from .state import KeptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from ...model.verify import CompilerLook, TrialRequest, TryWish
-    from ..events.table import Event
-    from .patches.base import Patch
 
 __all__ = ["TrialWindow"]
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import gc
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...clocks import perf_counter_ns
 from ...model.run import Counters
 from .. import torch_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["ALLOCATOR_KEYS", "GarbageClock", "join_counters", "read_counters", "read_rss"]
 

@@ -13,19 +13,17 @@ import contextlib
 import datetime as dt
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ...runs.layout import announce
+from ...runs.plan import Plan
+from ...runs.store import Store
 from ...runs.tasks import ALL_TRACED, is_traced, this_task
 from .. import torch_private
 from .lengths import FOREVER_MS, Enough, Schedule
-
-if TYPE_CHECKING:
-    from ...runs.plan import Plan
-    from ...runs.store import Store
-    from .table import Row
+from .table import Row
 
 __all__ = ["FIXED", "agree", "before_waiting_ms", "gather", "traced_here"]
 

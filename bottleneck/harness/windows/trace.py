@@ -16,9 +16,11 @@ import gzip
 import os
 import shutil
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import profiler
 
@@ -26,10 +28,6 @@ from ...clocks import perf_counter_ns
 from ...runs.launch import ENVIRONMENT
 from .. import profile_forks, torch_private
 from ..signals import signals_go_elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["EVENT_BYTES_PER_MS", "TraceSession", "compress", "prepare_environment"]
 

@@ -7,14 +7,10 @@ again. A step costs an addition; the interval of the mean is worked out only whe
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ...stats import mean_interval
-from .lengths import FOREVER_MS
-
-if TYPE_CHECKING:
-    from .lengths import Enough
-    from .table import Row
+from .lengths import FOREVER_MS, Enough
+from .table import Row
 
 __all__ = ["Watch"]
 

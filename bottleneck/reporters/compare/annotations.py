@@ -9,15 +9,11 @@ of : and , in properties); docs.gitlab.com "Code Quality report format".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from ...model.compare import Annotation, Comparison
 from ...model.words import clean
 from ..sarif import fingerprint
-
-if TYPE_CHECKING:
-    from ...model.compare import Annotation, Comparison
 
 _SEVERITY = {"error": "major", "warning": "minor", "notice": "info"}
 

@@ -6,10 +6,13 @@ not be measured is skipped with its reason, unless it decided the outcome: then 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from ...model.compare import (
+    Comparison,
+    CounterRow,
+    GrowthChange,
+    TimeRow,
     counter_words,
     drift_words,
     growth_words,
@@ -19,9 +22,6 @@ from ...model.compare import (
     time_words,
 )
 from ...model.words import clean
-
-if TYPE_CHECKING:
-    from ...model.compare import Comparison, CounterRow, GrowthChange, TimeRow
 
 
 def render(comparison: Comparison) -> str:

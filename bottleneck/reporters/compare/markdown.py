@@ -6,8 +6,8 @@ In: a comparison. Out: GitHub-flavoured Markdown in which nothing from a script 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from ...model.compare import Comparison
 from ..markdown_text import escape
 from ..rows.compare import (
     budget_rows,
@@ -20,9 +20,6 @@ from ..rows.compare import (
     setting_rows,
     side_line,
 )
-
-if TYPE_CHECKING:
-    from ...model.compare import Comparison
 
 _TITLES = {
     "ok": "✅ No performance regression",

@@ -5,8 +5,9 @@ In: a comparison. Out: text of a given width, with colour codes only where asked
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from ...model.compare import Comparison
 from ...model.words import clean, sentence, shorten
 from ..page import Page
 from ..rows.compare import (
@@ -20,11 +21,6 @@ from ..rows.compare import (
     setting_rows,
     side_line,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...model.compare import Comparison
 
 _STYLE = {
     "ok": "bold green",

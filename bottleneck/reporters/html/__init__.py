@@ -11,16 +11,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Diagnosis
 from .charts import chart_data, json_for_script
 from .environment import environment, static
 from .how import HOW
 from .page import build
 from .palette import variables
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
 
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "memory.js", "heat.js", "timeline.js")
 

@@ -5,19 +5,16 @@ In: a diagnosis. Out: plain lists and dicts, text cleaned; nothing here decides 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from ...model.codes import BUDGET_PARTS, CLASSES, Part
+from ...model.codes import BUDGET_PARTS, CLASSES, BottleneckClass, Part
+from ...model.diagnosis import Diagnosis
+from ...model.memory import MemorySummary
+from ...model.view import Lane, StepTimeline
 from ...model.words import clean
 from ..rows.heat import heat_map
-
-if TYPE_CHECKING:
-    from ...model.codes import BottleneckClass
-    from ...model.diagnosis import Diagnosis
-    from ...model.memory import MemorySummary
-    from ...model.view import Lane, StepTimeline
 
 _LONGEST_NAME = 200
 

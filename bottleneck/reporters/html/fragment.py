@@ -5,13 +5,9 @@ In: a diagnosis. Out: HTML of well under 200 KB; each long section is folded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ...model.diagnosis import Diagnosis
 from .environment import environment
 from .page import build
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
 
 
 def render_fragment(diagnosis: Diagnosis, *, place: str) -> str:

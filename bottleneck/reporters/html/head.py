@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from ...model.codes import BUDGET_PARTS, Part
+from ...model.diagnosis import Diagnosis
 from ...model.words import clean, milliseconds, percent, times
 from ..rows.diagnosis import is_bound
 from ..rows.fixes import fix_rows
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ In: a diagnosis. Out: plain rows of clean text; the templates only lay them out 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from ...model.codes import BottleneckClass
+from ...model.diagnosis import Diagnosis
 from ...model.words import clean, milliseconds
 from ..rows import details
 from ..rows.closing import capture_line
@@ -25,9 +25,6 @@ from .charts import blocks_of
 from .head import budget_groups, figures
 from .tables import count_rows, kernel_rows, loader_rows, rank_rows, window_rows
 from .timeline_rows import timeline_section
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
 
 _FEW_FIXES = 3
 

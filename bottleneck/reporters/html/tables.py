@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import statistics
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from ...model.codes import Part
-from ...model.counters import COUNTERS
+from ...model.counters import COUNTERS, Counter
+from ...model.diagnosis import Diagnosis
+from ...model.view import LoaderRow
 from ...model.words import byte_size, clean, milliseconds, percent
 from ..rows.diagnosis import root_of
 from ..rows.pairs import Pairs, cut_text, known_pairs, place_or
-
-if TYPE_CHECKING:
-    from ...model.counters import Counter
-    from ...model.diagnosis import Diagnosis
-    from ...model.view import LoaderRow
 
 _ATTACHED = {
     "warm-up": "nothing, not counted",

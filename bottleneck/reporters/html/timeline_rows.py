@@ -6,14 +6,11 @@ In: a diagnosis. Out: rows of clean text; the blocks as a table are what a scree
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Diagnosis
+from ...model.view import Lane, Span, StepTimeline
 from ...model.words import clean, milliseconds
 from ..rows.pairs import Pairs, known_pairs
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
-    from ...model.view import Lane, Span, StepTimeline
 
 _LONGEST_BLOCKS = 20
 

@@ -5,11 +5,11 @@ In: a `Watch`. Out: one page without a script, drawn as SVG; Jinja2 escapes all 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from ... import __version__
-from ...model.watch import PARTS
+from ...model.watch import PARTS, Growth, StepTimes, Watch
 from ...model.words import clean, duration, milliseconds, percent, place
 from ..rows.watch import (
     capture_lines,
@@ -24,11 +24,6 @@ from .environment import environment, static
 from .head import Figure
 from .how import JOB_HOW
 from .palette import job_variables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ...model.watch import Growth, StepTimes, Watch
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of a drawing, in its own units; the page stretches it."""

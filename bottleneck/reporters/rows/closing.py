@@ -6,12 +6,9 @@ In: a diagnosis. Out: short, clean strings.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Capture, Diagnosis
 from ...model.words import clean, percent
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Capture, Diagnosis
 
 _OVERHEAD_TEXTS: dict[str, str] = {
     "hook_us_per_step": "hooks {} µs per step",

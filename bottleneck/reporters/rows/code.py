@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Diagnosis
 from ...model.finding import NEGLIGIBLE_SHARE
+from ...model.view import CodeNode
 from ...model.words import clean, milliseconds, percent, place
 from .diagnosis import root_of
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
-    from ...model.view import CodeNode
 
 _MOST_ROWS = 5
 _TRAINING = ("step", "forward", "backward", "update")

@@ -6,13 +6,9 @@ In: a `Comparison`. Out: rows of short clean strings, the same for the terminal 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ...model.compare import growth_words, number, signed_ms
+from ...model.compare import Comparison, CounterRow, SideSummary, TimeRow, growth_words, number, signed_ms
 from ...model.words import clean, duration, milliseconds, place, sentence
-
-if TYPE_CHECKING:
-    from ...model.compare import Comparison, CounterRow, SideSummary, TimeRow
 
 CHANGED = ("worse", "unstable", "unknown", "within", "better")
 """Statuses of counters that are shown in the short report; the others only say that nothing happened."""

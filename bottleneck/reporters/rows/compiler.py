@@ -6,14 +6,11 @@ In: a diagnosis. Out: `CompileSection` and pairs of facts, clean text.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Diagnosis
 from ...model.words import clean, milliseconds, ms, percent, sentence
 from .diagnosis import root_of
 from .pairs import Pairs, cut_text, known, known_pairs, place_or, share
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

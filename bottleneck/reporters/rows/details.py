@@ -5,15 +5,13 @@ In: a diagnosis. Out: titled sections of (indent, text) rows, the same for termi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from ...model.diagnosis import Diagnosis
+from ...model.finding import Finding
 from ...model.words import clean, milliseconds, percent, place, shorten
 from .diagnosis import answer_lines, root_of
 from .job import job_rows
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
-    from ...model.finding import Finding
 
 Row: TypeAlias = "tuple[int, str]"
 Section: TypeAlias = "tuple[str, list[Row]]"

@@ -6,17 +6,13 @@ only lay them out. Tests assert these rows, and apart from them the text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...model.codes import CLASSES, Part, entry_of
+from ...model.diagnosis import Cause, Diagnosis, WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.words import clean, milliseconds, percent, place, sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...model.diagnosis import Cause, Diagnosis, WhatIfResult
 
 _WORTH_A_LINE = 0.01
 _NOTHING = 0.0005

@@ -6,17 +6,13 @@ In: a diagnosis. Out: rows of short, clean strings.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Combination, Diagnosis
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.fix import Risk
+from ...model.fix import Risk, Suggestion
 from ...model.words import clean, clean_code, milliseconds, percent, place, sentence, step_after, step_change
 from .diagnosis import root_of
 from .verify import measured_line
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Combination, Diagnosis
-    from ...model.fix import Suggestion
 
 _SAID = {"slower": "slower", "no-difference": "no difference", "undecided": "too noisy to decide"}
 

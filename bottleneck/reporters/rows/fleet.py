@@ -5,17 +5,13 @@ In: a diagnosis. Out: short, clean sentences, and rows of a table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.words import byte_size, clean, milliseconds, place
 from .diagnosis import answer_lines, root_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 
 _NAMED = 4
 """Ranks in a list, before "and n more"."""

@@ -5,16 +5,13 @@ In: a diagnosis. Out: `HeatMap`, plain numbers for a page to draw; and lines of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from ...model.codes import LateCause
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...model.diagnosis import Diagnosis
+from ...model.diagnosis import Diagnosis
 
 _SHADES, _ASCII_SHADES = " ░▒▓█", " .:*#"
 _LINES = 4

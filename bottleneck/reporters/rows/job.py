@@ -6,13 +6,10 @@ In: a diagnosis. Out: rows and a sentence of clean text.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.diagnosis import Diagnosis
 from ...model.words import clean, duration, place
 from .diagnosis import root_of
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

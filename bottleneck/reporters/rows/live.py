@@ -5,16 +5,11 @@ In: its record of now, and the one of a minute ago. Out: rows and sentences, wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ...model.watch import PARTS, in_one_line
+from ...model.watch import PARTS, JobRecord, in_one_line
 from ...model.words import clean, duration, milliseconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.watch import JobRecord
 
 __all__ = ["LiveRow", "live_lines", "live_rows"]
 

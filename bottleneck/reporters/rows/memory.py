@@ -7,16 +7,14 @@ In: a diagnosis. Out: one `MemorySection` of short clean strings per device, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from ...model.codes import entry_of
+from ...model.diagnosis import Diagnosis
+from ...model.memory import Churn, MemoryHolder, MemoryShare, MemorySummary, OutOfMemory
 from ...model.words import byte_size, clean, percent, place, sentence
 from .diagnosis import root_of
 from .pairs import Pairs, known_pairs, place_or
-
-if TYPE_CHECKING:
-    from ...model.diagnosis import Diagnosis
-    from ...model.memory import Churn, MemoryHolder, MemoryShare, MemorySummary, OutOfMemory
 
 Row: TypeAlias = "tuple[int, str]"
 

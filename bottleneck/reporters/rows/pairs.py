@@ -5,12 +5,10 @@ In: values as they stand in a diagnosis. Out: pairs of short clean strings; what
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from ...model.run import SourceSite
 from ...model.words import clean, percent, place
-
-if TYPE_CHECKING:
-    from ...model.run import SourceSite
 
 Pairs: TypeAlias = "tuple[tuple[str, str], ...]"
 

@@ -5,15 +5,11 @@ In: a `Verification`. Out: rows of strings, in order, that both the terminal and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.verify import Edit, Measured, Outcome, Verification
 from ...model.words import clean, clean_code, milliseconds, percent, place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ...model.verify import Edit, Measured, Outcome, Verification
 
 COLUMNS = ("fix", "predicted", "measured (95 %)", "peak memory", "loss", "verdict")
 

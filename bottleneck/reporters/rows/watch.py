@@ -5,15 +5,11 @@ In: a `Watch`. Out: rows and sentences, without widths and colours.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...model.watch import AccountLine, Change, Growth, MemoryGrowth, Watch
 from ...model.words import byte_size, clean, duration, milliseconds, percent, place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.watch import AccountLine, Change, Growth, MemoryGrowth, Watch
 
 __all__ = [
     "PartRow",

@@ -11,26 +11,22 @@ host by a varying time, the launch call does not.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.counters import Counter, StepCounters
+from ...model.run import CompileFacts, Run
 from ...model.words import shorten
+from ..steps.traced import Steps
 from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch
 from ..trace.kernels import is_collective
 from ..trace.operators import OpClass, classify
-from ..trace.table import NONE
+from ..trace.table import NONE, Trace
 from .run import count_run
 from .syncs import debugged_sites, sync_rows, sync_sites
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import CompileFacts, Run
-    from ..steps.traced import Steps
-    from ..trace.table import Trace
 
 _HOST_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _COLLECTIVE_OP = re.compile(

@@ -10,20 +10,16 @@ stops the host on a GPU.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.counters import SyncSite
-from ...model.run import SourceSite
+from ...model.run import Run, SourceSite
 from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, WAIT_CALL, Kind
 from ..trace.stacks import UserFrames
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import Run
-    from ..trace.table import Trace
+from ..trace.table import Trace
 
 READ = "aten::_local_scalar_dense"
 _BLOCKING_COPY = re.compile(r"^(cuda|hip)Memcpy(?!.*(Async|Batch))")

@@ -11,25 +11,19 @@ the script's marks, what one rank does behind its update keeps the others waitin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import BUDGET_PARTS, LateCause
 from ..lanes.alone import Alone
 from ..lanes.labels import PART_OF_WORK, Work
 from ..trace import intervals
 from ..trace.dialect import Kind
-from ..trace.table import NONE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ..trace.table import Trace
-    from .division import Division
-    from .segments import Segments
+from ..trace.table import NONE, Trace
+from .division import Division
+from .segments import Segments
 
 _PAIRWISE = ("gloo:send", "gloo:recv", "mpi:send", "mpi:recv")
 """Two ranks only leave these together, and which two is not written."""

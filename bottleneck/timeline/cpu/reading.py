@@ -8,52 +8,44 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ...model.codes import Part
 from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
+from ...model.run import JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.ask import Asker
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
 from ..lanes.labels import Work
-from ..lanes.questions import EAGER
+from ..lanes.questions import EAGER, Question
+from ..lanes.reader import Priced
 from ..lanes.recompute import recomputed_ns, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
-from ..lanes.seams import find_seams
-from ..result import CompiledWork
+from ..lanes.seams import Seam, find_seams
+from ..result import CompiledWork, Timeline
+from ..steps.baseline import Baseline
+from ..steps.facts import Facts
 from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, LoopPrice, dearest_loop
+from ..steps.traced import Steps
 from ..trace.operators import OpClass, classify
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
+from ..whose.tree import Branch
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
-from .division import TENSOR_WORK, as_measured, calibrate, split, undivided
+from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided
 from .exchanges import exchanges, own_work_of_steps
 from .program import cpu_program
 from .questions import Amounts, cpu_questions
-from .segments import PHASES, operator_ms, read_segments
+from .segments import PHASES, Segments, operator_ms, read_segments
 from .spans import cpu_spans
 from .steady import steady_ns
-
-if TYPE_CHECKING:
-    from ...model.run import JsonValue, Run
-    from ..lanes.questions import Question
-    from ..lanes.reader import Priced
-    from ..lanes.seams import Seam
-    from ..result import Timeline
-    from ..steps.baseline import Baseline
-    from ..steps.facts import Facts
-    from ..steps.traced import Steps
-    from ..trace.table import Trace
-    from ..whose.tree import Branch
-    from .division import Division
-    from .segments import Segments
 
 _WAIT_FOR_EACH_OTHER = 4.0
 """Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us

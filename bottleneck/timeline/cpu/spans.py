@@ -7,28 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
+from ...model.run import SourceSite
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER
+from ..lanes.reader import Priced
 from ..result import HostSpan, SpanKind
+from ..steps.facts import Facts
 from ..steps.loop_lines import main_site, noted_site
 from ..trace.operators import OpClass
 from ..trace.stacks import UserFrames
-from .division import TENSOR_WORK
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import SourceSite
-    from ..lanes.reader import Priced
-    from ..steps.facts import Facts
-    from ..trace.table import Trace
-    from .division import Division
-    from .segments import Segments
+from ..trace.table import Trace
+from .division import TENSOR_WORK, Division
+from .segments import Segments
 
 
 def cpu_spans(

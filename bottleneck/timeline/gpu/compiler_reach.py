@@ -16,20 +16,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..lanes.labels import Work
+from ..lanes.program import Program
 from ..trace.dialect import Kind
 from ..trace.intervals import before
-from ..trace.table import Ranges
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..lanes.program import Program
-    from ..trace.table import Trace
+from ..trace.table import Ranges, Trace
 
 ENTRY_NS = 185_000.0
 """Per region and step: cache lookup, guards, wrappers, the node of backward (280 us under the profiler)."""

@@ -7,29 +7,24 @@ In: a trace, its program, masks over the activities. Out: `ComputeFacts` as far 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.work import ComputeFacts, MathRow
 from ..lanes.labels import Work
-from ..lanes.program import PARTS
+from ..lanes.program import PARTS, Program
 from ..result import CompiledWork
 from ..trace.dialect import GRAPH_LAUNCH, Kind
 from ..trace.intervals import within
 from ..trace.kernels import classify
 from ..trace.operators import is_region
+from ..trace.table import Trace
+from .device_masks import DeviceWork
 from .device_work import launched_inside
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    from ..lanes.program import Program
-    from ..trace.table import Trace
-    from .device_masks import DeviceWork
 
 _COMPILED = re.compile(r"^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunctionBackward$")
 _MATH = ("matmul", "conv", "attention")

@@ -7,24 +7,19 @@ show is absent.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import IDLE_PARTS, Part
+from ...model.run import JsonValue
 from ..lanes.labels import Work
-from ..lanes.program import EventKind
+from ..lanes.program import EventKind, Program
 from ..trace.dialect import FREE_CALL, MALLOC_CALL, Kind
 from ..trace.intervals import latest, within
 from ..trace.kernels import classify
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import JsonValue
-    from ..lanes.program import Program
-    from ..trace.table import Trace
-    from .device_masks import DeviceWork
+from ..trace.table import Trace
+from .device_masks import DeviceWork
 
 _HIP = re.compile(r"^hip")
 _TO_DEVICE = re.compile("HtoD")

@@ -9,29 +9,23 @@ not have: a softmax between two batched matmuls is attention that writes its sco
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.diagnosis import KernelRow
 from ..lanes.labels import Work
-from ..lanes.program import PARTS
+from ..lanes.program import PARTS, Program
 from ..lanes.recompute import recomputed
 from ..trace.dialect import PROFILER_STEP, Kind
 from ..trace.intervals import before
 from ..trace.kernels import KernelKind, classify
+from ..trace.table import Trace
 from .compiler_reach import read_reach
 from .device_masks import DeviceWork
 from .fusion import fuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from ..lanes.program import Program
-    from ..trace.table import Trace
 
 _BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
 _SOFTMAX = re.compile(r"^aten::(_softmax|softmax_backward|_softmax_backward_data|_masked_softmax)$")

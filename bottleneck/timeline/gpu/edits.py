@@ -5,20 +5,15 @@ In: a `Program` and masks over its activities. Out: `Edit`s and factors on durat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from ..lanes.calibrate import Calibration
 from ..lanes.labels import Work
+from ..lanes.program import Program
 from ..lanes.replay import Edit
 from .compiler_reach import host_left_ns
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..lanes.calibrate import Calibration
-    from ..lanes.program import Program
-    from .device_masks import DeviceWork
+from .device_masks import DeviceWork
 
 TENSORS_PER_LAUNCH = 30
 """Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's

@@ -13,20 +13,15 @@ nearby, which reads and writes tensors of that size once.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..lanes.program import Program
 from ..trace.kernels import classify
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ..lanes.program import Program
-    from ..trace.table import Trace
+from ..trace.table import Trace
 
 _AT_MOST = 8
 """Kernels in one fusion: registers and shapes end it."""

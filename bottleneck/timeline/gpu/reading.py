@@ -8,46 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
+from ...model.run import JsonValue, Run
+from ..lanes.ask import Answers
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
-from ..lanes.calibrate import MAX_REPLAY_ERROR, calibrate
+from ..lanes.calibrate import MAX_REPLAY_ERROR, Calibration, calibrate
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
+from ..lanes.questions import Question
+from ..lanes.reader import Priced
 from ..lanes.recompute import checkpoint_ms, forward_work, unrecorded
-from ..lanes.replay import Replay
+from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
+from ..result import Timeline
+from ..steps.baseline import Baseline
+from ..steps.facts import Facts
 from ..steps.loop_price import loop_of_dispatch
+from ..steps.traced import Steps
 from ..trace.dialect import Kind
 from ..trace.intervals import within
+from ..trace.table import Trace
 from ..views.step import step_view
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
+from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .edits import seams_gone
 from .questions import gpu_questions
 from .questions.circumstances import Circumstances
 from .spans import read_spans
-
-if TYPE_CHECKING:
-    from ...model.run import JsonValue, Run
-    from ..lanes.ask import Answers
-    from ..lanes.calibrate import Calibration
-    from ..lanes.questions import Question
-    from ..lanes.reader import Priced
-    from ..lanes.replay import Edit
-    from ..result import Timeline
-    from ..steps.baseline import Baseline
-    from ..steps.facts import Facts
-    from ..steps.traced import Steps
-    from ..trace.table import Trace
-    from .device_masks import DeviceWork
 
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
 """Categories that labels identify; each has its own span."""

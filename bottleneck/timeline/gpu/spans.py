@@ -6,27 +6,20 @@ In: a `Trace`, a `Program`, the exposed time of each event. Out: `HostSpan`s, la
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...model.run import SAMPLED
+from ...model.run import SAMPLED, Run, SourceSite
 from ..lanes.labels import OUTSIDE, PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
-from ..lanes.program import EventKind
+from ..lanes.program import EventKind, Program
 from ..result import HostSpan
 from ..steps.loop_lines import main_site, noted_site
 from ..trace import intervals
 from ..trace.dialect import Kind
 from ..trace.stacks import UserFrames
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from ...model.run import Run, SourceSite
-    from ..lanes.program import Program
-    from ..trace.table import Trace
+from ..trace.table import Trace
 
 _PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation", OUTSIDE))
 _NOTES_OF_EVENT = {

@@ -9,22 +9,17 @@ for its device; the device has so much to do up to each collective, and up to wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ..trace import intervals
 from ..trace.dialect import Kind
 from ..trace.kernels import is_collective
-from .program import NO_WAIT, PARTS, WAIT_ALL
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..trace.table import Trace
-    from .program import Program
-    from .replay import Schedule
+from ..trace.table import Trace
+from .program import NO_WAIT, PARTS, WAIT_ALL, Program
+from .replay import Schedule
 
 PLACES = 5
 _ENOUGH, _AGREE = 4, 0.05

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,12 +19,9 @@ from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, cou
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE
 from .alone import Alone, alone_places
-from .replay import Edit
+from .questions import Question
+from .replay import Edit, Replay
 from .waits import EventKind
-
-if TYPE_CHECKING:
-    from .questions import Question
-    from .replay import Replay
 
 _NOTHING = 1e-4
 """Savings below this share of the step are rounding."""

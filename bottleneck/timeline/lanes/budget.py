@@ -7,26 +7,19 @@ time is split by precedence, idle time gap by gap (gaps.py), and what remains is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.diagnosis import BudgetLine
 from ..trace import intervals
 from .gaps import DISPATCH_WORK, divide_gaps
 from .labels import PART_OF_WORK, WORK_OF_WAIT, Work
-from .program import PARTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from .program import Program
-    from .replay import Schedule
+from .program import PARTS, Program
+from .replay import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

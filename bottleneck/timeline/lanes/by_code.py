@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from ...model.run import LoaderFacts, Production, Stacks
 from ...model.view import CodeNode, Role
+from ..steps.rare import RareWork
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
-from ..whose.tree import build_tree
+from ..trace.table import Trace
+from ..whose.tree import Branch, Tree, build_tree
+from .program import Program
 from .recompute import recorders
 from .replay import Edit
-
-if TYPE_CHECKING:
-    from ...model.run import LoaderFacts, Production, Stacks
-    from ..steps.rare import RareWork
-    from ..trace.table import Trace
-    from ..whose.tree import Branch, Tree
-    from .program import Program
 
 _LEAST_SHARE = 0.01
 _MOST_NODES = 200

@@ -14,25 +14,18 @@ step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.doubt import Doubt, DoubtCode
 from .gaps import DISPATCH_WORK
 from .labels import Work
-from .program import PARTS, EventKind
-from .replay import Edit, step_ends
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from .program import Program
-    from .replay import Replay
+from .program import PARTS, EventKind, Program
+from .replay import Edit, Replay, step_ends
 
 MAX_REPLAY_ERROR = 0.10
 """Above it no what-if is drawn from the replay."""

@@ -11,20 +11,14 @@ the host was still blocked as the device ran dry: without that wait it would hav
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..trace import intervals
 from .labels import WORK_OF_WAIT, Work
-from .program import NO_WAIT
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from .program import Program
+from .program import NO_WAIT, Program
 
 DISPATCH_WORK = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD, Work.SEAM, Work.SYNC, Work.ASIDE)
 """Host work that consists of recorded operators and calls, hence carries the profiler's cost."""

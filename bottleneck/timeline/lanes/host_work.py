@@ -8,23 +8,18 @@ the program (program.py); here is what lies between them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...model.run import CompileFacts
 from ..trace import intervals
 from ..trace.dialect import COPY_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind
+from ..trace.table import Trace
 from .labels import PYTHON_GAP_NS, Work, label_of, near_the_gap
 from .seams import find_seams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from ...model.run import CompileFacts
-    from ..trace.table import Trace
 
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 

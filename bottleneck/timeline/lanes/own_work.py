@@ -8,18 +8,13 @@ stands open on the rank that is late, which has no such wait.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import BUDGET_PARTS, LateCause
 from ..trace import intervals
 from .labels import PART_OF_WORK, Work
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .program import Program
+from .program import Program
 
 
 def own_work(

@@ -13,15 +13,16 @@ ended: what comes before is not work, what comes after is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
+from ...model.run import CompileFacts
 from ..trace.dialect import ALLOCATOR_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind, is_launch
 from ..trace.intervals import before, latest
 from ..trace.kernels import classify
-from ..trace.table import NONE
+from ..trace.table import NONE, Trace
 from .host_work import HostWork, read_host_work
 from .labels import WORK_OF_WAIT, Work
 from .waits import (
@@ -36,12 +37,6 @@ from .waits import (
     limit_full_queue,
     previous_ends,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import CompileFacts
-    from ..trace.table import Trace
 
 __all__ = [
     "NO_WAIT",

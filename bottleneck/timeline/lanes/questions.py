@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
+from ..steps.facts import Facts
 from .labels import Work
-from .program import PARTS
+from .program import PARTS, Program
 from .replay import Edit
 from .waits import EventKind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..steps.facts import Facts
-    from .program import Program
 
 EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 """What the host launches operator by operator."""

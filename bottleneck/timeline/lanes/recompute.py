@@ -13,7 +13,7 @@ part of its kernels and cannot be told.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,9 @@ from numpy.typing import NDArray
 from ..trace.dialect import Kind
 from ..trace.intervals import measure, which
 from ..trace.table import Trace
+from .calibrate import Calibration
 from .program import Program
-from .replay import Edit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .calibrate import Calibration
-    from .replay import Replay
+from .replay import Edit, Replay
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function")
 _FORWARD_ONLY = re.compile(

@@ -6,15 +6,12 @@ In: a `Replay` at true speed, an edit per set. Out: `SeamPrice`s that add up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..result import SeamPrice
 from .labels import Work
-
-if TYPE_CHECKING:
-    from .replay import Edit, Replay
+from .replay import Edit, Replay
 
 _MOST_REPLAYED = 16
 """Sets of breaks that are replayed one by one; seams of more are priced by the first of them."""

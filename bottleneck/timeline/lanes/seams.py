@@ -22,18 +22,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...model.run import CompileFacts, GraphBreak, SourceSite
 from ..trace import intervals
 from ..trace.dialect import HOST_CALL_KINDS, is_launch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import CompileFacts, GraphBreak, SourceSite
-    from ..trace.table import Trace
+from ..trace.table import Trace
 
 REACH_NS = 800_000
 """Regions further apart than this are one run only where a break is known to lie between them."""

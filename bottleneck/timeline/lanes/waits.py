@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..trace.dialect import COPY_CALL
 from ..trace.intervals import before, latest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..trace.table import Trace
+from ..trace.table import Trace
 
 NO_WAIT = -1
 WAIT_ALL = -2

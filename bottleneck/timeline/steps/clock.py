@@ -5,14 +5,12 @@ In: the table of a window. Out: one time per step, and the clock that they come 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ...model.run import StepTable
+from ...model.run import StepTable
 
 _KNOWN = 0.8
 """Share of the steps whose device time must be known for the device's clock to be the step's."""

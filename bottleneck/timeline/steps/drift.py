@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
+from ...model.run import Stretch
 from ...model.words import ms, percent
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import Stretch
-    from ...stats import TypicalStep
+from ...stats import TypicalStep
 
 _BLOCKS = 6
 """Of steps in their order, each of which takes longer than the one before where steps grow: by chance one of

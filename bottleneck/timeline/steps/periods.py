@@ -5,12 +5,8 @@ In: integer codes, one per update or launch. Out: the period, or None when nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _LONGEST_SEQUENCE = 400_000
 _MOST_ANCHORS = 24

@@ -6,17 +6,11 @@ steps faster than they are worked off: four traced steps of 49 ms each read as 3
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-from ..trace.table import NONE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..trace.table import Trace
-    from .traced import Steps
+from ..trace.table import NONE, Trace
+from .traced import Steps
 
 _FAR_AHEAD = 0.05
 """Share of a step that the device may lag behind the host at its end."""

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..trace import intervals
 from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
-from ..trace.table import NONE, Thread
+from ..trace.table import NONE, Thread, Trace
 from .periods import find_period, identity_period
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..trace.table import Trace
 
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#.+$")
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function")

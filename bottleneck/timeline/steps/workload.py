@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from ...model.run import LoaderFacts, Run, StepTable
 from ...model.work import LoaderArguments, OptimizerArguments, Workload
 from .clock import step_times
 from .supply import training_loader
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...model.run import LoaderFacts, Run, StepTable
 
 _MOST_STEPS = 200
 _MOST_LOADERS = 20

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...model.run import SourceSite
 from .dialect import Kind
 from .intervals import latest
-
-if TYPE_CHECKING:
-    from .table import Trace
+from .table import Trace
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARIES = frozenset(

@@ -7,23 +7,18 @@ rule (gaps.py), so that dispatch shows as long as it was under the profiler.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ..lanes.gaps import DISPATCH_WORK, divide_gaps
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
-from ..lanes.program import NO_WAIT, EventKind
+from ..lanes.program import NO_WAIT, EventKind, Program
 from ..lanes.replay import step_ends
 from ..trace import intervals
+from ..trace.table import Trace
 from .thinned import PARTS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..lanes.program import Program
-    from ..trace.table import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

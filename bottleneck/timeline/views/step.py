@@ -9,25 +9,20 @@ time is drawn with nothing left out, coloured by budget line.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ...model.codes import BUDGET_PARTS, Part
-from ...model.view import NO_PART
+from ...model.view import NO_PART, StepTimeline
+from ..lanes.host_work import HostWork
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
+from ..lanes.program import Program
+from ..steps.traced import Steps
 from ..trace import intervals
 from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
 from ..trace.kernels import classify
+from ..trace.table import Trace
 from .idle import idle_pieces, observed_step_ends
 from .thinned import PARTS, LaneEvents, Sketch, choose_step, part_codes, thread_name
-
-if TYPE_CHECKING:
-    from ...model.view import StepTimeline
-    from ..lanes.host_work import HostWork
-    from ..lanes.program import Program
-    from ..steps.traced import Steps
-    from ..trace.table import Trace
 
 _OTHER_THREADS = 4
 

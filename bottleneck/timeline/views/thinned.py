@@ -12,19 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.view import NO_PART, Lane, Span, StepTimeline
 from ...model.words import shorten
 from ..trace.dialect import Kind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..trace.table import Trace
+from ..trace.table import Trace
 
 PARTS: tuple[Part, ...] = tuple(Part)
 """What `Span.part` indexes."""

@@ -10,8 +10,7 @@ process, before torch is loaded, comes with the wish (`runs/environment`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ....model.verify import Wish
 from . import (  # noqa: F401 - patches register when they are imported
     allocator,
     attention,
@@ -26,11 +25,7 @@ from . import (  # noqa: F401 - patches register when they are imported
     reads,
     roots,
 )
-from .base import PATCHES
-
-if TYPE_CHECKING:
-    from ....model.verify import Wish
-    from .base import Patch
+from .base import PATCHES, Patch
 
 __all__ = ["PATCHES", "make_patches"]
 

@@ -9,23 +9,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ....model.verify import Applied
 from ....runs.environment import variables
 from ... import torch_private
 from ...facts.settings import malloc_library
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, plural
+from .base import NotSwitchable, Patch, Program, plural
 from .glibc import M_MMAP_MAX, M_TRIM_THRESHOLD, Malloc, MallocError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ....model.verify import Applied
-    from .base import Program
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

@@ -8,17 +8,13 @@ that most callers drop. Attention that is written out in the script is left alon
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-from .base import NotSwitchable, plural
+from .base import NotSwitchable, Program, plural
 from .roots import RootPatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from .base import Program
 
 __all__ = ["FusedAttention"]
 

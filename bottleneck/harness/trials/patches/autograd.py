@@ -6,18 +6,15 @@ In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
+from ....model.verify import Applied
 from ... import torch_private
 from ...lines.sites import user_site
 from .base import Patch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ....model.verify import Applied
 
 MANY = 100
 """Calls whose lines are looked up; later ones are only counted."""

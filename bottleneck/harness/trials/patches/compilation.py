@@ -10,27 +10,22 @@ from __future__ import annotations
 import contextlib
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.optim import optimizer as optim_module
 
 from ....model.fix import Beside
-from ....model.verify import CompilerLook
+from ....model.verify import Applied, CompilerLook
 from ... import torch_private
 from ...events.replacing import Replacements
 from ...lines.sites import user_site
-from .base import Patch, plural
+from .base import Patch, Program, plural
 from .graph_gradients import GraphGradients
 from .optimizer_state import OptimizerState
 from .outside import Outside
 from .roots import RootPatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ....model.verify import Applied
-    from .base import Program
 
 __all__ = ["repeated_blocks"]
 

@@ -7,19 +7,16 @@ that is copied again and again (a list of prepared batches) is pinned once, as o
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ....model.fix import Beside
+from ....model.verify import Applied
 from ...events.hooks import goes_to_device
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, plural
+from .base import NotSwitchable, Patch, Program, plural
 from .loaders import Pinned
-
-if TYPE_CHECKING:
-    from ....model.verify import Applied
-    from .base import Program
 
 __all__ = ["AsyncCopies", "PinnedCopies"]
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim_module
 
+from ....model.verify import Applied
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, plural
-
-if TYPE_CHECKING:
-    from ....model.verify import Applied
-    from .base import Program
+from .base import NotSwitchable, Patch, Program, plural
 
 LEARNED_AFTER = 3
 """Updates with the same number of backward passes before any synchronisation is left out."""

@@ -8,16 +8,13 @@ that sets it differently later on makes the fix "not applied".
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 
+from ....model.verify import Applied
 from .base import Patch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ....model.verify import Applied
 
 __all__ = ["Flag"]
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
+from ....model.verify import Applied
 from ....runs.environment import usable_cores
-from .base import NotSwitchable, Patch, plural
-
-if TYPE_CHECKING:
-    from ....model.verify import Applied
-    from .base import Program
+from .base import NotSwitchable, Patch, Program, plural
 
 NODES = Path("/sys/devices/system/node")
 

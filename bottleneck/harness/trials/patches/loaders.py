@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
+from ....model.verify import Applied
 from ....runs.environment import usable_cores
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, plural
+from .base import NotSwitchable, Patch, Program, plural
 from .second_loader import SecondLoader, arguments_of, depth_of, kept_by
 from .seeded_batches import random_numbers_kept
-
-if TYPE_CHECKING:
-    from ....model.verify import Applied
-    from .base import Program
 
 __all__ = ["LoaderPatch"]
 

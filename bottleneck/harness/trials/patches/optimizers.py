@@ -10,21 +10,17 @@ import functools
 import inspect
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import torch
 from torch.optim import optimizer as optim_module
 
+from ....model.verify import Applied
 from ... import torch_private
 from ...lines.sites import user_site
-from .base import NotSwitchable, Patch
+from .base import NotSwitchable, Patch, Program
 from .optimizer_state import OptimizerState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ....model.verify import Applied
-    from .base import Program
 
 __all__ = ["DropAfterStep", "Flavour", "SetToNone"]
 

@@ -7,15 +7,13 @@ outside (the script's own code after a break, what is kept from dynamo) counts b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ....clocks import perf_counter_ns
 from ...events.replacing import Replacements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Outside"]
 

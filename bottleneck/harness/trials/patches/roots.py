@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ....model.verify import Applied
 from ... import torch_private
-from .base import NotSwitchable, Patch, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ....model.verify import Applied
-    from .base import Program
+from .base import NotSwitchable, Patch, Program, plural
 
 __all__ = ["RootPatch"]
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import copy
 import io
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -22,9 +23,6 @@ from ...events.replacing import Replacements
 from ...facts.loader_worker import WorkerLoop
 from .base import NotSwitchable
 from .seeded_batches import random_numbers_kept
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["SecondLoader", "arguments_of", "kept_by"]
 

@@ -11,15 +11,13 @@ import contextlib
 import random
 import sys
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.data._utils import fetch as torch_fetch
 
 from ...events.replacing import Replacements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["SeededBatches", "random_numbers_kept"]
 

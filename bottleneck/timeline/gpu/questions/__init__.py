@@ -6,18 +6,15 @@ In: a `Program`, its calibration, masks over its activities, the circumstances. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from ...lanes.calibrate import Calibration
+from ...lanes.program import Program
+from ...lanes.questions import Question
+from ..device_masks import DeviceWork
+from .circumstances import Circumstances
 from .device import device_questions
 from .dispatch import dispatch_questions
 from .host import copy_questions, seam_questions
-
-if TYPE_CHECKING:
-    from ...lanes.calibrate import Calibration
-    from ...lanes.program import Program
-    from ...lanes.questions import Question
-    from ..device_masks import DeviceWork
-    from .circumstances import Circumstances
 
 
 def gpu_questions(

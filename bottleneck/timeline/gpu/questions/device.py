@@ -6,24 +6,19 @@ In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....model.codes import Part, WhatIf
 from ....model.words import percent
-from ...lanes.program import PARTS
+from ...lanes.program import PARTS, Program
 from ...lanes.questions import Question
 from ...lanes.recompute import without_recomputation
 from ...lanes.replay import Edit
+from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, math_speed_up
 from .circumstances import Circumstances
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...lanes.program import Program
-    from ..device_masks import DeviceWork
 
 _FUSED_PRODUCTS = 0.4
 """Time of attention's products when fused, over that of the batched matmuls, which move the score

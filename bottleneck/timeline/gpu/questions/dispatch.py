@@ -6,25 +6,21 @@ In: a `Program`, its calibration, masks over its activities, the circumstances. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....model.codes import Part, WhatIf
 from ....model.words import ms, percent
+from ...lanes.calibrate import Calibration
 from ...lanes.labels import Work
-from ...lanes.program import NO_WAIT, PARTS, EventKind
+from ...lanes.program import NO_WAIT, PARTS, EventKind, Program
 from ...lanes.questions import EAGER, Question
 from ...lanes.replay import Edit
 from ...steps.loop_lines import LoopShares, loop_shares
 from ..compiler_reach import host_left_ns
+from ..device_masks import DeviceWork
 from ..edits import TENSORS_PER_LAUNCH, few_launches
 from .circumstances import Circumstances
-
-if TYPE_CHECKING:
-    from ...lanes.calibrate import Calibration
-    from ...lanes.program import Program
-    from ..device_masks import DeviceWork
 
 _MOSTLY = 0.5
 """Share of the allocator's calls that the model must make for a graph's pool to end them."""

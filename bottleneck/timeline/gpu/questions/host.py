@@ -6,22 +6,18 @@ In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....model.codes import Part, WhatIf
+from ...lanes.calibrate import Calibration
 from ...lanes.labels import Work
-from ...lanes.program import PARTS, EventKind
+from ...lanes.program import PARTS, EventKind, Program
 from ...lanes.questions import Question
 from ...lanes.replay import Edit
+from ..device_masks import DeviceWork
 from ..edits import seams_gone
 from .circumstances import Circumstances
-
-if TYPE_CHECKING:
-    from ...lanes.calibrate import Calibration
-    from ...lanes.program import Program
-    from ..device_masks import DeviceWork
 
 
 def seam_questions(program: Program, calibration: Calibration, work: DeviceWork) -> Iterator[Question]:
