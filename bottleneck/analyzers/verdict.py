@@ -22,8 +22,6 @@ from ..timeline.lanes.labels import PYTHON_GAP_NS
 from .base import Facts
 from .capture import Quality
 
-__all__ = ["decide", "order_causes"]
-
 _BESIDE_WORK_SHARE = 0.08
 """Least share of the step at which a host-side cause is the verdict while work fills most of the
 step. It is twice the replay's usual error (0.4 to 4 %); below it the kernels are the better place

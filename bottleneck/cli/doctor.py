@@ -17,8 +17,6 @@ from .options.values import PlacePath
 if TYPE_CHECKING:
     from ..doctor.check import Check
 
-__all__ = ["command"]
-
 _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "warning", "problem": "PROBLEM"}
 
 

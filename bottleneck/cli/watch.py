@@ -19,8 +19,6 @@ from .options.shared import module_option, quiet_option
 from .options.values import PlacePath
 from .script_command import ScriptCommand
 
-__all__ = ["command"]
-
 SIGNALS = ("SIGUSR1", "SIGUSR2", "SIGRTMIN", "SIGRTMAX")
 """Those that mean nothing by themselves."""
 

@@ -12,8 +12,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Check", "Level", "try_apart"]
-
 Area = Literal[
     "versions", "GPU", "processors", "TensorBoard", "profiler", "space and permissions", "files"
 ]  # fmt: skip

@@ -16,8 +16,6 @@ from ..ingest.sources import open_source
 from ..model.snapshot import NOTES_SUFFIX
 from .check import Check
 
-__all__ = ["check_files"]
-
 _SEEN = re.compile(r"(?P<worker>.*?)(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?")
 """`WORKER_PATTERN` of torch-tb-profiler 0.4.3."""
 _TRACE = re.compile(r".+\.json(?:\.gz)?")

@@ -16,8 +16,6 @@ from ..harness.job.nvml import LIBRARY, REASONS, SM_CLOCK, ask
 from ..runs.environment import usable_cores
 from .check import Check, Level
 
-__all__ = ["check_gpus", "check_processors"]
-
 _EXCLUSIVE, _PROHIBITED = 3, 2
 """nvmlComputeMode_t."""
 _BUSY_PERCENT = 5

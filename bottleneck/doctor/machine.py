@@ -18,8 +18,6 @@ import msgspec
 from ..harness.self_test import Report
 from .check import Check, try_apart
 
-__all__ = ["check_profiler", "check_space", "judge_profile"]
-
 _GIB = 1024**3
 _LITTLE_DISK = 2 * _GIB
 _NO_DISK = _GIB // 4

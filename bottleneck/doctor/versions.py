@@ -17,8 +17,6 @@ from packaging.version import InvalidVersion, Version
 
 from .check import Check, try_apart
 
-__all__ = ["check_plugins", "check_versions", "installed"]
-
 _DISTRIBUTION = "torch-bottleneck"
 _PLUGIN_VERSION = "0.4.3"
 _SHOWN = ("torch", "numpy", "pandas", "tensorboard", "torch-tb-profiler", "setuptools", "protobuf")

@@ -15,8 +15,6 @@ from .room import NARROW, Room, cut, listed
 from .rows.diagnosis import cause_rows
 from .rows.fixes import FixRow, combined, fix_rows, together_measured, useless_rows
 
-__all__ = ["show_fixes", "show_whole_fixes"]
-
 
 def _fixes_heading(page: Page, diagnosis: Diagnosis, rows: Sequence[FixRow]) -> None:
     now = diagnosis.step.true_ms

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Log: TypeAlias = Callable[[Diagnosis, Path], Iterator[str]]
 
-__all__ = ["TRACKED_RUN", "TRACKERS", "expect_tracker", "fetch_diagnosis", "log_diagnosis", "log_of"]
-
 TRACKERS = ("mlflow", "wandb")
 TRACKED_RUN = "runs:/"
 """How MLflow begins the address of a run."""

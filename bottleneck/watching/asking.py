@@ -19,8 +19,6 @@ from ..runs.layout import run_of
 from ..runs.leftovers import is_written
 from ..runs.store import final_name, partial_name
 
-__all__ = ["diagnose_running"]
-
 ANSWER_SECONDS = 30.0
 """For the job to see the question: it looks once a second."""
 _POLL_SECONDS = 0.1

@@ -26,8 +26,6 @@ from ..runs.layout import run_of
 from ..runs.plan import Plan, encode_plan
 from ..runs.store import partial_name
 
-__all__ = ["attach_and_wait", "plan_of_process"]
-
 ANSWER_SECONDS = 30.0
 """For the process to come to its next instruction of Python, and to import what watches it."""
 _POLL_SECONDS = 0.05

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-__all__ = ["CaptureDiagnoses"]
-
 EVERY_SECONDS = 0.5
 NICE = 10
 

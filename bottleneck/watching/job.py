@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Say = Callable[[str], None]
 
-__all__ = ["show_capture", "watch_job"]
-
 
 def watch_job(
     plan: Plan, out: Path | None, format_: str, *, live: bool, say: Say, pid: int | None = None

@@ -22,8 +22,6 @@ from ..model.words import visible
 from ..reporters.rows.live import live_lines, live_rows
 from ..runs.store import partial_name
 
-__all__ = ["LiveView"]
-
 EVERY_SECONDS = 1.0
 PLAIN_SECONDS = 10.0
 LATELY_SECONDS = 60.0

@@ -14,8 +14,6 @@ from ...model.work import BreakRow
 from ..base import Analyzer, Facts
 from ..sections.compile_facts import compile_summary
 
-__all__ = ["GraphBreaks"]
-
 
 def _priced(row: BreakRow) -> str:
     """Return a break in one line: why, how often, and what it costs."""

@@ -13,8 +13,6 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["open_runs"]
-
 _PASSWORD = re.compile(r"(?<=://)[^/@]*@")
 
 

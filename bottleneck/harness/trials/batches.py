@@ -13,8 +13,6 @@ from typing import Any
 from .. import torch_private
 from ..events.replacing import Replacements
 
-__all__ = ["BatchTape"]
-
 
 class BatchTape:
     """Between the loaders and the script; one per trial window."""

@@ -17,8 +17,6 @@ from torch.optim import optimizer as optim_module
 from .. import torch_private
 from ..events.replacing import Replacements
 
-__all__ = ["LossBook", "copy_of_loss", "read_losses"]
-
 _is_compiling = torch.compiler.is_compiling
 MAX_LOSSES = 20_000
 """At some 500 bytes each; a run of an experiment is far shorter."""

@@ -16,8 +16,6 @@ import torch
 
 from .. import torch_private
 
-__all__ = ["KeptState"]
-
 _ROOM = 2
 """Free device memory, in sizes of the state, from which on copies stay on the device."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .losses import LossBook
     from .patches.base import Patch
 
-__all__ = ["ARTEFACT", "TrialRun"]
-
 ARTEFACT = "trial"
 _NUMPY_SEEDS = 2**32
 

@@ -34,8 +34,6 @@ from .patches import PATCHES
 from .patches.base import NotSwitchable, Patch, Program
 from .state import KeptState
 
-__all__ = ["TrialWindow"]
-
 LOSS_STEPS = (2, 3)
 """Fewest and most steps whose losses are compared: differences have not grown yet, so they tell what the fix
 changes. From the second one on the optimizer has a part in it."""

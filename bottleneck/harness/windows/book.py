@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...runs.store import Store
     from ..process.progress import Progress
 
-__all__ = ["WindowBook"]
-
 StretchName = Literal["baseline", "between", "after"]
 WindowName = Literal["warm-up", "baseline", "trace", "between", "memory", "after"]
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .table import Row
     from .timetable import Stretch
 
-__all__ = ["Capture"]
-
 Stage = Literal[
     "warm-up",
     "baseline",

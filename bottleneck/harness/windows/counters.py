@@ -20,8 +20,6 @@ from ...clocks import perf_counter_ns
 from ...model.run import Counters
 from .. import torch_private
 
-__all__ = ["ALLOCATOR_KEYS", "GarbageClock", "join_counters", "read_counters", "read_rss"]
-
 ALLOCATOR_KEYS = (
     "num_alloc_retries",
     "num_ooms",

@@ -13,8 +13,6 @@ import torch
 
 from .. import torch_private
 
-__all__ = ["DeviceClock"]
-
 AHEAD = 256
 """Events made before a window begins; few windows have more steps."""
 

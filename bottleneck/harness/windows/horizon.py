@@ -13,8 +13,6 @@ from typing import Any
 from .. import torch_private
 from ..lines.rounds_left import rounds_left
 
-__all__ = ["Horizon"]
-
 
 class Horizon:
     """Remembers the loader that fed the last steps."""

@@ -19,11 +19,6 @@ import msgspec
 from ...runs.plan import Plan
 from .table import Row, counted_ms
 
-__all__ = [
-    "AFTER_STEPS", "FOREVER_MS", "LEAST_STEPS", "TARGET", "Enough", "Schedule", "awaits_evaluation",
-    "has_settled", "make_schedule", "steps_on_stock", "steps_to_hold", "warmup_is_over",
-]  # fmt: skip
-
 SLOW_MS = 2000.0
 """Steps beyond this are too dear to wait for more than two alike."""
 ALIKE = 1.15

@@ -25,8 +25,6 @@ from .. import torch_private
 from .lengths import FOREVER_MS, Enough, Schedule
 from .table import Row
 
-__all__ = ["FIXED", "agree", "before_waiting_ms", "gather", "traced_here"]
-
 PATIENCE_SECONDS = 60
 FIXED = Schedule(
     before=Enough(least=20, most=20, most_ms=FOREVER_MS),

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..facts.memory_notes import NoteBook
     from .book import WindowBook
 
-__all__ = ["MemoryHistory", "MemoryWindow", "SyncSites"]
-
 RING_ENTRIES = 200_000
 
 

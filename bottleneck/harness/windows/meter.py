@@ -14,8 +14,6 @@ from .counters import GarbageClock
 from .phases import PhaseClock
 from .table import Row
 
-__all__ = ["StepMeter"]
-
 HISTORY = 16
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..events.buffer import Entry, Stop
     from ..events.table import Event
 
-__all__ = ["StepObserver", "harmless"]
-
 Loaders = TypeVar("Loaders", bound=FetchTaker)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from ...clocks import perf_counter_ns
 
-__all__ = ["PHASES", "PhaseClock"]
-
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .observer import StepObserver
 
-__all__ = ["active", "kept_in_forks", "register", "unregister"]
-
 _watching: list[weakref.ref[StepObserver[Any]]] = []
 _kept = False
 """A fork takes the observer along."""

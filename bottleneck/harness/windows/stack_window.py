@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .phases import PhaseClock
     from .table import Row
 
-__all__ = ["StackWindow"]
-
 ARTEFACT = "stacks"
 LASTS_MS = 1500.0
 """About as many samples: what takes a tenth of the step is then known to a tenth of itself."""

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["ManualRule", "StepRule", "smallest_period"]
-
 UPDATES_TO_LEARN = 3
 UPDATES_TO_LEARN_SEVERAL = 8
 """With several optimizers and no fetches: two rounds of D D D G are eight updates."""

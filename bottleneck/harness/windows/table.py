@@ -11,8 +11,6 @@ import msgspec
 
 from ...model.run import StepTable
 
-__all__ = ["Row", "as_table", "counted_ms", "join_tables"]
-
 
 class Row(msgspec.Struct, kw_only=True, gc=False):
     """One step, from cut to cut; made inside the step, so by C code."""

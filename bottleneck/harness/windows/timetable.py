@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .horizon import Horizon
     from .table import Row
 
-__all__ = ["Stretch", "Timetable"]
-
 RANKS_WARMUP_STEPS = 8
 Stretch = Literal["baseline", "between", "after"]
 """Stretches of the baseline, by the names of the windows in which they are timed."""

@@ -29,8 +29,6 @@ from ...runs.launch import ENVIRONMENT
 from .. import profile_forks, torch_private
 from ..signals import signals_go_elsewhere
 
-__all__ = ["EVENT_BYTES_PER_MS", "TraceSession", "compress", "prepare_environment"]
-
 EVENT_BYTES_PER_MS = 250_000
 """No step writes more: recording takes at least 1 us per event and an event is under 270 bytes."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .lengths import Schedule
     from .table import Row
 
-__all__ = ["ONLY_TIMED", "TraceWindow"]
-
 ONLY_TIMED = "this rank is only timed (--ranks)"
 LATE = 0.85
 """Past this share of the time limit a trace with a whole step in it ends."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .steps import StepRule
     from .table import Row
 
-__all__ = ["FetchTaker", "Tracker"]
-
 VOTES = 200
 """Batches whose fate, trained on or evaluated, is noted by the loader watch; then never again."""
 

@@ -12,8 +12,6 @@ from ...stats import mean_interval
 from .lengths import FOREVER_MS, Enough
 from .table import Row
 
-__all__ = ["Watch"]
-
 LOOK_AGAIN = 5
 """After a look at the interval, the next one comes when there are more steps by one in so many."""
 SPARE_STEPS = 10

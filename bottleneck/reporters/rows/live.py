@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from ...model.watch import PARTS, JobRecord, in_one_line
 from ...model.words import clean, duration, milliseconds, percent
 
-__all__ = ["LiveRow", "live_lines", "live_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRow:

@@ -11,19 +11,6 @@ from dataclasses import dataclass
 from ...model.watch import AccountLine, Change, Growth, MemoryGrowth, Watch
 from ...model.words import byte_size, clean, duration, milliseconds, percent, place
 
-__all__ = [
-    "PartRow",
-    "capture_lines",
-    "fix_lines",
-    "fix_words",
-    "growth_lines",
-    "headline",
-    "part_rows",
-    "rank_lines",
-    "trouble_lines",
-    "under_headline",
-]
-
 _SMALL = 0.005
 """Parts of less than this share of the job are one line."""
 _APART = 0.02

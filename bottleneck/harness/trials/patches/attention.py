@@ -16,8 +16,6 @@ import torch
 from .base import NotSwitchable, Program, plural
 from .roots import RootPatch
 
-__all__ = ["FusedAttention"]
-
 _FLAGS = ("fused_attn", "flash")
 """Attributes by which an attention module chooses: timm's, and nanoGPT's."""
 _IMPLEMENTATION = "_attn_implementation"

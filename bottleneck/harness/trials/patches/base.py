@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ....model.fix import Beside, Variable
     from ....model.run import JsonValue
 
-__all__ = ["PATCHES", "NotSwitchable", "Patch", "Program", "plural"]
-
 SITES_KEPT = 8
 RECOMPILING_STEPS = 3
 """A forward and a backward are compiled apart, and once more where sizes differ."""

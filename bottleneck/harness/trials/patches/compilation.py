@@ -27,8 +27,6 @@ from .optimizer_state import OptimizerState
 from .outside import Outside
 from .roots import RootPatch
 
-__all__ = ["repeated_blocks"]
-
 MANY = 32
 """Recompilation limit, as in the code of its fix."""
 

@@ -18,8 +18,6 @@ from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, Program, plural
 from .loaders import Pinned
 
-__all__ = ["AsyncCopies", "PinnedCopies"]
-
 _is_compiling = torch.compiler.is_compiling
 KEPT_BYTES = 8_000_000_000
 """Pinned copies of batches that come again are kept up to this."""

@@ -16,8 +16,6 @@ import torch
 from ....model.verify import Applied
 from .base import Patch
 
-__all__ = ["Flag"]
-
 
 def _capability() -> int | None:
     """Return the major compute capability of the device in use, or None without one."""

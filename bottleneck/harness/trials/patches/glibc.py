@@ -12,8 +12,6 @@ import ctypes
 import os
 import threading
 
-__all__ = ["Malloc", "MallocError"]
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LEAST, MOST = 128 * 1024, 32 * 1024 * 1024
 """The size at the start, and up to which glibc raises it."""

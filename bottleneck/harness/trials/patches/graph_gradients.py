@@ -17,8 +17,6 @@ from torch.optim import optimizer as optim_module
 from .base import plural
 from .optimizers import SetToNone
 
-__all__ = ["GraphGradients"]
-
 
 class GraphGradients(SetToNone):
     """A part of the patch that records CUDA graphs."""

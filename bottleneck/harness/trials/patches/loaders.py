@@ -22,8 +22,6 @@ from .base import NotSwitchable, Patch, Program, plural
 from .second_loader import SecondLoader, arguments_of, depth_of, kept_by
 from .seeded_batches import random_numbers_kept
 
-__all__ = ["LoaderPatch"]
-
 FEW_WORKERS = 4
 """Without a measured need: what the catalogue's code says, bounded by the cores."""
 QUEUED = 8

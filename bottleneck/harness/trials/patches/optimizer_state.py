@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["OptimizerState"]
-
 SWITCHES = ("fused", "foreach", "capturable")
 MARKS = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused", "_opt_called")
 """What constructors note of a fused optimizer on the optimizer itself, and schedulers of its steps."""

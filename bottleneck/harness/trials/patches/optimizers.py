@@ -22,8 +22,6 @@ from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, Program
 from .optimizer_state import OptimizerState
 
-__all__ = ["DropAfterStep", "Flavour", "SetToNone"]
-
 
 class _Local(threading.local):
     depth = 0

@@ -15,8 +15,6 @@ import torch
 from ....clocks import perf_counter_ns
 from ...events.replacing import Replacements
 
-__all__ = ["Outside"]
-
 _is_compiling = torch.compiler.is_compiling
 
 

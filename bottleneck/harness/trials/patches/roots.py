@@ -18,8 +18,6 @@ from ....model.verify import Applied
 from ... import torch_private
 from .base import NotSwitchable, Patch, Program, plural
 
-__all__ = ["RootPatch"]
-
 CALLS_NOTED = 100
 _is_compiling = torch.compiler.is_compiling
 

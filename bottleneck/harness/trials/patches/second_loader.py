@@ -24,8 +24,6 @@ from ...facts.loader_worker import WorkerLoop
 from .base import NotSwitchable
 from .seeded_batches import random_numbers_kept
 
-__all__ = ["SecondLoader", "arguments_of", "kept_by"]
-
 HUNG_S = 60.0
 """A worker that makes no batch for so long is not waited for; then the script's own batches come again."""
 PASSED_ON = (

@@ -19,8 +19,6 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from ...events.replacing import Replacements
 
-__all__ = ["SeededBatches", "random_numbers_kept"]
-
 
 class SeededBatches:
     """Seeds random, numpy and torch around each batch, and puts the main streams back."""
