@@ -12,13 +12,15 @@ import contextlib
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import torch
 
 from ...clocks import epoch_ns, perf_counter_ns
 from ...model.run import CompileEvent, CompileFacts, GraphBreak, Recompile, SourceSite
+from ...runs.store import Store
 from ..events.replacing import Replacements
 from ..imports import ImportWatch
 from ..lines.sites import is_library
@@ -32,11 +34,6 @@ from .compile_records import (
     hint,
     sites,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ...runs.store import Store
 
 METRICS_KEPT = 4096
 """Dynamo keeps 64 compilations by default; a model compiled per block makes more."""

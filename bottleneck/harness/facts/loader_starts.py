@@ -7,18 +7,15 @@ it has imported the program and read all but the last 64 KiB, and starts the nex
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...clocks import perf_counter_ns
 from ...model.run import WorkerStart
 from ..events.replacing import Replacements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .loader_worker import Begun
+from .loader_worker import Begun
 
 
 class _Sent(NamedTuple):

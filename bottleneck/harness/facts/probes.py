@@ -7,18 +7,14 @@ precision and current stream are as before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...clocks import perf_counter_ns
+from ...runs.store import Store
 from .. import torch_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...runs.store import Store
 
 ROUNDS = 15
 CALLS = 60

@@ -45,18 +45,15 @@ import contextlib
 import gc
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...model.run import JsonValue
 from ...runs.environment import usable_cores
 from .. import torch_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...model.run import JsonValue
 
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",

@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from ...files import json_of
-from ...runs.store import reason_of, write_atomically
+from ...runs.store import Store, reason_of, write_atomically
 from .. import torch_private
-from ..facts.memory_notes import notes_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ...runs.store import Store
-    from ..facts.memory_notes import NoteBook
-    from .book import WindowBook
+from ..facts.memory_notes import NoteBook, notes_path
+from .book import WindowBook
 
 RING_ENTRIES = 200_000
 

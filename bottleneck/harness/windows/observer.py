@@ -10,26 +10,22 @@ import contextlib
 import functools
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...clocks import perf_counter_ns
+from ...runs.store import Store
 from .. import torch_private
-from ..events.buffer import EventBuffer
+from ..events.buffer import Entry, EventBuffer, Stop
 from ..events.hooks import Hooks
+from ..events.table import Event
 from ..events.update_label import in_update
 from ..facts.compiler import CompileWatch
 from . import presence
 from .horizon import Horizon
 from .steps import StepRule
 from .tracker import FetchTaker, Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ...runs.store import Store
-    from ..events.buffer import Entry, Stop
-    from ..events.table import Event
 
 Loaders = TypeVar("Loaders", bound=FetchTaker)
 

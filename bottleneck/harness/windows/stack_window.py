@@ -6,17 +6,12 @@ why it failed and goes on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from ...runs.store import reason_of, write_atomically
+from ...runs.store import Store, reason_of, write_atomically
 from ..lines.stack_sampler import StackSampler
-
-if TYPE_CHECKING:
-    from ...runs.store import Store
-    from .phases import PhaseClock
-    from .table import Row
+from .phases import PhaseClock
+from .table import Row
 
 ARTEFACT = "stacks"
 LASTS_MS = 1500.0

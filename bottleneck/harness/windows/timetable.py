@@ -12,12 +12,15 @@ from there, once, between the warm-up and the baseline (`meeting`).
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from ...clocks import perf_counter_ns
+from ...runs.plan import Plan
+from ...runs.store import Store
 from .. import torch_private
+from .horizon import Horizon
 from .lengths import (
     AFTER_STEPS,
     Enough,
@@ -28,14 +31,8 @@ from .lengths import (
     warmup_is_over,
 )
 from .meeting import agree, traced_here
-from .table import counted_ms
+from .table import Row, counted_ms
 from .watch import Watch
-
-if TYPE_CHECKING:
-    from ...runs.plan import Plan
-    from ...runs.store import Store
-    from .horizon import Horizon
-    from .table import Row
 
 RANKS_WARMUP_STEPS = 8
 Stretch = Literal["baseline", "between", "after"]

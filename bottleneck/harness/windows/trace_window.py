@@ -7,22 +7,18 @@ longer recording fail, or the script end in it, the probe is the trace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
-from ...runs.store import reason_of
+from ...runs.plan import Plan
+from ...runs.store import Store, reason_of
 from .. import torch_private
 from ..lines.read_lines import ReadLines
+from .book import WindowBook
+from .lengths import Schedule
+from .table import Row
 from .trace import EVENT_BYTES_PER_MS, TraceSession, compress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ...runs.plan import Plan
-    from ...runs.store import Store
-    from .book import WindowBook
-    from .lengths import Schedule
-    from .table import Row
 
 ONLY_TIMED = "this rank is only timed (--ranks)"
 LATE = 0.85

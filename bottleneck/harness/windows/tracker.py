@@ -8,9 +8,11 @@ of it is the same, but that windows do not change for a step taken in later.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 from ...clocks import perf_counter_ns
+from ..events.buffer import Entry
 from ..events.table import (
     BACKWARD,
     COLLECTED,
@@ -21,19 +23,14 @@ from ..events.table import (
     OPTIMIZER,
     SCALER,
     UPDATE_ELSEWHERE,
+    Event,
 )
+from ..facts.compiler import CompileWatch
+from ..facts.memory_notes import NoteBook
+from .horizon import Horizon
 from .meter import StepMeter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ..events.buffer import Entry
-    from ..events.table import Event
-    from ..facts.compiler import CompileWatch
-    from ..facts.memory_notes import NoteBook
-    from .horizon import Horizon
-    from .steps import StepRule
-    from .table import Row
+from .steps import StepRule
+from .table import Row
 
 VOTES = 200
 """Batches whose fate, trained on or evaluated, is noted by the loader watch; then never again."""
