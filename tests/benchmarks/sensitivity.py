@@ -1,8 +1,9 @@
 """Move every threshold of the analysis by 30 % either way and say what that changes over all recorded runs.
 
-In: tests/recorded/ and the numeric constants of timeline, analyzers, catalog, diagnose and stats. Out:
+In: tests/recorded/ and the numeric constants of timeline, fleet, analyzers, catalog, diagnose and stats. Out:
 reports/sensitivity.md: one table per room with value, reason, and how many of the runs change their
-verdict, grade, first fix, ranking of fixes or a price by more than a tenth.
+verdict, grade, first fix, ranking of fixes or a price by more than a tenth; and a list of the constants
+that act while a run is captured, which no recorded run can show.
 
     python tests/benchmarks/sensitivity.py [--jobs 2] [--only timeline/gpu] [--out reports/sensitivity.md]
 
@@ -19,6 +20,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import itertools
 import json
 import math
 import pickle
@@ -45,12 +47,15 @@ import torch_bottleneck
 from torch_bottleneck.diagnose import compose, diagnose_paths
 
 PACKAGE = Path(torch_bottleneck.__file__).parent
-ROOMS = ("timeline", "analyzers", "catalog", "diagnose", "stats")
+ROOMS = ("timeline", "fleet", "analyzers", "catalog", "diagnose", "stats")
+IN_CAPTURE = ("harness/windows", "harness/job", "harness/events")
+"""What these decide is decided when a run is recorded."""
 NOT_DECISIONS = ("timeline/views",)
 """What a picture shows decides nothing."""
 MOVED = (0.7, 1.3)
 CODES = (
     "SCHEMA",
+    "FORMAT",
     "NO_WAIT",
     "WAIT_ALL",
     "BEFORE",
@@ -87,16 +92,15 @@ class Threshold:
         return "/".join(self.module.split(".")[:-1]) or self.module
 
 
-def thresholds(only: str = "") -> list[Threshold]:
+def thresholds(only: str = "", *, rooms: tuple[str, ...] = ROOMS) -> list[Threshold]:
     """Find the constants in the source: numbers, and tables of numbers, under names in capitals."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         where = path.relative_to(PACKAGE).with_suffix("").as_posix()
-        if not where.startswith(ROOMS) or where.startswith(NOT_DECISIONS) or not where.startswith(only):
+        if not where.startswith(rooms) or where.startswith(NOT_DECISIONS) or not where.startswith(only):
             continue
-        source = path.read_text()
-        body = ast.parse(source).body
-        for node, after in zip(body, [*body[1:], None], strict=True):
+        body = ast.parse(path.read_text()).body
+        for index, node in enumerate(body):
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if not isinstance(target, ast.Name) or not target.id.isupper() or target.id in CODES:
                 continue
@@ -104,18 +108,30 @@ def thresholds(only: str = "") -> list[Threshold]:
             value = getattr(importlib.import_module(f"{torch_bottleneck.__name__}.{module}"), target.id)
             if moved(value, 1.3) is None:
                 continue
-            doc = (
-                after.value.value
-                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                else ""
-            )
             text = (
                 ast.unparse(node.value)
                 if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value
                 else ""
             )
-            found.append(Threshold(module, target.id, " ".join(text.split()), " ".join(str(doc).split())))
+            reason = _reason(target.id, body[index + 1 : index + 5])
+            found.append(Threshold(module, target.id, " ".join(text.split()), " ".join(reason.split())))
     return found
+
+
+def _reason(name: str, after: list[ast.stmt]) -> str:
+    """Return the text that follows a constant, or a group of constants of like names that share one."""
+    for k, node in enumerate(after):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = str(node.value.value)
+            return text if not k or f"`{name}`" in text or _word(name) == _word(after[k - 1]) else ""
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            break
+    return ""
+
+
+def _word(of: str | ast.stmt) -> str:
+    name = of if isinstance(of, str) else ast.unparse(of)
+    return name.strip("_").partition("_")[0]
 
 
 def moved(value: Any, factor: float) -> Any:
@@ -342,12 +358,18 @@ def _same(function: Callable[..., Any], args: Any, kwargs: Any, result: bytes) -
         return False
 
 
+CAPTURE = """
+They decide how long a run is watched, which of its steps are timed and what is written down. No recorded run
+can show what they change: the reasons are those of the source.
+"""
+
 KINDS = ("fails", "verdict", "grade", "first fix", "ranking", "price", "figures", "report")
 
 METHOD = """
 Made by `python tests/benchmarks/sensitivity.py` over {runs} recorded runs: each numeric constant of the
 analysis is moved by 30 % down and up, and every run that it may change is diagnosed anew. Numbers count
-runs; a price counts when it moves by more than a tenth. A table is moved as a whole.
+runs; a price counts when it moves by more than a tenth. A table is moved as a whole. A constant is measured
+when it comes or gets another value (`--state` keeps the others).
 
 {all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run. Such a
 verdict names the limit that decided it, except where an evaluation was seen too rarely to be priced
@@ -389,14 +411,14 @@ def _cell(side: Changes) -> str:
 
 def _table(rows: list[tuple[Threshold, list[Changes]]], columns: tuple[str, ...]) -> list[str]:
     lines = [
-        f"| threshold | value | {' | '.join(columns)} | why it is what it is |",
+        f"| {' | '.join(('threshold', 'value', *columns, 'why it is what it is'))} |",
         "|---|---" + "|---" * len(columns) + "|---|",
     ]
     for threshold, sides in rows:
         value = threshold.value if len(threshold.value) < 60 else threshold.value[:57] + "..."
         cells = [f"`{threshold.module.rpartition('.')[2]}.{threshold.name}`", value]
-        cells += [_cell(side) for side in sides[-len(columns) :]]
-        cells.append(threshold.reason[:160])
+        cells += [_cell(side) for side in sides[len(sides) - len(columns) :]]
+        cells.append(threshold.reason[:300])
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     return [*lines, ""]
 
@@ -440,7 +462,11 @@ def report(rows: list[tuple[Threshold, list[Changes]]]) -> str:
         *_table(silent, ("at zero", "at infinity")),
         CATALOGUE.strip(),
         "",
+        "## While a run is captured",
+        CAPTURE,
     ]
+    for room, mine in itertools.groupby(thresholds(rooms=IN_CAPTURE), lambda each: each.room):
+        lines += [f"### {room}", "", *_table([(each, []) for each in mine], ())]
     return "\n".join(lines)
 
 
