@@ -34,6 +34,8 @@ _LOOKS = {"reporters/html/palette.py", "review/lane.py"}
 
 def named_codes(source: str) -> list[str]:
     """Return the strings that are finding codes, but for those that a fix says it addresses."""
+    if not _CODE.search(source):
+        return []
     tree = ast.parse(source)
     addressed = {
         id(item)
@@ -55,7 +57,7 @@ def tables(source: str) -> list[str]:
     """Return the constants of a module that are dictionaries with classes, parts or questions for keys."""
     return [
         ast.unparse(node.value)[:80]
-        for node in ast.parse(source).body
+        for node in (ast.parse(source).body if any(f"{name}." in source for name in _NAMES) else ())
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Dict)
         if sum(_is_name(key) for key in node.value.keys) > 1
     ]

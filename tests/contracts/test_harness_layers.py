@@ -73,7 +73,8 @@ def test_every_event_is_a_row_of_the_table() -> None:
     rows = [
         path.relative_to(HARNESS).as_posix()
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        if "Event(" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Event"
     ]
     assert set(rows) == {"events/table.py"}
