@@ -317,14 +317,16 @@ def test_a_stopped_process_is_told_as_a_pause(tmp_path: Path) -> None:
     if step == 200:
         import subprocess
         me = os.getpid()
-        subprocess.Popen(f"sleep 0.2; kill -STOP {me}; sleep 3; kill -CONT {me}", shell=True)
+        stop = f"sleep 0.2; date +%s.%N; kill -STOP {me}; sleep 3; date +%s.%N; kill -CONT {me}"
+        subprocess.Popen(stop, shell=True, stdout=open("times", "w"))
 """
     source = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "")
     write(tmp_path / "train.py", source.replace("    loss = model", f"{stop}    loss = model"))
     done, watched = watch(tmp_path, "train.py")
     assert done.code == 0, done.err
     seconds = {line.part: line.s for line in watched.account}
-    assert 2.5 <= seconds["pauses"] <= 3.5, seconds
+    stopped, going = map(float, (tmp_path / "times").read_text().split())
+    assert seconds["pauses"] == pytest.approx(going - stopped, rel=1 / 6), seconds
 
 
 ASKED = """
