@@ -198,6 +198,9 @@ class ForwardWithoutGradients(Analyzer):
         if frozen is not None:
             text = "it did not change before the trace" if frozen else "it changes during the training"
             evidence.append(Evidence(text=text, source="versions of its parameters"))
+        elif facts.is_on("ungraded.twin"):
+            text = "it is built like the model that is trained, which may be copied to it later"
+            evidence.append(Evidence(text=text, source="modules of the program"))
         yield self.finding(
             facts,
             f"A model without gradients takes up to {ms(answer.saves_ms)} of each step",

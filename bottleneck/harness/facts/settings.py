@@ -24,6 +24,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.searches_in_vain   DDP looks for unused parameters in each step, and none is unused
     ungraded.frozen: bool       no module that ran without gradients, or is frozen, has changed until now
     ungraded.inside: bool       a forward with gradients calls a module of whose parameters none needs one
+    ungraded.twin: bool         what ran without gradients is built like a model that is trained
     ungraded.training: bool     what ran without gradients was in training mode, so it is a rollout, or a test
                                 without eval()
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
@@ -149,11 +150,26 @@ class Seen:
 
     @property
     def frozen(self) -> bool | None:
-        """Whether none of these modules has changed since; None without a module that has parameters."""
+        """Whether none of these modules has changed since; None without a module that has parameters.
+
+        None, too, where one is built like a model that is trained and has not changed yet: a target network
+        is copied from it every few hundred steps, a reference model never is.
+        """
         kept = [(module, before) for module, before in self._ungraded.values() if before]
-        if not kept:
-            return None
-        return all(torch_private.versions(module) == before for module, before in kept)
+        if any(torch_private.versions(module) != before for module, before in kept):
+            return False
+        return None if not kept or self.twins else True
+
+    @property
+    def twins(self) -> bool:
+        """One of these modules is built like a root that is trained."""
+        trained = [(id(root), _shapes(root)) for root in self.roots if _needs_gradients(root)]
+        return any(
+            id(module) != root and _shapes(module) == shapes
+            for module, before in self._ungraded.values()
+            if before
+            for root, shapes in trained
+        )
 
     def zero_grad(self, set_to_none: bool) -> None:
         """Note how gradients were cleared."""
@@ -294,6 +310,8 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
     frozen = seen.frozen
     if frozen is not None:
         settings["ungraded.frozen"] = frozen
+    if seen.twins:
+        settings["ungraded.twin"] = True
     if seen.frozen_inside:
         settings["ungraded.inside"] = True
     if seen.ungraded_modes:
@@ -302,6 +320,14 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
         settings["grad_scaler"] = seen.scaler
     if seen.set_to_none is not None:
         settings["zero_grad.set_to_none"] = seen.set_to_none
+
+
+def _shapes(module: Any) -> list[Any]:
+    return [parameter.shape for parameter in module.parameters()]
+
+
+def _needs_gradients(module: Any) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _frozen_parts(root: Any) -> list[Any]:

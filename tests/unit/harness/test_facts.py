@@ -212,6 +212,31 @@ def test_a_model_without_gradients_is_frozen_as_long_as_nothing_writes_to_it(cha
     assert seen.frozen is None
 
 
+@pytest.mark.parametrize("trained", [torch.nn.Linear(3, 4), torch.nn.Linear(3, 5), torch.nn.Linear(4, 3)])
+def test_a_copy_of_the_model_that_is_trained_is_not_called_frozen_before_it_changes(
+    trained: torch.nn.Module,
+) -> None:
+    seen, target = Seen(), torch.nn.Linear(3, 4)
+    seen.root_forward(trained)
+    seen.without_gradients(target)
+    found = read_settings(seen)
+    if trained.out_features == 4:
+        assert "ungraded.frozen" not in found
+        assert found["ungraded.twin"] is True
+        target.load_state_dict(trained.state_dict())
+        assert read_settings(seen)["ungraded.frozen"] is False
+    else:
+        assert found["ungraded.frozen"] is True
+        assert "ungraded.twin" not in found
+
+
+def test_a_model_that_acts_and_is_trained_is_no_copy_of_itself() -> None:
+    seen, model = Seen(), torch.nn.Linear(3, 4)
+    seen.root_forward(model)
+    seen.without_gradients(model)
+    assert seen.twins is False
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_frozen_part_of_the_model_that_is_trained_is_told_and_whether_it_changes(changes: bool) -> None:
     seen = Seen()
