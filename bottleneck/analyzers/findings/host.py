@@ -88,7 +88,13 @@ class OtherHostWork(Analyzer):
                     source="baseline window",
                 ),
             )
-        extras = [node for node in facts.timeline.extras if node.price_ms is not None]
+        # What costs more than all other host work dispatches operators, too, and has a finding of its own.
+        most = answer.saves_ms / _MOSTLY
+        extras = [
+            node
+            for node in facts.timeline.extras
+            if node.price_ms is not None and not (node.bound and node.price_ms > most)
+        ]
         rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         if sum(node.price_ms or 0.0 for node in extras) >= MAIN_SHARE * answer.saves_ms:
             yield self._by_code(facts, answer, extras, evidence[:1] if grown or rare else [])
@@ -202,7 +208,7 @@ class ExtraWork(Analyzer):
 
     What it costs you
         The step without that line and all that it calls, by replay. On a GPU, its share of what all
-        such work costs: an upper bound.
+        such work costs, with the kernels that it launches: an upper bound.
 
     What it is not
         Not a judgement: gradient clipping or averaged weights may be what you want. The price says

@@ -59,6 +59,8 @@ class Amounts:
     anomalies: float = 0.0
     """Anomaly detection."""
     seams_per_step: float = 0.0
+    attention: float = 0.0
+    """Attention's operators, which grow with the square of the length."""
     loop: LoopPrice | None = None
     """The Python loop that takes most of the step."""
     in_loss: float | None = None
@@ -139,11 +141,14 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         gone = np.zeros_like(work)
         for each in (Work.MATH, Work.MEMORY, Work.ALLOCATOR):
             gone[:, each] = np.where(of_the_batch, facts.padding_share * work[:, each], 0.0)
+        # Where a share p of the length goes, (1 - p)^2 of attention is left.
+        more_ms = facts.padding_share * (1.0 - facts.padding_share) * amounts.attention
+        gone += amount_gone(program, more_ms, (Work.MATH,))
         yield Question(
             WhatIf.PADDING_GONE,
             Edit(gone=gone),
             f"without {percent(facts.padding_share)} of the operators' work in forward, loss, backward: as "
-            "much of the batch is padding; some padding stays",
+            "much of the batch is padding; of attention the square of what is left stays; some padding stays",
             bound=True,
         )
     if facts.tree is not None and facts.tree.extras():

@@ -47,6 +47,7 @@ from .segments import PHASES, Segments, operator_ms, read_segments
 from .spans import cpu_spans
 from .steady import steady_ns
 
+_ATTENTION = re.compile(r"^aten::_scaled_dot_product_\w+$")
 _WAIT_FOR_EACH_OTHER = 4.0
 """Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us
 between threads that are all scheduled."""
@@ -341,6 +342,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             * scale,
             unrecorded=_unrecorded(trace) if facts.frozen_inside else 0.0,
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
+            attention=operator_ms(trace, segments, _ATTENTION) * scale,
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,

@@ -21,6 +21,8 @@ class DeviceWork:
 
     fp32_math: NDArray[np.bool_]
     """Matmul and convolution kernels that compute in full fp32."""
+    attention: NDArray[np.bool_]
+    """Fused attention."""
     fp32_attention: NDArray[np.bool_]
     """Fused attention in fp32, which no TF32 switch changes, but bf16 does."""
     tf32_math: NDArray[np.bool_]

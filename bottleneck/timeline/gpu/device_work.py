@@ -140,7 +140,8 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
     optimizer = program.launch_work == Work.OPTIMIZER
     zero_grad = program.launch_work == Work.ZERO_GRAD
     math = of_kind(lambda k: k.family in ("matmul", "conv"))
-    attention = of_kind(lambda k: k.family == "attention" and k.dtype == "fp32")
+    attention = of_kind(lambda k: k.family == "attention") & ~optimizer
+    fp32_attention = attention & of_kind(lambda k: k.dtype == "fp32")
     fp32 = math & of_kind(lambda k: k.dtype == "fp32") & ~optimizer
     tf32 = math & of_kind(lambda k: k.dtype == "tf32") & ~optimizer
     fusable = (
@@ -166,9 +167,10 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
     norms = trace.named(_NORM_IN_NCHW, rows)
     return DeviceWork(
         fp32_math=fp32,
-        fp32_attention=attention & ~optimizer,
+        attention=attention,
+        fp32_attention=fp32_attention,
         tf32_math=tf32,
-        low_traffic=_follow_products(trace, program, fp32 | tf32 | (attention & ~optimizer), fusable),
+        low_traffic=_follow_products(trace, program, fp32 | tf32 | fp32_attention, fusable),
         scores=scores,
         score_products=score_products,
         reach=reach,

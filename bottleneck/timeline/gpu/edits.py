@@ -5,6 +5,8 @@ In: a `Program` and masks over its activities. Out: `Edit`s and factors on durat
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,9 +14,13 @@ from ..lanes.calibrate import Calibration
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.replay import Edit
+from ..trace import intervals
+from ..trace.dialect import Kind
+from ..trace.table import Trace
 from .compiler_reach import host_left_ns
 from .device_masks import DeviceWork
 
+_PHASES = re.compile(r"^(forward|backward|optimizer)$")
 TENSORS_PER_LAUNCH = 30
 """Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's
 MultiTensorApply.cuh, for the five lists of Adam)."""
@@ -38,6 +44,33 @@ def few_launches(
         left = traffic * float((program.duration[mine] - floor).clip(0).sum()) + floor * len(kept)
         factor[kept] = left / len(kept) / np.maximum(program.duration[kept], 1.0)
     return factor
+
+
+def gradients_untouched(trace: Trace, program: Program, *, thread: int) -> Edit:
+    """Take away what the training thread does between a backward and the update, with all that it launches.
+
+    No part of training has its place there: gradients are clipped, looked at, or sent by hand.
+    """
+    rows = trace.rows(Kind.ANNOTATION, named=_PHASES, tid=thread)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    rows = trace.outermost(rows)
+    ends = trace.named("backward", rows[:-1]) & trace.named("optimizer", rows[1:])
+    begin, end = trace.end_of(rows[:-1][ends]), trace.ts_ns[rows[1:][ends]]
+    calls = program.row >= 0
+    at = trace.ts_ns[program.row]
+    launched = calls & (intervals.covered(begin, end, at + 1) > intervals.covered(begin, end, at))
+    launched &= trace.tid[program.row] == thread
+    # An event's work is all since the one before: of it the part between the two phases goes.
+    until = np.where(calls, trace.end_of(program.row), 0)
+    until[program.marks] = program.mark_ns
+    until = np.maximum.accumulate(until)
+    since = np.concatenate([[program.origin_ns], until[:-1]])
+    within = intervals.covered(begin, end, until) - intervals.covered(begin, end, since)
+    return Edit(
+        gone=program.work * (within / np.maximum(until - since, 1))[:, None],
+        duration=np.where(launched[program.event], 0.0, 1.0),
+        drop_at=launched,
+    )
 
 
 def seams_gone(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
 from ...model.run import JsonValue, Run
-from ..lanes.ask import Answers
+from ..lanes.ask import Answers, Asker
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, Calibration, calibrate
@@ -40,7 +40,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import seams_gone
+from .edits import gradients_untouched, seams_gone
 from .questions import gpu_questions
 from .questions.circumstances import Circumstances
 from .spans import read_spans
@@ -141,8 +141,13 @@ class GpuReader:
         tree, true_ms = self.facts.tree, self.facts.true_ms
         if tree is None:
             return {}
-        found = answers.results.get(WhatIf.HOST_WORK_GONE) if usable else None
-        price = share_of(tree, found.saves_ms if found is not None else None)
+        saves = None
+        if usable:
+            edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
+            told = answers.edits.get(WhatIf.HOST_WORK_GONE)
+            asker = Asker(self.replay, self.base, true_ms=true_ms)
+            saves = true_ms - asker.step_ms(edit.and_also(told) if told is not None else edit)
+        price = share_of(tree, saves)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}

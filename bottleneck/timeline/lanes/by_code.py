@@ -86,8 +86,8 @@ def share_of(tree: Tree, saves_ms: float | None) -> Pricer:
     """Return what prices extra work by its share of what all of it costs (runs with a GPU).
 
     The samples are the host's time, and what a line launches may run long after it: only the step without
-    all that stands behind the update and without evaluations can be replayed. What a hook in the backward
-    or a line before the update costs is not known.
+    all that stands between backward and forward, but for the update, can be replayed. What a hook in the
+    backward costs is not known.
     """
 
     def ms_of(branch: Branch) -> float:

@@ -279,7 +279,9 @@ def calibrate(
         # The compiler's time differs from step to step, and the phases' times tell its speed, not that
         # of dispatching.
         compiling = program.work[:, Work.COMPILE].sum() > 0.5 * program.work.sum()
-        prior = TYPICAL_SCALE if host_scale is None or compiling else float(np.clip(host_scale, 0.3, 1.0))
+        # A profiler speeds no host up: a ratio above 1 is of a host that waits for the device in each phase.
+        waits = host_scale is None or host_scale >= 1.0
+        prior = TYPICAL_SCALE if waits or compiling else max(0.3, host_scale or 0.0)
         if compiling and not varying:
             speed.fit_compiling()
         fit = _Fit(scale=prior) if varying or compiling else speed.fit(prior)

@@ -59,6 +59,20 @@ def _share_of_first(made: Production) -> float:
     return made.sites[0].count / max(1, sampled_total(made)) if made.sites else 0.0
 
 
+def _goes_with_first(made: Production | None) -> tuple[str, float]:
+    """Return the user's function that goes with the first line, empty if none does, and its share.
+
+    What torch calls itself, the dataset's methods and a collate function, stays: it makes the batch.
+    """
+    if made is None or not made.sites:
+        return "", 0.0
+    first = made.sites[0].site
+    if first.function.startswith(("__", "<")) or sum(made.collate_ms) > sum(made.fetch_ms):
+        return "", _share_of_first(made)
+    of = sum(i.count for i in made.sites if (i.site.file, i.site.function) == (first.file, first.function))
+    return first.function, of / max(1, sampled_total(made))
+
+
 def batches_per_iterator(loader: LoaderFacts) -> float:
     """Return how many batches one iterator yields: the length, or fewer where it is given up early."""
     seen = loader.fetches / loader.iterators if loader.iterators else float(loader.length or 1)
@@ -99,7 +113,10 @@ class InputSupply:
     """Of the production: handling rows one by one; None where not known."""
     call: SiteTime | None = None
     """The user's line that at least half of the production goes to, if it is known what it calls."""
+    call_function: str = ""
+    """The user's function around that line, where it goes with the line."""
     call_share: float = 0.0
+    """Of the production: the function, or the line alone."""
     alone_ms: float | None = None
     """What producing would take in the training process; None where no worker was timed."""
 
@@ -121,6 +138,7 @@ def input_supply(
         production = wait_ms
     else:
         return None
+    function, share = _goes_with_first(made)
     alone = None
     if loader.num_workers and made is not None and made.fetch_ms:
         # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
@@ -134,7 +152,8 @@ def input_supply(
         wait_ms=wait_ms,
         rows_share=made.rows_share if made is not None else None,
         call=main_call(loader),
-        call_share=_share_of_first(made) if made is not None else 0.0,
+        call_function=function,
+        call_share=share,
         alone_ms=alone,
     )
 
@@ -242,7 +261,8 @@ def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator
             WhatIf.PRODUCTION_CHEAPER,
             supply.call_share,
             f"{percent(supply.call_share)} of {ms(supply.production_ms)} of production is `{call.call}` at "
-            f"{call.site.short}",
+            f"{call.site.short}"
+            + (f" and the rest of {supply.call_function}()" if supply.call_function else ""),
             bound=False,
         )
     else:

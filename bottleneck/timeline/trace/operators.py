@@ -126,8 +126,8 @@ def _classify_special(name: str) -> OpClass | None:
 
 
 def fills_bucket(name: str) -> bool:
-    """Return whether DDP copies or scales a gradient into the bucket that it sends."""
-    return name.startswith("torch::distributed::reducer::")
+    """Return whether DDP copies or scales a gradient into the bucket that it sends, or copies it back."""
+    return name.startswith(("torch::distributed::reducer::", "torch.distributed.ddp.reducer::"))
 
 
 def classify(name: str) -> OpClass:

@@ -78,6 +78,8 @@ def judge(thread: Thread, times: Times, diagnosis: dict[str, Any]) -> Score:
         name == file and abs(line - at) <= NEAR_LINES for name, line in lines for file, at in places
     )
     right = [s for s in suggestions[:FIRST_FIXES] if s["fix"] in thread.fixes]
+    # The first that the truth names is what was measured.
+    right.sort(key=lambda s: thread.fixes.index(s["fix"]))
     score.fix = bool(right)
     if thread.priced:
         score.predicted_ms = _predicted(right, diagnosis["causes"] if score.verdict else [])

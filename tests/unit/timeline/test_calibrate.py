@@ -35,10 +35,13 @@ def test_the_compiler_takes_up_what_the_true_step_differs_by(true_ms: float) -> 
     assert without.step_ns / MS == pytest.approx(10 * TYPICAL_SCALE, rel=0.05)
 
 
-def test_without_compilation_the_phases_tell_the_speed_of_dispatching() -> None:
+@pytest.mark.parametrize(("host_scale", "scale"), [(0.5, 0.5), (0.9, 0.9), (1.03, TYPICAL_SCALE)])
+def test_without_compilation_the_phases_tell_the_speed_of_dispatching_unless_they_wait(
+    host_scale: float, scale: float
+) -> None:
     events: list[dict] = [{"kind": EventKind.MARK}]
     for _ in range(4):
         busy = {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 1 * MS}, "acts": [(0, 10 * MS, 2, -1)]}
         events += [busy, {"kind": EventKind.MARK}]
     replay = Replay(make_program(events, latency=0.0, spacing=0.0))
-    assert calibrate(replay, 10.0, host_scale=0.5).dispatch_scale == pytest.approx(0.5)
+    assert calibrate(replay, 10.0, host_scale=host_scale).dispatch_scale == pytest.approx(scale)

@@ -390,6 +390,8 @@ def test_batches_cheaper_to_make_than_to_hand_over_need_no_workers(workers, core
     [
         # Of 8 ms of input in 10: three quarters are one call, an eighth is torch's handling of rows.
         (0, {"np.sqrt()": 6, "": 1}, 0.125, 9.0, 4.0, False),
+        # With a call of a function of the user's goes what else that function does.
+        (0, {"np.sqrt() in decode": 5, "np.cos() in decode": 2}, 0.125, 9.0, 3.0, False),
         # No call has half of it: all that does more than handle rows.
         (0, {"a()": 3, "b()": 2}, 0.375, 7.0, 5.0, True),
         # Nothing of the user's runs.
@@ -405,7 +407,12 @@ def test_parts_of_the_production_have_prices_of_their_own(
     trace, steps = training(4, data=500.0)
     run, kept = run_of(10.0, {"data": 8.0, "forward": 1.0, "backward": 1.0})
     sites = [
-        SiteTime(site=SourceSite(file="data.py", line=k, function="f"), phase="fetch", call=call, count=count)
+        SiteTime(
+            site=SourceSite(file="data.py", line=k, function=call.partition(" in ")[2] or "__getitem__"),
+            phase="fetch",
+            call=call,
+            count=count,
+        )
         for k, (call, count) in enumerate(counts.items())
     ]
     made = Production(
@@ -552,6 +559,24 @@ def test_padding_takes_its_share_of_the_work_on_the_batch_and_none_of_the_update
     assert WhatIf.PADDING_GONE not in read(trace, steps, true_ms=15.0, run=run, kept=kept).what_ifs
 
 
+def test_attention_computes_the_square_of_the_padded_length():
+    rows = [
+        ("forward", "label", 0.0, 2000.0),
+        ("aten::mm", "op", 10.0, 980.0),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "op", 1000.0, 980.0),
+        ("backward", "label", 2000.0, 2000.0),
+        ("aten::mm", "op", 2010.0, 980.0),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "op", 3000.0, 980.0),
+    ]
+    run, kept = run_of(4.0, {"forward": 2.0, "backward": 2.0})
+    padded = [LoaderFacts(id=0, cls="DataLoader", fetches=10, batch=BatchFacts(padding_share=0.4))]
+    timeline = read(
+        make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0, run=run, kept=kept, loaders=padded
+    )
+    # 40 % of the products, and 64 % of attention.
+    assert timeline.what_ifs[WhatIf.PADDING_GONE].saves_ms == pytest.approx(0.4 * 2 + 0.64 * 2, rel=0.06)
+
+
 def test_without_a_trace_the_baseline_tells_the_wait_and_owns_up_to_the_rest():
     # The millisecond outside the phases may hold the loss as well as logging.
     run, kept = run_of(10.0, {"data": 6.0, "forward": 1.0, "backward": 1.0, "evaluation": 1.0})
@@ -620,8 +645,10 @@ def test_gradients_sent_after_each_of_four_backward_passes_could_be_sent_once():
 def test_what_fills_the_buckets_is_sent_as_often_as_they_are():
     timeline = four_passes(
         ("aten::mm", 200.0, 200.0),
-        ("torch::distributed::reducer::mul_out", 400.0, 200.0),
-        ("aten::mul", 410.0, 180.0),
+        ("torch::distributed::reducer::mul_out", 400.0, 100.0),
+        ("aten::mul", 410.0, 80.0),
+        ("torch.distributed.ddp.reducer::copy_bucket_to_grad", 500.0, 100.0),
+        ("aten::copy_", 510.0, 80.0),
     )
     assert timeline.context["comm.collectives_per_micro_step"] == 1
     assert timeline.part_ms(Part.COMMUNICATION) == pytest.approx(4 * 0.58, abs=0.1)

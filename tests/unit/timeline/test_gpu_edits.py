@@ -10,15 +10,16 @@ import pytest
 
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
-from torch_bottleneck.timeline.gpu.edits import few_launches, seams_gone
+from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
-from torch_bottleneck.timeline.lanes.program import EventKind, Program
+from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.lanes.seam_prices import price_seams
 
 from .programs import make_program
+from .traces import MAIN, TraceWriter
 
 US = 1_000.0
 
@@ -180,3 +181,26 @@ def test_without_counts_every_category_is_scaled_alike() -> None:
     profiled_ms = Replay(program).run(Edit(work={Work.OVERHEAD: 0.0})).step_ns / 1e6
     factors = calibrate(Replay(program), 0.8 * profiled_ms).base.factors()
     assert factors[Work.SEAM] == pytest.approx(factors[Work.DISPATCH])
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_what_stands_between_backward_and_update_goes_with_all_that_it_launches(clips: bool) -> None:
+    writer = TraceWriter()
+    for k in range(4):
+        at = 1000.0 * k
+        for name, begin, length in (("forward", 0, 100), ("backward", 100, 300), ("optimizer", 700, 100)):
+            writer.row(name, "user_annotation", at + begin, length)
+        for begin in (50.0, 200.0, 750.0, *((400.0, 500.0, 600.0) if clips else ())):
+            writer.row("aten::mul", "cpu_op", at + begin, 60)
+            writer.launch(at + begin, 50, start=at + begin + 60, length=30)
+    writer.steps([1000.0 * k for k in range(5)])
+    trace = writer.build()
+    program = build_program(trace, np.arange(5) * 1_000_000)
+    assert program is not None
+    edit = gradients_untouched(trace, program, thread=trace.tids.index(MAIN))
+    gone = np.broadcast_to(edit.duration, len(program.event)) == 0.0
+    assert gone.sum() == (12 if clips else 0)
+    replay = Replay(program)
+    saved_us = (replay.run().step_ns - replay.run(edit).step_ns) / US
+    # From the end of the backward to the update; without a call there the pause between them.
+    assert saved_us == pytest.approx(300.0, abs=20.0)

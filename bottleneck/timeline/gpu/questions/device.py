@@ -66,14 +66,15 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         )
     if facts.padding_share > 0:
         batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
-        length = np.maximum(program.duration, 1.0)
+        # Attention, fused or not, grows with the square of the length.
+        squares = work.attention | work.scores | work.score_products
+        left = np.where(squares, (1.0 - facts.padding_share) ** 2, 1.0 - facts.padding_share)
+        left = np.minimum(1.0, left + FIXED_NS / np.maximum(program.duration, 1.0))
         yield Question(
             WhatIf.PADDING_GONE,
-            Edit(
-                duration=np.where(batch, np.minimum(1.0, 1.0 - facts.padding_share + FIXED_NS / length), 1.0)
-            ),
+            Edit(duration=np.where(batch, left, 1.0)),
             f"replay with kernels of forward, loss and backward {percent(facts.padding_share)} shorter: as "
-            "much of the batch is padding; some padding stays",
+            "much of the batch is padding; of attention the square of what is left stays; some padding stays",
             bound=True,
         )
     if work.recomputed.any():
