@@ -48,6 +48,7 @@ for step, (inputs, targets) in enumerate(loader):
         verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
         can_try=True,
         options={"every": Option(kind="int")},
+        unless=(given("sync.for_sizes", "==", True, "most waits are for the size of a result"),),
         only_answered=True,  # otherwise nothing waits for a read
         sources=(_TUNING, _SYNC_MODE),
     ),

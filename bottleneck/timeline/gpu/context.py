@@ -23,6 +23,9 @@ from .device_masks import DeviceWork
 
 _HIP = re.compile(r"^hip")
 _TO_DEVICE = re.compile("HtoD")
+_SIZED_BY_DATA = re.compile(
+    r"^aten::(nonzero\w*|masked_select|_?unique\w*|repeat_interleave|bincount|argwhere)$"
+)
 
 
 def _per_step(count: int, program: Program) -> float:
@@ -72,6 +75,7 @@ def gpu_context(
         "copies.h2d_ms": share(trace.named(_TO_DEVICE, activities)) * true_ms,
         "sync.per_step": _per_step(of_kind[EventKind.SYNC], program),
         "sync.item_per_step": _per_step(int(work.items.sum()), program),
+        "sync.for_sizes": waits_for_sizes(trace, program),
         "kernels.matmul_fp32_share": share(work.fp32_math),
         "kernels.conv_share": share(family == "conv"),
         "kernels.bf16_share": share(math & np.isin(dtype, ("bf16", "fp16", "half"))),
@@ -123,3 +127,10 @@ def _emptied_cache(trace: Trace, program: Program) -> int:
 
 def _micro_steps(trace: Trace, program: Program) -> float:
     return len(trace.rows(Kind.ANNOTATION, named="backward")) / max(1, program.steps)
+
+
+def waits_for_sizes(trace: Trace, program: Program) -> bool:
+    """Return whether most waits are of operators whose result has a size that depends on the data."""
+    waits = program.row[program.kind == EventKind.SYNC]
+    inside = trace.inside(waits, trace.rows(Kind.OP, named=_SIZED_BY_DATA))
+    return bool(len(waits)) and bool(inside.mean() > 0.5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
+from torch_bottleneck.timeline.gpu.context import waits_for_sizes
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
 from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
@@ -204,3 +205,21 @@ def test_what_stands_between_backward_and_update_goes_with_all_that_it_launches(
     saved_us = (replay.run().step_ns - replay.run(edit).step_ns) / US
     # From the end of the backward to the update; without a call there the pause between them.
     assert saved_us == pytest.approx(300.0, abs=20.0)
+
+
+@pytest.mark.parametrize(("operator", "for_sizes"), [("aten::nonzero", True), ("aten::item", False)])
+def test_waits_for_the_size_of_a_result_are_told_from_those_for_a_number(
+    operator: str, for_sizes: bool
+) -> None:
+    writer = TraceWriter()
+    for at in (0.0, 1000.0, 2000.0):
+        writer.row("forward", "user_annotation", at, 800)
+        writer.launch(at + 10, 20, start=at + 40, length=300)
+        writer.row(operator, "cpu_op", at + 100, 300)
+        writer.row("cudaStreamSynchronize", "cuda_runtime", at + 110, 250)
+    writer.steps([0.0, 1000.0, 2000.0, 3000.0])
+    trace = writer.build()
+    program = build_program(trace, np.arange(4) * 1_000_000)
+    assert program is not None
+    assert (program.kind == EventKind.SYNC).sum() == 3
+    assert waits_for_sizes(trace, program) is for_sizes
