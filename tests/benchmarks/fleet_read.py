@@ -7,7 +7,8 @@
 
 Each number of processes has its turn in each round, with no summary kept from before; the last line is the
 same folder again, with the summaries that the last turn left. Memory is the largest sum over the processes,
-with what they share counted once; it and the time of the processor are looked at five times a second.
+with what they share counted once; it and the time of the processor are looked at five times a second. The
+load is how many others had work for the processors (an average of the minute at the end).
 """
 
 from __future__ import annotations
@@ -91,11 +92,17 @@ def main() -> None:
     parser.add_argument("--dask", type=int, nargs="*", default=[], help="workers of a LocalCluster")
     wanted = parser.parse_args()
     ranks = len(list(wanted.folder.glob("*.json.gz")))
-    print("| ranks | processes | seconds | of processor | MB | late |\n|---:|---:|---:|---:|---:|---|")
+    print(
+        "| ranks | processes | seconds | of processor | load | MB | late |\n|---:|---:|---:|---:|---:|---:|---|"
+    )
 
     def turn(told: str, jobs: int, *more: str) -> None:
         seconds, spent, most, late = measure(wanted.folder, jobs, *more)
-        print(f"| {ranks} | {told} | {seconds:.1f} | {spent:.1f} | {most:.0f} | {late} |", flush=True)
+        load = os.getloadavg()[0]
+        print(
+            f"| {ranks} | {told} | {seconds:.1f} | {spent:.1f} | {load:.1f} | {most:.0f} | {late} |",
+            flush=True,
+        )
 
     for _ in range(wanted.rounds):
         for jobs in wanted.jobs:
