@@ -222,7 +222,8 @@ def _read_files(rank: ingest.Rank, true_step_ms: float | None, *, keep: bool) ->
     kept = load(trace, content) if trace is not None else None
     if kept is not None:
         return _Read(summary=kept)
-    reading = read_rank(rank, true_step_ms)
+    # A rank keeps its trace once that is read: of many, only a copy may.
+    reading = read_rank(rank if keep else replace(rank), true_step_ms)
     summary = summary_of(reading)
     if trace is not None:
         store(trace, content, summary)
