@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..fleet.collectives import PackedCollectives, collectives_of, pack
+from ..fleet.collectives import PackedCollectives, collectives_of, messages_ms, pack
 from ..fleet.compare import Comparison, Skew
 from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
 from ..model.codes import Part
@@ -87,9 +87,12 @@ def summary_of(reading: Reading) -> RankSummary:
         peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),
         whole=trace is None or not trace.meta.truncated,
         sites=_sites(reading),
-        collectives=pack(collectives_of(trace, steps, alone))
+        collectives=pack(collectives_of(trace, steps, alone, timeline.waits))
         if trace is not None and steps is not None and len(steps)
         else PackedCollectives(),
+        messages_ms=messages_ms(trace, steps, timeline.waits)[-_STEPS:]
+        if trace is not None and steps is not None
+        else (),
     )
 
 
@@ -172,6 +175,7 @@ def rank_rows(summaries: Sequence[RankSummary], comparison: Comparison) -> tuple
                 waits_for_others_ms=account.waits_ms if account is not None else None,
                 waits_for=account.waits_for if account is not None else None,
                 transfer_ms=account.transfer_ms if account is not None else None,
+                bubble_ms=account.bubble_ms if account is not None else None,
                 late_ms=account.late_ms if account is not None else None,
                 late_steps_ms=account.late_steps_ms if account is not None else (),
                 excess_ms=account.excess_ms if account is not None else {},

@@ -1,10 +1,14 @@
-"""The account of the step on each rank: own work, waiting for a late rank (which one), the transfer itself.
+"""The account of the step on each rank: own work, waiting for a late rank (which one), transfer, bubble.
 
 In: matched collectives of all ranks. Out: `Account`.
 
 The kernel of a collective runs from the arrival of its rank, and ends on all ranks together: the rank that
 comes last has the shortest one, which is the transfer; what is longer is waiting for that rank. Only what the
 device does nothing else in counts for the step. The rest of the step is the rank's own work.
+
+The stages of a pipeline send each other messages. What the stage that waits least waits in them is the
+bubble: the schedule has nothing for it, when a batch begins and when it ends. What another stage waits
+longer, it waits for the stage with most work.
 
 A device that waits may hide what its host does meanwhile: of two ranks whose hosts set the pace, the one
 that is ahead waits on its device in every step, and would not be faster alone. So own work is at least the
@@ -37,6 +41,8 @@ class Account:
     """(n, steps): waiting for other ranks."""
     transfer_ms: Floats
     """(n, steps): exposed transfer."""
+    bubble_ms: Floats
+    """(n, steps): waiting for messages that even the stage with most work waits for; 0 without stages."""
     work_ms: Floats
     """(n, steps): own work if each step had the same length on all ranks, as it has where they make their
     steps together. What is left of a difference between the hosts' marks is not lateness."""
@@ -55,6 +61,7 @@ def account_of(
     true_ms: Sequence[float],
     recorded_ms: Sequence[Sequence[float]],
     alone_ms: Sequence[Sequence[float]],
+    messages_ms: Sequence[Sequence[tuple[float, float, int]]],
 ) -> Account | None:
     """Divide the steps of several ranks.
 
@@ -64,16 +71,25 @@ def account_of(
         true_ms: the step of each rank.
         recorded_ms: lengths of its last recorded steps.
         alone_ms: the same as replayed without communication, at the speed of the true step.
+        messages_ms: what the stages of a pipeline send each other: see `collectives.messages_ms`.
 
     Returns:
-        The account; None without a collective in common, or without a step.
+        The account; None without a collective in common or stages, or without a step.
     """
     n = len(lanes)
     steps = matched.steps
-    if not matched.groups or not steps:
+    stages = np.asarray([len(each) > 0 for each in messages_ms], dtype=bool)
+    if not (matched.groups or stages.sum() > 1) or not steps:
         return None
-    waits, transfer = np.zeros((n, steps)), np.zeros((n, steps))
-    kernel_waits, waited_for = np.zeros(n), np.zeros((n, n), dtype=np.float32)
+    lasts, most, count = (
+        np.stack([_last([row[of] for row in each], steps) for each in messages_ms]) for of in range(3)
+    )
+    # A stage may wait for each of its messages: how long one takes, the quickest stage tells.
+    each = most.sum(axis=1)[stages] / count.sum(axis=1)[stages]
+    sent = np.minimum(lasts, count * each.min()) if stages.any() else lasts
+    idle = lasts - sent
+    waits, transfer = idle * 1e6, sent * 1e6
+    kernel_waits, waited_for = waits.sum(axis=1), np.zeros((n, n), dtype=np.float32)
     for group in matched.groups:
         wait_ns, exposed_wait, exposed_rest, last = _of_group(lanes, group)
         kernel_waits[group.members] += wait_ns.sum(axis=0)
@@ -89,10 +105,20 @@ def account_of(
     length, waits, transfer = length * scale, waits * scale / 1e6, transfer * scale / 1e6
     alone = np.stack([_last(lengths, steps) for lengths in alone_ms])
     own = _own(length, waits, transfer, alone)
+    waits_ms = np.maximum(length - own - transfer, 0.0)
+    patient = waits_ms * np.divide(idle * scale, waits, out=np.zeros_like(waits), where=waits > 0)
+    patience = patient.mean(axis=1)
+    bubble = np.zeros(n)
+    if stages.any():
+        busiest = np.flatnonzero(stages)[patience[stages].argmin()]
+        bubble = np.where(patience > 0, patience[busiest] / np.maximum(patience, 1e-9), 0.0) * stages
+        waited_for[:, busiest] += (patience - patience[busiest]).clip(min=0.0) * stages * steps * 1e6
+    bubbles = patient * bubble[:, None]
     return Account(
         own_ms=own,
-        waits_ms=np.maximum(length - own - transfer, 0.0),
+        waits_ms=waits_ms - bubbles,
         transfer_ms=transfer,
+        bubble_ms=bubbles,
         work_ms=_own(np.median(length, axis=0), waits, transfer, alone),
         kernel_waits_ms=kernel_waits / steps / 1e6,
         scale=scale[:, 0],

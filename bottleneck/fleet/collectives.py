@@ -21,18 +21,15 @@ from ..timeline.lanes.alone import PLACES, Alone, undisturbed
 from ..timeline.steps.traced import Steps
 from ..timeline.trace import intervals
 from ..timeline.trace.dialect import Kind
-from ..timeline.trace.kernels import is_collective
+from ..timeline.trace.kernels import are_messages, is_collective, is_message
 from ..timeline.trace.table import NONE, Message, Trace
 
-__all__ = ["BINS", "Collectives", "PackedCollectives", "collectives_of", "pack", "unpack"]
+__all__ = ["BINS", "Collectives", "PackedCollectives", "collectives_of", "messages_ms", "pack", "unpack"]
 
 MOST = 4000
 """Collectives in a summary, of the last whole steps: 20 bytes each."""
 BINS = 8
 """Parts of equal length of a collective, in each of which the exposed time is noted."""
-_PAIRWISE = ("send", "recv", "coalesced")
-"""Two ranks only leave these together, and which two is not written."""
-
 Ints = NDArray[np.int64]
 
 
@@ -68,25 +65,22 @@ class Collectives:
         return len(self.kind)
 
 
-def collectives_of(trace: Trace, steps: Steps, alone: Alone | None = None) -> Collectives:
-    """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible."""
-    waits = alone.waits if alone is not None else None
+def collectives_of(
+    trace: Trace, steps: Steps, alone: Alone | None = None, waits: Ints | None = None
+) -> Collectives:
+    """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible.
+
+    Without a device, `waits` are the stretches in which the training thread stands waiting.
+    """
     rows = (
-        alone.rows
-        if alone is not None and waits is not None
-        else trace.rows(Kind.KERNEL, named=is_collective)
+        trace.rows(Kind.KERNEL, named=is_collective)
+        if waits is None
+        else alone.rows
+        if alone is not None
+        else np.zeros(0, dtype=np.intp)
     )
-    wanted = trace.by_name(rows, lambda name: "SendRecv" not in name, bool) if len(rows) else None
-    told = np.asarray([not m.collective.lower().startswith(_PAIRWISE) for m in trace.messages], dtype=bool)
-    if wanted is not None:
-        message = trace.message[rows]
-        known = message != NONE
-        wanted[known] = told[message[known]]
-        rows = rows[wanted]
-    launched = np.full(len(trace), NONE, dtype=np.int64)
-    launched[trace.activities] = trace.launched_by
-    call = launched[rows]
-    ready = np.where(call != NONE, trace.ts_ns[call], trace.ts_ns[rows])
+    rows = rows[~are_messages(trace, rows)]
+    ready = _ready(trace, rows)
     step = np.asarray(steps.which(ready), dtype=np.int64)
     kept = _last_steps(step, len(steps))
     rows, ready, step = rows[kept], ready[kept], step[kept]
@@ -103,6 +97,40 @@ def collectives_of(trace: Trace, steps: Steps, alone: Alone | None = None) -> Co
         alone=_places(rows, alone),
         exposed=_exposed(trace, start, end, waits),
     )
+
+
+def messages_ms(trace: Trace, steps: Steps, waits: Ints | None) -> tuple[tuple[float, float, int], ...]:
+    """Return per step how long messages to another rank last, what of it may be transfer, and how many.
+
+    In ms as traced, and only what nothing hides; no transfer is longer than the shortest of its kind and
+    size. Empty if a step has no message.
+    """
+    if waits is None:
+        rows = trace.rows(Kind.KERNEL, named=is_message)
+        rows = rows[are_messages(trace, rows)]
+    else:
+        rows = trace.rows(Kind.ANNOTATION, named=is_message)
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    step = np.asarray(steps.which(_ready(trace, rows)), dtype=np.int64)
+    rows, step = rows[step != NONE], step[step != NONE]
+    if not len(steps) or not np.bincount(step, minlength=len(steps)).all():
+        return ()
+    start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)
+    _, kind = np.unique(np.stack([trace.name[rows], trace.bytes[rows]]), axis=1, return_inverse=True)
+    least = np.full(len(rows), np.iinfo(np.int64).max)
+    np.minimum.at(least, kind, end - start)
+    exposed = _exposed(trace, start, end, waits).sum(axis=1)
+    transfer = np.minimum(exposed, least[kind])
+    lasts, sends = (np.bincount(step, each / 1e6, len(steps)).tolist() for each in (exposed, transfer))
+    return tuple(zip(lasts, sends, np.bincount(step, minlength=len(steps)).tolist(), strict=True))
+
+
+def _ready(trace: Trace, rows: Ints) -> Ints:
+    """Return when the host launched them."""
+    launched = np.full(len(trace), NONE, dtype=np.int64)
+    launched[trace.activities] = trace.launched_by
+    call = launched[rows]
+    return np.where(call != NONE, trace.ts_ns[call], trace.ts_ns[rows])
 
 
 def _last_steps(step: Ints, steps: int) -> NDArray[np.bool_]:

@@ -63,11 +63,12 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:
-    """One rank's step, in ms of its true step: `own_ms`, `waits_ms` and `transfer_ms` add up to it."""
+    """One rank's step, in ms of its true step: its first four figures add up to it."""
 
     own_ms: float
     waits_ms: float
     transfer_ms: float
+    bubble_ms: float | None
     late_ms: float
     late_steps_ms: tuple[float, ...] = ()
     excess_ms: dict[LateCause, float] = field(default_factory=dict)
@@ -93,10 +94,10 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     lanes = {i: _lane(summaries[i]) for i in able}
     hosts = any(summaries[i].kind == "cpu" for i in able)
     if len({summaries[i].kind for i in able}) > 1 or (
-        hosts and not all(len(lane.collectives) for lane in lanes.values())
+        hosts and not all(len(lanes[i].collectives) or _only_messages(summaries[i]) for i in able)
     ):
         return _on_hosts(summaries, able, left_out)
-    able = [i for i in able if len(lanes[i].collectives)]
+    able = [i for i in able if len(lanes[i].collectives) or summaries[i].messages_ms]
     while True:
         at = [lanes[i] for i in able]
         matched = match(at)
@@ -116,6 +117,7 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         true_ms=[s.true_ms for s in mine],
         recorded_ms=[s.recorded_ms for s in mine],
         alone_ms=[s.alone_ms for s in mine],
+        messages_ms=[s.messages_ms for s in mine],
     )
     fleet = Fleet(compared=len(able) if account else 0, unread=tuple(left_out), world_size=_world(summaries))
     if account is None:
@@ -125,7 +127,8 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         for group in matched.groups
         if len(group.members) < len(able)
     ]
-    sent = [_sent(lane, k, matched) for k, lane in enumerate(at)]
+    # A stage that exchanges nothing with others has no peers.
+    sent = [_sent(lane, k, matched) or k for k, lane in enumerate(at)]
     worth = NOTICED_ON_HOSTS if hosts else NEGLIGIBLE_SHARE
     found, step_ms = _late(account, mine, sent, groups, worth=worth)
     errors = clock.error_ns[np.isfinite(clock.error_ns)]
@@ -136,10 +139,15 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         unmatched=int(matched.unmatched.max()) if len(matched.unmatched) else 0,
         collective_rows=collective_rows(at, matched, account.scale),
     )
-    program = joint_program(at, matched, clock, account, mine)
+    program = joint_program(at, matched, clock, account, mine) if matched.groups else None
     fleet = _fleet(fleet, found, account, mine, program, step_ms=step_ms)
     accounts = _accounts(account, able, summaries, fleet, found)
     return Comparison(fleet=fleet, skew=_skew(account, able, summaries), accounts=accounts)
+
+
+def _only_messages(summary: RankSummary) -> bool:
+    """Tell a stage of a pipeline that exchanges nothing with all others together."""
+    return bool(summary.messages_ms) and not summary.counters.get("collectives")
 
 
 def _lane(summary: RankSummary) -> Lane:
@@ -325,6 +333,7 @@ def _accounts(
             own_ms=float(account.own_ms[k].mean()),
             waits_ms=float(account.waits_ms[k].mean()),
             transfer_ms=float(account.transfer_ms[k].mean()),
+            bubble_ms=float(account.bubble_ms[k].mean()) if summaries[i].messages_ms else None,
             late_ms=float(found.late_ms[k]),
             late_steps_ms=tuple(np.round(found.lateness_ms[k, -_STEPS:], 3).tolist()),
             excess_ms=excess[k],
@@ -364,6 +373,7 @@ def _on_hosts(
         own_ms=own,
         waits_ms=(exchanged - wire)[:, None],
         transfer_ms=np.full((len(mine), 1), wire),
+        bubble_ms=np.zeros((len(mine), 1)),
         work_ms=own + (np.median(true) - true)[:, None],
         kernel_waits_ms=exchanged - wire,
         scale=np.ones(len(mine)),

@@ -27,7 +27,7 @@ from .collectives import PackedCollectives, unpack
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "load", "store"]
 
-FORMAT = 3
+FORMAT = 4
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -99,6 +99,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     sites: dict[str, SourceSite] = {}
     """Part -> where most of it stands in the source."""
     collectives: PackedCollectives = PackedCollectives()
+    messages_ms: tuple[tuple[float, float, int], ...] = ()
+    """Of each of the last steps: see `collectives.messages_ms`."""
 
     @property
     def name(self) -> str:

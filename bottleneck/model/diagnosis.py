@@ -223,13 +223,16 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float | None
     busy_share: float | None = None
     own_ms: float | None = None
-    """The step without waiting for other ranks and without transfer: with both it adds up to `step_ms`."""
+    """The step without waiting for other ranks, transfer and bubble: with them it adds up to `step_ms`."""
     waits_for_others_ms: float | None = None
     """Time in which the device only waits for a rank that comes later."""
     waits_for: int | None = None
     """The rank that it waits for longest."""
     transfer_ms: float | None = None
     """Time in which the device only communicates, and all ranks of the group are there."""
+    bubble_ms: float | None = None
+    """Time in which a stage of a pipeline waits because the schedule has nothing for it: what the stage that
+    waits least does, too. None without stages."""
     late_steps_ms: tuple[float, ...] = ()
     """The same step by step, the last ones; below 0 where it has less."""
     excess_ms: dict[LateCause, float] = {}

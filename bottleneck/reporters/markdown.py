@@ -18,6 +18,7 @@ from .rows.diagnosis import NEGLIGIBLE, bar_cells, budget_rows, cause_rows, devi
 from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from .rows.fleet import (
     account_rows,
+    bubble_line,
     clock_line,
     late_lines,
     path_line,
@@ -109,16 +110,15 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
     for who, why, without in late:
         rest = f" ({why}); step without it {without}" if without else ""
         lines.append(f"- {escape(f'{who}{rest}')}")
-    lines += [
-        f"- {escape(text)}" for text in filter(None, [path_line(diagnosis), clock_line(diagnosis), *unread])
-    ]
+    told = [bubble_line(diagnosis), path_line(diagnosis), clock_line(diagnosis), *unread]
+    lines += [f"- {escape(text)}" for text in filter(None, told)]
     rows = account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)
     if rows:
-        lines += ["", "| rank | step, ms | own work | waits | transfer | late by | |"]
-        lines.append("|---:|---:|---:|---:|---:|---:|---|")
-    for row in rows:
-        cells = (row.rank, row.step, row.own, row.waits, row.transfer, row.late, row.why)
-        lines.append(f"| {' | '.join(map(escape, cells))} |")
+        lines += ["", "| rank | step, ms | own work | waits | transfer | bubble | late by | |"]
+        lines.append("|---:|---:|---:|---:|---:|---:|---:|---|")
+    for each in rows:
+        told = [each.rank, each.step, each.own, each.waits, each.transfer, each.bubble, each.late, each.why]
+        lines.append(f"| {' | '.join(map(escape, told))} |")
     together = together_lines(diagnosis)
     if together:
         lines += ["", "What if, on all ranks together:", "", *(f"- {escape(text)}" for text in together)]
@@ -129,8 +129,8 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
             "| collective | ranks | size | per step | transfer of one, ms | GB/s | waiting per step, ms |",
         ]
         lines.append("|---|---:|---:|---:|---:|---:|---:|")
-    for each in traffic if whole else traffic[:_RANKS]:
-        cells = (each.kind, each.ranks, each.size, each.per_step, each.transfer, each.rate, each.waits)
+    for row in traffic if whole else traffic[:_RANKS]:
+        cells = (row.kind, row.ranks, row.size, row.per_step, row.transfer, row.rate, row.waits)
         lines.append(f"| {' | '.join(map(escape, cells))} |")
     return lines
 

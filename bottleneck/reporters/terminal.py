@@ -27,6 +27,7 @@ from .rows.diagnosis import (
 )
 from .rows.fleet import (
     account_rows,
+    bubble_line,
     clock_line,
     late_lines,
     path_line,
@@ -203,9 +204,12 @@ def _ranks(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
     if page.width >= NARROW:
         rows = account_rows(diagnosis, most=_MOST_RANKS if room is None else room.ranks)
         if rows:
-            page.line((f"{'rank':>5} {'step':>9} {'own work':>9} {'waits':>9} {'transfer':>9}", "dim"))
+            stages = any(row.bubble for row in rows)
+            head = f"{'rank':>5} {'step':>9} {'own work':>9} {'waits':>9} {'transfer':>9}"
+            page.line((f"{head} {'bubble':>9}" if stages else head, "dim"))
         for row in rows:
             figures = f"{row.rank:>5} {row.step:>9} {row.own:>9} {row.waits:>9} {row.transfer:>9}"
+            figures += f" {row.bubble:>9}" if stages else ""
             page.line(figures, (f"  {shorten(row.why, page.width - len(figures) - 2)}", "dim"))
     if room is None:
         _ranks_together(page, diagnosis)
@@ -222,7 +226,7 @@ def _ranks_together(page: Page, diagnosis: Diagnosis) -> None:
         page.line(("lateness, ranks from left to right, a line per step", "dim"))
     for text in lines:
         page.line(text, indent=2)
-    for text in filter(None, [path_line(diagnosis), *together_lines(diagnosis)]):
+    for text in filter(None, [bubble_line(diagnosis), path_line(diagnosis), *together_lines(diagnosis)]):
         page.line(text)
     rows = traffic_rows(diagnosis) if page.width >= NARROW else []
     if rows:

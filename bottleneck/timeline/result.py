@@ -17,6 +17,9 @@ from ..model.view import CodeNode, StepTimeline
 from ..model.work import ComputeFacts
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from .lanes.alone import Alone
     from .steps.starts import WorkerStarts
 
@@ -138,6 +141,9 @@ class Timeline:
     if it waited for nobody. Empty where nothing is communicated."""
     alone: Alone | None = None
     """Where its collectives stand in these steps; None where nothing is communicated."""
+    waits: NDArray[np.int64] | None = None
+    """(w, 2): when the training thread stood waiting for other ranks, on the trace's clock; None with a
+    device."""
     alone_without: dict[WhatIf, tuple[tuple[float, ...], bool]] = field(default_factory=dict)
     """By how much these steps are shorter without a cause, and whether that is a bound."""
     pauses_ms: tuple[float, ...] = ()

@@ -92,9 +92,8 @@ def main() -> None:
     parser.add_argument("--dask", type=int, nargs="*", default=[], help="workers of a LocalCluster")
     wanted = parser.parse_args()
     ranks = len(list(wanted.folder.glob("*.json.gz")))
-    print(
-        "| ranks | processes | seconds | of processor | load | MB | late |\n|---:|---:|---:|---:|---:|---:|---|"
-    )
+    print("| ranks | processes | seconds | of processor | load | MB | late |")
+    print("|---:|---:|---:|---:|---:|---:|---|")
 
     def turn(told: str, jobs: int, *more: str) -> None:
         seconds, spent, most, late = measure(wanted.folder, jobs, *more)

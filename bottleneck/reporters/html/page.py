@@ -16,7 +16,7 @@ from ..rows.code import code_rows, flame_blocks
 from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import combination_line, fix_rows, useless_rows
-from ..rows.fleet import late_lines, path_line, together_lines, traffic_rows
+from ..rows.fleet import bubble_line, late_lines, path_line, together_lines, traffic_rows
 from ..rows.heat import heat_map
 from ..rows.job import job_rows
 from ..rows.memory import memory_sections
@@ -90,6 +90,7 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
         ),
         ranks=tuple(sorted(rank_rows(diagnosis), key=lambda row: not row.late)),  # who is late first
         late=tuple(late_lines(diagnosis)),
+        bubble=bubble_line(diagnosis),
         path=path_line(diagnosis),
         heat=heat,
         heat_most=milliseconds(heat.most_ms) if heat is not None else "",

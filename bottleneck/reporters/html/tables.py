@@ -156,6 +156,7 @@ def rank_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
             own=milliseconds(row.own_ms),
             waits=milliseconds(row.waits_for_others_ms),
             transfer=milliseconds(row.transfer_ms),
+            bubble=milliseconds(row.bubble_ms),
             late=milliseconds(row.late_ms) if row.cause else "",
             cause=row.cause,
             path=clean(row.path),

@@ -30,13 +30,15 @@ _LATE_FOR = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRow:
-    """One rank worth a look; its own work, its waiting and the transfer add up to its step."""
+    """One rank worth a look; its own work, waiting, transfer and bubble add up to its step."""
 
     rank: str
     step: str
     own: str
     waits: str
     transfer: str
+    bubble: str
+    """Empty where it is no stage of a pipeline."""
     late: str
     why: str
 
@@ -76,6 +78,17 @@ def path_line(diagnosis: Diagnosis) -> str:
     if rest >= NEGLIGIBLE_SHARE * (fleet.step_ms or 0.0):
         told.append(f"{milliseconds(rest, like=fleet.step_ms)} ms work of other ranks")
     return f"Critical path of the step: {', '.join(told)}" if told else ""
+
+
+def bubble_line(diagnosis: Diagnosis) -> str:
+    """Say what the schedule of a pipeline leaves empty."""
+    rows = [row for row in diagnosis.ranks if row.bubble_ms is not None]
+    bubble = max((row.bubble_ms or 0.0 for row in rows), default=0.0)
+    step = max((row.step_ms or 0.0 for row in rows), default=0.0)
+    if bubble < NEGLIGIBLE_SHARE * step or not step:
+        return ""
+    told = f"{milliseconds(bubble, like=step)} ms of {milliseconds(step)} ({bubble / step:.0%})"
+    return f"Bubble of the pipeline: {told}; more micro-batches make it smaller"
 
 
 def traffic_rows(diagnosis: Diagnosis) -> list[TrafficRow]:
@@ -162,6 +175,7 @@ def account_rows(diagnosis: Diagnosis, *, most: int | None = None) -> list[Accou
             own=milliseconds(row.own_ms, like=like),
             waits=milliseconds(row.waits_for_others_ms, like=like),
             transfer=milliseconds(row.transfer_ms, like=like),
+            bubble=milliseconds(row.bubble_ms, like=like) if row.bubble_ms is not None else "",
             late=milliseconds(row.late_ms, like=like) if row.cause else "",
             why=_why(row),
         )

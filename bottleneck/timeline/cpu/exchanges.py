@@ -21,16 +21,26 @@ from ..lanes.alone import Alone
 from ..lanes.labels import PART_OF_WORK, Work
 from ..trace import intervals
 from ..trace.dialect import Kind
+from ..trace.kernels import is_message
 from ..trace.table import NONE, Trace
 from .division import Division
 from .segments import Segments
 
-_PAIRWISE = ("gloo:send", "gloo:recv", "mpi:send", "mpi:recv")
-"""Two ranks only leave these together, and which two is not written."""
+
+def waits_of(trace: Trace, segments: Segments, division: Division) -> NDArray[np.int64]:
+    """Return when the training thread stands waiting for other ranks, (w, 2) in ns of the trace."""
+    rows = trace.rows(Kind.ANNOTATION, named=_is_exchange)
+    if not len(rows) or division.work is None:
+        return np.zeros((0, 2), dtype=np.int64)
+    standing = division.work == Work.COMMUNICATION
+    low, high = segments.start_ns[standing], (segments.start_ns + segments.dur_ns)[standing]
+    # An operator that only begins to send is own work.
+    both = _both(low, high, trace.ts_ns[rows].astype(np.int64), trace.end_of(rows).astype(np.int64))
+    return np.stack(both, axis=1)
 
 
-def exchanges(trace: Trace, segments: Segments, division: Division) -> Alone | None:
-    """Return where the collectives stand in own work, ns of the trace.
+def exchanges(trace: Trace, segments: Segments, division: Division, waits: NDArray[np.int64]) -> Alone | None:
+    """Return where the collectives stand in own work, ns of the trace; `waits` is from `waits_of`.
 
     Returns:
         None without collectives, with a step that has none, and where some have other groups than all
@@ -48,13 +58,11 @@ def exchanges(trace: Trace, segments: Segments, division: Division) -> Alone | N
     np.maximum.at(last, step[inside], end[inside])
     if segments.steps < 2 or (last == NONE).any() or (np.diff(last) <= 0).any():
         return None
-    standing = division.work == Work.COMMUNICATION
-    low, high = segments.start_ns[standing], (segments.start_ns + segments.dur_ns)[standing]
-    # An operator that only begins a collective is own work.
-    low, high = _both(low, high, start, end)
 
     def own(when: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray(when - last[0] - intervals.covered(low, high, when), dtype=np.float64)
+        return np.asarray(
+            when - last[0] - intervals.covered(waits[:, 0], waits[:, 1], when), dtype=np.float64
+        )
 
     arrival, left = own(start), own(end)
     edges = own(last)
@@ -64,7 +72,6 @@ def exchanges(trace: Trace, segments: Segments, division: Division) -> Alone | N
         places=np.stack([arrival, arrival, left, arrival, arrival], axis=1) - edges[0],
         edges=np.stack([edges, edges], axis=1) - edges[0],
         moments=last,
-        waits=np.stack([low, high], axis=1),
     )
 
 
@@ -75,8 +82,12 @@ def _edges(segments: Segments) -> NDArray[np.int64]:
     )
 
 
+def _is_exchange(name: str) -> bool:
+    return name.startswith(("gloo:", "mpi:"))
+
+
 def _is_collective(name: str) -> bool:
-    return name.startswith(("gloo:", "mpi:")) and not name.startswith(_PAIRWISE)
+    return _is_exchange(name) and not is_message(name)
 
 
 def _all_together(distributed: dict[str, object] | None) -> bool:

@@ -33,6 +33,7 @@ from ..steps.facts import Facts
 from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, LoopPrice, dearest_loop
 from ..steps.traced import Steps
+from ..trace.kernels import is_message
 from ..trace.operators import OpClass, classify
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
@@ -40,7 +41,7 @@ from ..whose.tree import Branch
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided
-from .exchanges import exchanges, own_work_of_steps
+from .exchanges import exchanges, own_work_of_steps, waits_of
 from .program import cpu_program
 from .questions import Amounts, cpu_questions
 from .segments import PHASES, Segments, operator_ms, read_segments
@@ -236,12 +237,14 @@ class CpuReader:
         """Return the own work of single steps at true speed, and where collectives stand in it, if any do."""
         if self.trace is None or self.segments is None:
             return {}
-        found = exchanges(self.trace, self.segments, self.division)
+        waits = waits_of(self.trace, self.segments, self.division)
+        found = exchanges(self.trace, self.segments, self.division, waits)
         if found is None or found.moments is None:
-            return {}
+            return {"waits": waits}
         scale = self.facts.true_ms * 1e6 / float(np.diff(found.moments).mean())
         own = own_work_of_steps(self.segments, self.division, found.moments, self.facts.collected_ms)
         return {
+            "waits": waits,
             "alone": replace(found, places=found.places * scale, edges=found.edges * scale),
             "alone_ms": tuple((np.diff(found.edges[:, 0]) / 1e6 * scale).tolist()),
             "own_work_ms": {cause: tuple((each * scale).tolist()) for cause, each in own.items()},
@@ -303,9 +306,10 @@ class CpuReader:
             and (segments.op_class == OpClass.COMMUNICATION).any()
         ):
             mine = segments.first_of_row & (segments.op_class == OpClass.COMMUNICATION)
-            # Not what fills the buckets that they send.
-            named = self.trace.by_name(segments.row[mine], classify, np.int8)
-            sent = int((named == OpClass.COMMUNICATION).sum())
+            # Not what fills the buckets that they send, and not what one stage sends to the next.
+            rows = segments.row[mine]
+            named = self.trace.by_name(rows, classify, np.int8) == OpClass.COMMUNICATION
+            sent = int((named & ~self.trace.named(is_message, rows)).sum())
             per_step = sent / max(1, segments.steps)
             out["comm.collectives_per_micro_step"] = per_step / max(1.0, baseline.micro_steps)
         return out

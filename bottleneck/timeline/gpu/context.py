@@ -17,7 +17,7 @@ from ..lanes.labels import Work
 from ..lanes.program import EventKind, Program
 from ..trace.dialect import FREE_CALL, MALLOC_CALL, Kind
 from ..trace.intervals import latest, within
-from ..trace.kernels import classify
+from ..trace.kernels import are_messages, classify
 from ..trace.table import Trace
 from .device_masks import DeviceWork
 
@@ -100,7 +100,8 @@ def gpu_context(
     if flavour != "unknown":
         context["optimizer.flavour"] = flavour
     micro = _micro_steps(trace, program)
-    collectives = int((family == "communication").sum())
+    sent = activities[family == "communication"]
+    collectives = int((~are_messages(trace, sent)).sum())
     if collectives and micro:
         context["comm.collectives_per_micro_step"] = collectives / steps / micro
     if program.work[:, Work.COMPILE].any():

@@ -41,8 +41,6 @@ class Alone:
     """(steps + 1, 2): when each step ends, the window's begin first, and the device's work up to there."""
     moments: NDArray[np.int64] | None = None
     """(steps + 1,): the same on the trace's clock where there is no device: see `cpu.exchanges`."""
-    waits: NDArray[np.int64] | None = None
-    """(w, 2): when the training thread stood waiting, on the trace's clock; likewise."""
 
 
 def undisturbed(trace: Trace) -> NDArray[np.float64]:

@@ -15,9 +15,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from ...model.codes import Part
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .table import Trace
 
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "half", "fp8", "int8", ""]
 Family = Literal[
@@ -38,6 +45,7 @@ class KernelKind:
 _COMMUNICATION = re.compile(
     r"nccl|rccl|mscclpp|nvshmem|oneccl|symm_mem|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
 )
+_MESSAGE = re.compile(r"SendRecv|^(gloo:|mpi:|c10d::)(send|recv|coalesced)")
 _ATTENTION = re.compile(
     r"flash_?(fwd|bwd|attn|fprop|bprop)|fmha|_sdpa_|mha_|AttentionKernel|AttentionBackwardKernel"
     r"|fused_attention|flex_attention|ck_tile.*Fmha|cudnn::fusion::(compute_dot|convert_dq)",
@@ -176,3 +184,21 @@ def classify(name: str) -> KernelKind:
 def is_collective(name: str) -> bool:
     """Return whether a kernel of that name is a collective."""
     return classify(name).part is Part.COMMUNICATION
+
+
+def is_message(name: str) -> bool:
+    """Return whether something of that name goes from one rank to another, as between stages.
+
+    Two ranks only leave it together, and which two is not written.
+    """
+    return bool(_MESSAGE.search(name))
+
+
+def are_messages(trace: Trace, rows: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Return which of the rows are messages; NCCL's kernel of that name may also be an exchange of all."""
+    out = trace.named(is_message, rows)
+    told = np.asarray([is_message(f"c10d::{m.collective.lower()}") for m in trace.messages], dtype=bool)
+    message = trace.message[rows]
+    known = message >= 0
+    out[known] = told[message[known]]
+    return out

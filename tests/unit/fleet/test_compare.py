@@ -8,7 +8,7 @@ import pytest
 from unit.fleet.jobs import STEP_MS, TRANSFER_MS, collectives, summary
 
 from torch_bottleneck.fleet.causes import in_single_steps
-from torch_bottleneck.fleet.collectives import Collectives, pack, unpack
+from torch_bottleneck.fleet.collectives import Collectives, PackedCollectives, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
 from torch_bottleneck.model.diagnosis import UnreadRank
@@ -35,6 +35,56 @@ def test_own_work_waiting_and_transfer_add_up_to_the_step_of_each_rank() -> None
         assert account.transfer_ms == pytest.approx(TRANSFER_MS)
         assert account.waits_ms == pytest.approx(0.0 if each.rank == 2 else 6.05, abs=0.06)
         assert account.waits_for == (None if each.rank == 2 else 2)
+
+
+def stages(idle_ms: list[float], *, sent_ms: list[float]) -> list[RankSummary]:
+    """A pipeline whose stages send four messages a step, and exchange nothing else."""
+    return [
+        summary(
+            rank,
+            [0.0] * STEPS,
+            collectives=PackedCollectives(),
+            alone_ms=(),
+            messages_ms=((idle + sent, sent, 4),) * STEPS,
+        )
+        for rank, (idle, sent) in enumerate(zip(idle_ms, sent_ms, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_what_the_busiest_stage_waits_is_the_bubble_and_what_others_wait_longer_is_for_it(kind: str) -> None:
+    ranks = [msgspec.structs.replace(s, kind=kind) for s in stages([7.0, 3.0, 5.0], sent_ms=[0.5] * 3)]
+    told = compare_ranks(ranks)
+    accounts = [a for a in told.accounts if a is not None]
+    found = [(a.own_ms, a.waits_ms, a.transfer_ms, a.bubble_ms, a.waits_for) for a in accounts]
+    assert found == [(12.5, 4.0, 0.5, 3.0, 1), (16.5, 0.0, 0.5, 3.0, None), (14.5, 2.0, 0.5, 3.0, 1)]
+    assert told.fleet.stragglers == (), "each stage has its own work by design"
+    assert told.skew is not None
+    assert told.skew.critical == 1
+
+
+def test_a_stage_that_waits_for_each_of_its_messages_transfers_no_longer_than_the_others() -> None:
+    told = compare_ranks(stages([1.0, 2.0], sent_ms=[6.0, 0.4]))
+    first, second = told.accounts
+    assert first is not None
+    assert second is not None
+    assert (first.transfer_ms, second.transfer_ms) == pytest.approx((0.4, 0.4))
+    assert (first.waits_ms, first.bubble_ms) == pytest.approx((4.6, 2.0))
+
+
+def test_stages_that_also_exchange_gradients_have_both() -> None:
+    idle_ms = (2.0, 2.0, 3.0, 3.0)
+    ranks = [
+        msgspec.structs.replace(s, messages_ms=((idle, 0.0, 4),) * STEPS, alone_ms=())
+        for s, idle in zip(job(late_ms=0.0), idle_ms, strict=True)
+    ]
+    for account, idle in zip(compare_ranks(ranks).accounts, idle_ms, strict=True):
+        assert account is not None
+        assert account.transfer_ms == pytest.approx(TRANSFER_MS, rel=1e-3)
+        assert account.bubble_ms == pytest.approx(2.0)
+        assert account.waits_ms == pytest.approx(idle - 2.0, abs=0.2)
+        parts = account.own_ms + account.waits_ms + account.transfer_ms + account.bubble_ms
+        assert parts == pytest.approx(STEP_MS)
 
 
 def test_the_late_rank_is_named_with_its_cause_and_what_the_step_is_without_it() -> None:

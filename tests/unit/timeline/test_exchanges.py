@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from unit.timeline.cpu_traces import Row, make_steps, make_trace
 
+from torch_bottleneck.fleet.collectives import messages_ms
 from torch_bottleneck.timeline.cpu.division import Division, split
-from torch_bottleneck.timeline.cpu.exchanges import exchanges, own_work_of_steps
+from torch_bottleneck.timeline.cpu.exchanges import exchanges, own_work_of_steps, waits_of
 from torch_bottleneck.timeline.cpu.segments import Segments, read_segments
 from torch_bottleneck.timeline.lanes.alone import Alone
 from torch_bottleneck.timeline.trace.table import Trace
@@ -44,7 +45,8 @@ def read(*steps: list[Row], sizes: tuple[int, ...] = (2,)) -> tuple[Trace, Segme
 
 
 def found(*steps: list[Row], sizes: tuple[int, ...] = (2,)) -> Alone | None:
-    return exchanges(*read(*steps, sizes=sizes))
+    made = read(*steps, sizes=sizes)
+    return exchanges(*made, waits_of(*made))
 
 
 def test_a_step_runs_from_exchange_to_exchange_and_waiting_is_no_own_work() -> None:
@@ -60,7 +62,7 @@ def test_a_step_runs_from_exchange_to_exchange_and_waiting_is_no_own_work() -> N
 
 def test_what_is_done_behind_the_update_is_of_the_next_step() -> None:
     trace, segments, division = read(step(0.0), step(STEP_US), step(2 * STEP_US))
-    alone = exchanges(trace, segments, division)
+    alone = exchanges(trace, segments, division, waits_of(trace, segments, division))
     assert alone is not None
     assert alone.moments is not None
     own = own_work_of_steps(segments, division, alone.moments, [3.0, 0.0, 0.0])
@@ -74,3 +76,26 @@ def test_without_an_exchange_in_each_step_of_all_ranks_nothing_is_told() -> None
     assert found(step(0.0), step(STEP_US, sends=False), step(2 * STEP_US)) is None
     assert found(step(0.0), step(STEP_US), sizes=(4, 2)) is None
     assert found(step(0.0)) is None
+
+
+def stage(at: float, *, waits: float) -> list[Row]:
+    """Waits for its input, computes 2 ms, sends its result, and computes on while that is on its way."""
+    return [
+        ("c10d::recv_", "op", at, 50.0),
+        ("gloo:recv", "label", at + 40.0, waits),
+        ("aten::mm", "op", at + 100.0 + waits, 2000.0),
+        ("c10d::send", "op", at + 2100.0 + waits, 50.0),
+        ("gloo:send", "label", at + 2140.0 + waits, 1000.0),
+        ("aten::mm", "op", at + 2200.0 + waits, 1500.0),
+    ]
+
+
+def test_of_messages_counts_what_the_thread_stands_waiting_for() -> None:
+    trace, segments, division = read(stage(0.0, waits=3000.0), stage(STEP_US, waits=500.0))
+    waits = waits_of(trace, segments, division)
+    bounds = make_steps([(0.0, STEP_US), (STEP_US, 2 * STEP_US)])
+    first, second = messages_ms(trace, bounds, waits)
+    assert first == (pytest.approx(3.04, abs=0.1), pytest.approx(0.54, abs=0.1), 2)
+    assert second == (pytest.approx(0.54, abs=0.1), pytest.approx(0.54, abs=0.1), 2)
+    one = read(stage(0.0, waits=3000.0), step(STEP_US))
+    assert messages_ms(one[0], bounds, waits_of(*one)) == (), "a step without messages: no schedule"
