@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..fleet.collectives import PackedCollectives, collectives_of, messages_ms, pack
+from ..fleet.collectives import PackedCollectives, collectives_of, messages_ms, pack, stated_groups
 from ..fleet.compare import Comparison, Skew
 from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
 from ..model.codes import Part
@@ -90,6 +90,7 @@ def summary_of(reading: Reading) -> RankSummary:
         collectives=pack(collectives_of(trace, steps, alone, timeline.waits))
         if trace is not None and steps is not None and len(steps)
         else PackedCollectives(),
+        groups=stated_groups(trace.meta) if trace is not None and timeline.kind == "cpu" else (),
         messages_ms=messages_ms(trace, steps, timeline.waits)[-_STEPS:]
         if trace is not None and steps is not None
         else (),

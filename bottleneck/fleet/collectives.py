@@ -22,15 +22,28 @@ from ..timeline.steps.traced import Steps
 from ..timeline.trace import intervals
 from ..timeline.trace.dialect import Kind
 from ..timeline.trace.kernels import are_messages, is_collective, is_message
-from ..timeline.trace.table import NONE, Message, Trace
+from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
 
-__all__ = ["BINS", "Collectives", "PackedCollectives", "collectives_of", "messages_ms", "pack", "unpack"]
+__all__ = [
+    "BINS",
+    "Collectives",
+    "PackedCollectives",
+    "StatedGroup",
+    "collectives_of",
+    "messages_ms",
+    "pack",
+    "queues_of",
+    "stated_groups",
+    "unpack",
+]
 
 MOST = 4000
 """Collectives in a summary, of the last whole steps: 20 bytes each."""
 BINS = 8
 """Parts of equal length of a collective, in each of which the exposed time is noted."""
 Ints = NDArray[np.int64]
+StatedGroup = tuple[str, tuple[int, ...]]
+"""Name, ranks."""
 
 
 class PackedCollectives(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +97,7 @@ def collectives_of(
     step = np.asarray(steps.which(ready), dtype=np.int64)
     kept = _last_steps(step, len(steps))
     rows, ready, step = rows[kept], ready[kept], step[kept]
-    kinds, kind = _kinds(trace, rows)
+    kinds, kind = _kinds(trace, rows, _queues(trace, rows) if waits is not None else None)
     start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)
     return Collectives(
         kinds=kinds,
@@ -145,14 +158,51 @@ def _last_steps(step: Ints, steps: int) -> NDArray[np.bool_]:
     return keep
 
 
-def _kinds(trace: Trace, rows: NDArray[np.intp]) -> tuple[tuple[tuple[Message, int], ...], Ints]:
+def stated_groups(meta: TraceMeta) -> tuple[StatedGroup, ...]:
+    """Return the groups that a rank is in, as they were made, one by one; none if all are of all ranks."""
+    told = meta.distributed or {}
+    stated = told.get("pg_config")
+    found = []
+    for each in stated if isinstance(stated, list) else ():
+        ranks = each.get("ranks") if isinstance(each, dict) else None
+        if isinstance(ranks, list) and len(ranks) > 1 and all(isinstance(rank, int) for rank in ranks):
+            found.append((f"{each.get('pg_desc') or ''} {each.get('pg_name') or ''}".strip(), tuple(ranks)))
+    return tuple(found) if any(len(ranks) != told.get("world_size") for _, ranks in found) else ()
+
+
+def queues_of(threads: Ints) -> Ints:
+    """Return which collectives are of one group, numbered from 0, by the numbers of their threads.
+
+    gloo serves each group with two threads of its own, which are started one after the other.
+    """
+    seen = np.unique(threads)
+    pairs = [(i, i + 1) for i in range(0, len(seen), 2)]
+    if len(seen) % 2:  # one thread had nothing to do: that whose neighbour is far away
+        splits = [[*range(0, k, 2), *range(k + 1, len(seen), 2)] for k in range(0, len(seen), 2)]
+        begins = min(splits, key=lambda each: sum(int(seen[i + 1] - seen[i]) for i in each))
+        alone = set(range(len(seen))) - {j for i in begins for j in (i, i + 1)}
+        pairs = sorted([(i, i + 1) for i in begins] + [(i, i) for i in alone])
+    first = seen[[i for i, _ in pairs]] if pairs else seen
+    return np.asarray(np.searchsorted(first, threads, side="right") - 1, dtype=np.int64)
+
+
+def _queues(trace: Trace, rows: Ints) -> Ints | None:
+    """Return which of several groups collectives without a name are of; None where all are of all ranks."""
+    threads = [trace.tids[code] for code in trace.tid[rows].tolist()]
+    if not stated_groups(trace.meta) or not all(thread.isdigit() for thread in threads):
+        return None
+    return queues_of(np.asarray(list(map(int, threads)), dtype=np.int64))
+
+
+def _kinds(trace: Trace, rows: Ints, queues: Ints | None) -> tuple[tuple[tuple[Message, int], ...], Ints]:
     found: dict[tuple[Message, int], int] = {}
     kind = np.empty(len(rows), dtype=np.int64)
     for i, row in enumerate(rows.tolist()):
         code = int(trace.message[row])
+        group = str(queues[i]) if queues is not None else ""
         # A name without its template arguments: they hold pointers' types, not what is sent.
         message = (
-            trace.messages[code] if code != NONE else Message("", "", trace.name_of(row).partition("(")[0])
+            trace.messages[code] if code != NONE else Message(group, "", trace.name_of(row).partition("(")[0])
         )
         kind[i] = found.setdefault((message, int(trace.bytes[row])), len(found))
     return tuple(found), kind

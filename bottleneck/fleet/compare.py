@@ -27,6 +27,7 @@ from .match import Lane, Matched, match
 from .stragglers import Found, Late, find_late
 from .summary import RankSummary
 from .traffic import collective_rows
+from .unnamed import told_apart
 from .what_if import answer
 
 __all__ = ["NOTICED_ON_HOSTS", "Comparison", "RankAccount", "Skew", "compare_ranks"]
@@ -93,6 +94,11 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     able = [i for i, s in enumerate(summaries) if s.whole and s.has_step and s.traced]
     lanes = {i: _lane(summaries[i]) for i in able}
     hosts = any(summaries[i].kind == "cpu" for i in able)
+    if any(summaries[i].groups and len(lanes[i].collectives) for i in able):
+        named = told_apart(list(lanes.values()), [summaries[i].groups for i in able])
+        if named is None:
+            return _on_hosts(summaries, able, left_out)
+        lanes = dict(zip(able, named, strict=True))
     if len({summaries[i].kind for i in able}) > 1 or (
         hosts and not all(len(lanes[i].collectives) or _only_messages(summaries[i]) for i in able)
     ):

@@ -99,6 +99,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     sites: dict[str, SourceSite] = {}
     """Part -> where most of it stands in the source."""
     collectives: PackedCollectives = PackedCollectives()
+    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Process groups that its collectives may be of; only where the trace does not tell which ones are."""
     messages_ms: tuple[tuple[float, float, int], ...] = ()
     """Of each of the last steps: see `collectives.messages_ms`."""
 

@@ -30,7 +30,8 @@ def collective_rows(lanes: Sequence[Lane], matched: Matched, scale: Floats) -> t
         matched: their collectives.
         scale: (n,) from the traced to the true step.
     """
-    found: dict[tuple[str, int, int], list[tuple[Floats, Floats]]] = defaultdict(list)
+    found: dict[tuple[str, int, int, int], list[tuple[Floats, Floats]]] = defaultdict(list)
+    examples: dict[tuple[str, int, int, int], str] = {}
     for group in matched.groups:
         inside = group.inside(matched.steps)
         rows = group.rows[inside]
@@ -43,10 +44,14 @@ def collective_rows(lanes: Sequence[Lane], matched: Matched, scale: Floats) -> t
             message, size = columns.kinds[each]
             mine = length[kind == each]
             transfer = mine.min(axis=1)
-            key = (message.collective, len(group.members), size)
+            # Groups of one size that lie differently among the ranks divide the job along other lines.
+            apart = int(group.members[1] - group.members[0])
+            key = (message.collective, len(group.members), apart, size)
+            examples.setdefault(key, group.ranks)
             found[key].append((transfer, (mine - transfer[:, None]).sum(axis=0)))
     out = []
-    for (collective, ranks, size), groups in found.items():
+    for key, groups in found.items():
+        collective, ranks, _, size = key
         transfer = np.concatenate([each for each, _ in groups])
         each_ms = float(np.median(transfer))
         out.append(
@@ -54,6 +59,7 @@ def collective_rows(lanes: Sequence[Lane], matched: Matched, scale: Floats) -> t
                 collective=collective,
                 ranks=ranks,
                 groups=len(groups),
+                example=examples[key],
                 bytes=size if size != NONE else None,
                 per_step=len(transfer) / len(groups) / matched.steps,
                 transfer_ms=each_ms,

@@ -175,6 +175,9 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     """In a group."""
     groups: int = 1
+    """Of that size that lie alike among the ranks."""
+    example: str = ""
+    """Ranks of one of them, as the trace writes them."""
     bytes: int | None = None
     """That each rank sends; None: the trace does not tell."""
     per_step: float

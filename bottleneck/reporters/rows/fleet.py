@@ -95,7 +95,7 @@ def traffic_rows(diagnosis: Diagnosis) -> list[TrafficRow]:
     """Return the collectives by kind and size, those that take most time first."""
     return [
         TrafficRow(
-            kind=clean(row.collective),
+            kind=clean(f"{row.collective} {row.example}" if row.groups > 1 else row.collective),
             ranks=f"{row.ranks}" if row.groups == 1 else f"{row.ranks} in {row.groups} groups",
             size=byte_size(row.bytes) if row.bytes is not None else "",
             per_step=f"{row.per_step:.3g}",

@@ -43,11 +43,10 @@ def exchanges(trace: Trace, segments: Segments, division: Division, waits: NDArr
     """Return where the collectives stand in own work, ns of the trace; `waits` is from `waits_of`.
 
     Returns:
-        None without collectives, with a step that has none, and where some have other groups than all
-        ranks: which group a collective is of is not written.
+        None without collectives, and with a step that has none.
     """
     rows = trace.rows(Kind.ANNOTATION, named=_is_collective)
-    if not len(rows) or not _all_together(trace.meta.distributed) or division.work is None:
+    if not len(rows) or division.work is None:
         return None
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows).astype(np.int64)
@@ -88,15 +87,6 @@ def _is_exchange(name: str) -> bool:
 
 def _is_collective(name: str) -> bool:
     return _is_exchange(name) and not is_message(name)
-
-
-def _all_together(distributed: dict[str, object] | None) -> bool:
-    groups = (distributed or {}).get("pg_config")
-    world = (distributed or {}).get("world_size")
-    sizes = (
-        [each.get("pg_size") for each in groups if isinstance(each, dict)] if isinstance(groups, list) else []
-    )
-    return all(size == world for size in sizes)
 
 
 def _both(

@@ -29,23 +29,17 @@ def step(at: float, *, sends: bool = True) -> list[Row]:
     return [*rows, ("aten::mm", "op", at + 5200.0, 4000.0)]
 
 
-def read(*steps: list[Row], sizes: tuple[int, ...] = (2,)) -> tuple[Trace, Segments, Division]:
+def read(*steps: list[Row]) -> tuple[Trace, Segments, Division]:
     trace = make_trace([row for rows in steps for row in rows])
     other = np.asarray([trace.names[name].startswith("gloo") for name in trace.name])
-    groups = [{"pg_size": size} for size in sizes]
-    trace = replace(
-        trace,
-        tid=other.astype(np.int32),
-        tids=["1", "2"],
-        meta=replace(trace.meta, distributed={"world_size": 2, "pg_config": groups}),
-    )
+    trace = replace(trace, tid=other.astype(np.int32), tids=["1", "2"])
     bounds = make_steps([(i * STEP_US, (i + 1) * STEP_US) for i in range(len(steps))])
     segments = read_segments(trace, start_ns=bounds.start_ns, end_ns=bounds.end_ns, thread=(0, 0))
     return trace, segments, split(segments, dispatch_ns=None)
 
 
-def found(*steps: list[Row], sizes: tuple[int, ...] = (2,)) -> Alone | None:
-    made = read(*steps, sizes=sizes)
+def found(*steps: list[Row]) -> Alone | None:
+    made = read(*steps)
     return exchanges(*made, waits_of(*made))
 
 
@@ -72,9 +66,8 @@ def test_what_is_done_behind_the_update_is_of_the_next_step() -> None:
     assert before["garbage collection"].tolist() == [9.0, 0.0], "there is no room for it behind the exchange"
 
 
-def test_without_an_exchange_in_each_step_of_all_ranks_nothing_is_told() -> None:
+def test_without_an_exchange_in_each_step_nothing_is_told() -> None:
     assert found(step(0.0), step(STEP_US, sends=False), step(2 * STEP_US)) is None
-    assert found(step(0.0), step(STEP_US), sizes=(4, 2)) is None
     assert found(step(0.0)) is None
 
 
