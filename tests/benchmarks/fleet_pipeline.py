@@ -3,9 +3,9 @@
     python tests/benchmarks/fleet_pipeline.py OUT                 # 2 stages; on GPUs where there are two
     python tests/benchmarks/fleet_pipeline.py OUT --stages 2 4 --ms 20
 
-Each stage works so many ms in the forward and in the backward of each micro-batch: it sleeps, or its device
-multiplies. With p even stages and m micro-batches the schedule leaves (p - 1) / (p - 1 + m) of the step empty;
-where one stage has twice the work, (p - 1) / (p - 1 + 2 m). Bare traces of four steps, in OUT.
+Each stage works so many ms in the forward and in the backward of each micro-batch: it sleeps, or its
+device multiplies. With p even stages and m micro-batches the schedule leaves (p - 1) / (p - 1 + m) of the
+step empty; where one stage has twice the work, (p - 1) / (p - 1 + 2 m). Bare traces of four steps, in OUT.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ def main() -> None:
         last = os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1)
         train(wanted.out, schedule, int(micro), wanted.ms / 1e3 * (2 if last and twice == "True" else 1))
         return
-    print(
-        "| schedule | stages | micro-batches | last stage | step, ms | bubble told | by the schedule | waits |"
-    )
+    print("| schedule | stages | micro-batches | last stage | step, ms | bubble told | by schedule | waits |")
     print("|---|---:|---:|---|---:|---:|---:|---|", flush=True)
     for stages in wanted.stages:
         for schedule, micro, twice in CASES:
@@ -139,11 +137,8 @@ def main() -> None:
             told = max(row.bubble_ms or 0.0 for row in ranks) / step
             empty = (stages - 1) / (stages - 1 + micro * (2 if twice else 1))
             waits = ", ".join(f"{row.waits_for_others_ms or 0.0:.0f}" for row in ranks)
-            print(
-                f"| {schedule} | {stages} | {micro} | {'twice' if twice else 'even'} | {step:.1f} | {told:.1%} "
-                f"| {empty:.1%} | {waits} ms |",
-                flush=True,
-            )
+            row = f"{schedule} | {stages} | {micro} | {'twice' if twice else 'even'}"
+            print(f"| {row} | {step:.1f} | {told:.1%} | {empty:.1%} | {waits} ms |", flush=True)
 
 
 if __name__ == "__main__":
