@@ -15,16 +15,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .table import Trace
+from .table import Trace
 
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "half", "fp8", "int8", ""]
 Family = Literal[
