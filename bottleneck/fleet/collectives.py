@@ -176,14 +176,12 @@ def queues_of(threads: Ints) -> Ints:
     gloo serves each group with two threads of its own, which are started one after the other.
     """
     seen = np.unique(threads)
-    pairs = [(i, i + 1) for i in range(0, len(seen), 2)]
+    begins = list(range(0, len(seen), 2))
     if len(seen) % 2:  # one thread had nothing to do: that whose neighbour is far away
-        splits = [[*range(0, k, 2), *range(k + 1, len(seen), 2)] for k in range(0, len(seen), 2)]
-        begins = min(splits, key=lambda each: sum(int(seen[i + 1] - seen[i]) for i in each))
-        alone = set(range(len(seen))) - {j for i in begins for j in (i, i + 1)}
-        pairs = sorted([(i, i + 1) for i in begins] + [(i, i) for i in alone])
-    first = seen[[i for i, _ in pairs]] if pairs else seen
-    return np.asarray(np.searchsorted(first, threads, side="right") - 1, dtype=np.int64)
+        gaps = np.diff(seen)
+        alone = min(begins, key=lambda k: gaps[:k:2].sum() + gaps[k + 1 :: 2].sum())
+        begins = [*range(0, alone + 1, 2), *range(alone + 1, len(seen), 2)]
+    return np.asarray(np.searchsorted(seen[begins], threads, side="right") - 1, dtype=np.int64)
 
 
 def _queues(trace: Trace, rows: Ints) -> Ints | None:

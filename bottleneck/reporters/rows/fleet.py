@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.words import byte_size, clean, milliseconds, place
+from ...model.words import byte_size, clean, milliseconds, percent, place
 from .diagnosis import answer_lines, root_of
 
 _NAMED = 4
@@ -87,7 +87,7 @@ def bubble_line(diagnosis: Diagnosis) -> str:
     step = max((row.step_ms or 0.0 for row in rows), default=0.0)
     if bubble < NEGLIGIBLE_SHARE * step or not step:
         return ""
-    told = f"{milliseconds(bubble, like=step)} ms of {milliseconds(step)} ({bubble / step:.0%})"
+    told = f"{milliseconds(bubble, like=step)} ms of {milliseconds(step)} ({percent(bubble / step)})"
     return f"Bubble of the pipeline: {told}; more micro-batches make it smaller"
 
 
