@@ -206,6 +206,18 @@ def test_what_the_ranks_say_together_is_in_terminal_markdown_and_page() -> None:
         assert "55.9" in text
 
 
+def test_the_bubble_is_shown_where_there_are_stages_and_only_there() -> None:
+    found = job(4)
+    stages = [msgspec.structs.replace(row, waits_for_others_ms=8.0, bubble_ms=12.0) for row in found.ranks]
+    pipeline = msgspec.structs.replace(found, ranks=tuple(stages))
+    for show in (lambda d: terminal.render(d, verbose=True, width=200), markdown.render, html.render):
+        told = " ".join(re.sub("<[^>]+>", " ", show(pipeline)).split())
+        assert "Bubble of the pipeline: 12.0 ms of 100.0 (12 %)" in told
+        assert "Bubble of the pipeline" not in show(found)
+    assert [row.bubble for row in account_rows(pipeline)] == ["12.0"] * 4
+    assert "bubble" not in terminal.render(found, verbose=True, width=200)
+
+
 class Stream(io.StringIO):
     def isatty(self) -> bool:
         return True
