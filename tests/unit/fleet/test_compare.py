@@ -6,9 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 from unit.fleet.jobs import STEP_MS, TRANSFER_MS, collectives, summary
+from unit.timeline.cpu_traces import make_steps
+from unit.timeline.traces import TraceWriter
 
 from torch_bottleneck.fleet.causes import in_single_steps
-from torch_bottleneck.fleet.collectives import Collectives, PackedCollectives, pack, unpack
+from torch_bottleneck.fleet.collectives import Collectives, PackedCollectives, messages_ms, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
 from torch_bottleneck.model.diagnosis import UnreadRank
@@ -61,6 +63,24 @@ def test_what_the_busiest_stage_waits_is_the_bubble_and_what_others_wait_longer_
     assert told.fleet.stragglers == (), "each stage has its own work by design"
     assert told.skew is not None
     assert told.skew.critical == 1
+
+
+@pytest.mark.parametrize(("collective", "counts"), [("coalesced", True), ("", True), ("all_to_allv", False)])
+def test_of_a_devices_messages_counts_what_no_other_kernel_hides(collective: str, counts: bool) -> None:
+    writer = TraceWriter()
+    writer.messages = [Message("1", "[0, 1]", collective)] if collective else []
+    for at in (0.0, 1000.0):
+        for begin, length, stream in ((110.0, 500.0, 20), (700.0, 100.0, 20), (200.0, 200.0, 7)):
+            kernel = "ncclDevKernel_SendRecv(ncclDevComm*)" if stream == 20 else "ampere_sgemm_32x32_nn"
+            writer.launch(
+                at + begin - 50.0, 5.0, kernel=kernel, start=at + begin, length=length, stream=stream
+            )
+            if stream == 20 and collective:
+                writer.rows[-1]["message"] = 0
+    writer.steps([0.0, 1000.0, 2000.0])
+    trace = writer.build()
+    found = messages_ms(trace, make_steps([(0.0, 1000.0), (1000.0, 2000.0)]), None)
+    assert found == (((pytest.approx(0.4), pytest.approx(0.2), 2),) * 2 if counts else ())
 
 
 def test_a_stage_that_waits_for_each_of_its_messages_transfers_no_longer_than_the_others() -> None:
