@@ -45,6 +45,7 @@ from ..facts.out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from ..facts.out_of_memory import FailureWatch
 from ..facts.own_cost import OwnCost
 from ..windows.capture import Capture
+from ..windows.meeting import gather
 from ..windows.observer import StepObserver, harmless
 from .trying import Trying
 
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from ..windows.steps import StepRule
     from .progress import Progress
     from .stopping import Stopper
+
+LEAVE_SECONDS = 10.0
+"""Longest wait for the other ranks before this one is stopped; they are at the same step."""
 
 
 class Agent(StepObserver[LoaderWatch]):
@@ -367,7 +371,13 @@ class Agent(StepObserver[LoaderWatch]):
                 self._failures.detach()
                 if self._begin_trials():
                     return
-            self._stopper.request()
+            self._request_stop()
+
+    def _request_stop(self) -> None:
+        # A rank that ends breaks a collective in which another one still receives.
+        if torch_private.world()[1] > 1:
+            gather("stop", None, kind=Any, patience_s=LEAVE_SECONDS)
+        self._stopper.request()
 
     def _begin_trials(self) -> bool:
         return self.trying.begin(
@@ -383,7 +393,7 @@ class Agent(StepObserver[LoaderWatch]):
         row = self._tracker.row(now)
         self._tracker.steps += 1
         if self.trying.cut(odd=row.validation or row.compiled):
-            self._stopper.request()
+            self._request_stop()
         self._meter.begin(perf_counter_ns())
 
     def _compilation_begins(self) -> None:
