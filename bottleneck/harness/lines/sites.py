@@ -6,6 +6,7 @@ In: the Python stack. Out: `SourceSite`s, counted. For Lightning or HF Trainer t
 
 from __future__ import annotations
 
+import dis
 import gc
 import inspect
 import os
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ...model.run import SiteTime, SourceSite
+from ...runs.store import reason_of
 
 _LIBRARY = tuple(
     {
@@ -120,6 +122,27 @@ def site_of_error(error: BaseException) -> SourceSite | None:
             found = SourceSite(file=code.co_filename, line=trace.tb_lineno, function=code.co_name)
         trace = trace.tb_next
     return found if found is not None else user_site()
+
+
+def told_of_error(error: BaseException) -> str:
+    """Return kind, message and line of an exception."""
+    site = site_of_error(error)
+    return reason_of(error) + (f", in {site.file}:{site.line}" if site is not None else "")
+
+
+def raised_by_script(error: BaseException) -> bool:
+    """Return whether a statement of the user's program raised this; a `next()` past the end counts, too.
+
+    Then no library failed, and no operation.
+    """
+    if isinstance(error, StopIteration):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or is_library(trace.tb_frame.f_code.co_filename):
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
 class SiteBook:

@@ -21,6 +21,7 @@ from ...model.verify import TrialRequest, TriedFix, TriedFixes
 from ...runs.asking import TRIALS, ask
 from ...runs.store import reason_of, write_atomically
 from .. import torch_private
+from ..lines.sites import raised_by_script, told_of_error
 from ..signals import signals_go_elsewhere
 from ..windows.meeting import gather
 from .isolation import NotPrivateError, isolate, tell_of_effects
@@ -231,10 +232,10 @@ class Trying:
     def raised(self, error: BaseException) -> None:
         """The script has ended with this while the window was open."""
         if self._window is not None:
-            if isinstance(error, Exception):
-                # Not for `sys.exit()`: that is how many a script ends.
+            if isinstance(error, Exception) and not raised_by_script(error):
+                # Not for `sys.exit()`, a check of the script's own, or the end of its data: so scripts end.
                 self._window.fails(error)
-            self.end(f"the script ended: {reason_of(error)}")
+            self.end(f"the script ended: {told_of_error(error)}")
 
     def end(self, reason: str) -> None:
         """Close the window. May be called more than once, and from another thread when the process ends."""

@@ -27,7 +27,7 @@ from ...runs.store import reason_of
 from ...stats.ratio_paired import decide_ratio, ratio_in_turns
 from .. import torch_private
 from ..events.table import BACKWARD, FETCH, FORWARD, SCALER, Event
-from ..lines.sites import site_of_error
+from ..lines.sites import told_of_error
 from .batches import BatchTape
 from .losses import copy_of_loss, read_losses
 from .patches import PATCHES
@@ -159,11 +159,9 @@ class TrialWindow:
         return call(*args, **kwargs)
 
     def fails(self, error: BaseException) -> None:
-        """The patch in force has made the script raise this."""
-        if not self.failing:
-            site = site_of_error(error)
-            place = f", in {site.file}:{site.line}" if site is not None else ""
-            self.failing = reason_of(error) + place
+        """The script has raised this: because of the patch, where one is in force."""
+        if self._on and not self.failing:
+            self.failing = told_of_error(error)
         self._switch_off()
 
     def _fill_gradients(self) -> None:

@@ -370,6 +370,44 @@ def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyP
     assert found.losses and TRAINING.seconds == SLOW_S
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_an_error_is_the_fault_of_a_fix_only_while_it_is_in_force(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: bool
+) -> None:
+    """A script that fails in a block without any fix has failed by itself."""
+    raised = False
+
+    class Ends(Sleepless):
+        def put_in(self, program: Program) -> None:
+            super().put_in(program)
+            Ends.on = True
+
+        def take_out(self) -> None:
+            super().take_out()
+            Ends.on = False
+
+    Ends.on = False
+    monkeypatch.setitem(PATCHES, "FX900", type("Ends", (Ends,), {"fix": ""}))
+    found: list[TriedFixes] = []
+    window = TrialWindow(
+        TrialRequest(wishes=(TryWish(wish=Wish(fix="FX900")),), seconds=30.0),
+        write=found.append,
+        optimizers=lambda: [TRAINING.optimizer],
+        loader_of=lambda iterator: None,
+        queued=lambda: 0,
+        step_ms=SLOW_S * 1e3,
+        say=lambda text: None,
+    )
+    was_on = False
+    while not raised:
+        assert not TRAINING.step(window)
+        was_on |= Ends.on
+        raised = was_on and Ends.on is on
+    window.fails(ZeroDivisionError("division by zero"))
+    window.end("the script ended")
+    assert only(found[-1]).state == ("failed" if on else "not tried")
+
+
 def test_a_process_that_dies_in_a_trial_leaves_word_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,0 +1,53 @@
+"""Which line raised an error, and whether the script meant to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torch_bottleneck.harness.lines.sites import raised_by_script, told_of_error
+
+_SCRIPT = """
+import json
+
+def checks():
+    assert not True, "the loss went up"
+
+def stops():
+    raise TimeoutError("an hour is over")
+
+def runs_out():
+    next(iter(()))
+
+def in_torch():
+    torch.nn.functional.linear(torch.ones(2, 3), torch.ones(2, 4))
+
+def operator():
+    torch.ones(2, 3) @ torch.ones(2, 4)
+
+def in_library():
+    json.loads("{")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "own"),
+    [
+        ("checks", True),
+        ("stops", True),
+        ("runs_out", True),
+        ("in_torch", False),
+        ("operator", False),
+        ("in_library", False),
+    ],
+)
+def test_what_a_statement_of_the_script_raises_is_told_from_what_fails(function: str, own: bool) -> None:
+    names: dict[str, Any] = {"torch": torch}
+    exec(compile(_SCRIPT, "/home/me/train.py", "exec"), names)
+    with pytest.raises(Exception) as raised:
+        names[function]()
+    assert raised_by_script(raised.value) is own
+    told = told_of_error(raised.value)
+    assert told.startswith(f"{type(raised.value).__name__}: ") and ", in /home/me/train.py:" in told
