@@ -78,7 +78,7 @@ def match(
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     explained = _is_explained(found, chosen.values())
     ranked = sorted(
-        chosen.values(),
+        (entry for entry in chosen.values() if not _shows_nothing(entry[1], entry[2], true_ms)),
         key=lambda entry: _rank(
             entry[0],
             entry[1],
@@ -89,7 +89,7 @@ def match(
             explained=explained,
         ),
     )
-    return tuple(s for s in _without_conflicts(ranked) if not _shows_nothing(s, true_ms))
+    return _without_conflicts(ranked)
 
 
 def _names_call(fix: Fix, finding: Finding) -> int:
@@ -142,8 +142,11 @@ def _answer(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> WhatIfResult |
     return next((what_ifs[question] for question in asked if question in what_ifs), None)
 
 
-def _shows_nothing(suggestion: Suggestion, true_ms: float | None) -> bool:
+def _shows_nothing(suggestion: Suggestion, finding_ms: float, true_ms: float | None) -> bool:
+    """Return whether a fix saves next to nothing: not even all that its finding costs would be more."""
     saves = suggestion.saves_ms
+    if saves is None and finding_ms and not suggestion.note:
+        saves = finding_ms
     return saves is not None and true_ms is not None and saves < NEGLIGIBLE_SHARE * true_ms
 
 

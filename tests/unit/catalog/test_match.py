@@ -168,6 +168,15 @@ def test_what_promises_less_than_two_percent_is_left_out(saves: float, listed: b
     assert bool(found) is listed
 
 
+@pytest.mark.parametrize(("cost", "listed"), [(1.99, False), (2.01, True)])
+def test_what_answers_less_than_two_percent_is_left_out_without_a_prediction_too(
+    cost: float, listed: bool
+) -> None:
+    """A ResNet on two cores, its dispatch 1.2 %, was told in second place to batch a loop that it has not."""
+    found = match([finding("BN101", cost)], {}, {}, 100.0, fixes=[make("FX001")])
+    assert bool(found) is listed
+
+
 def test_one_fix_appears_once_for_the_dearest_finding() -> None:
     fix = Fix(id="FX001", title="t", addresses=("BN101", "BN102"), what_to_change="Do it.")
     cheap = finding("BN101", 3.0)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from torch_bottleneck.harness.events.table import BACKWARD, FORWARD
+from torch_bottleneck.harness.process.trying import DECIDING_STEPS
 from torch_bottleneck.harness.trials import window as window_module
 from torch_bottleneck.harness.trials.patches import PATCHES
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
@@ -362,6 +363,11 @@ def test_when_the_time_is_used_up_the_rest_is_not_tried(
 ) -> None:
     found = run(monkeypatch, tmp_path, Useless, Sleepless, seconds=0.3)
     assert found.rows[-1].state == "not tried" and "--trial-seconds" in found.rows[-1].reason
+
+
+def test_trials_are_not_begun_where_the_fewest_steps_take_longer_than_their_time() -> None:
+    pairs = 2 * window_module.LEAST_PAIRS * window_module.BLOCK_STEPS[0]
+    assert DECIDING_STEPS == 3 * window_module.LOSS_STEPS[0] + 1 + pairs
 
 
 def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
