@@ -42,8 +42,8 @@ ANSWER_SECONDS = 60.0
 GRACE_SECONDS = 15.0
 """Beyond the time for trials: then one that hangs, or compiles on, is ended with the process."""
 DECIDING_STEPS = 19
-"""Fewest that decide about a fix: three times those whose losses are compared, one with the fix, three pairs of
-the shortest blocks. The window's own figures, which come with all the patches."""
+"""Fewest that decide about a fix: three times those whose losses are compared, one with the fix, and three
+pairs of the shortest blocks. From the window's figures, which come with all the patches."""
 FIRST_STEP_SECONDS = 20.0
 FIRST_STEP_STEPS = 20
 """For the first step in a copy: so many seconds, or so many times what a step takes."""

@@ -71,6 +71,10 @@ class StepMeter:
                 self.share_usage()
         return row
 
+    def regroup(self, count: int) -> None:
+        """From now on a step is as many of those seen until now."""
+        self._history = [sum(self._history[-count:])]
+
     def updated(self) -> None:
         """An update has ended: if the program ends here, no cut follows, and the step ended now."""
         self._collected_by_update_ns = self.garbage.total_ns

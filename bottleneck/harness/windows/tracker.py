@@ -228,6 +228,7 @@ class Tracker:
             if self._generation:
                 self.capture.restart()
             self._generation = self.rule.generation
+            self.meter.regroup(self.rule.period)
         self._horizon.at_cut()
         self.steps += 1
         if self.meter.late:

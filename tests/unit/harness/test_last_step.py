@@ -38,3 +38,20 @@ def test_counters_after_the_last_update_are_not_the_step_s(held: bool) -> None:
     assert row.gc_ms == collected / 1e6 <= row.wall_ms
     # Of the processor time it gets its share of the time, and no more than it can have used.
     assert 0 < row.user_cpu_ms + row.system_cpu_ms <= 1.5 * row.wall_ms
+
+
+def test_a_step_that_is_several_of_those_seen_before_holds_their_forwards_without_gradients() -> None:
+    """An agent with three optimizers: once its rhythm was learned, its first steps were called evaluations."""
+    meter = StepMeter()
+    meter.begin(perf_counter_ns())
+
+    def is_validation(forwards: int) -> bool:
+        meter.evaluations = forwards
+        row = meter.row(perf_counter_ns(), index=0, compiled=False)
+        meter.begin(perf_counter_ns())
+        return row.validation
+
+    for forwards in (3, 1, 0, 3, 1, 0, 3, 1, 0):
+        is_validation(forwards)
+    meter.regroup(3)
+    assert [is_validation(forwards) for forwards in (4, 4, 40, 4)] == [False, False, True, False]
