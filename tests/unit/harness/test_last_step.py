@@ -41,7 +41,7 @@ def test_counters_after_the_last_update_are_not_the_step_s(held: bool) -> None:
 
 
 def test_a_step_that_is_several_of_those_seen_before_holds_their_forwards_without_gradients() -> None:
-    """An agent with three optimizers: once its rhythm was learned, its first steps were called evaluations."""
+    """Once the rhythm of its three optimizers was learned, the first steps of an agent were evaluations."""
     meter = StepMeter()
     meter.begin(perf_counter_ns())
 
