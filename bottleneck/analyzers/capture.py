@@ -19,7 +19,8 @@ _MISSING_POOR = 0.05
 """Share of launches without a recorded kernel above which idle time cannot be determined."""
 _MISSING_FAIR = 0.005
 _UNEXPLAINED_POOR = 0.5
-_LOWER_THE_GRADE = (DoubtCode.STEPS_DIFFER, DoubtCode.MACHINE_BUSY, DoubtCode.THREADS_WAIT)
+_OF_THE_MACHINE = (DoubtCode.MACHINE_BUSY, DoubtCode.THREADS_WAIT)
+_LOWER_THE_GRADE = (DoubtCode.STEPS_DIFFER, *_OF_THE_MACHINE)
 """Doubts of the reading itself that make a capture fair."""
 
 
@@ -193,7 +194,9 @@ def judge(facts: Facts) -> Quality:
     if spread is not None and facts.step.true_ms and spread > 0.2 * facts.step.true_ms:
         text = f"step times vary by {percent(spread / facts.step.true_ms)}"
         fair.append(Doubt(code=DoubtCode.STEPS_SCATTER, text=text))
-    fair += [doubt for doubt in timeline.doubts if doubt.code in _LOWER_THE_GRADE]
+    lower = [doubt for doubt in timeline.doubts if doubt.code in _LOWER_THE_GRADE]
+    # Of few steps and of times that scatter, a busy machine is the reason.
+    fair = sorted([*fair, *lower], key=lambda doubt: doubt.code not in _OF_THE_MACHINE)
     return Quality(grade="poor" if poor else "fair" if fair else "good", reasons=(*poor, *fair))
 
 

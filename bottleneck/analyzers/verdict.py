@@ -169,7 +169,7 @@ def _confidence(facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
         interval_ms=_interval(facts),
         relative_error=facts.timeline.replay_error or 0.0,
     )
-    reasons = [doubt.text for doubt in quality.reasons]
+    reasons = [doubt.in_list for doubt in quality.reasons]
     if effect.decision != "real":
         reasons.insert(0, "the effect is within the noise of the step time")
     if facts.is_on("step.varying_shapes"):

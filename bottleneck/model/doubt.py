@@ -57,6 +57,11 @@ class Doubt:
     """Whole sentences; empty where the text says it all."""
 
     @property
+    def in_list(self) -> str:
+        """The text as one of several reasons in a sentence."""
+        return self.text[:1].lower() + self.text[1:] if self.text[1:2].islower() else self.text
+
+    @property
     def sentences(self) -> str:
         """Text and remedy as they stand in a report."""
         return " ".join(filter(None, (f"{self.text}.", self.remedy)))

@@ -41,7 +41,7 @@ class Progress:
         self._last = monotonic()
         if self._quiet:
             return
-        text = f"{name} window" + (f", {planned} steps" if planned else "")
+        text = f"{name} window" + (f", {planned} step{'s' * (planned > 1)}" if planned else "")
         if self._terminal:
             self._rewrite(text)
         else:

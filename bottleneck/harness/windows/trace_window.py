@@ -82,7 +82,7 @@ class TraceWindow:
             steps = 1 if alone else min(steps, max(1, int(3 * self._plan.trace_bytes_cap / bound)))
         if not traced:
             self._left = steps + schedule.trace_warmup
-            self._book.open("trace", steps)
+            self._book.open("trace", self._left)
             self.lack("absent", ONLY_TIMED)
             return True
         return self._start(steps, schedule.trace_warmup)
@@ -94,7 +94,7 @@ class TraceWindow:
             with_stack=self._plan.with_stack,
         )
         self._steps = steps
-        self._book.open("trace", steps)
+        self._book.open("trace", steps + warmup)
         self.busy = True
         try:
             session.start()

@@ -185,7 +185,10 @@ def test_a_doubt_is_told_once_with_what_to_do(tmp_path):
     assert "quiet machine" in busy
     assert diagnosis.capture.problems[diagnosis.capture.codes[DoubtCode.MACHINE_BUSY]] == busy
     assert diagnosis.capture.quality == "fair"
-    assert DoubtCode.MACHINE_BUSY in diagnosis.verdict.doubts
+    assert diagnosis.verdict.doubts[0] is DoubtCode.MACHINE_BUSY, (
+        "the reason of other doubts stands before them"
+    )
+    assert "; the machine was busy" in f"; {diagnosis.verdict.reason}"
 
 
 @pytest.mark.parametrize("own", [True, False])

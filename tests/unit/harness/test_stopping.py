@@ -152,7 +152,9 @@ def test_progress_is_a_plain_line_now_and_then_away_from_a_terminal() -> None:
     for number in range(20):
         progress.step(number, 1.5)
     progress.note("said")
-    assert stream.getvalue() == "bottleneck: baseline window, 20 steps\nbottleneck: said\n"
+    progress.window("trace", 1)
+    told = "bottleneck: baseline window, 20 steps\nbottleneck: said\nbottleneck: trace window, 1 step\n"
+    assert stream.getvalue() == told
 
 
 class Terminal(io.StringIO):
