@@ -278,10 +278,10 @@ for step, batch in enumerate(loader):
     ),
     Fix(
         id="FX506",
-        title="Use as many threads as there are cores",
+        title="Use no more threads than find a core",
         addresses=("BN903",),
         what_to_change="Intra-op threads beyond the number of cores that this process may use wait for one"
-        " another. DataLoader workers and other processes need cores too.",
+        " another. DataLoader workers and other processes need cores too: beside busy ones try one thread.",
         when=(_CPU,),
         basis="not predicted: it must be tried",
         may_break="Sums over a different number of threads differ in the last bits.",
@@ -291,12 +291,12 @@ import os
 import torch
 
 # And OMP_NUM_THREADS, for libraries with threads of their own.
-# Beside busy neighbours fewer: try 1.
 torch.set_num_threads(len(os.sched_getaffinity(0)))""",
+        fills={"len(os.sched_getaffinity(0))": "{threads.useful}"},
         undo="Remove the line.",
         verify="The step time and its spread fall.",
         can_try=True,
-        options={"threads": Option(kind="int", measured="cores")},
+        options={"threads": Option(kind="int", of_run="{threads.useful}", measured="cores")},
         environment=(
             Variable(name="OMP_NUM_THREADS", value="{threads}"),
             Variable(name="MKL_NUM_THREADS", value="{threads}"),

@@ -13,6 +13,7 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import StepSummary
 from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
+from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind, Timeline
 from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
@@ -209,6 +210,8 @@ def build_context(
     if run is not None:
         out |= _machine(run) | _step(run, step) | _optimizer(run) | _allocator(run)
         out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}
+        if waiting_threads(run) is not None:
+            out["threads.useful"] = 1
         anomaly = run.settings.get("anomaly_mode")
         if isinstance(anomaly, bool):
             out["debug.anomaly"] = anomaly

@@ -64,6 +64,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "allocator.max_split": "bool: max_split_size_mb is set",
     "threads.intra_op": "int",
     "threads.oversubscribed": "bool",
+    "threads.useful": "int: 1 where an operator waits for threads that find no core",
     "malloc.library": 'str: "glibc", "jemalloc", "tcmalloc"',
     # compile
     "compile.used": "bool",

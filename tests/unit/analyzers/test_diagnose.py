@@ -208,6 +208,8 @@ def test_threads_that_wait_for_one_another_are_a_doubt(tmp_path, together, doubt
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
     assert any("torch.set_num_threads(1)" in text for text in diagnosis.capture.problems) is doubted
     assert any(finding.code == "BN903" for finding in diagnosis.findings) is doubted
+    fewer = [s for s in diagnosis.suggestions if s.fix == "FX506" and s.can_try and not s.note]
+    assert [(s.options, "set_num_threads(1)" in s.code) for s in fewer] == [({"threads": 1}, True)] * doubted
 
 
 def test_the_warm_up_stands_in_for_a_baseline_that_was_never_reached(tmp_path):
