@@ -61,9 +61,11 @@ class WindowBook:
         """A step ends: its row will be added later, the device's time is taken now."""
         self._clock.mark()
 
-    def drop(self) -> None:
-        """Forget the steps of the open window."""
+    def drop(self, doing: str = "") -> None:
+        """Forget the steps of the open window; `doing` says what comes now, which is no window."""
         self.rows = []
+        if doing:
+            self._progress.window(doing, None)
         self._clock.stop()
 
     def open(self, name: WindowName, planned: int | None) -> None:

@@ -352,7 +352,7 @@ class Capture:
             why_not = "time limit"
         if self._flops.begin(self._store, why_not=why_not):
             self.stage = "flops"
-            self._book.drop()
+            self._book.drop("FLOPs")
         else:
             self._open_stacks()
 
@@ -371,7 +371,7 @@ class Capture:
         step_ms, alone = self._times.step_ms, self._times.alone
         if self.stacks.begin(step_ms=step_ms, alone=alone, behind=behind, why_not=why_not):
             self.stage = "stacks"
-            self._book.drop()
+            self._book.drop("stacks")
         else:
             self._after_stacks()
 
