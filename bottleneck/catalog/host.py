@@ -107,11 +107,12 @@ class Later:
     ),
     Fix(
         id="FX504",
-        title="Move side work out of the step (logging, saving)",
+        title="Move side work out of the step",
         named="Take {call} out of the step",
         addresses=("BN904", "BN901"),
         what_to_change="Do it less often, or elsewhere: copy the state to the host and write it in a thread,"
-        " log from a queue, validate every N steps or in another process.",
+        " log from a queue, validate every N steps or in another process. Step many environments at once, in"
+        " processes of their own. Average weights with torch._foreach_ functions on lists.",
         unless=(
             given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),
             given("host.rare", "==", _ACTS, "it is a model that acts every few steps"),

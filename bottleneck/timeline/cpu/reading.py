@@ -37,7 +37,7 @@ from ..trace.kernels import is_message
 from ..trace.operators import OpClass, classify
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
-from ..whose.tree import Branch
+from ..whose.tree import Branch, Tree
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided
@@ -110,6 +110,18 @@ def waiting_threads(run: Run | None) -> tuple[float, float] | None:
         return None
     together, alone = run.parallel_us
     return run.parallel_us if together > _WAIT_FOR_EACH_OTHER * alone else None
+
+
+def extra_context(tree: Tree | None, *, host_ms: float) -> dict[str, JsonValue]:
+    """Return what the tree says of the other host work: nothing of it makes what the update needs.
+
+    Nothing where most of that work is not extra, as Python in the model's own forward.
+    """
+    extras = tree.extras() if tree is not None else []
+    if not extras or sum(branch.total_ms for branch in extras) < 0.5 * host_ms:
+        return {}
+    told: dict[str, JsonValue] = {"host.before_update_share": 0.0, "host.in_loss_share": 0.0}
+    return told | ({"host.rare": "evaluation"} if extras[0].evaluates else {})
 
 
 def _doubts(division: Division, priced: Priced, facts: Facts, *, steps: int) -> tuple[Doubt, ...]:
@@ -216,7 +228,9 @@ class CpuReader:
             ),
             dispatch_scale=division.scale,
             doubts=_doubts(division, priced, facts, steps=steps),
-            context=timeline.context | self._context(priced) | self._extra_context(),
+            context=timeline.context
+            | self._context(priced)
+            | extra_context(facts.tree, host_ms=priced.parts[Part.HOST]),
             view=view,
             seams=price_seams(
                 self.replay,
@@ -265,14 +279,6 @@ class CpuReader:
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
         return {"tree": whole, "extras": extras, **loops}
-
-    def _extra_context(self) -> dict[str, JsonValue]:
-        """Return what the tree says of the other host work: nothing of it makes what the update needs."""
-        extras = self.facts.tree.extras() if self.facts.tree is not None else []
-        if not extras:
-            return {}
-        told: dict[str, JsonValue] = {"host.before_update_share": 0.0, "host.in_loss_share": 0.0}
-        return told | ({"host.rare": "evaluation"} if extras[0].evaluates else {})
 
     def _without_seams(self, group: int) -> Edit:
         gone = np.zeros_like(self.replay.program.work)
