@@ -396,7 +396,10 @@ for images, labels in loader:  # images are uint8 here
         what_to_change="A Python loop over samples, heads, tasks or parameters dispatches every operator"
         " once per iteration. Turn the loop into a tensor dimension (batched matmul, vmap, index_add_),"
         " or use torch._foreach_ functions on lists.",
-        unless=(given("loop.carried", "==", True, "the loop's rounds build on one another"),),
+        unless=(
+            given("loop.carried", "==", True, "the loop's rounds build on one another"),
+            given("dispatch.in_optimizer", ">=", 0.5, "most of the dispatch is the optimizer's"),
+        ),
         what_if=WhatIf.LOOP_GONE,
         bound_weight=_LOOP_WEIGHT,
         what_if_bound=True,

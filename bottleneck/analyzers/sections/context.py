@@ -220,6 +220,9 @@ def build_context(
             out["compile.torchscript"] = torchscript
     out |= _loader(loaders) | _compile(compile_facts)
     out |= timeline.context
+    if "optimizer.of_torch" not in out or "dispatch.in_optimizer" not in out:
+        # One of torch's own has a flag for it; the loop of one that a script brings it can mend.
+        out["dispatch.in_optimizer"] = 0.0
     told = memory_context(run, memory)
     if "step.varying_shapes" in out:
         # From many steps' batches rather than from the few in the memory window.

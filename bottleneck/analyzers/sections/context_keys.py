@@ -53,6 +53,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "cudnn.deterministic": "bool",
     "autocast.dtype": 'str: "none", "bfloat16", "float16"',
     "optimizer.cls": "str",
+    "dispatch.in_optimizer": "float: of all dispatch, that of an optimizer of torch's (CPU runs; else 0)",
     "optimizer.of_torch": "str: the class, if torch ships it",
     "optimizer.flavour": 'str: "fused", "foreach", "for-loop"; of several optimizers the slowest',
     "optimizer.can_fuse": "bool: Adam, AdamW, SGD or Adagrad as torch ships them",

@@ -5,6 +5,8 @@ In: segments, division, the budget. Out: operator rows and context keys for repo
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ from .division import TENSOR_WORK, Division
 from .segments import Segments
 
 _MOST_ROWS = 30
+_MATH_ATTENTION = re.compile("_scaled_dot_product_attention_math")
 _ATTENTION = ("_softmax", "_softmax_backward_data", "bmm", "baddbmm", "masked_fill", "masked_fill_")
 _NORMS = (
     "native_layer_norm",
@@ -114,10 +117,13 @@ def describe_context(
     conv = sum(ms for name, _, _, ms in rows if "conv" in name) / true_ms
     norm = sum(ms for name, _, _, ms in rows if base_name(name).startswith(_NORMS)) / true_ms
     fused = any("scaled_dot_product" in n and "math" not in n for n, *_ in rows)
+    in_optimizer_ms = float(priced.by_work[Work.OPTIMIZER])
     out |= {
         "launches.per_step": float((operators & ~in_input).sum()) / steps,
         "optimizer.launches": float((operators & in_optimizer).sum()) / steps,
-        "optimizer.share": (priced.parts[Part.OPTIMIZER] + float(priced.by_work[Work.OPTIMIZER])) / true_ms,
+        "dispatch.in_optimizer": float(priced.by_work[Work.OPTIMIZER])
+        / max(priced.parts[Part.DISPATCH], 1e-9),
+        "optimizer.share": (priced.parts[Part.OPTIMIZER] + in_optimizer_ms) / true_ms,
         "sync.per_step": float(reads.sum()) / steps,
         "sync.item_per_step": float(reads.sum()) / steps,
         "kernels.memory_bound_share": priced.parts[Part.MEMORY_BOUND] / true_ms,
@@ -127,6 +133,7 @@ def describe_context(
         "kernels.attention_unfused_share": (
             share(*_ATTENTION) if share("_softmax") > 0 and share("bmm", "baddbmm") > 0 and not fused else 0.0
         ),
+        "attention.backend": "math" if trace.knows(_MATH_ATTENTION) else "flash" if fused else "none",
         "work.static_shapes": _same_work(segments, operators),
     }
     return out

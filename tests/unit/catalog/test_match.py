@@ -177,6 +177,12 @@ def test_what_answers_less_than_two_percent_is_left_out_without_a_prediction_too
     assert bool(found) is listed
 
 
+@pytest.mark.parametrize(("share", "listed"), [(0.98, False), (0.1, True)])
+def test_dispatch_of_the_optimizer_is_no_loop_over_samples(share: float, listed: bool) -> None:
+    context = {"device.kind": "cpu", "loop.carried": False, "dispatch.in_optimizer": share}
+    assert ("FX510" in ids(match([finding("BN501", 5.0)], context, {}, 100.0))) is listed
+
+
 def test_one_fix_appears_once_for_the_dearest_finding() -> None:
     fix = Fix(id="FX001", title="t", addresses=("BN101", "BN102"), what_to_change="Do it.")
     cheap = finding("BN101", 3.0)

@@ -109,6 +109,21 @@ def test_parts_of_a_bare_trace_add_up_to_the_step_given(rows, true_ms):
     assert sum(line.ms for line in timeline.budget) == pytest.approx(true_ms)
 
 
+@pytest.mark.parametrize(
+    ("operator", "backend"),
+    [
+        ("aten::_scaled_dot_product_attention_math", "math"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "flash"),
+        ("aten::bmm", "none"),
+    ],
+)
+def test_the_trace_tells_whether_attention_is_called_already(operator: str, backend: str):
+    """BERT with dropout on a CPU was told to call what it called: torch did it by plain math."""
+    rows = [("forward", "label", 0.0, 3000.0), (operator, "op", 100.0, 2000.0)]
+    timeline = read(make_trace(rows), make_steps([(0, 4000)]), true_ms=4.0)
+    assert timeline.context["attention.backend"] == backend
+
+
 def test_the_wait_comes_from_the_baseline_and_not_from_the_trace():
     trace, steps = training(4, data=500.0)
     run, kept = run_of(12.1, {"data": 10.0, "forward": 1.0, "backward": 1.0, "optimizer": 0.1})
