@@ -41,9 +41,9 @@ ANSWER_SECONDS = 60.0
 """Longest wait for the analysis; a trace of the largest size that is captured takes some 4 s."""
 GRACE_SECONDS = 15.0
 """Beyond the time for trials: then one that hangs, or compiles on, is ended with the process."""
-DECIDING_STEPS = 19
-"""Fewest that decide about a fix: three times those whose losses are compared, one with the fix, and three
-pairs of the shortest blocks. From the window's figures, which come with all the patches."""
+DECIDING_STEPS = 12
+"""Fewest steps without a fix that decide about it: three times those whose losses are compared, and three of
+the shortest blocks. From the window's figures, which come with all the patches."""
 FIRST_STEP_SECONDS = 20.0
 FIRST_STEP_STEPS = 20
 """For the first step in a copy: so many seconds, or so many times what a step takes."""
@@ -118,7 +118,7 @@ class Trying:
             return False
         least = DECIDING_STEPS * step_ms / 1e3
         if request.seconds < least:
-            why = f"a trial takes {DECIDING_STEPS} steps at least, {least:.0f} s here (--trial-seconds)"
+            why = f"{DECIDING_STEPS} steps without a fix are the least to compare with: {least:.0f} s (--trial-seconds)"
             self._store.artefact(TRIALS, "absent", reason=why)
             return False
         if self._plan.run_to_end and not self._copied(request, loader_of=loader_of, step_ms=step_ms):

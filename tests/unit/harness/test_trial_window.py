@@ -366,8 +366,8 @@ def test_when_the_time_is_used_up_the_rest_is_not_tried(
 
 
 def test_trials_are_not_begun_where_the_fewest_steps_take_longer_than_their_time() -> None:
-    pairs = 2 * window_module.LEAST_PAIRS * window_module.BLOCK_STEPS[0]
-    assert 3 * window_module.LOSS_STEPS[0] + 1 + pairs == DECIDING_STEPS
+    without = window_module.LEAST_PAIRS * window_module.BLOCK_STEPS[0]
+    assert 3 * window_module.LOSS_STEPS[0] + without == DECIDING_STEPS
 
 
 def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
