@@ -196,7 +196,8 @@ def judge(facts: Facts) -> Quality:
         fair.append(Doubt(code=DoubtCode.STEPS_SCATTER, text=text))
     lower = [doubt for doubt in timeline.doubts if doubt.code in _LOWER_THE_GRADE]
     # Of few steps and of times that scatter, a busy machine is the reason.
-    fair = sorted([*fair, *lower], key=lambda doubt: doubt.code not in _OF_THE_MACHINE)
+    ranks = {code: rank for rank, code in enumerate(_OF_THE_MACHINE)}
+    fair = sorted([*fair, *lower], key=lambda doubt: ranks.get(doubt.code, len(ranks)))
     return Quality(grade="poor" if poor else "fair" if fair else "good", reasons=(*poor, *fair))
 
 

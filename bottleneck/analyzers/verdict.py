@@ -171,7 +171,7 @@ def _confidence(facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
     )
     reasons = [doubt.in_list for doubt in quality.reasons]
     if effect.decision != "real":
-        reasons.insert(0, "the effect is within the noise of the step time")
+        reasons.append("the effect is within the noise of the step time")
     if facts.is_on("step.varying_shapes"):
         reasons.append("batches differ in size, so traced and timed steps may differ")
     if bound:

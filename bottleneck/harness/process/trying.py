@@ -118,7 +118,7 @@ class Trying:
             return False
         least = DECIDING_STEPS * step_ms / 1e3
         if request.seconds < least:
-            why = f"{DECIDING_STEPS} steps without a fix are the least to compare with: {least:.0f} s (--trial-seconds)"
+            why = f"{DECIDING_STEPS} steps are the least to compare, {least:.0f} s here (--trial-seconds)"
             self._store.artefact(TRIALS, "absent", reason=why)
             return False
         if self._plan.run_to_end and not self._copied(request, loader_of=loader_of, step_ms=step_ms):
