@@ -144,16 +144,19 @@ def test_options_stand_in_the_code_with_their_default_and_take_figures_that_exis
     assert fix.can_try or not (fix.options or fix.edits or fix.environment)
     for name, option in fix.options.items():
         if option.default is None:
-            assert not option.of_run
-            continue
-        assert f"{name}={option.default!r}" in fix.code
+            assert not option.of_run or option.of_run in fix.fills.values(), (
+                "the code says the figure as well"
+            )
+        else:
+            assert f"{name}={option.default!r}" in fix.code
         for key in re.findall(r"[a-z]+\.[a-z_]+", option.of_run):
             assert key in CONTEXT_KEYS
     context = {
         key: 3 for option in fix.options.values() for key in re.findall(r"[a-z]+\.[a-z_]+", option.of_run)
     }
     for name, value in filled_options(fix.options, context).items():
-        assert f"{name}={value!r}" in filled_code(fix, context)
+        told = f"{value}" if fix.options[name].default is None else f"{name}={value!r}"
+        assert told in filled_code(fix, context)
 
 
 @each_fix()
