@@ -151,14 +151,14 @@ def _is_deeper(data: bytes, depth: int) -> bool:
     return True
 
 
-def read_json(path: str | os.PathLike[str], kind: type[_T], *, most_bytes: int = MOST_BYTES) -> _T:
+def read_json(path: str | os.PathLike[str], kind: type[_T]) -> _T:
     """Return the value in a JSON file.
 
     Raises:
         InputError: the file cannot be read, or is none that may be read.
         msgspec.DecodeError: it is no JSON, is nested too deeply, or holds another kind of value.
     """
-    return decode_json(read_file(path, most_bytes=most_bytes), kind)
+    return decode_json(read_file(path), kind)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

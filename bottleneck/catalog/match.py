@@ -110,8 +110,6 @@ def applicable(
     suggestions: Iterable[Suggestion],
     context: Mapping[str, JsonValue],
     what_ifs: Mapping[WhatIf, WhatIfResult],
-    *,
-    fixes: Iterable[Fix] = FIXES,
 ) -> tuple[Suggestion, ...]:
     """Return the fixes that can be tried at run time and apply, but answer no finding.
 
@@ -119,7 +117,7 @@ def applicable(
     """
     made = {suggestion.fix for suggestion in suggestions}
     found = []
-    for fix in fixes:
+    for fix in FIXES:
         if not fix.can_try or fix.status == "removed" or fix.id in made:
             continue
         if fix.only_answered and fix.what_if not in what_ifs:

@@ -53,8 +53,6 @@ _Ranked = TypeVar("_Ranked", bound=Ranked)
 class Bundle:
     """One capture: its ranks, in order of rank, at least one."""
 
-    paths: tuple[Path, ...]
-    """As given."""
     ranks: tuple[Rank, ...]
     folder: Path | None = None
     """The run folder, where diagnosis.json belongs; None for bare traces."""
@@ -85,19 +83,17 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
             raise InputError("Paths and addresses cannot be read together.", remedy="Give one kind of them.")
         found = [files for address in addresses for files in find(address)]
         return Bundle(
-            paths=(),
             ranks=tuple(
                 Rank(rank=i if (named := rank_in_name(files.name)) is None else named, remote=files)
                 for i, files in enumerate(found)
             ),
         )
-    given = tuple(Path(p) for p in paths)
     problems: list[str] = []
     ranks: list[Rank] = []
     files: list[Path] = []
     folder: Path | None = None
-    for path in given:
-        place = _one_run(_existing(path))
+    for path in paths:
+        place = _one_run(_existing(Path(path)))
         processes = _process_folders(place) if place.is_dir() else []
         if processes:
             ranks.extend(_read_processes(processes, problems))
@@ -110,7 +106,6 @@ def load(*paths: str | os.PathLike[str]) -> Bundle:
     ranks = _numbered(ranks, problems)
     unread += missing(ranks, unread)
     return Bundle(
-        paths=given,
         ranks=tuple(ranks),
         folder=folder,
         partial=any(r.folder is not None and is_partial(r.folder) for r in ranks),

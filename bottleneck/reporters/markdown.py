@@ -7,10 +7,11 @@ markup.
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
 
 from ..model.diagnosis import Diagnosis
 from ..model.words import milliseconds, percent
-from .markdown_text import escape, table
+from .markdown_text import escape, table, tried_table
 from .rows import details
 from .rows.closing import capture_line, settings_lines
 from .rows.code import code_rows
@@ -112,39 +113,33 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
         lines.append(f"- {escape(f'{who}{rest}')}")
     told = [bubble_line(diagnosis), path_line(diagnosis), clock_line(diagnosis), *unread]
     lines += [f"- {escape(text)}" for text in filter(None, told)]
-    rows = account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)
-    if rows:
-        lines += ["", "| rank | step, ms | own work | waits | transfer | bubble | late by | |"]
-        lines.append("|---:|---:|---:|---:|---:|---:|---:|---|")
-    for each in rows:
-        told = [each.rank, each.step, each.own, each.waits, each.transfer, each.bubble, each.late, each.why]
-        lines.append(f"| {' | '.join(map(escape, told))} |")
+    ranks = table(
+        "| rank | step, ms | own work | waits | transfer | bubble | late by | |",
+        "|---:|---:|---:|---:|---:|---:|---:|---|",
+        map(astuple, account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)),
+    )
+    lines += ["", *ranks] if ranks else []
     together = together_lines(diagnosis)
     if together:
         lines += ["", "What if, on all ranks together:", "", *(f"- {escape(text)}" for text in together)]
-    traffic = traffic_rows(diagnosis)
-    if traffic:
-        lines += [
-            "",
-            "| collective | ranks | size | per step | transfer of one, ms | GB/s | waiting per step, ms |",
-        ]
-        lines.append("|---|---:|---:|---:|---:|---:|---:|")
-    for row in traffic if whole else traffic[:_RANKS]:
-        cells = (row.kind, row.ranks, row.size, row.per_step, row.transfer, row.rate, row.waits)
-        lines.append(f"| {' | '.join(map(escape, cells))} |")
-    return lines
+    traffic = table(
+        "| collective | ranks | size | per step | transfer of one, ms | GB/s | waiting per step, ms |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        map(astuple, traffic_rows(diagnosis)[: None if whole else _RANKS]),
+    )
+    return [*lines, "", *traffic] if traffic else lines
 
 
 def _code(diagnosis: Diagnosis) -> list[str]:
-    rows = code_rows(diagnosis)
-    if not rows:
-        return []
-    lines = ["", "## Whose code", "", "| call | line | what it is | ms | share | step without it |"]
-    lines.append("|---|---|---|---:|---:|---:|")
-    for row in rows:
-        cells = (row.name, row.where, row.role, row.ms, row.share, row.without or "not known")
-        lines.append(f"| {' | '.join(map(escape, cells))} |")
-    return lines
+    lines = table(
+        "| call | line | what it is | ms | share | step without it |",
+        "|---|---|---|---:|---:|---:|",
+        (
+            (row.name, row.where, row.role, row.ms, row.share, row.without or "not known")
+            for row in code_rows(diagnosis)
+        ),
+    )
+    return ["", "## Whose code", "", *lines] if lines else []
 
 
 def _memory(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
@@ -194,7 +189,7 @@ def _fix(row: FixRow) -> list[str]:
 def _tried(diagnosis: Diagnosis) -> list[str]:
     if not diagnosis.tried:
         return []
-    return ["", "## Predicted and measured", "", *table(diagnosis.tried)]
+    return ["", "## Predicted and measured", "", *tried_table(diagnosis.tried)]
 
 
 def _closing(diagnosis: Diagnosis) -> list[str]:

@@ -1,4 +1,4 @@
-"""What every Markdown report writes alike: text that cannot act as markup, and the table of fixes tried.
+"""What every Markdown report writes alike: text that cannot act as markup, and tables.
 
 In: text from a script or a trace, or outcomes. Out: GitHub-flavoured Markdown.
 """
@@ -6,7 +6,7 @@ In: text from a script or a trace, or outcomes. Out: GitHub-flavoured Markdown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..model.verify import Outcome
 from ..model.words import clean
@@ -22,8 +22,13 @@ def escape(text: str) -> str:
     return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
 
 
-def table(outcomes: Iterable[Outcome]) -> list[str]:
+def table(head: str, line: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table under its head and the line that aligns its columns; none without rows."""
+    lines = [f"| {' | '.join(map(escape, row))} |" for row in rows]
+    return [head, line, *lines] if lines else []
+
+
+def tried_table(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the lines of the table of fixes that were tried."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += [f"| {' | '.join(escape(cell) for cell in row.cells)} |" for row in rows_of(outcomes)]
-    return lines
+    line = "| --- | ---: | ---: | ---: | --- | --- |"
+    return table(f"| {' | '.join(COLUMNS)} |", line, (row.cells for row in rows_of(outcomes)))

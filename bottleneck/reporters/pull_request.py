@@ -13,7 +13,7 @@ import msgspec
 
 from ..model.verify import Outcome, Verification
 from ..model.words import clean, milliseconds
-from .markdown_text import escape, table
+from .markdown_text import escape, tried_table
 from .rows.verify import closing_lines, combination_outcome, edit_rows, headline, how_lines, reason_lines
 
 
@@ -21,7 +21,7 @@ def render(verification: Verification) -> str:
     """Return the text, whose first line can be the title."""
     kept = [row for row in verification.outcomes if _is_kept(row, verification)]
     lines = [f"# {escape(_title(verification))}", "", escape(headline(verification)), ""]
-    lines += ["## Predicted and measured", "", *table(kept), ""]
+    lines += ["## Predicted and measured", "", *tried_table(kept), ""]
     lines += [f"- {escape(line)}" for line in reason_lines(_with_outcomes(verification, kept))]
     together = combination_outcome(verification)
     if together is not None and together.parity.verdict == "same" and together.parity.text:

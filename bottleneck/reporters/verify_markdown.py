@@ -6,7 +6,7 @@ In: a `Verification`. Out: GitHub-flavoured Markdown in which nothing from a scr
 from __future__ import annotations
 
 from ..model.verify import Verification
-from .markdown_text import escape, table
+from .markdown_text import escape, tried_table
 from .rows.verify import (
     closing_lines,
     combination_line,
@@ -21,7 +21,7 @@ def render(verification: Verification) -> str:
     """Return the report as Markdown."""
     name = verification.script or f"-m {verification.module}"
     lines = [f"# {escape(name)}: fixes tried", "", f"**{escape(headline(verification))}**", ""]
-    lines += table(verification.outcomes)
+    lines += tried_table(verification.outcomes)
     told = reason_lines(verification)
     if told:
         lines += ["", *(f"- {escape(line)}" for line in told)]

@@ -5,17 +5,11 @@ In: a `Watch`. Out: GitHub-flavoured Markdown in which nothing from a script can
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from ..model.watch import Watch
-from .markdown_text import escape
-from .rows.watch import (
-    capture_lines,
-    fix_lines,
-    growth_lines,
-    headline,
-    part_rows,
-    rank_lines,
-    under_headline,
-)
+from .markdown_text import escape, table
+from .rows.watch import headline, lists, part_rows, under_headline
 
 
 def render(watch: Watch) -> str:
@@ -24,22 +18,8 @@ def render(watch: Watch) -> str:
     for text in (*under_headline(watch), " ".join(watch.command)):
         if text:
             lines += ["", escape(text)]
-    lines += [
-        "",
-        "## Where the job goes",
-        "",
-        "| part | time | share | times | |",
-        "|---|---:|---:|---:|---|",
-    ]
-    for row in part_rows(watch):
-        cells = (row.part, row.time, row.share, row.times, row.where)
-        lines.append(f"| {' | '.join(map(escape, cells))} |")
-    for title, texts in (
-        ("What to change", fix_lines(watch)),
-        ("Ranks", list(rank_lines(watch))),
-        ("What changes over the job", list(growth_lines(watch))),
-        ("Captures", list(capture_lines(watch))),
-    ):
-        if texts:
-            lines += ["", f"## {title}", "", *(f"- {escape(text)}" for text in texts)]
+    head, line = "| part | time | share | times | |", "|---|---:|---:|---:|---|"
+    lines += ["", "## Where the job goes", "", *table(head, line, map(astuple, part_rows(watch)))]
+    for title, texts in lists(watch):
+        lines += ["", f"## {title}", "", *(f"- {escape(text)}" for text in texts)]
     return "\n".join(lines) + "\n"

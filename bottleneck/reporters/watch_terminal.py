@@ -8,15 +8,7 @@ from __future__ import annotations
 from ..model.watch import Watch
 from ..model.words import clean, shorten
 from .page import Page
-from .rows.watch import (
-    capture_lines,
-    fix_lines,
-    growth_lines,
-    headline,
-    part_rows,
-    rank_lines,
-    under_headline,
-)
+from .rows.watch import headline, lists, part_rows, under_headline
 
 
 def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:
@@ -39,14 +31,8 @@ def render(watch: Watch, *, width: int = 80, color: bool = False, unicode: bool 
             continue
         page.line(figures, (f"  {row.times}", "dim"))
         page.line((shorten(row.where, page.width - 4), "dim"), indent=4)
-    for heading, lines in (
-        ("What to change", fix_lines(watch)),
-        ("Ranks", list(rank_lines(watch))),
-        ("What changes over the job", list(growth_lines(watch))),
-        ("Captures", list(capture_lines(watch))),
-    ):
-        if lines:
-            page.heading(heading)
+    for heading, lines in lists(watch):
+        page.heading(heading)
         for line in lines:
             page.line(line)
     return page.text()

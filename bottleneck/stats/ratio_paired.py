@@ -37,9 +37,8 @@ def paired_ratio(
     *,
     floor: float = 0.0,
     floor_freedom: float = 0.0,
-    confidence: float = 0.95,
 ) -> PairedRatio | None:
-    """Return the ratio of paired times with Student's interval of the mean log-ratio.
+    """Return the ratio of paired times with Student's 95 % interval of the mean log-ratio.
 
     Where the pairs agree better than the floor allows, the floor takes the place of their own scatter,
     and with it comes how well it is known: two pairs then tell almost as much as three. Where they
@@ -53,7 +52,6 @@ def paired_ratio(
         floor: standard deviation of one log-ratio that is known from elsewhere (the noise of the
             machine, the scatter within runs): few pairs may agree by chance.
         floor_freedom: degrees of freedom behind the floor (`neighbour_freedom`).
-        confidence: coverage of the interval.
 
     Returns:
         None without a pair; an interval needs two.
@@ -75,7 +73,7 @@ def paired_ratio(
 
     own = float(logs.std(ddof=1))
     freedom = n - 1 + (floor_freedom if own <= floor else 0.0)
-    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * max(own, floor) / math.sqrt(n)
+    half = float(stdtrit(freedom, 0.975)) * max(own, floor) / math.sqrt(n)
     return PairedRatio(
         ratio=math.exp(centre), low=math.exp(centre - half), high=math.exp(centre + half), pairs=n
     )

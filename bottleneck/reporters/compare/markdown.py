@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...model.compare import Comparison
-from ..markdown_text import escape
+from ..markdown_text import escape, table
 from ..rows.compare import (
     budget_rows,
     counter_rows,
@@ -83,13 +83,7 @@ def _budget(comparison: Comparison) -> list[str]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; none without rows."""
-    rows = list(rows)
-    if not rows:
-        return []
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    lines += [f"| {' | '.join(escape(cell) for cell in row)} |" for row in rows]
-    return lines
+    return table(f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", rows)
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

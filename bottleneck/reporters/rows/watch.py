@@ -106,6 +106,17 @@ def part_rows(watch: Watch) -> list[PartRow]:
     return rows
 
 
+def lists(watch: Watch) -> list[tuple[str, list[str]]]:
+    """Return what follows the account, under its headings; without those that have nothing to say."""
+    found = {
+        "What to change": fix_lines(watch),
+        "Ranks": list(rank_lines(watch)),
+        "What changes over the job": list(growth_lines(watch)),
+        "Captures": list(capture_lines(watch)),
+    }
+    return [(title, lines) for title, lines in found.items() if lines]
+
+
 def rank_lines(watch: Watch) -> Iterator[str]:
     """Yield a line for each rank, and one for each part in which they differ."""
     for rank in watch.ranks:

@@ -61,8 +61,6 @@ class MemoryClock:
     """In order; adjacent events of one phase make one stretch."""
     step_of: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     """Number of the whole step that an event lies in, -1 outside."""
-    exact: bool = False
-    """Steps and phases come from the harness."""
 
     def first(self, name: str, within: Stretch) -> int | None:
         """Return the first event of a phase inside a stretch."""
@@ -92,9 +90,7 @@ def read_clock(
     phase = _phases_by_stack(memory, stacks)
     steps: list[Stretch] = []
     steps_from: Literal["harness", "annotations", "stacks", ""] = ""
-    exact = False
     if timed and notes is not None and notes.step_begin_us:
-        exact = True
         steps_from = "harness"
         phase = _phases_by_notes(time_us, notes)
         steps = _cut(
@@ -121,7 +117,6 @@ def read_clock(
         phase=phase,
         phases=_stretches(phase),
         step_of=step_of,
-        exact=exact,
     )
 
 
