@@ -30,10 +30,10 @@ from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
 from ..timeline.result import Timeline
 from ..timeline.steps.workload import read_workload
+from .all_ranks import Preview, Progress, read_job
 from .capture import capture_of, notes_of, outcome_of
 from .choice import best_pair, known_savings, verdicts_own_first
 from .counted import counters_of
-from .job import Preview, Progress, read_job
 from .ranks import critical, other_versions, rank_rows
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair

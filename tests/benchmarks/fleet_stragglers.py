@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from recorded.cases import CASES
 
-from torch_bottleneck.diagnose.job import read_job
+from torch_bottleneck.diagnose.all_ranks import read_job
 from torch_bottleneck.fleet.collectives import BINS, Collectives, PackedCollectives, _packed, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary

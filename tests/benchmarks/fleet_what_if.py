@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from torch_bottleneck.diagnose.job import read_job
+from torch_bottleneck.diagnose.all_ranks import read_job
 from torch_bottleneck.errors import BottleneckError
 from torch_bottleneck.ingest.bundle import load
 

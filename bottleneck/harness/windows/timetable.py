@@ -20,6 +20,7 @@ from ...clocks import perf_counter_ns
 from ...runs.plan import Plan
 from ...runs.store import Store
 from .. import torch_private
+from .enough import Watch
 from .horizon import Horizon
 from .lengths import (
     AFTER_STEPS,
@@ -32,7 +33,6 @@ from .lengths import (
 )
 from .meeting import agree, traced_here
 from .table import Row, counted_ms
-from .watch import Watch
 
 RANKS_WARMUP_STEPS = 8
 Stretch = Literal["baseline", "between", "after"]

@@ -15,8 +15,8 @@ import pytest
 from benchmarks.fleet_make import Job, make
 
 from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.diagnose.all_ranks import read_job
 from torch_bottleneck.diagnose.cluster import spread
-from torch_bottleneck.diagnose.job import read_job
 from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.ingest.bundle import load
 
@@ -130,7 +130,7 @@ def test_a_scheduler_that_is_lost_leaves_the_rest_to_us(
     def lost(tasks: dict[int, Any], **_: Any) -> Iterator[tuple[int, Any]]:
         yield 0, tasks[0]()
 
-    monkeypatch.setattr("torch_bottleneck.diagnose.job.spread", lost)
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.spread", lost)
     assert read_job(ranks[:3], scheduler="tcp://gone:1").summaries == some.summaries
 
 
@@ -141,7 +141,7 @@ def test_workers_that_can_read_nothing_are_an_error_with_their_reason(
         for number in tasks:
             yield number, given_up("the worker failed: No module named 'torch_bottleneck'")
 
-    monkeypatch.setattr("torch_bottleneck.diagnose.job.spread", fail)
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.spread", fail)
     with pytest.raises(InputError, match="No module named 'torch_bottleneck'"):
         diagnose_paths([traces], scheduler="tcp://somewhere:1")
 

@@ -16,7 +16,7 @@ from recorded.cases import CASES
 
 from torch_bottleneck.cli.options.values import PlaceOrAddress
 from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.diagnose.job import read_job
+from torch_bottleneck.diagnose.all_ranks import read_job
 from torch_bottleneck.diagnose.ranks import other_versions
 from torch_bottleneck.errors import InputError, UsageError
 from torch_bottleneck.ingest.bundle import load
@@ -73,7 +73,7 @@ def test_a_rank_is_fetched_again_only_if_it_has_changed(
         fetched.append(rank.name)
         return fetch(rank, into)
 
-    monkeypatch.setattr("torch_bottleneck.diagnose.job.fetch", noted)
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.fetch", noted)
     ranks = load("memory://bucket/job").ranks
     first = read_job(ranks)
     assert len(fetched) == 4
@@ -122,7 +122,7 @@ def test_what_cannot_be_used_is_told_and_the_rest_goes_on(traces: Path, bucket: 
 
 
 def test_the_first_words_come_after_16_ranks(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_bottleneck.diagnose.job._FIRST", 2)
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks._FIRST", 2)
     order: list[Any] = []
     read_job(
         load(traces).ranks,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.fleet_make import Job, make
 
 from torch_bottleneck.diagnose import diagnose_paths
-from torch_bottleneck.diagnose.job import read_job
+from torch_bottleneck.diagnose.all_ranks import read_job
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.ingest.bundle import load
 from torch_bottleneck.model.diagnosis import Diagnosis

@@ -12,7 +12,7 @@ import pytest
 from recorded.cases import CASES
 from unit.fleet.jobs import collectives, summary
 
-from torch_bottleneck.diagnose.job import read_job
+from torch_bottleneck.diagnose.all_ranks import read_job
 from torch_bottleneck.fleet.collectives import MOST, pack
 from torch_bottleneck.fleet.summary import RankSummary, content_hash, load, store
 from torch_bottleneck.ingest.bundle import load as gather

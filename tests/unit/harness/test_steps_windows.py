@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from torch_bottleneck.harness.windows import meeting
+from torch_bottleneck.harness.windows.enough import Watch
 from torch_bottleneck.harness.windows.lengths import (
     AWAITED_MS,
     AWAITED_STEPS,
@@ -23,7 +24,6 @@ from torch_bottleneck.harness.windows.lengths import (
 )
 from torch_bottleneck.harness.windows.phases import PhaseClock
 from torch_bottleneck.harness.windows.table import Row, as_table, counted_ms, join_tables
-from torch_bottleneck.harness.windows.watch import Watch
 from torch_bottleneck.model.verify import Trial
 from torch_bottleneck.runs.plan import Plan
 
