@@ -66,11 +66,13 @@ CODES = (
     "_SEED",
     "_BLOCK",
     "QUEUE_DEPTH",
+    "PLACES",
+    "BINS",
     "_RESAMPLES",
     "_LOOP_WEIGHT",
 )
-"""Numbers that stand for something, a seed, the size of a pass, what the driver's queue holds; two that are
-read when their module is imported."""
+"""Numbers that stand for something, a seed, the size of a pass, what the driver's queue holds, the rows of
+an array; two that are read when their module is imported."""
 LONGEST_S, MOST_BYTES = 60, 12 << 30
 """Per run: what an infinite limit may take before it counts as a failure."""
 PRICE = 0.1
@@ -369,7 +371,7 @@ METHOD = """
 Made by `python tests/benchmarks/sensitivity.py` over {runs} recorded runs: each numeric constant of the
 analysis is moved by 30 % down and up, and every run that it may change is diagnosed anew. Numbers count
 runs; a price counts when it moves by more than a tenth. A table is moved as a whole. A constant is measured
-when it comes or gets another value (`--state` keeps the others).
+when it comes or gets another value (`--state` keeps the others), over the runs that are recorded by then.
 
 {all} thresholds. {deciding} change an answer, {flips} of them the verdict of at least one run. Such a
 verdict names the limit that decided it, except where an evaluation was seen too rarely to be priced
@@ -397,7 +399,8 @@ ONE_HOST = """
 KEPT = """
 Each of them limits the length of a list or the effort of a search, guards against bad data, or belongs to
 what no recorded run has: bare traces without marks (`periods`), ranks without a GPU (`ranks`), a checkpoint
-every few steps (`rare`), a loader that stalls now and then (`supply`), `gate` and `compare` (`stats`).
+every few steps (`rare`), a loader that stalls now and then (`supply`), `gate` and `compare` (`stats`),
+watched jobs (`growth`, `catalog.job`), many ranks (`fleet`, `all_ranks`).
 """
 CATALOGUE = """
 Read when its module is imported, hence not moved here: `catalog.host._LOOP_WEIGHT`. By hand, at 0.7 instead
