@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..errors import UsageError
-from ..model.fix import Fix
+from ..model.fix import Arithmetic, Fix, Risk
 from . import allocator, compute, distributed, graph_breaks, host, memory, memory_states, precision
 from . import compile as compile_family
 from . import input as input_family
@@ -31,12 +31,27 @@ FIXES: tuple[Fix, ...] = tuple(
 )
 
 
+OWN = Fix(
+    id="own",
+    title="Your own change",
+    addresses=(),
+    what_to_change="Apply your own diff.",
+    risk=Risk.NEEDS_REVIEW,
+    can_try=True,
+    arithmetic=Arithmetic.REORDERED,
+    moves_samples=True,
+)
+"""What `verify` tries where it is given a diff; never suggested, and no part of the catalogue."""
+
+
 def by_id(fix_id: str) -> Fix:
     """Return the fix of that id, in upper or lower case.
 
     Raises:
         UsageError: there is none.
     """
+    if fix_id == OWN.id:
+        return OWN
     for fix in FIXES:
         if fix.id == fix_id.upper():
             return fix

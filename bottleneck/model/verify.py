@@ -229,6 +229,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Values that replace the patch's own, like {"num_workers": 8}."""
     environment: tuple[Variable, ...] = ()
     """What the fix needs before the script's process starts; filled in when a run is planned."""
+    diff: str = ""
+    """The user's own change, as a unified diff."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,9 +75,10 @@ def _command(verification: Verification) -> str:
     if verification.launcher:
         words += ["--launcher", shlex.join(verification.launcher)]
     options = {wish.fix: wish.options for wish in verification.wishes}
+    own = {wish.fix for wish in verification.wishes if wish.diff}
     for fix in verification.combination:
         given = ",".join(f"{name}={_value(value)}" for name, value in options.get(fix, {}).items())
-        words += ["--fix", f"{fix}:{given}" if given else fix]
+        words += ["--fix", "changes.patch" if fix in own else f"{fix}:{given}" if given else fix]
     words += [verification.script] if verification.script else ["-m", str(verification.module)]
     return clean(shlex.join([*words, *verification.args]))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..runs.run_script import RunFolder, run_script
 from ..runs.target import Target
 from ..timeline.steps.basis import find_basis
 from ..timeline.steps.clock import step_times
+from .own import with_change
 
 _T = TypeVar("_T")
 
@@ -54,6 +56,8 @@ class Arms:
     steps: int | None = None
     """Steps to time; None: as many as it takes, which differs with their length."""
     window_seconds: float = 60.0
+    _apart: str = ""
+    """Folder of the program with the user's own change."""
 
     def run(self, number: int, wishes: Sequence[Wish], *, parity: bool = False) -> tuple[RunRecord, bool]:
         """Run the script once; return the record, and whether the user asked to stop meanwhile.
@@ -68,10 +72,15 @@ class Arms:
         )
         for left in (place.folder, place.working):
             shutil.rmtree(left, ignore_errors=True)
+        target, changed = self.target_with(wishes)
+        wishes = [
+            msgspec.structs.replace(wish, diff="", options={"files": changed}) if wish.diff else wish
+            for wish in wishes
+        ]
         plan = Plan(
-            script=self.target.script,
-            module=self.target.module,
-            args=self.target.args,
+            script=target.script,
+            module=target.module,
+            args=target.args,
             baseline_steps=self.steps,
             memory=False,
             max_seconds=self.window_seconds,
@@ -84,7 +93,7 @@ class Arms:
             seconds=self.limit_seconds,
             environment={**self._surroundings(), **environment_of(wishes, os.environ)},
             launcher=self.target.launcher,
-            cwd=self.target.cwd,
+            cwd=target.cwd,
         )
         run = run_script(plan, place=place, start=start)
         assert run.folder is not None, "its only process leads"
@@ -93,6 +102,18 @@ class Arms:
             shutil.rmtree(saved, ignore_errors=True)
         record = self._record(number, wishes, run, run.folder, parity=parity)
         return record, run.ended.interrupted
+
+    def target_with(self, wishes: Sequence[Wish]) -> tuple[Target, list[str]]:
+        """Return what is run with these wishes, and the files that the user's own change is in.
+
+        Raises:
+            InputError: that change does not apply.
+        """
+        if not any(wish.diff for wish in wishes):
+            return self.target, []
+        # Not inside of what is copied: a program that follows links through its folder would come back.
+        self._apart = self._apart or tempfile.mkdtemp(prefix="bottleneck-")
+        return with_change(self.target, wishes, Path(self._apart) / "changed")
 
     def _surroundings(self) -> dict[str, str]:
         """Return variables that are the same for all runs."""
@@ -108,6 +129,8 @@ class Arms:
     def clean(self) -> None:
         """Remove what only the runs needed."""
         shutil.rmtree(self.folder / _CACHE, ignore_errors=True)
+        if self._apart:
+            shutil.rmtree(self._apart, ignore_errors=True)
 
     def _record(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..catalog.registry import by_id
+from ..catalog.registry import OWN, by_id
 from ..errors import InputError
 from ..files import named, path_of
 from ..model.fix import AroundEdit, CodeEdit, KeywordEdit, ModelEdit, PassesEdit, RemovalEdit, StatementEdit
@@ -24,10 +25,23 @@ from ..model.verify import CALLED, Applied, Edit, Verification
 from .reshape import around_call, around_passes, for_model
 from .syntax import CannotEditError, add_after_imports, add_before_imports, drop_statement, set_keywords
 
+_NAMED = re.compile(r"^(?:---|\+\+\+|rename from|rename to) ([^\t\n]+)", re.MULTILINE)
+_OWN_FIRST = "your own change is in that file: make this edit after it"
+
+
+def names_in(diff: str) -> list[str]:
+    """Return the files that a diff names, without the prefixes of git."""
+    names = (re.sub(r"^[ab]/", "", name.strip()) for name in _NAMED.findall(diff))
+    return [name for name in dict.fromkeys(names) if name != "/dev/null"]
+
 
 def with_edits(verification: Verification) -> Verification:
     """Return the verification with the edits that keep its winning combination."""
     edits = [edit for fix in verification.combination for edit in _edits_of(fix, verification)]
+    own = [name for edit in edits if edit.fix == OWN.id for name in names_in(edit.diff)]
+    for number, edit in enumerate(edits):
+        if edit.diff and edit.where is not None and any(path_of(edit.where.file).match(name) for name in own):
+            edits[number] = msgspec.structs.replace(edit, diff="", reason=_OWN_FIRST)
     _changed, refused = _all_made(edits)
     for number, reason in refused.items():
         told = f"it cannot be made beside the other edits: {reason}"
@@ -37,6 +51,9 @@ def with_edits(verification: Verification) -> Verification:
 
 def _edits_of(fix: str, verification: Verification) -> list[Edit]:
     entry = by_id(fix)
+    if entry is OWN:
+        diff = next((wish.diff for wish in verification.wishes if wish.diff), "")
+        return [Edit(fix=fix, what=entry.what_to_change, diff=diff)]
     applied = _last_applied(fix, verification)
     base = Edit(fix=fix, what=entry.what_to_change, code=entry.code)
     if _statement_of(fix) is not None:
@@ -243,7 +260,8 @@ def _order(edit: Edit) -> tuple[bool, bool, int]:
 def joined_diff(edits: Sequence[Edit], *, root: Path | None = None) -> str:
     """Return one unified diff of all edits, with paths from `root` on (the working folder)."""
     root = root or Path.cwd()
-    return "".join(_diff(file, old, new, root=root) for file, (old, new) in changed_sources(edits).items())
+    made = [_diff(file, old, new, root=root) for file, (old, new) in changed_sources(edits).items()]
+    return "".join([*(edit.diff for edit in edits if edit.fix == OWN.id), *made])
 
 
 def _diff(file: Path, old: str, new: str, *, root: Path) -> str:

@@ -52,6 +52,9 @@ def run_verification(
     )
     interrupted = False
     try:
+        for candidate in candidates:
+            # Before minutes of running, not after.
+            session.arms.target_with(candidate.wishes)
         session.run()
     except KeyboardInterrupt:
         # Between two runs; what was measured is on disk and is reported all the same.

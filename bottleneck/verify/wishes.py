@@ -6,23 +6,30 @@ In: words like ID:num_workers=8, or suggestions. Out: candidates, in the order o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from ..catalog.registry import FIXES, by_id
+from ..catalog.registry import FIXES, OWN, by_id, is_fix_id
 from ..errors import UsageError
 from ..model.diagnosis import Diagnosis
 from ..model.fix import Fix, Suggestion
 from ..model.run import JsonValue
 from ..model.verify import Wish
+from .own import read_diff
 from .rows import Candidate, candidate_of, untried
 
 
 def parse_wish(word: str) -> Wish:
-    """Return the wish of a word: an id, or ID:num_workers=8,persistent_workers=false.
+    """Return the wish of a word: an id, or ID:num_workers=8,persistent_workers=false, or a file with a diff.
 
     Raises:
         UsageError: no such fix, one that cannot be tried, or options that make no sense.
+        InputError: a file that holds no diff.
     """
+    if not is_fix_id(word) and Path(word).is_file():
+        return Wish(fix=OWN.id, diff=read_diff(Path(word)))
     name, _, text = word.partition(":")
+    if name == OWN.id:
+        raise UsageError(f"There is no fix {name!r}.", remedy="Name the file that your diff is in.")
     fix = by_id(name)
     if not fix.can_try:
         able = ", ".join(f.id for f in FIXES if f.can_try)
@@ -72,7 +79,8 @@ def candidates_from(words: Sequence[str], diagnosis: Diagnosis | None) -> tuple[
         suggestion = known.get(wish.fix)
         if suggestion is None:
             fix = by_id(wish.fix)
-            found[wish.fix] = untried(wish, title=fix.title, risk=fix.risk)
+            title = f"{fix.title} ({word})" if wish.diff else fix.title
+            found[wish.fix] = untried(wish, title=title, risk=fix.risk)
             continue
         options = {**suggestion.options, **wish.options}
         found[wish.fix] = candidate_of(suggestion, Wish(fix=wish.fix, options=options), true_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import signal
@@ -128,6 +129,23 @@ def test_workers_are_found_to_help_without_touching_the_source(tmp_path: Path) -
     )
     assert patched.returncode == 0, patched.stderr
     assert "num_workers=2" in (tmp_path / "train.py").read_text()
+
+
+def test_a_change_of_one_s_own_runs_from_a_diff_and_the_source_stays(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN.replace("range(400)", "range(60)"))
+    before = (tmp_path / "train.py").read_text()
+    slower = before.replace("optimizer.step()", "optimizer.step(); import time; time.sleep(0.05)")
+    lines = difflib.unified_diff(before.splitlines(True), slower.splitlines(True), "a/train.py", "b/train.py")
+    (tmp_path / "slower.diff").write_text("".join(lines))
+    done = verify(
+        tmp_path, "--out=v", "--fix=slower.diff", "--steps=20", "--pairs=2", "--max-pairs=2", "train.py"
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = result(tmp_path / "v")["outcomes"]
+    assert row["evidence"] == "1 file of the change in use"
+    assert row["measured"]["after_ms"] - row["measured"]["before_ms"] > 25
+    assert (row["verdict"], row["parity"]["verdict"]) == ("slower", "same")
+    assert (tmp_path / "train.py").read_text() == before
 
 
 def test_what_changes_nothing_is_not_applied_and_what_fails_has_its_reason(tmp_path: Path) -> None:

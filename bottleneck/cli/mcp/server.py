@@ -23,6 +23,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from ... import __version__
+from ...catalog.registry import is_fix_id
 from ...clocks import monotonic
 from ...errors import BottleneckError
 from ...runs.place import free_folder
@@ -133,7 +134,8 @@ class _Tools:
 
         Args:
             script: path of the script, from the working folder.
-            fixes: ids with their options, as ID:num_workers=8; without any, those that `run` suggests.
+            fixes: ids with their options, as ID:num_workers=8, or a file with a diff, to measure an edit of
+                your own; without any, those that `run` suggests.
             args: the script's own arguments.
             run: run folder of `diagnose` for the same script and arguments: its predictions stand beside.
             budget_minutes: time for all of it.
@@ -143,7 +145,7 @@ class _Tools:
             "verify",
             "--format=md",
             f"--budget={budget_minutes}",
-            *(f"--fix={fix}" for fix in fixes or []),
+            *(f"--fix={fix if is_fix_id(fix) else self._inside(fix)}" for fix in fixes or []),
         ]
         if run is None:
             what = [script, *_own(args)]

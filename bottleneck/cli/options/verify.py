@@ -16,7 +16,8 @@ verify_options = together(
         "fixes",
         multiple=True,
         metavar="FIX[:NAME=VALUE,...]",
-        help="Id of a fix to try, with options if needed. May be given several times.",
+        help="Id of a fix to try, with options if needed; or a file with a diff, your own change. May be"
+        " given several times.",
     ),
     click.option(
         "--all",

@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from torch_bottleneck.catalog.registry import FIXES, by_id
+from torch_bottleneck.catalog.registry import FIXES, OWN, by_id
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
@@ -73,7 +73,7 @@ def dataset(count: int = 16) -> TensorDataset:
 
 
 def test_every_fix_marked_try_has_its_patch_and_no_other() -> None:
-    assert set(PATCHES) == {fix.id for fix in FIXES if fix.can_try}
+    assert set(PATCHES) == {OWN.id, *(fix.id for fix in FIXES if fix.can_try)}
 
 
 @pytest.mark.parametrize("fix", sorted(PATCHES))
@@ -89,6 +89,14 @@ def test_without_anything_to_act_on_no_patch_claims_to_be_applied(
         return
     assert found.state == "not applied"
     assert found.reason
+
+
+def test_a_change_of_one_s_own_is_in_use_where_its_files_are_loaded(put_in: Callable[..., Patch]) -> None:
+    used = put_in("own", files=[__file__, "/elsewhere/other.py"]).check()
+    assert (used.state, used.evidence) == ("applied", "1 file of the change in use")
+    idle = put_in("own", files=["/elsewhere/other.py", "/elsewhere/config.yaml"]).check()
+    assert "from another folder" in idle.reason
+    assert put_in("own", files=["/elsewhere/config.yaml"]).check().state == "applied"
 
 
 # -- loaders ---------------------------------------------------------------------------------------

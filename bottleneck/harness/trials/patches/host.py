@@ -1,12 +1,14 @@
-"""Patches of the host's side: garbage collector, threads, NUMA node.
+"""Patches of the host's side: garbage collector, threads, NUMA node; and the user's own change.
 
-In: nothing of the script's. Out: the process set up otherwise, and read back after the timed steps.
+In: nothing of the script's. Out: the process set up otherwise, and read back after the timed steps. The
+user's own change is in the sources already: how many of the changed files this process has loaded.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -150,3 +152,25 @@ def _cores(path: Path) -> set[int]:
         first, _, last = part.partition("-")
         cores |= set(range(int(first), int(last or first) + 1))
     return cores
+
+
+class OwnChange(Patch):
+    """The program was started in a folder in which its sources are changed."""
+
+    fix = "own"
+    why_not_live = "it is a change of the source"
+    nothing_to_do = "none of the changed files was loaded: the script takes them from another folder"
+    says = ("{} of the change in use", "file")
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._cwd = Path.cwd()  # the script may go elsewhere
+
+    def check(self) -> Applied:
+        """See `Patch`."""
+        files = set(self.options.get("files", ()))
+        python = {file for file in files if file.endswith(".py")}
+        named = (getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values()))
+        loaded = {str(Path(self._cwd, name).resolve()) for name in named if isinstance(name, str)}
+        self.count = len(python & loaded) if python else len(files)
+        return super().check()
