@@ -6,6 +6,7 @@ copies and everything else is a link, so that data are found and the sources sta
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -59,32 +60,39 @@ def with_change(target: Target, wishes: Sequence[Wish], place: Path) -> tuple[Ta
     names = names_in(diff)
     # As git writes it, from the root of the repository; as diff and `git diff --relative` do, from here.
     base = root if any((root / name).is_file() for name in names) else cwd
+    script = script_file(cwd, target.script, target.module)
     if not place.exists():
-        script = script_file(cwd, target.script, target.module)
-        copies = [base / name for name in names]
-        _mirror(root, place, [*copies, *([script.absolute()] if script is not None else [])])
-        _apply(diff, place / base.relative_to(root))
-    moved = place / cwd.relative_to(root)
-    script_name = target.script
-    if script_name is not None and Path(script_name).is_absolute() and Path(script_name).is_relative_to(root):
-        script_name = str(place / Path(script_name).relative_to(root))
-    changed = [str(place / base.relative_to(root) / name) for name in names]
-    return dataclasses.replace(target, cwd=moved, script=script_name), changed
+        copies = [base / name for name in names] + ([script] if script is not None else [])
+        # From the top of the file system on, so that `../data` leads there from the copy, too.
+        _mirror(Path("/"), place, [Path(os.path.normpath(file)) for file in copies])
+        _apply(diff, _moved(base, place))
+    files = [str(_moved(base / name, place)) for name in names]
+    typed = target.script
+    if typed is not None and Path(typed).is_absolute():
+        typed = str(_moved(Path(typed), place))
+    return dataclasses.replace(target, cwd=_moved(cwd, place), script=typed), files
+
+
+def _moved(path: Path, place: Path) -> Path:
+    return place / path.relative_to("/")
 
 
 def _mirror(source: Path, place: Path, copied: Sequence[Path]) -> None:
     """Link everything in a folder, but copy these files, and make the folders that they lie in."""
-    place.mkdir(parents=True)
-    for child in source.iterdir():
+    place.mkdir()
+    inside = {source / file.relative_to(source).parts[0] for file in copied}
+    with contextlib.suppress(PermissionError):
+        inside |= set(source.iterdir())
+    for child in inside:
         there = place / child.name
         below = [file for file in copied if file.is_relative_to(child)]
         if child.name == _CACHE:
             continue
         if below and child.is_dir():
             _mirror(child, there, below)
-        elif below:
+        elif below and child.is_file():
             shutil.copyfile(child, there)
-        else:
+        elif child.is_symlink() or child.exists():
             there.symlink_to(child)
 
 

@@ -76,6 +76,39 @@ print(json.dumps([trainer.state.global_step, [p.sum().item() for p in trainer.mo
                   torch.rand(1).item()]))
 print(json.dumps([entry for entry in trainer.state.log_history if "bottleneck/step_ms/true" in entry]))
 """
+SFT = """
+import json, os
+os.environ["HF_HUB_OFFLINE"] = "1"
+import datasets, tokenizers, torch, transformers, trl
+import torch_bottleneck.transformers
+words = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", *(f"w{i}" for i in range(47))])}
+tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>")),
+    pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+)
+config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=32)
+transformers.set_seed(0)
+rows = [[3 + (7 * i + j) % 47 for j in range(4 + i % 9)] for i in range(1600)]
+trainer = trl.SFTTrainer(
+    model=transformers.GPT2LMHeadModel(config),
+    args=trl.SFTConfig(
+        output_dir="root", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=400,
+        report_to=[], use_cpu=True, bf16=False, save_strategy="no", disable_tqdm=True,
+        logging_strategy="no", dataset_kwargs={"skip_prepare_dataset": True},
+    ),
+    # Its own fingerprint: the one that datasets works out takes pyarrow and dill of certain versions.
+    train_dataset=datasets.Dataset(
+        datasets.table.InMemoryTable.from_pydict({"input_ids": rows}), fingerprint="made up"
+    ),
+    processing_class=tokenizer,
+)
+if OUT is not None:
+    trainer.add_callback(torch_bottleneck.transformers.Bottleneck(warmup=4, baseline_steps=20, quiet=True))
+trainer.train()
+print(json.dumps([trainer.state.global_step, [p.sum().item() for p in trainer.model.parameters()],
+                  torch.rand(1).item()]))
+print(json.dumps([entry for entry in trainer.state.log_history if "bottleneck/step_ms/true" in entry]))
+"""
 ACCELERATE = """
 import json, sys
 import torch, accelerate
@@ -212,6 +245,18 @@ def test_the_trainer_of_transformers_trains_as_without_and_logs_the_figures(tmp_
     assert with_it.returncode == 0, with_it.stderr
     result, logged = with_it.stdout.splitlines()[-2:]
     assert plain == result
+    diagnosis = check_run(tmp_path / "with" / "root" / "bottleneck")
+    (entry,) = json.loads(logged)
+    assert entry["bottleneck/step_ms/true"] == pytest.approx(diagnosis["step"]["true_ms"])
+
+
+def test_fine_tuning_with_trl_goes_through_the_same_callback(tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="needs trl")
+    plain = train(SFT, tmp_path / "plain", out=None)
+    with_it = train(SFT, tmp_path / "with", out="history")
+    assert plain.returncode == with_it.returncode == 0, with_it.stderr
+    result, logged = with_it.stdout.splitlines()[-2:]
+    assert plain.stdout.splitlines()[-2] == result
     diagnosis = check_run(tmp_path / "with" / "root" / "bottleneck")
     (entry,) = json.loads(logged)
     assert entry["bottleneck/step_ms/true"] == pytest.approx(diagnosis["step"]["true_ms"])

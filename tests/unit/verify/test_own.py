@@ -40,10 +40,15 @@ DIFF = """\
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     root = tmp_path / "program"
+    (tmp_path / "beside.txt").write_text("beside")
     for name, text in PARTS.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
+
+
+def moved(folder: Path, place: Path) -> Path:
+    return place / folder.relative_to("/")
 
 
 def changed(program: Path, place: Path, diff: str = DIFF, **target: object) -> tuple[Target, list[str]]:
@@ -54,13 +59,14 @@ def changed(program: Path, place: Path, diff: str = DIFF, **target: object) -> t
 def test_what_is_changed_is_a_copy_and_everything_else_a_link(program: Path, tmp_path: Path) -> None:
     target, files = changed(program, tmp_path / "there")
     there = target.cwd
-    assert there == tmp_path / "there"
+    assert there == moved(program, tmp_path / "there")
     assert files == [str(there / "lib/loss.py"), str(there / "lib/extra/new.py")]
     assert (there / "lib/loss.py").read_text() == "def loss():\n    return 2\n"
     assert (there / "lib/extra/new.py").read_text() == "NEW = 1\n"
     assert not (there / "train.py").is_symlink(), "python looks for modules beside the script's real file"
     assert (there / "lib/model.py").is_symlink()
     assert (there / "data").readlink() == program / "data"
+    assert (there / "../beside.txt").read_text() == "beside", "as ../data is given on many command lines"
     assert not (there / "lib/__pycache__").exists()
     for name, text in PARTS.items():
         assert (program / name).read_text() == text
@@ -71,8 +77,8 @@ def test_a_diff_is_from_the_root_of_the_repository_or_from_the_working_folder(
 ) -> None:
     (tmp_path / ".git").mkdir()
     target, _ = changed(program, tmp_path / "here", script=str(program / "train.py"))
-    assert target.cwd == tmp_path / "here/program"
-    assert target.script == str(tmp_path / "here/program/train.py")
+    assert target.cwd == moved(program, tmp_path / "here")
+    assert target.script == str(target.cwd / "train.py")
     assert "return 2" in (target.cwd / "lib/loss.py").read_text()
     deeper = DIFF.replace("a/lib", "a/program/lib").replace("b/lib", "b/program/lib")
     target, _ = changed(program, tmp_path / "again", deeper)
