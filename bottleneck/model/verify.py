@@ -16,6 +16,8 @@ from .fix import Beside, Risk, Variable
 from .run import DeviceFacts, HostFacts, JsonValue, SourceSite
 
 VERIFY_SCHEMA = 1
+TOGETHER = "Together: "
+"""In front of the titles of fixes that were tried together."""
 CALLED = "called"
 """Key in `Applied.values`: "file:line" of each call of a module that was changed -> its name there."""
 

@@ -13,7 +13,7 @@ from ..model.words import brief, milliseconds
 from .page import Page
 from .room import NARROW, Room, cut, listed
 from .rows.diagnosis import cause_rows
-from .rows.fixes import FixRow, combined, fix_rows, together_measured, useless_rows
+from .rows.fixes import FixRow, combined, fix_rows, named_together, together_measured, useless_rows
 
 
 def _fixes_heading(page: Page, diagnosis: Diagnosis, rows: Sequence[FixRow]) -> None:
@@ -24,11 +24,16 @@ def _fixes_heading(page: Page, diagnosis: Diagnosis, rows: Sequence[FixRow]) -> 
 
 
 def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
-    """Show the first fix with its code, some with their title, and list the others."""
+    """Show the first fix with its code, some with their title, and list the others.
+
+    What a line about fixes together names has its own line, too.
+    """
     rows = fix_rows(diagnosis)
     if not rows:
         return
-    top = [row for row in rows if not row.minor][: room.fixes]
+    first = [row for row in rows if not row.minor][: room.fixes]
+    named = named_together(diagnosis)
+    top = [row for row in rows if row in first or row.fix in named]
     _fixes_heading(page, diagnosis, top)
     for number, row in enumerate(top):
         _fix_title(page, row)

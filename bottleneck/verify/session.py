@@ -15,7 +15,7 @@ import msgspec
 from ..catalog.registry import by_id
 from ..errors import InputError, ScriptError
 from ..model.run import Run
-from ..model.verify import EndedBy, Outcome, RunRecord, Verification, Wish
+from ..model.verify import TOGETHER, EndedBy, Outcome, RunRecord, Verification, Wish
 from ..model.words import ms
 from ..runs.environment import usable_cores
 from ..runs.layout import first_run
@@ -268,7 +268,7 @@ class Session:
         together = self._experiment(
             untried(
                 *kept,
-                title=f"Together: {titles}",
+                title=f"{TOGETHER}{titles}",
                 predicted_ratio=self.state.predicted_pair_ratio if pair else None,
             )
         )

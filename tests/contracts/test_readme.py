@@ -12,6 +12,8 @@ import forked
 import pytest
 
 from torch_bottleneck.cli.group import VERBS, cli
+from torch_bottleneck.model.documents import load_diagnosis
+from torch_bottleneck.reporters import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -69,6 +71,23 @@ def test_links_into_the_repository_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
         if not target.startswith("http"):
             assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: page.name)
+def test_reports_shown_on_the_pages_are_what_the_tool_prints(page: Path) -> None:
+    for name, shown in re.findall(r"<!-- of (\w+) -->\n```\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        assert shown in terminal.render(load_diagnosis(ROOT / "reports" / "gallery" / name))
+
+
+def test_every_command_on_the_pages_is_one_that_is_understood() -> None:
+    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    shown = [line for line in lines if line.startswith("bottleneck ")]
+    assert len(shown) >= 6
+    for line in shown:
+        _, verb, *rest = shlex.split(line)
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        command.make_context(verb, [word.replace("examples/", f"{ROOT}/examples/") for word in rest])
 
 
 def test_make_knows_the_two_commands() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ...model.diagnosis import Combination, Diagnosis
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.fix import Risk, Suggestion
+from ...model.verify import TOGETHER
 from ...model.words import clean, clean_code, milliseconds, percent, place, sentence, step_after, step_change
 from .diagnosis import root_of
 from .verify import measured_line
@@ -84,11 +85,22 @@ def measured_here(suggestion: Suggestion) -> str:
 
 def together_measured(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Return what was measured for combined fixes: their names and figures."""
-    return [
-        (f"{' and '.join(map(clean, row.fixes))} together", measured_line(row))
-        for row in diagnosis.tried
-        if not row.base and len(row.fixes) > 1
-    ]
+    suggested = {suggestion.fix for suggestion in diagnosis.suggestions}
+    rows = []
+    for row in diagnosis.tried:
+        if not row.base and len(row.fixes) > 1:
+            names = f"{' and '.join(map(clean, row.fixes))} together"
+            # What was not suggested here has its title nowhere else.
+            told = "" if suggested.issuperset(row.fixes) else f" ({clean(row.title.removeprefix(TOGETHER))})"
+            rows.append((names + told, measured_line(row)))
+    return rows
+
+
+def named_together(diagnosis: Diagnosis) -> frozenset[str]:
+    """Return the fixes that are predicted or measured together with another one."""
+    pair = diagnosis.combination
+    measured = [row.fixes for row in diagnosis.tried if not row.base and len(row.fixes) > 1]
+    return frozenset().union(*measured, pair.fixes if pair is not None else ())
 
 
 def combination_line(diagnosis: Diagnosis) -> str:

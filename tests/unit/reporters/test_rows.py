@@ -11,7 +11,8 @@ from torch_bottleneck.model import words as wording
 from torch_bottleneck.model.codes import BottleneckClass, Part
 from torch_bottleneck.model.diagnosis import BudgetLine
 from torch_bottleneck.model.run import SourceSite
-from torch_bottleneck.reporters import html
+from torch_bottleneck.model.verify import Outcome
+from torch_bottleneck.reporters import html, terminal
 from torch_bottleneck.reporters.rows.closing import capture_line, settings_lines
 from torch_bottleneck.reporters.rows.diagnosis import bar_cells, budget_rows, cause_rows, step_line
 from torch_bottleneck.reporters.rows.fixes import combination_line, fix_rows
@@ -228,6 +229,20 @@ def test_two_fixes_replayed_together_are_one_line() -> None:
     assert line.startswith("FX101 and FX311 together:")
     assert "28.5 ms" in line
     assert combination_line(msgspec.structs.replace(sample(), combination=None)) == ""
+
+
+def test_what_is_named_together_has_its_title_in_the_report() -> None:
+    diagnosis = sample()
+    first = diagnosis.suggestions[0]
+    minor = msgspec.structs.replace(first, fix="FX505", title="Hold the collector", note=True)
+    suggestions = (*diagnosis.suggestions, *(first for _ in range(5)), minor)
+    pair = msgspec.structs.replace(diagnosis.combination, fixes=("FX101", "FX505"))
+    text = terminal.render(msgspec.structs.replace(diagnosis, suggestions=suggestions, combination=pair))
+    assert "FX101 and FX505 together" in text
+    assert any(line.startswith("FX505 Hold the collector") for line in text.splitlines())
+    unknown = Outcome(fixes=("FX101", "FX207"), title="Together: Workers, Reuse large temporaries")
+    text = terminal.render(msgspec.structs.replace(diagnosis, tried=(unknown,)))
+    assert "FX101 and FX207 together (Workers, Reuse large temporaries)" in text
 
 
 @pytest.mark.parametrize("name", ["memory-oom-caught-h200", "memory-activations-h200"])
