@@ -66,6 +66,10 @@ def command(
 
     PATH may be an address (s3://bucket/traces, gs://..., a pattern): needs torch-bottleneck[cluster].
 
+    \b
+    bottleneck analyze trace.json.gz --true-step-ms 41.5
+    bottleneck analyze traces/rank*.json.gz --out reports/job
+
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined.
     """
     from ..diagnose import diagnose_paths

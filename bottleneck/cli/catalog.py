@@ -18,7 +18,12 @@ from ..reporters.stream import tell
 @click.group("catalog", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List, show and search the fixes; without a verb, list them."""
+    """List, show and search the fixes; without a verb, list them.
+
+    \b
+    bottleneck catalog search workers
+    bottleneck catalog show FX101
+    """
     if ctx.invoked_subcommand is None:
         _list()
 

@@ -61,6 +61,9 @@ def command(
     The device, batch, world size, kind of step and torch of both sides must agree, except for what
     --allow names. Limits come from [tool.bottleneck.gate] in pyproject.toml.
 
+    \b
+    bottleneck compare reports/before reports/after
+
     Exit codes: 0 no regression, 1 regression, 2 bad usage or input, 3 undecided or incomparable.
     """
     from ..compare.decide import compare_sides

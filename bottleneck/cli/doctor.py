@@ -28,6 +28,9 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "warning", "problem": "
 def command(ctx: click.Context, paths: tuple[Path, ...], *, quick: bool, format_: str) -> None:
     """Check versions, GPUs, cores, the profiler, permissions and space; with PATH..., also traces.
 
+    \b
+    bottleneck doctor traces/
+
     Nothing is changed. Exit codes: 0 no problem (there may be warnings), 2 a problem.
     """
     for path in paths:

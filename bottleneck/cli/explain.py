@@ -21,7 +21,11 @@ from ..reporters.output import emit, traits
 @click.command("explain")
 @click.argument("codes", nargs=-1, required=True, metavar="CODE...")
 def command(codes: tuple[str, ...]) -> None:
-    """Explain findings (BN101), classes (input-bound) and fixes (FX101)."""
+    """Explain findings (BN101), classes (input-bound) and fixes (FX101).
+
+    \b
+    bottleneck explain BN101 FX101
+    """
     emit("\n".join(_page(code.strip()) for code in codes))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,6 +76,9 @@ def test_every_verb_is_listed_and_offers_a_command_with_help() -> None:
         assert command is not None
         assert command.name == verb
         assert command.help, verb
+        assert re.search(rf'^ *.*bottleneck"?,? .*\b{verb}\b', command.help, re.MULTILINE), (
+            f"{verb}: no example"
+        )
         assert "\\b" not in command.get_help(context), "a raw docstring hides the mark from click"
         for parameter in command.params:
             if isinstance(parameter, click.Option):
