@@ -12,18 +12,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..model.verify import Wish
 from ..model.words import shown
+from ..runs.target import Target
 from .edits import names_in, repository_of, script_file
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..model.verify import Wish
-    from ..runs.target import Target
 
 _CACHE = "__pycache__"
 """Linked, it would keep what was compiled of a changed file for the unchanged one."""
