@@ -100,6 +100,7 @@ def test_what_lies_outside_of_the_folder_is_refused_and_not_run(project: Path) -
             ("diagnose", {"script": str(project.parent / "outside.py")}),
             ("diagnose", {"script": "link.py"}),
             ("verify", {"script": "link.py", "fixes": ["FX101"]}),
+            ("verify", {"script": "train.py", "fixes": ["../change.diff"]}),
             ("verify", {"script": "train.py", "run": ".."}),
             ("analyze", {"paths": ["train.py", "/etc/passwd"]}),
             ("compare", {"base": ".", "head": "../../"}),
