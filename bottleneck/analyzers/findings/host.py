@@ -116,7 +116,8 @@ class OtherHostWork(Analyzer):
             sites=sites,
             not_this="Dispatch of operators and input are counted separately.",
         )
-        yield _about(found, node) if node is not None else found
+        # What the model, the loss or the update do is not to be taken out of the step.
+        yield _about(found, node) if node is not None and node.role == "extra" else found
 
     def _by_code(
         self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode], evidence: list[Evidence]

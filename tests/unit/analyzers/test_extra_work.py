@@ -56,5 +56,13 @@ def test_host_work_at_a_line_that_the_step_is_known_to_spend_its_time_in_is_call
     (found,) = OtherHostWork().find(known)
     assert (found.call, found.sites[0].line) == ("`self.rng.normal()`", 22)
     assert "self.rng.normal()" in found.title
+    forward = msgspec.structs.replace(
+        drawn, children=(msgspec.structs.replace(drawn.children[0], role="forward"),)
+    )
+    (kept,) = OtherHostWork().find(
+        facts(parts={Part.HOST: 45.0}, saves={WhatIf.HOST_WORK_GONE: 45.0}, spans=(span,), tree=forward)
+    )
+    assert "self.rng.normal()" in kept.title
+    assert kept.call == "", "nobody can take the model out of the step"
     (unknown,) = OtherHostWork().find(facts(saves={WhatIf.HOST_WORK_GONE: 45.0}, spans=(span,)))
     assert (unknown.call, unknown.sites[0].line) == ("", 22)
