@@ -57,7 +57,6 @@ def command(
     undecided without repeated runs. Give runs that were made in turns as pairs: BASE HEAD BASE HEAD.
 
     Of watched jobs the account and growth are compared, too: steps that grow only in HEAD are a regression.
-
     The device, batch, world size, kind of step and torch of both sides must agree, except for what
     --allow names. Limits come from [tool.bottleneck.gate] in pyproject.toml.
 

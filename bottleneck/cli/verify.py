@@ -53,7 +53,7 @@ def command(
     bottleneck verify reports/train-20260101-120000
     bottleneck verify reports/train-20260101-120000 --all
     bottleneck verify train.py --fix FX101:num_workers=8 --fix FX311 --lr 3e-4
-    git diff > faster.diff; git stash; bottleneck verify --fix faster.diff train.py
+    bottleneck verify --fix faster.diff train.py
 
     A run folder that was copied from elsewhere, or belongs to another user, says itself what is run:
     you are asked first, or give --yes.
