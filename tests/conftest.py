@@ -28,7 +28,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 # What a capture is tested by needs no trials after it; tests of trials ask for them.
 os.environ.setdefault("BOTTLENECK_TRIAL_SECONDS", "0")
-forked.remember()
 
 # Started in the background of a shell, as runners do, a process inherits "ignore SIGINT", and so would
 # every script under test: the tests of Ctrl-C need the ordinary disposition.

@@ -186,11 +186,6 @@ def _starts_ours(words: list[str]) -> bool:
     return words[:2] in (COMMAND, ["-m", "torch.distributed.run"]) or words[0].startswith(BENCHMARKS)
 
 
-def remember() -> None:
-    """Take the variables of now for those of the server, whatever a test sets before it asks for a fork."""
-    _variables.update(_read_at_start(os.environ))
-
-
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if k.startswith(AT_START) and not k.startswith(LATER)}
 
@@ -231,7 +226,7 @@ def _serve() -> bool:
 
     from torch_bottleneck.runs.launch import ENVIRONMENT
 
-    others = {k: v for k, v in os.environ.items() if k not in _read_at_start(os.environ)}
+    _variables.update(_read_at_start(os.environ))
     said = json.dumps(_variables, sort_keys=True)
     # Whoever has other variables has another server.
     place = folder() / f"forks-{zlib.crc32(said.encode()):x}"
@@ -249,7 +244,7 @@ def _serve() -> bool:
             ask.connect(str(place))
             _server = subprocess.Popen(
                 [sys.executable, __file__, str(listen.fileno()), said, "-" * PADDING],
-                env={**ENVIRONMENT, **others, **_variables, "PYTHONHASHSEED": "0"},
+                env={**ENVIRONMENT, **os.environ, "PYTHONHASHSEED": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listen.fileno()],

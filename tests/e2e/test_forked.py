@@ -105,27 +105,6 @@ def test_what_python_reads_when_it_starts_makes_a_real_start(tmp_path: Path) -> 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks take Linux 5.3")
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="no forks beside a GPU")
-def test_the_server_has_the_variables_of_the_session_not_of_the_test_that_asks_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else all later tests of that worker would start real processes."""
-    (tmp_path / "parent.py").write_text("import os\nprint(os.getppid())\n")
-    monkeypatch.setattr(forked, "_ask", None)
-
-    def parent() -> int:
-        got = forked.run([sys.executable, "parent.py"], cwd=tmp_path, capture_output=True, check=True)
-        return int(got.stdout)
-
-    with monkeypatch.context() as patch:
-        patch.setenv("LD_PRELOAD", "")
-        assert parent() == os.getpid()
-    assert parent() != os.getpid()
-    assert forked._ask is not None
-    forked._ask.close()
-
-
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks take Linux 5.3")
-@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="no forks beside a GPU")
 def test_the_server_does_fork(tmp_path: Path) -> None:
     """Or the suite would be slow, and nothing would say why."""
     (tmp_path / "parent.py").write_text("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n")
