@@ -1,7 +1,5 @@
 """Python processes that begin with torch imported: forks of one server, in place of new interpreters.
 
-All workers of a test session share the server: it needs seconds of processor time before its first fork.
-
 Importing torch takes a second or two of processor time, and the end-to-end tests start hundreds of
 processes. Where a test is not about how the interpreter starts, ends and is isolated, it takes `Popen`
 and `run` from here: the same arguments, pipes, signals and exit codes as subprocess's.
@@ -13,8 +11,8 @@ script's process is a fork as well, and so is our command line behind torchrun. 
 of the interpreter, variables that are read when it starts, a terminal, a machine with a GPU, whose
 driver forbids forks) is a real start.
 
-`python forked.py FD VARIABLES PADDING` is the server: it forks, tells process numbers and exit codes, and
-ends when nobody can ask it any more.
+`python forked.py FD PADDING` is the server: it forks, tells process numbers and exit codes, and ends
+when nobody can ask it any more.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import importlib.machinery
@@ -39,7 +36,6 @@ import subprocess
 import sys
 import threading
 import types
-import zlib
 from collections.abc import Mapping
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
@@ -68,8 +64,6 @@ allowed = True
 """False: every process is a new interpreter."""
 _ask: socket.socket | None = None
 """Where to ask for forks; None where nobody has asked yet, or where nobody may."""
-_server: subprocess.Popen[bytes] | None = None
-"""The server, if this process has started it; it outlives this one while others ask."""
 _variables: dict[str, str] = {}
 """Variables of the server's start that matter."""
 _possible = True
@@ -216,40 +210,32 @@ def _fork(request: dict[str, Any], fds: list[int]) -> socket.socket | None:
 
 def _serve() -> bool:
     """Start the server unless it runs; say whether there is one."""
-    global _ask, _possible, _server
+    global _ask, _possible
     if _ask is not None or not _possible:
         return _ask is not None
     _possible = hasattr(os, "pidfd_open") and not Path("/dev/nvidiactl").exists()
     if not _possible:
         return False
-    from session import folder
-
     from torch_bottleneck.runs.launch import ENVIRONMENT
 
     _variables.update(_read_at_start(os.environ))
-    said = json.dumps(_variables, sort_keys=True)
-    # Whoever has other variables has another server.
-    place = folder() / f"forks-{zlib.crc32(said.encode()):x}"
-    ask = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with place.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):  # nobody has started it yet, or it has ended
-            ask.connect(str(place))
-            _ask = ask
-            return True
-        place.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listen:
-            listen.bind(str(place))
-            listen.listen()
-            ask.connect(str(place))
-            _server = subprocess.Popen(
-                [sys.executable, __file__, str(listen.fileno()), said, "-" * PADDING],
-                env={**ENVIRONMENT, **os.environ, "PYTHONHASHSEED": "0"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[listen.fileno()],
-            )
-    _ask = ask
+    _ask, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    words = [sys.executable, __file__, str(theirs.fileno()), json.dumps(_variables), "-" * PADDING]
+    with theirs:
+        server = subprocess.Popen(
+            words,
+            env={**ENVIRONMENT, **os.environ, "PYTHONHASHSEED": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+
+    def end() -> None:
+        assert _ask is not None
+        _ask.close()
+        server.wait()
+
+    atexit.register(end)
     return True
 
 
@@ -259,16 +245,10 @@ def _serve() -> bool:
 def _wait_for_requests(listen: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Fork for each request. Returns in the forks alone: what was asked for, and its streams."""
     running: dict[int, tuple[int, int]] = {}
-    asking: dict[int, socket.socket] = {}
     poll = select.poll()
     poll.register(listen, select.POLLIN)
     while True:
         for fd, _ in poll.poll():
-            if fd == listen.fileno():
-                new, _ = listen.accept()
-                asking[new.fileno()] = new
-                poll.register(new, select.POLLIN)
-                continue
             if fd in running:
                 pid, channel = running.pop(fd)
                 _, status = os.waitpid(pid, 0)
@@ -278,20 +258,15 @@ def _wait_for_requests(listen: socket.socket) -> tuple[dict[str, Any], list[int]
                 os.close(fd)
                 os.close(channel)
                 continue
-            text, fds, _, _ = socket.recv_fds(asking[fd], LONGEST, 5)
+            text, fds, _, _ = socket.recv_fds(listen, LONGEST, 5)
             if not text:
-                poll.unregister(fd)
-                asking.pop(fd).close()
-                if not asking:
-                    os._exit(0)
-                continue
+                os._exit(0)
             pid = os.fork()
             if pid == 0:
                 for other, (_, channel) in running.items():
                     os.close(other)
                     os.close(channel)
-                for one in (listen, *asking.values()):
-                    one.close()
+                listen.close()
                 return json.loads(text), fds
             for number, fd in enumerate(fds):
                 if number != 3:
