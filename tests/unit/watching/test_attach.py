@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import forked
 import pytest
 
 from torch_bottleneck.cli.main import run
@@ -89,7 +88,7 @@ def test_a_process_is_watched_from_then_on_and_does_what_it_does(
     folder: Path, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fails = ["fails"] if ends == "fails" else []
-    alone = forked.run(
+    alone = subprocess.run(
         [sys.executable, "train.py", "800", *fails], cwd=folder, capture_output=True, text=True, check=False
     )
     (folder / "ready").unlink()
