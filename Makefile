@@ -15,8 +15,6 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3.1
 BIN := $(VENV)/bin
 # Not nproc: it returns OMP_NUM_THREADS if that is set. One more than cores: a quarter of the time the tests wait.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 7 ] && echo 8 || echo $$((n + 1)))
-# Containers set it to keep their images small; here it makes every process under test compile all of us again.
-unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 OLDEST ?= 2.6.0
