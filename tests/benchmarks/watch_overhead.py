@@ -64,8 +64,8 @@ def steps_of(ms: float) -> Iterator[None]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     # One epoch without an end: what an epoch's end costs is another question.
     loader = DataLoader(TensorDataset(torch.randn(16, 64)), batch_sampler=repeat(range(16)))
-    # A megabyte: it takes the caches of a core, as other steps do, and not those that others share.
-    filler = torch.zeros(250_000)
+    # Enough to take the caches, as other steps do.
+    filler = torch.zeros(1_000_000)
     began = thread_time_ns()
     for _ in range(20):
         filler.add_(1.0)
