@@ -25,7 +25,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 from pathlib import Path
 from statistics import fmean, median, stdev
 from time import perf_counter_ns, thread_time_ns
@@ -62,22 +61,22 @@ def steps_of(ms: float) -> Iterator[None]:
         torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 1)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    # One epoch without an end: what an epoch's end costs is another question.
-    loader = DataLoader(TensorDataset(torch.randn(16, 64)), batch_sampler=repeat(range(16)))
+    loader = DataLoader(TensorDataset(torch.randn(16 * 100_000, 64)), batch_size=16)
     # Enough to take the caches, as other steps do.
     filler = torch.zeros(1_000_000)
     began = thread_time_ns()
     for _ in range(20):
         filler.add_(1.0)
     fills = max(1, round(ms * 1e6 / ((thread_time_ns() - began) / 20)))
-    for (x,) in loader:
-        yield
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        for _ in range(fills):
-            filler.add_(1.0)
+    while True:
+        for (x,) in loader:
+            yield
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            for _ in range(fills):
+                filler.add_(1.0)
 
 
 class Switch:

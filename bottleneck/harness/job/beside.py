@@ -142,7 +142,7 @@ class Beside:
             out.append(f"a batch holds {batch[1]:.0f} numbers instead of {batch[0]:.0f}")
         cores = [_middle(point.cores for point in points) for points in (before, after)]
         if cores[0] != cores[1]:
-            out.append(f"cores that the training may use: {cores[1]:.0f} instead of {cores[0]:.0f}")
+            out.append(f"the process may use {cores[1]:.0f} cores instead of {cores[0]:.0f}")
         without = [1 - _middle(point.with_core for point in points) for points in (before, after)]
         if abs(without[1] - without[0]) >= LEAST_WITHOUT:
             out.append(

@@ -184,7 +184,7 @@ class StepWatch(StepObserver[EpochStarts]):
     @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
-        if event is FETCH and result is not None and torch.is_grad_enabled():
+        if event is FETCH and torch.is_grad_enabled():
             self._job.seen_batch(size_of(tensors_of(result))[1])
         # Events are held again after each update: nothing that ended the holding lasts.
         if not event.updates or self.buffer.holding or self.rule.inside:

@@ -218,7 +218,7 @@ def test_beside_a_change_of_pace_batches_and_cores_are_told(monkeypatch: pytest.
         machine.look(i * 1000 * MS, i, thread=7, with_core=0.98 if i < 11 else 0.4)
     assert machine.told(10)[-3:] == [
         "a batch holds 8192 numbers instead of 4096",
-        "cores that the training may use: 1 instead of 8",
+        "the process may use 1 cores instead of 8",
         "the training waits for a core in 60% of the time instead of 2%",
     ]
 
