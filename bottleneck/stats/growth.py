@@ -24,7 +24,7 @@ from .spread import mad_spread
 _ERRORS_NEEDED = {500: 3.5, 1000: 3.3, 2000: 2.6}
 """Steps at which a growth is looked for, with the standard errors that it must exceed. One false alarm in 100
 jobs is spent on the look at 2,000, where a growth of 1 % per 1,000 steps first shows under noise of 10 %;
-from there on `_LATER` is asked for, which such a growth exceeds by far."""
+from there on at each doubling `_LATER` is asked for, which such a growth exceeds by far."""
 _LATER = 3.3
 _LEAST_GROWTH = 0.01
 """From the first to the last step: less is not worth a word, however sure."""

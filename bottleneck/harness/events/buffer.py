@@ -56,7 +56,7 @@ class Observer(Protocol):
     def happened(self, event: Event, subject: Any) -> None:
         """An instant that is taken at once."""
 
-    def first_evaluation(self, module: Any) -> None:
+    def first_evaluation(self) -> None:
         """The user's line that evaluates can be seen; once per hand-over of held events."""
 
     def steps_to_hold(self) -> int:
@@ -246,7 +246,7 @@ class EventBuffer:
         if held and not self._is_due(event):
             if event is EVALUATION and not self._evaluated:
                 self._evaluated = True
-                self.observer.first_evaluation(subject)
+                self.observer.first_evaluation()
             self.note((event, BEGINS, now, subject if event.says_subject else None))
         else:
             self.flush()

@@ -19,8 +19,6 @@ __all__ = ["Series"]
 
 FIRST_LOOK = 500
 """Usual steps; the next looks come at each doubling."""
-OFTEN_FROM = 2000
-"""From there on at each half of one: one that just misses a growth is not the last of a job twice as long."""
 STRETCH = 8
 """Steps of a point, as long as there are few points."""
 POINTS = 512
@@ -116,7 +114,7 @@ class Series:
         """Return how the steps grow, if now is the time to look and they do."""
         if self.steps < self._look_at:
             return None
-        self._look_at = round(self._look_at * (2 if self._look_at < OFTEN_FROM else 2**0.5))
+        self._look_at *= 2
         # Late: numpy reads the environment, which the script may set before it imports anything.
         from ...stats.growth import find_slope
 

@@ -179,7 +179,7 @@ class StepWatch(StepObserver[EpochStarts]):
         if event is FORWARD and type(subject) not in self._roots:
             self._roots.update(_classes_to_watch(subject))
         elif event is EVALUATION and not self._meter.evaluations:
-            self.first_evaluation(subject)
+            self.first_evaluation()
 
     @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:  # noqa: ARG002 - the observer's signature
@@ -201,9 +201,8 @@ class StepWatch(StepObserver[EpochStarts]):
             self.rule.optimizer_built = True
 
     @harmless
-    def first_evaluation(self, module: Any) -> None:
+    def first_evaluation(self) -> None:
         """See `Observer`."""
-        self._job.ungraded_modes.add(module.training)
         self._job.seen_at("validation", user_site())
 
     def steps_to_hold(self) -> int:
