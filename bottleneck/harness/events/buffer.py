@@ -86,15 +86,14 @@ class EventBuffer:
         busy: open events whose inner calls of modules are parts of them.
         guard: makes the calls of the training thread that are events, while fixes are tried; None otherwise.
         counting: steps are only counted: the fast wrappers note in `ends_ns`, until `count_until_ns`.
-        counts_at_fetch: a step ends at a fetch then; if not, at the first call of a module after its update.
         update_ended: meanwhile, the update of the step under way has ended.
     """
 
     __slots__ = (
         "_armed", "_at_fetch", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
         "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns",
-        "counting", "counts_at_fetch", "ends_ns", "goes_on", "guard", "holding", "in_backward",
-        "in_optimizer", "note", "observer", "thread", "update_ended", "updated_in_backward",
+        "counting", "ends_ns", "goes_on", "guard", "holding", "in_backward", "in_optimizer",
+        "note", "observer", "thread", "update_ended", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -106,7 +105,7 @@ class EventBuffer:
         self.thread: int | None = None
         self.guard: Callable[[Event, Callable[..., Any], Any, Any], Any] | None = None
         self.busy = self.in_backward = self.in_optimizer = 0
-        self.counting = self.counts_at_fetch = self.update_ended = False
+        self.counting = self.update_ended = False
         self.ends_ns: list[int] = []
         self.count_until_ns = 0
         self._counted: Callable[[list[int]], None] = list.clear
@@ -129,15 +128,13 @@ class EventBuffer:
         *,
         so_far: Callable[[list[int]], int],
         until_ns: int,
-        at_fetch: bool,
     ) -> None:
         """An update has ended: only count steps from now on.
 
         `counted` is given when each ended (ns), in the end; `so_far` the same once it is `until_ns` (ns), and
-        returns until when to go on. `at_fetch`: a step ends at a fetch.
+        returns until when to go on.
         """
         self.counting = self.update_ended = True
-        self.counts_at_fetch = at_fetch
         self.count_until_ns = until_ns
         self._counted, self._counted_so_far = counted, so_far
 

@@ -73,7 +73,6 @@ class Hooks:
         self._replaced = Replacements()
         self._copies = Replacements()
         self._narrowed = Replacements()
-        self._only_roots = False
         self._handles: list[Any] = []
         self._step_hooks: list[Callable[..., Any]] = []
 
@@ -128,40 +127,43 @@ class Hooks:
             Whether only these classes are watched.
         """
         buffer = self._buffer
-        before, after = self._step_hooks
-        self._set_step_hooks(fast.before_step(buffer, before), fast.after_step(buffer, after))
-        if not self._narrowed.entries:
-            for owner, name, original, wide, _own in self._replaced.entries:
-                if name in _FAST and vars(owner).get(name) is wide:
-                    self._narrowed.put(owner, name, partial(_FAST[name], buffer, original))
-            self._only_roots = self._narrow_calls(roots)
-        return self._only_roots
+        for owner, name, original, wide, _own in self._replaced.entries:
+            if name in _FAST and vars(owner).get(name) is wide:
+                self._narrowed.put(owner, name, partial(_FAST[name], buffer, original))
+        for handle, wide, make in zip(
+            self._handles, self._step_hooks, (fast.before_step, fast.after_step), strict=True
+        ):
+            torch_private.exchange_hook(handle, make(buffer, wide))
+        return self._narrow_calls(roots, lambda wide: fast.root_call(buffer, wide))
 
-    def count(self, roots: Iterable[type]) -> bool:
-        """Have them note the ends of steps and nothing else, until `narrow` or `widen`; the buffer counts.
+    def count(self, roots: Iterable[type], *, at_fetch: bool) -> bool:
+        """Have the ends of steps counted and nothing else noted, until `widen`.
 
-        Returns whether it can be done: not where the classes `roots` cannot be watched alone.
+        Not for programs that compile either.
+
+        Args:
+            roots: as above.
+            at_fetch: a step ends at a fetch; if not, at the first call of a module after its update.
+
+        Returns:
+            Whether it can be done: not where these classes cannot be watched alone.
         """
-        if not self.narrow(roots):
+        buffer = self._buffer
+        if not self._narrow_calls(roots, lambda wide: fast.count_at_call(buffer, wide, ends=not at_fetch)):
             return False
-        self._set_step_hooks(_nothing, fast.count_update(self._buffer))
+        for owner, name, original, wide, _own in self._replaced.entries:
+            if name not in _FAST or vars(owner).get(name) is not wide:
+                continue
+            if name == "__next__" and at_fetch:
+                self._narrowed.put(owner, name, partial(fast.count_at_fetch, buffer, original))
+            else:
+                self._narrowed.set(owner, name, original)
+        for handle, hook in zip(self._handles, (_nothing, fast.count_update(buffer)), strict=True):
+            torch_private.exchange_hook(handle, hook)
         return True
 
-    def hand_over(self) -> None:
-        """The buffer holds and counts no more: the fast wrappers stay, and pass all events on at once."""
-        self._set_step_hooks(*self._step_hooks)
-
-    def widen(self) -> None:
-        """Have all events go through the buffer's own methods again, calls of all modules among them."""
-        self._narrowed.undo()
-        self.hand_over()
-
-    def _set_step_hooks(self, *hooks: Callable[..., Any]) -> None:
-        for handle, hook in zip(self._handles, hooks, strict=True):
-            torch_private.exchange_hook(handle, hook)
-
-    def _narrow_calls(self, roots: Iterable[type]) -> bool:
-        """Watch calls of these classes of modules alone; return whether that is so."""
+    def _narrow_calls(self, roots: Iterable[type], make: Callable[[Function], Function]) -> bool:
+        """Watch calls of these classes of modules alone, by what `make` makes; return whether that is so."""
         chosen = set(roots)
         ours: Any = next((r.ours for r in self._replaced.entries if r.owner is torch.nn.Module), None)
         if ours is None or vars(torch.nn.Module).get("__call__") is not ours:
@@ -170,10 +172,16 @@ class Hooks:
         if not chosen or any(kind.__call__ is not ours for kind in chosen):
             return False
         self._narrowed.set(torch.nn.Module, "__call__", self.plain_call)
-        call = fast.root_call(self._buffer, self._watch(FORWARD)(_call_module))
+        call = make(self._watch(FORWARD)(_call_module))
         for kind in chosen:
             self._narrowed.put(kind, "__call__", lambda _plain: call)
         return True
+
+    def widen(self) -> None:
+        """Have all events go through the buffer's own methods again, calls of all modules among them."""
+        self._narrowed.undo()
+        for handle, hook in zip(self._handles, self._step_hooks, strict=True):
+            torch_private.exchange_hook(handle, hook)
 
     def label_copies(self) -> None:
         """Report host-to-device copies from now on: for the trace window of GPU runs only.

@@ -12,13 +12,9 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
-from ..events.buffer import NOBODY
-from ..events.table import EVALUATION, FETCH, FORWARD, OPTIMIZER_BUILT, SAVE
-from ..facts.batch_facts import size_of, tensors_of
+from ..events.table import EVALUATION, FORWARD, OPTIMIZER_BUILT, SAVE
 from ..lines.sites import user_site
 from ..torch_private import PHASE_FUNCTIONS
 from ..windows.observer import StepObserver, harmless
@@ -48,11 +44,8 @@ NOTED_STEPS = 16
 COUNTED_NS = 800_000_000
 """So often steps that are only counted are handed over: noting all events of a step takes 20 to 40 us."""
 COUNTED_FOR_NS = 10_000_000_000
-"""So long nothing else is done, once there is that baseline."""
-WIDENED = 64
-"""So often calls of all modules are watched for a step or two, when steps are no longer held or counted: a
-class that the program has not called before may be met then. Later only when the job is older by an eighth,
-as it takes classes of torch their methods: see `fast`."""
+"""So long nothing else is done, once there is that baseline: changing between the two takes 2 ms in all, as
+classes of torch lose what the interpreter knew of their methods."""
 WORTH_COUNTING_MS = 20.0
 """Beside longer steps that is nothing."""
 LEAST_COUNTED = 16
@@ -97,7 +90,6 @@ class StepWatch(StepObserver[EpochStarts]):
         """The first step that was counted; None while the one under way then has not ended."""
         self.capture: Callable[[], None] = lambda: None
         """Called at the end of a step when a capture is wanted: somebody else may observe from there on."""
-        self._widened = self._widen_at_ns = 0
         self._count_every = 1
         """Hand-overs of events after which steps are counted."""
 
@@ -165,7 +157,6 @@ class StepWatch(StepObserver[EpochStarts]):
         self._tracker.cut(now, paused=paused)
         if self._job.wants_capture and self._job.account.usual_ms is not None:
             self.buffer.release()
-            self._hooks.widen()
             self.capture()
             return
         if paused:
@@ -184,8 +175,6 @@ class StepWatch(StepObserver[EpochStarts]):
     @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
-        if event is FETCH and torch.is_grad_enabled():
-            self._job.seen_batch(size_of(tensors_of(result))[1])
         # Events are held again after each update: nothing that ended the holding lasts.
         if not event.updates or self.buffer.holding or self.rule.inside:
             return
@@ -228,7 +217,7 @@ class StepWatch(StepObserver[EpochStarts]):
         """Count steps, if that can be done; an update has just ended."""
         if not self.rule.pending:
             return False
-        if not self._hooks.count(self._roots):
+        if not self._hooks.count(self._roots, at_fetch=self.rule.next_cut == "fetch"):
             self._hooks.widen()
             self._count_every = sys.maxsize
             return False
@@ -237,25 +226,8 @@ class StepWatch(StepObserver[EpochStarts]):
         self._meter.garbage.sink = self._collected
         now = perf_counter_ns()
         self._counts_until_ns = now + (COUNTED_FOR_NS if self._job.has_baseline else COUNTED_NS)
-        self.buffer.count(
-            self._counted,
-            so_far=self._counted_so_far,
-            until_ns=now + COUNTED_NS,
-            at_fetch=self.rule.next_cut == "fetch",
-        )
+        self.buffer.count(self._counted, so_far=self._counted_so_far, until_ns=now + COUNTED_NS)
         return True
-
-    def released(self) -> None:
-        """See `Observer`."""
-        now = perf_counter_ns()
-        rarely = self._widened >= WIDENED and now < self._widen_at_ns
-        if rarely and self.buffer.thread != NOBODY and not self._compiles.asked_for:
-            self._hooks.hand_over()
-            self._meter.garbage.sink = None
-            return
-        self._widened += 1
-        self._widen_at_ns = now + (now - self._job.began_ns) // 8
-        super().released()
 
     def _collected(self, took_ns: int) -> None:
         self._garbage_ns.append((perf_counter_ns(), took_ns))

@@ -21,7 +21,7 @@ from ...runs.store import reason_of, write_atomically
 from ..lines.frames import site_in, stack_of
 from .account import Account, Captured, Counted, Sample, Stretch
 from .beside import Beside
-from .cores import CoreShare, native_id_of
+from .cores import CoreShare
 from .memory import MemoryWatch
 from .over_time import OverTime
 from .sampler import Sampler
@@ -118,10 +118,6 @@ class JobWatch:
         """An event of this part begins at a line of the user's."""
         self._noted.append((part, site))
 
-    def seen_batch(self, elements: int) -> None:
-        """A loader has handed out a batch of so many; not every one is seen."""
-        self._machine.batch = elements
-
     def found(self, grown: list[Grown]) -> None:
         """The looks have shown what grows."""
         self._beside = grown
@@ -145,8 +141,7 @@ class JobWatch:
         if self.account.usual_ms is not None:
             self._sampler.longest_seconds = LONGEST_SECONDS * rarely
             self._memory.look(now_ns, self.account.steps)
-            native = native_id_of(thread) or 0
-            self._machine.look(now_ns, self.series.steps, thread=native, with_core=self._with_core)
+            self._machine.look(now_ns, self.series.steps)
         if now_ns - self._written_ns >= WRITE_NS * rarely:
             self._look_for_growth(now_ns)
             self._write(now_ns, ended=False)

@@ -209,20 +209,6 @@ def test_beside_a_change_of_pace_phases_and_load_are_told(monkeypatch: pytest.Mo
     assert machine.told(1) == []
 
 
-def test_beside_a_change_of_pace_batches_and_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Beside()
-    monkeypatch.setattr(beside_module, "_busy", lambda: None)
-    for i in range(20):
-        machine.batch = 4096 if i < 11 else 8192
-        monkeypatch.setattr(beside_module, "_cores", lambda thread, i=i: 8 if i < 11 else 1)
-        machine.look(i * 1000 * MS, i, thread=7, with_core=0.98 if i < 11 else 0.4)
-    assert machine.told(10)[-3:] == [
-        "a batch holds 8192 numbers instead of 4096",
-        "the process may use 1 cores instead of 8",
-        "the training waits for a core in 60% of the time instead of 2%",
-    ]
-
-
 def test_beside_a_change_nothing_is_told_that_did_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Beside()
     monkeypatch.setattr(beside_module, "_busy", lambda: None)
