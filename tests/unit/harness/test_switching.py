@@ -233,7 +233,8 @@ def switch_on(patch: Patch, program: Program) -> None:
     try:
         patch.switch_on(program)
     except NotSwitchable as reason:
-        if "large blocks come from the heap already" in str(reason):
+        left = ("large blocks come from the heap already", "malloc's thresholds could not be found out")
+        if any(text in str(reason) for text in left):
             pytest.skip(str(reason))
         raise
 
