@@ -170,6 +170,8 @@ class JobRecord(_Record, frozen=True, kw_only=True):
     ended: bool = False
     """The script has ended and this record is whole; False also while it runs."""
     parts: dict[str, PartTime] = {}
+    acts: bool = False
+    """See `Watch`."""
     steps: int = 0
     usual_ms: float | None = None
     """A usual step of late; None before there were some."""
@@ -263,6 +265,9 @@ class Watch(_Record, frozen=True, kw_only=True):
     exit_code: int
     wall_s: Annotated[float, msgspec.Meta(gt=0.0)]
     account: list[AccountLine]
+    acts: bool = False
+    """The part "validation" is none, or lacks `model.eval()`: all modules that run without gradients are in
+    training mode, as in a rollout."""
     explained_share: float
     goodput: float | None
     """Share of the wall-clock in which training steps ran at their best speed; None without steps."""

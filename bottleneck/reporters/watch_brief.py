@@ -10,7 +10,7 @@ from typing import Any
 from ..model.watch import Watch
 from ..model.words import brief, clean, place
 from .brief import number, within_limit
-from .rows.watch import capture_lines, fix_lines, growth_lines, headline
+from .rows.watch import capture_lines, fix_lines, growth_lines, headline, part_name
 
 _LONGEST = 300
 
@@ -30,7 +30,7 @@ def render(watch: Watch) -> str:
         "explained_share": number(watch.explained_share),
         "account": [
             {
-                "part": line.part,
+                "part": part_name(line.part, watch),
                 "s": number(line.s),
                 "share": number(line.share),
                 "count": line.count,

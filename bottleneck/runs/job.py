@@ -119,6 +119,7 @@ def _account(
     described = run_of(folder)
     timeline = record.timeline
     return Watch(
+        acts=record.acts,
         command=[] if described is None else described.command,
         cwd="" if described is None else described.cwd,
         outcome=outcome,

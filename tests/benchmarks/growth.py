@@ -67,7 +67,7 @@ def found_at(kind: str, growth: float) -> int | None:
     series = Series(Path("unused"))
     for i, time in enumerate(times.tolist()):
         series.add(i, [time])
-        if series.steps in LOOKS and series.grown() is not None:
+        if series.grown() is not None:
             return series.steps
     return None
 

@@ -1,247 +1,305 @@
 """What `bottleneck watch` costs the program it watches: `watch_overhead.py [--write] [--lanes N]`.
 
-In: nothing. Out: a section of reports/overhead.md, and the same on stdout. Three ways, since a step of some
-milliseconds on a shared machine scatters by more than what is looked for:
+In: nothing. Out: a section of reports/overhead.md, and the same on stdout. All in processor time, as waiting
+for a core on a shared machine is none of ours, and each in one process:
 
-1. In the steps themselves: every function of torch that is watched takes the processor time of its thread
-   when it is entered and when it is left, and so does the loop around its calls. What lies between the two is
-   what a call costs beside its work; the same without the watch is taken off.
-2. The other thread: its processor time by its own clock, over the time that passed. It holds the interpreter
-   lock for no longer than that.
-3. As the program feels it: pairs of processes that take turns, by processor time of the whole process.
+1. A step: blocks of steps take turns in which the hooks are in, and in which torch has its own functions
+   back. The difference of neighbouring blocks, by the clock of the training thread, is what a step costs that
+   is only counted; the same between blocks without hooks says how sure that is.
+2. A cycle: steps between two countings, of which all events are noted, beyond what the counted ones take.
+3. The other thread, by its own clock: it holds the interpreter's lock for no longer than that.
 
-The watched process writes a real record, as under the command. A job that is old is looked at less often:
-each length of step is measured with a job that has just begun, and with one that believes to be an hour old.
-With `--lanes N` so many rows are measured at once, each on two cores of its own.
+The watched process writes a real record, as under the command. With `--lanes N` so many processes measure at
+once, each on two cores of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import torch
+from torch.optim import optimizer as optim_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.job.series import FIRST_LOOK
+from torch_bottleneck.harness.job.steps import WORTH_COUNTING_MS
 from torch_bottleneck.harness.process.watched import WatchedRun
 from torch_bottleneck.runs.plan import Plan
 
 REPORT = Path(__file__).parents[2] / "reports" / "overhead.md"
 HEADING = "## `bottleneck watch`"
 TARGET = 0.005
-STEPS_MS = (2.0, 5.0, 10.0, 50.0)
+STEPS_MS = (1.0, 2.0, 5.0, 10.0, 50.0)
 AGES_S = (0.0, 3600.0)
-SECONDS = 22.0
-"""Of each run, after its first steps: twice as long as steps are counted before some are noted again."""
-FIRST_SECONDS = 16.0
-"""As long as the baseline of run.json takes: then the job is as it is for hours."""
-OUTLIER_US = 20_000
-"""A step with more beside its work has lost the processor, or was looked into once and for all."""
-PAIRS = 3
-
-INNER = [0]
-"""Ns inside the functions of torch that are watched, as they see it themselves."""
-
-
-def timed(original: Any) -> Any:
-    """Return the function with its time added to `INNER`."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        began = thread_time_ns()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            INNER[0] += thread_time_ns() - began
-
-    return call
+BLOCK = 40
+"""Steps of a block."""
+UNSETTLED = 10
+"""Of them, in which the interpreter learns again what it knew of the functions."""
+BLOCKS = {1.0: 600, 5.0: 200}
+"""Turns, by the ms of a step."""
+CYCLES = 40
+SECONDS = 20.0
+"""For which the other thread is looked at."""
+MISSING = object()
 
 
-class Timed(torch.optim.SGD):
-    """An optimizer whose step is counted, within the hooks around it."""
-
-    @timed
-    def step(self) -> None:  # type: ignore[override]
-        """As SGD, without what SGD has around it."""
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.add_(parameter.grad, alpha=-1e-4)
-
-
-def time_inside() -> None:
-    """Have the watched functions take their time, beneath whatever is put around them later."""
-    torch.nn.Module.__call__ = timed(torch.nn.Module.__call__)  # type: ignore[method-assign]
-    owner, name = torch_private.engine_owner() or (None, "")
-    setattr(owner, name, timed(getattr(owner, name)))
-    torch_private.LoaderIterator.__next__ = timed(torch_private.LoaderIterator.__next__)
-    torch.optim.Optimizer.zero_grad = timed(torch.optim.Optimizer.zero_grad)  # type: ignore[method-assign]
-
-
-def work(ms: float, size: torch.Tensor) -> None:
-    """Spend the rest of a step in tensors and Python, so that caches are as cold as in any step."""
-    until = perf_counter_ns() + int(ms * 1e6)
-    while perf_counter_ns() < until:
-        size.add_(1.0)
-
-
-def train(step_ms: float) -> dict[str, float]:
-    """Train for a while; return ms and us per step."""
+def steps_of(ms: float) -> Iterator[None]:
+    """Train for ever on a model of some ms a step; yields before each step."""
     torch.set_num_threads(1)
-    # One module, as only what the program calls itself is watched: nested ones would take time twice.
-    model = torch.nn.Linear(32, 1)
-    optimizer = Timed(model.parameters(), lr=1e-4)
-    loader = DataLoader(TensorDataset(torch.randn(16 * 400, 32)), batch_size=16)
-    filler = torch.zeros(1_000_000)
-    beside_ns: list[int] = []
-    since = used = 0
-    began = perf_counter_ns()
-    while perf_counter_ns() - began < (FIRST_SECONDS + SECONDS) * 1e9:
-        batches = iter(loader)
-        for _ in range(len(loader)):
-            if not since and perf_counter_ns() - began > FIRST_SECONDS * 1e9:
-                beside_ns.clear()
-                since, used = perf_counter_ns(), time.process_time_ns()
-            INNER[0] = 0
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 1)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    # One epoch without an end: what an epoch's end costs is another question.
+    loader = DataLoader(TensorDataset(torch.randn(16, 64)), batch_sampler=repeat(range(16)))
+    # A megabyte: it takes the caches of a core, as other steps do, and not those that others share.
+    filler = torch.zeros(250_000)
+    began = thread_time_ns()
+    for _ in range(20):
+        filler.add_(1.0)
+    fills = max(1, round(ms * 1e6 / ((thread_time_ns() - began) / 20)))
+    for (x,) in loader:
+        yield
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        for _ in range(fills):
+            filler.add_(1.0)
+
+
+class Switch:
+    """Takes the hooks out and puts them in again, as they are."""
+
+    def __init__(self, run: WatchedRun) -> None:
+        assert run.steps is not None
+        self._hooks = run.steps._hooks
+        self._ours: list[tuple[Any, str, Any]] = []
+        self._tables: list[dict[Any, Any]] = [
+            optim_module._global_optimizer_pre_hooks,
+            optim_module._global_optimizer_post_hooks,
+        ]
+        self._entries: list[dict[Any, Any]] = []
+
+    def off(self) -> None:
+        """Torch has its own functions."""
+        entries = [*self._hooks._narrowed.entries, *self._hooks._replaced.entries]
+        self._ours = [(e.owner, e.name, vars(e.owner).get(e.name, MISSING)) for e in entries]
+        # What was replaced first, and so comes last here, is torch's.
+        for entry in entries:
+            if entry.own:
+                setattr(entry.owner, entry.name, entry.original)
+            elif entry.name in vars(entry.owner):
+                delattr(entry.owner, entry.name)
+        self._entries = [dict(table) for table in self._tables]
+        for table in self._tables:
+            table.clear()
+
+    def on(self) -> None:
+        """The hooks are in."""
+        for owner, name, ours in self._ours:
+            if ours is not MISSING:
+                setattr(owner, name, ours)
+        for table, entries in zip(self._tables, self._entries, strict=True):
+            table.update(entries)
+
+
+def mean_us(steps: Iterator[None], count: int) -> float:
+    """Return what a step takes of the processor, on average."""
+    at = thread_time_ns()
+    for _ in range(count):
+        next(steps)
+    return (thread_time_ns() - at) / 1e3 / count
+
+
+def robust_mean(values: list[float]) -> tuple[float, float]:
+    """Return the mean without the outermost tenths, and half of its 95 % interval."""
+    cut = len(values) // 10
+    kept = sorted(values)[cut : len(values) - cut]
+    return fmean(kept), 1.96 * 1.3 * stdev(kept) / math.sqrt(len(kept))
+
+
+def watched() -> tuple[WatchedRun, tempfile.TemporaryDirectory[str]]:
+    """Return a run that watches this process."""
+    folder = tempfile.TemporaryDirectory()
+    run = WatchedRun(Plan(script="train.py", out=folder.name, quiet=True, watch=True))
+    run.arm()
+    return run, folder
+
+
+def until_counting(run: WatchedRun, steps: Iterator[None]) -> None:
+    """Train until steps are only counted, for ten seconds at a time."""
+    assert run.steps is not None
+    for _ in steps:
+        if run.steps.buffer.counting and run._job.has_baseline:
+            return
+
+
+def alone_step(ms: float) -> dict[str, float]:
+    """Measure 1 and 2 in this process, which does nothing else."""
+    run, folder = watched()
+    steps = steps_of(ms)
+    until_counting(run, steps)
+    assert run.steps is not None
+    buffer, switch = run.steps.buffer, Switch(run)
+    differences, controls, counted_us, plain_us = [], [], [], []
+    while len(differences) < BLOCKS[ms]:
+        next(steps)
+        if not buffer.counting:
+            continue
+        sides: dict[str, float] = {}
+        order = ("on", "off", "off again") if len(differences) % 2 else ("off", "off again", "on")
+        for side in order:
+            if side != "on":
+                switch.off()
+            for _ in range(UNSETTLED):
+                next(steps)
+            sides[side] = mean_us(steps, BLOCK - UNSETTLED)
+            if side != "on":
+                switch.on()
+        if buffer.counting:
+            differences.append(sides["on"] - (sides["off"] + sides["off again"]) / 2)
+            controls.append(sides["off again"] - sides["off"])
+            counted_us.append(sides["on"])
+            plain_us.append(sides["off"])
+    usual_us = median(counted_us)
+    cycles: list[float] = []
+    while len(cycles) < CYCLES:
+        # As if ten seconds had passed.
+        run.steps._counts_until_ns = buffer.count_until_ns = 0
+        extra, after = 0.0, 0
+        while after < UNSETTLED:
             at = thread_time_ns()
-            (x,) = next(batches)
-            optimizer.zero_grad()
-            beside = thread_time_ns() - at
-            at = thread_time_ns()
-            out = model(x)
-            beside += thread_time_ns() - at
-            loss = out.square().mean()
-            at = thread_time_ns()
-            loss.backward()
-            optimizer.step()
-            beside += thread_time_ns() - at - INNER[0]
-            work(step_ms, filler)
-            beside_ns.append(beside)
-    steps = len(beside_ns)
-    usual = [ns for ns in beside_ns if ns < OUTLIER_US * 1e3]
+            next(steps)
+            extra += (thread_time_ns() - at) / 1e3 - usual_us
+            after = after + 1 if buffer.counting else 0
+        cycles.append(extra)
+        usual_us = mean_us(steps, BLOCK)
+    problem = run._job.problem
+    run.close(None)
+    folder.cleanup()
+    assert not problem, problem
+    hooks, sure = robust_mean(differences)
+    none, none_sure = robust_mean(controls)
     return {
-        "beside_us": sum(usual) / 1e3 / len(usual),
-        "step_ms": (perf_counter_ns() - since) / 1e6 / steps,
-        "cpu_us": (time.process_time_ns() - used) / 1e3 / steps,
-        "steps": steps,
+        "us": hooks,
+        "sure_us": sure,
+        "none_us": none,
+        "none_sure_us": none_sure,
+        "plain_us": median(plain_us),
+        "cycle_us": median(cycles),
     }
 
 
-def alone(step_ms: float, age_s: float, *, watched: bool) -> dict[str, float]:
-    """Train in this process, which does nothing else."""
-    time_inside()
-    if not watched:
-        return train(step_ms)
-    with tempfile.TemporaryDirectory() as folder:
-        run = WatchedRun(Plan(script="train.py", out=folder, quiet=True, watch=True))
-        run.arm()
-        run._job.began_ns -= int(age_s * 1e9)
-        threads = {int(path.name): _thread_ms(path) for path in Path("/proc/self/task").iterdir()}
-        began = perf_counter_ns()
-        got = train(step_ms)
-        passed_ms = (perf_counter_ns() - began) / 1e6
-        ours = _sampler_ms(threads)
-        problem, seen = run._job.problem, run._job.account.steps
-        run.close(None)
-        assert not problem, problem
-        return {**got, "sampler_share": ours / passed_ms, "seen": seen}
-
-
-def _thread_ms(task: Path) -> float:
-    # The first figure of schedstat is the ns that the thread has run.
-    return int((task / "schedstat").read_text().split()[0]) / 1e6
-
-
-def _sampler_ms(before: dict[int, float]) -> float:
-    """Return the processor time that threads but the main one have had."""
-    return sum(
-        _thread_ms(path) - before.get(int(path.name), 0.0)
+def alone_thread(ms: float, age_s: float) -> dict[str, float]:
+    """Measure 3 in this process."""
+    run, folder = watched()
+    run._job.began_ns -= int(age_s * 1e9)
+    steps = steps_of(ms)
+    # Until growth was looked for once, too: a module is imported for that, once in a job.
+    series = run._job.series
+    if ms < WORTH_COUNTING_MS:
+        until_counting(run, steps)
+    while series._look_at == FIRST_LOOK or series._change_at == FIRST_LOOK:
+        next(steps)
+    threads = {path.name: thread_ms(path) for path in Path("/proc/self/task").iterdir()}
+    began = perf_counter_ns()
+    while (passed_ms := (perf_counter_ns() - began) / 1e6) < SECONDS * 1e3:
+        next(steps)
+    ours = sum(
+        thread_ms(path) - threads.get(path.name, 0.0)
         for path in Path("/proc/self/task").iterdir()
         if int(path.name) != os.getpid()
     )
+    problem = run._job.problem
+    run.close(None)
+    folder.cleanup()
+    assert not problem, problem
+    return {"share": ours / passed_ms}
 
 
-def run_alone(step_ms: float, age_s: float, lane: int | None, *, watched: bool) -> dict[str, float]:
-    """Run `alone` in a process of its own; in a lane: on two cores."""
-    kind = "watched" if watched else "plain"
-    call = [sys.executable, __file__, "--alone", str(step_ms), str(age_s), kind]
-    if lane is not None:
-        call = ["taskset", "-c", f"{2 * lane},{2 * lane + 1}", *call]
+def thread_ms(task: Path) -> float:
+    """Return for how long a thread has had the processor."""
+    return int((task / "schedstat").read_text().split()[0]) / 1e6
+
+
+def run_alone(free: list[int], *words: str) -> dict[str, float]:
+    """Measure in a process of its own, which takes one of the lanes that are free."""
+    lane = free.pop()
+    cores = [] if lane < 0 else ["taskset", "-c", f"{2 * lane},{2 * lane + 1}"]
+    call = [*cores, sys.executable, __file__, "--alone", *words]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
+    free.append(lane)
     if done.returncode:
         raise RuntimeError(done.stderr)
+    print(*words, done.stdout, file=sys.stderr, flush=True)
     got: dict[str, float] = json.loads(done.stdout)
     return got
-
-
-def measure(step_ms: float, age_s: float, lane: int | None) -> str:
-    """Return the row of a table."""
-    beside, shares, ratios, lengths = [], [], [], []
-    for pair in range(PAIRS):
-        order = (False, True) if pair % 2 else (True, False)
-        runs = {watched: run_alone(step_ms, age_s, lane, watched=watched) for watched in order}
-        beside.append(runs[True]["beside_us"] - runs[False]["beside_us"])
-        shares.append(runs[True]["sampler_share"])
-        ratios.append(runs[True]["step_ms"] / runs[False]["step_ms"])
-        lengths.append(runs[False]["step_ms"])
-    step_us = step_ms * 1e3
-    hooks, sampler = median(beside), median(shares)
-    together = hooks / step_us + sampler
-    return (
-        f"| {step_ms:.0f} | {'one hour' if age_s else 'seconds'} | {median(lengths):.1f} |"
-        f" {hooks:.1f} ({min(beside):.1f} to {max(beside):.1f}) | {sampler * 1e3:.2f}"
-        f" ({min(shares) * 1e3:.2f} to {max(shares) * 1e3:.2f}) | **{together:.2%}** |"
-        f" {median(ratios) - 1:+.2%} ({min(ratios) - 1:+.2%} to {max(ratios) - 1:+.2%}) |"
-    )
 
 
 def report(lanes: int) -> str:
     """Measure everything and return the section."""
     load = os.getloadavg()[0]
-    cases = [(step_ms, age_s) for age_s in AGES_S for step_ms in STEPS_MS]
+    free = list(range(lanes)) if lanes > 1 else [-1]
     with ThreadPoolExecutor(lanes) as pool:
-        free = list(range(lanes))
-
-        def taken(case: tuple[float, float]) -> str:
-            lane = free.pop()
-            try:
-                return measure(*case, lane if lanes > 1 else None)
-            finally:
-                free.append(lane)
-
-        rows = list(pool.map(taken, cases))
+        steps = {ms: pool.submit(run_alone, free, "step", str(ms)) for ms in BLOCKS}
+        threads = {
+            (age_s, ms): pool.submit(run_alone, free, "thread", str(ms), str(age_s))
+            for age_s in AGES_S
+            for ms in STEPS_MS
+        }
+    step = {ms: future.result() for ms, future in steps.items()}
+    rows = []
+    for (age_s, ms), future in threads.items():
+        got = step[min(step, key=lambda known, ms=ms: abs(known - ms))]
+        hooks, cycle = max(0.0, got["us"]) / ms / 1e3, got["cycle_us"] / 10e6
+        thread = future.result()["share"]
+        rows.append(
+            f"| {ms:.0f} | {'one hour' if age_s else 'seconds'} | {hooks:.3%} | {cycle:.3%} |"
+            f" {thread:.3%} | **{hooks + cycle + thread:.2%}** |"
+        )
+    turns = " and ".join(map(str, BLOCKS.values()))
     return "\n".join(
         [
             HEADING,
             "",
-            f"Made by `python tests/benchmarks/watch_overhead.py --write`: medians over {PAIRS} pairs of"
-            f" processes that take turns, {SECONDS:.0f} s each, in brackets the smallest and the largest."
+            f"Made by `python tests/benchmarks/watch_overhead.py --write`, by processor time."
             f" {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}; load"
-            f" average {load:.1f} before and {os.getloadavg()[0]:.1f} after on {os.cpu_count()} cores;"
-            f" {lanes} {'pair' if lanes == 1 else 'pairs'} at once.",
+            f" average {load:.1f} before and {os.getloadavg()[0]:.1f} after on {os.cpu_count()} cores.",
             "",
-            "| work of a step, ms | age of the job | with waiting for a core | the hooks, us a step |"
-            " the other thread, ms a second | together | as the program feels it |",
-            "|---|---|---|---|---|---|---|",
+            "| step, ms | a step that is counted, us more | blocks without hooks beside each other, us |"
+            " each ten seconds, us |",
+            "|---|---|---|---|",
+            *(
+                f"| {got['plain_us'] / 1e3:.1f} | {got['us']:+.2f} ± {got['sure_us']:.2f} |"
+                f" {got['none_us']:+.2f} ± {got['none_sure_us']:.2f} | {got['cycle_us']:.0f} |"
+                for got in step.values()
+            ),
+            "",
+            f"{turns} turns of {BLOCK - UNSETTLED} steps each; ±: 95 %. Each ten seconds: steps of which all"
+            f" events are noted, and changing to them and back; median of {CYCLES}.",
+            "",
+            "| step, ms | age of the job | the steps | each ten seconds | the other thread | together |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
-            "The hooks: what the calls of torch that are watched cost beside their work, less what they cost"
-            " without the watch; hand-overs of events included. The other thread: its processor time."
-            " Together: both as a share of a step of that length, as if the program stood still while the"
-            " other thread runs. As the program feels it: step time over step time of the pair.",
-            f"The target is {TARGET:.1%} of the step.",
+            "Shares of one processor; the other thread's as if the program stood still while it runs. Steps"
+            " of 20 ms and more are not counted, but all their events noted: less than 40 us of each."
+            f" The target is {TARGET:.1%} of the step.",
             "",
         ]
     )
@@ -251,12 +309,13 @@ def main() -> None:
     """Measure, print, and write where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--write", action="store_true", help="Put the section into reports/overhead.md.")
-    parser.add_argument("--lanes", type=int, default=1, help="Rows to measure at once.")
-    parser.add_argument("--alone", nargs=3, metavar=("MS", "AGE", "KIND"), help=argparse.SUPPRESS)
+    parser.add_argument("--lanes", type=int, default=1, help="Processes that measure at once.")
+    parser.add_argument("--alone", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        step_ms, age_s, kind = options.alone
-        print(json.dumps(alone(float(step_ms), float(age_s), watched=kind == "watched")))
+        what, *numbers = options.alone
+        got = (alone_step if what == "step" else alone_thread)(*map(float, numbers))
+        print(json.dumps(got))
         return
     section = report(options.lanes)
     print(section)

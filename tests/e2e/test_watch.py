@@ -61,6 +61,7 @@ def main():
         model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)], torch.nn.Linear(64, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         training, held_out = DataLoader(Data(), batch_size=4), DataLoader(Data(), batch_size=8)
+        more = torch.ones(4_000_000)
     for epoch in range(6):
         batches = iter(training)
         for i in range(40):
@@ -69,7 +70,7 @@ def main():
                 loss = (model(x).squeeze(1) - y).square().mean()
                 optimizer.zero_grad()
                 loss.backward()
-                time.sleep(0.015)
+                time.sleep(0.03)  # all events of longer steps are noted
                 optimizer.step()
             if i % 20 == 10:
                 with clock("between steps"):
@@ -77,7 +78,7 @@ def main():
         with clock("validation"):
             validate(model, held_out)
         with clock("checkpoints"):
-            torch.save({"model": model.state_dict(), "more": torch.zeros(4_000_000)}, "model.pt")
+            torch.save({"model": model.state_dict(), "more": more}, "model.pt")
     with clock("after the last step"):
         time.sleep(0.4)
     write()
@@ -106,7 +107,7 @@ class Trainer:
         return sum(float(torch.stack(self.outputs).mean()) for _ in range(3))
 
 trainer = Trainer()
-for _ in range(2200):
+for _ in range(2600):
     trainer.step(torch.randn(8, 16))
 """
 
@@ -147,7 +148,9 @@ for epoch in range(4):
         print(float(model(x).sum()).hex())
     torch.save(model.state_dict(), f=f"model-{epoch}.pt")
 print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
-print(sys.argv, __name__, os.getcwd(), threading.active_count(), gc.isenabled(), sys.getswitchinterval())
+# Those that fed workers end a little later than these.
+threads = [thread.name for thread in threading.enumerate() if "Feeder" not in thread.name]
+print(sys.argv, __name__, os.getcwd(), threads, gc.isenabled(), sys.getswitchinterval())
 print(torch.save.__name__, file=sys.stderr)
 if (child := os.fork()) == 0:
     print("child", float(model(torch.ones(1, 8)).isfinite()), flush=True)
@@ -481,16 +484,16 @@ def test_each_rank_of_torchrun_is_watched_and_one_reports(tmp_path: Path) -> Non
 
 
 def test_memory_that_grows_is_told_with_its_line_and_the_time_left(tmp_path: Path) -> None:
-    keeps = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "").replace("range(400)", "range(1300)")
+    keeps = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "").replace("range(400)", "range(2000)")
     keeps = keeps.replace("model =", "kept = []\nmodel =").replace(
-        "    optimizer.step()", "    optimizer.step()\n    kept.append(torch.ones(100_000))"
+        "    optimizer.step()", "    optimizer.step()\n    kept.append(torch.ones(50_000))"
     )
     write(tmp_path / "train.py", keeps)
     done, watched = watch(tmp_path, "train.py")
     assert done.code == 0, done.err
     (grown,) = watched.memory
     assert grown.where == "host"
-    assert grown.bytes_per_step == pytest.approx(400_000, rel=0.2)
+    assert grown.bytes_per_step == pytest.approx(200_000, rel=0.2)
     assert grown.full_in_s > 0
     assert grown.what == "kept"
     lines = (tmp_path / "train.py").read_text().splitlines()

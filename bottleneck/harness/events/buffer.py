@@ -56,7 +56,7 @@ class Observer(Protocol):
     def happened(self, event: Event, subject: Any) -> None:
         """An instant that is taken at once."""
 
-    def first_evaluation(self) -> None:
+    def first_evaluation(self, module: Any) -> None:
         """The user's line that evaluates can be seen; once per hand-over of held events."""
 
     def steps_to_hold(self) -> int:
@@ -86,14 +86,15 @@ class EventBuffer:
         busy: open events whose inner calls of modules are parts of them.
         guard: makes the calls of the training thread that are events, while fixes are tried; None otherwise.
         counting: steps are only counted: the fast wrappers note in `ends_ns`, until `count_until_ns`.
+        counts_at_fetch: they are, and end at a fetch; if not, at the first call of a module after an update.
         update_ended: meanwhile, the update of the step under way has ended.
     """
 
     __slots__ = (
         "_armed", "_at_fetch", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
         "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns",
-        "counting", "ends_ns", "goes_on", "guard", "holding", "in_backward", "in_optimizer",
-        "note", "observer", "thread", "update_ended", "updated_in_backward",
+        "counting", "counts_at_fetch", "ends_ns", "goes_on", "guard", "holding", "in_backward",
+        "in_optimizer", "note", "observer", "thread", "update_ended", "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -105,7 +106,7 @@ class EventBuffer:
         self.thread: int | None = None
         self.guard: Callable[[Event, Callable[..., Any], Any, Any], Any] | None = None
         self.busy = self.in_backward = self.in_optimizer = 0
-        self.counting = self.update_ended = False
+        self.counting = self.counts_at_fetch = self.update_ended = False
         self.ends_ns: list[int] = []
         self.count_until_ns = 0
         self._counted: Callable[[list[int]], None] = list.clear
@@ -128,13 +129,15 @@ class EventBuffer:
         *,
         so_far: Callable[[list[int]], int],
         until_ns: int,
+        at_fetch: bool,
     ) -> None:
         """An update has ended: only count steps from now on.
 
         `counted` is given when each ended (ns), in the end; `so_far` the same once it is `until_ns` (ns), and
-        returns until when to go on.
+        returns until when to go on. `at_fetch`: a step ends at a fetch.
         """
         self.counting = self.update_ended = True
+        self.counts_at_fetch = at_fetch
         self.count_until_ns = until_ns
         self._counted, self._counted_so_far = counted, so_far
 
@@ -148,7 +151,7 @@ class EventBuffer:
     def count_no_more(self) -> None:
         """Say what was counted; events are handed over at once from now on."""
         if self.counting:
-            self.counting = False
+            self.counting = self.counts_at_fetch = False
             ends_ns, self.ends_ns[:] = self.ends_ns[:], []
             self._counted(ends_ns)
 
@@ -183,7 +186,7 @@ class EventBuffer:
 
     def drop(self) -> None:
         """Forget what is held, and hold nothing more."""
-        self.counting = False
+        self.counting = self.counts_at_fetch = False
         self.ends_ns.clear()
         self._entries.clear()
         self._hand_over_at_once()
@@ -243,7 +246,7 @@ class EventBuffer:
         if held and not self._is_due(event):
             if event is EVALUATION and not self._evaluated:
                 self._evaluated = True
-                self.observer.first_evaluation()
+                self.observer.first_evaluation(subject)
             self.note((event, BEGINS, now, subject if event.says_subject else None))
         else:
             self.flush()

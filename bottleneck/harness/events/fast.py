@@ -5,6 +5,11 @@ there. Out: the replacement. Between the cold caches of a real step every call o
 costs a microsecond or two, so an event takes no call of ours here. Whatever is rare (another thread, an
 evaluation, an optimizer within a backward, a cut that is due) goes through the wide wrapper all the same.
 
+The same wrappers stay while steps are only counted, and while events are handed over at once: they ask the
+buffer. A class of torch that gets another method makes the interpreter forget what it knew of the class and
+of all below it, which takes about a millisecond; and Python 3.13 and newer learn it no more than a thousand
+times, after which every call of a module is slower for good.
+
 For programs that do not compile only: dynamo would see other code than before.
 """
 
@@ -37,9 +42,23 @@ def root_call(buffer: EventBuffer, wide: Function) -> Function:
     module_class = torch.nn.Module
 
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if buffer.counts_at_fetch and grad_enabled():
+            # Steps are counted, and end elsewhere.
+            return module_class.__call__(self, *args, **kwargs)
         if buffer.busy or get_ident() != thread:
             return module_class.__call__(self, *args, **kwargs)
-        if buffer.ask or not grad_enabled():
+        if not grad_enabled():
+            # While steps are counted as well: that is no part of a usual one.
+            return wide(self, *args, **kwargs)
+        if buffer.counting:
+            if buffer.update_ended:
+                now = clock()
+                if now > buffer.count_until_ns and not buffer.counts_on(now):
+                    return wide(self, *args, **kwargs)
+                buffer.update_ended = False
+                buffer.ends_ns.append(now)
+            return module_class.__call__(self, *args, **kwargs)
+        if buffer.ask:
             return wide(self, *args, **kwargs)
         buffer.busy = 1
         note((FORWARD, BEGINS, clock(), None))
@@ -81,6 +100,23 @@ def fetch(buffer: EventBuffer, original: Function, wide: Function) -> Function:
     grad_enabled, ref = torch.is_grad_enabled, weakref.ref
 
     def call(self: Any) -> Any:
+        if buffer.counting and not buffer.busy and get_ident() == thread:
+            if not buffer.counts_at_fetch:
+                return original(self)
+            if buffer.update_ended:
+                now = clock()
+                if now > buffer.count_until_ns and not buffer.counts_on(now):
+                    return wide(self)
+                buffer.update_ended = False
+                buffer.ends_ns.append(now)
+            batch = None
+            try:
+                batch = original(self)
+            finally:
+                if batch is None:
+                    # What follows an epoch is no part of a usual step.
+                    buffer.count_no_more()
+            return batch
         if not buffer.goes_on or buffer.busy or buffer.in_optimizer or get_ident() != thread:
             return wide(self)
         buffer.step_goes_on()
@@ -106,6 +142,8 @@ def zero_grad(buffer: EventBuffer, original: Function, wide: Function) -> Functi
     inner = torch_private.undisabled(original)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if buffer.counting and get_ident() == thread:
+            return inner(self, *args, **kwargs)
         if buffer.ask or buffer.busy or buffer.in_optimizer or get_ident() != thread:
             return wide(self, *args, **kwargs)
         note((ZERO_GRAD, BEGINS, clock(), None))
@@ -150,57 +188,6 @@ def after_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., 
 
 OVERDUE_NS = 1_000_000_000
 """Later than that, no step ends any more where steps did: the loop has changed."""
-
-
-def count_at_call(buffer: EventBuffer, wide: Function, *, ends: bool) -> Function:
-    """Return `__call__` for one class of modules that the program calls itself.
-
-    `wide` is for calls without gradients, which are no part of a usual step. `ends`: a step ends at the first
-    call after its update.
-    """
-    note, thread, clock = buffer.ends_ns.append, buffer.thread, perf_counter_ns
-    grad_enabled = torch.is_grad_enabled
-    module_class = torch.nn.Module
-
-    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if buffer.busy or get_ident() != thread:
-            return module_class.__call__(self, *args, **kwargs)
-        if not grad_enabled():
-            return wide(self, *args, **kwargs)
-        if ends and buffer.update_ended:
-            now = clock()
-            if now > buffer.count_until_ns and not buffer.counts_on(now):
-                return wide(self, *args, **kwargs)
-            buffer.update_ended = False
-            note(now)
-        return module_class.__call__(self, *args, **kwargs)
-
-    return call
-
-
-def count_at_fetch(buffer: EventBuffer, original: Function, wide: Function) -> Function:
-    """Return `__next__` of the iterators of data loaders, where steps end after updates."""
-    note, thread, clock = buffer.ends_ns.append, buffer.thread, perf_counter_ns
-
-    def call(self: Any) -> Any:
-        if buffer.busy or get_ident() != thread:
-            return wide(self)
-        if buffer.update_ended:
-            now = clock()
-            if now > buffer.count_until_ns and not buffer.counts_on(now):
-                return wide(self)
-            buffer.update_ended = False
-            note(now)
-        batch = None
-        try:
-            batch = original(self)
-        finally:
-            if batch is None:
-                # What follows an epoch is no part of a usual step.
-                buffer.count_no_more()
-        return batch
-
-    return call
 
 
 def count_update(buffer: EventBuffer) -> Callable[..., None]:

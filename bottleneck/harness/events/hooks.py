@@ -23,7 +23,7 @@ from torch.utils.data import dataloader as loader_module
 
 from .. import torch_private
 from . import fast
-from .replacing import Replacements
+from .replacing import Replacements, exchange
 from .table import (
     ANOMALIES,
     BACKWARD,
@@ -73,6 +73,7 @@ class Hooks:
         self._replaced = Replacements()
         self._copies = Replacements()
         self._narrowed = Replacements()
+        self._only_roots = False
         self._handles: list[Any] = []
         self._step_hooks: list[Callable[..., Any]] = []
 
@@ -127,43 +128,50 @@ class Hooks:
             Whether only these classes are watched.
         """
         buffer = self._buffer
-        for owner, name, original, wide, _own in self._replaced.entries:
-            if name in _FAST and vars(owner).get(name) is wide:
-                self._narrowed.put(owner, name, partial(_FAST[name], buffer, original))
-        for handle, wide, make in zip(
-            self._handles, self._step_hooks, (fast.before_step, fast.after_step), strict=True
-        ):
-            torch_private.exchange_hook(handle, make(buffer, wide))
-        return self._narrow_calls(roots, lambda wide: fast.root_call(buffer, wide))
+        before, after = self._step_hooks
+        self._set_step_hooks(fast.before_step(buffer, before), fast.after_step(buffer, after))
+        if not self._narrowed.entries:
+            for owner, name, original, wide, _own in self._replaced.entries:
+                if name in _FAST and vars(owner).get(name) is wide:
+                    self._narrowed.put(owner, name, partial(_FAST[name], buffer, original))
+            self._only_roots = self._narrow_calls(roots)
+        return self._only_roots
 
-    def count(self, roots: Iterable[type], *, at_fetch: bool) -> bool:
-        """Have the ends of steps counted and nothing else noted, until `widen`.
+    def count(self, roots: Iterable[type]) -> bool:
+        """Have them note the ends of steps and nothing else, until `narrow` or `widen`; the buffer counts.
 
-        Not for programs that compile either.
-
-        Args:
-            roots: as above.
-            at_fetch: a step ends at a fetch; if not, at the first call of a module after its update.
-
-        Returns:
-            Whether it can be done: not where these classes cannot be watched alone.
+        Returns whether it can be done: not where the classes `roots` cannot be watched alone.
         """
-        buffer = self._buffer
-        if not self._narrow_calls(roots, lambda wide: fast.count_at_call(buffer, wide, ends=not at_fetch)):
+        if not self.narrow(roots):
             return False
-        for owner, name, original, wide, _own in self._replaced.entries:
-            if name not in _FAST or vars(owner).get(name) is not wide:
-                continue
-            if name == "__next__" and at_fetch:
-                self._narrowed.put(owner, name, partial(fast.count_at_fetch, buffer, original))
-            else:
-                self._narrowed.set(owner, name, original)
-        for handle, hook in zip(self._handles, (_nothing, fast.count_update(buffer)), strict=True):
-            torch_private.exchange_hook(handle, hook)
+        self._set_step_hooks(_nothing, fast.count_update(self._buffer))
+        self._exchange_backward(counts=True)
         return True
 
-    def _narrow_calls(self, roots: Iterable[type], make: Callable[[Function], Function]) -> bool:
-        """Watch calls of these classes of modules alone, by what `make` makes; return whether that is so."""
+    def hand_over(self) -> None:
+        """The buffer holds and counts no more: the fast wrappers stay, and pass all events on at once."""
+        self._set_step_hooks(*self._step_hooks)
+        self._exchange_backward(counts=False)
+
+    def widen(self) -> None:
+        """Have all events go through the buffer's own methods again, calls of all modules among them."""
+        self.hand_over()
+        self._narrowed.undo()
+
+    def _set_step_hooks(self, *hooks: Callable[..., Any]) -> None:
+        for handle, hook in zip(self._handles, hooks, strict=True):
+            torch_private.exchange_hook(handle, hook)
+
+    def _exchange_backward(self, *, counts: bool) -> None:
+        """No backward is an event while steps are counted. As it is no method, changing it costs nothing."""
+        ours = {entry.name: entry for entry in self._narrowed.entries}.get("_engine_run_backward")
+        torchs = {entry.name: entry for entry in self._replaced.entries}.get("_engine_run_backward")
+        if ours is not None and torchs is not None:
+            before, after = (ours.ours, torchs.original) if counts else (torchs.original, ours.ours)
+            exchange(ours.owner, ours.name, before, after)
+
+    def _narrow_calls(self, roots: Iterable[type]) -> bool:
+        """Watch calls of these classes of modules alone; return whether that is so."""
         chosen = set(roots)
         ours: Any = next((r.ours for r in self._replaced.entries if r.owner is torch.nn.Module), None)
         if ours is None or vars(torch.nn.Module).get("__call__") is not ours:
@@ -172,16 +180,10 @@ class Hooks:
         if not chosen or any(kind.__call__ is not ours for kind in chosen):
             return False
         self._narrowed.set(torch.nn.Module, "__call__", self.plain_call)
-        call = make(self._watch(FORWARD)(_call_module))
+        call = fast.root_call(self._buffer, self._watch(FORWARD)(_call_module))
         for kind in chosen:
             self._narrowed.put(kind, "__call__", lambda _plain: call)
         return True
-
-    def widen(self) -> None:
-        """Have all events go through the buffer's own methods again, calls of all modules among them."""
-        self._narrowed.undo()
-        for handle, hook in zip(self._handles, self._step_hooks, strict=True):
-            torch_private.exchange_hook(handle, hook)
 
     def label_copies(self) -> None:
         """Report host-to-device copies from now on: for the trace window of GPU runs only.

@@ -76,6 +76,12 @@ class Replacements:
                 delattr(entry.owner, entry.name)
 
 
+def exchange(owner: Any, name: str, before: Any, after: Any) -> None:
+    """Set a replaced attribute to `after` where it is `before`; to be put back before it is undone."""
+    if vars(owner).get(name) is before:
+        setattr(owner, name, after)
+
+
 def _keep_from_dynamo(code: CodeType) -> None:
     """Have dynamo skip this code; without torch there is no dynamo."""
     if "torch" in sys.modules:

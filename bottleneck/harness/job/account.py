@@ -22,7 +22,7 @@ from ...model.run import SourceSite
 from ...model.watch import FIRST_STEPS, GARBAGE, PartTime, SiteSeconds
 from ..windows.table import Row
 
-__all__ = ["Account", "Captured", "Counted", "Evaluated", "Sample", "Stretch"]
+__all__ = ["Account", "Captured", "Counted", "Evaluated", "Sample", "Stretch", "waited_in"]
 
 KNOWN = 32
 """Usual steps whose medians are the usual step."""
@@ -50,10 +50,12 @@ class Sample(NamedTuple):
     phase: str
     """Innermost phase that was open; "importing" and "compiling" where the stack or dynamo says so."""
     site: SourceSite | None
+    waited_ns: int = 0
+    """Of it, the thread was able to run and had no core."""
 
 
 class Evaluated(NamedTuple):
-    """From the first forward of an evaluation, with its batch, to the last."""
+    """From the first forward of an evaluation, with its batch, to what comes of the last one's outputs."""
 
     begin_ns: int
     end_ns: int
@@ -76,6 +78,8 @@ class Stretch(NamedTuple):
     """Looks of ours at what grows."""
     paused_ns: int = 0
     """The process was stopped."""
+    waited_ns: int = 0
+    """At most so long the thread waited for a core."""
     learned: bool = True
     """The cycle of a step was known."""
     tail: bool = False
@@ -148,6 +152,9 @@ class Account:
         """Outside of all phases, in usual steps."""
         self._since = 0
         self._waiting_ns = 0
+        self._aside_ns = self._owed_ns = 0.0
+        """Of steps that were only counted: what was last seen to lie beside one; and how much more the looks
+        at such steps stand for than these were given, as looks miss most of what is short."""
         self._early: list[tuple[Stretch, list[Sample]]] = []
         """Steps that came before it was known what is usual."""
 
@@ -234,6 +241,7 @@ class Account:
         for step in longer:
             begin_ns, end_ns, wall_ns = ends_ns[step], ends_ns[step + 1], walls_ns[step]
             own = [sample for sample in samples if begin_ns < sample.at_ns <= end_ns]
+            beyond_ns = wall_ns - garbage_ns[step] - self._usual.step_ns
             others = [sample for sample in others if sample not in own]
             row = Row(
                 index=counted.first + step,
@@ -241,12 +249,19 @@ class Account:
                 wall_ms=wall_ns / 1e6,
                 gc_ms=garbage_ns.pop(step, 0) / 1e6,
             )
-            if {sample.site for sample in own if not sample.phase} - self._usual_lines:
+            unusual = [s for s in own if not s.phase and s.site not in self._usual_lines]
+            if unusual:
                 row.phases_ns = _phases_of(own, begin_ns, wall_ns)
+                self._aside_ns = beyond_ns
+                self._owed_ns += sum(sample.for_ns for sample in unusual) - beyond_ns
+            elif not own and beyond_ns > self._aside_ns / 2 and self._owed_ns > beyond_ns / 2:
+                self._owed_ns -= beyond_ns
             else:
                 # Nothing was seen but what is in any step, or nothing at all: a slower step.
                 row.phases_ns = {"forward": wall_ns}
-            self._divide(Stretch(row, paused_ns=paused_ns if wall_ns == max(walls_ns) else 0), own)
+            paused = paused_ns if wall_ns == max(walls_ns) else 0
+            waited_ns = waited_in(samples, begin_ns, end_ns)
+            self._divide(Stretch(row, paused_ns=paused, waited_ns=waited_ns), own)
         self.steps += len(nets_ns)
         self._ns["training steps"] += sum(nets_ns) - sum(nets_ns[step] for step in longer)
         self._counts["training steps"] += len(nets_ns) - len(longer)
@@ -340,12 +355,15 @@ class Account:
             known = stretch.paused_ns + stretch.looked_ns + row.gc_ms * 1e6
             known += evaluated.outside_ns if evaluated is not None else 0
             extra = min(beyond, _outside_ns(row) - known - usual.outside_ns)
-            # At the lines of any step it may be the machine that was slow, or a neighbour on it.
+            # At the lines of any step it may be the machine that was slow, or a neighbour on it; at any line
+            # a step that waits for a core is slower, and nothing more is done in it.
             lines = {sample.site for sample in samples if not sample.phase}
             least = self._noticed_ns if lines - self._usual_lines else usual.step_ns
-            if extra > max(least, self._noticed_ns):
+            if extra - stretch.waited_ns > max(least, self._noticed_ns):
                 aside = "between steps"
-                left -= self._take(aside, extra, left)
+                took = self._take(aside, extra, left)
+                left -= took
+                samples = [sample._replace(for_ns=min(sample.for_ns, took)) for sample in samples]
         else:
             self._usual_lines.update(sample.site for sample in samples if not sample.phase)
         self._take("training steps", left, left)
@@ -388,6 +406,14 @@ class Account:
         self._counts[part] = max(1, self._counts[part])
         if site is not None:
             self._sites.setdefault(part, Counter())[site] += round(ns)
+
+
+def waited_in(samples: list[Sample], begin_ns: int, end_ns: int) -> int:
+    """Return for how long at most the thread waited for a core between two times."""
+    return sum(
+        min(sample.waited_ns, max(0, min(sample.at_ns, end_ns) - max(sample.at_ns - sample.for_ns, begin_ns)))
+        for sample in samples
+    )
 
 
 def _is_in(sample: Sample, evaluated: Evaluated | None) -> bool:

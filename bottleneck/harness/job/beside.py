@@ -1,7 +1,8 @@
-"""What changes beside a change of pace: phases, load and clocks of cores and device, pages read.
+"""What changes beside a change of pace: phases, batches, cores, load, clocks, pages read, the device.
 
-In: usual steps with their phases, and a look once a second. Out: sentences on what differs between the steps
-before a change and those after it. What is measured is said, and not what is a cause of what.
+In: usual steps with their phases, sizes of batches, and a look once a second. Out: sentences on what differs
+between the steps before a change and those after it. What is measured is said, and not what is a cause of
+what.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import os
 import resource
 from collections import Counter
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...clocks import process_time_ns
@@ -36,6 +37,8 @@ LEAST_FAULTS = 50.0
 """A second."""
 LEAST_SHARE = 0.2
 """Of what a step takes more or less: a phase with less of it is not named."""
+LEAST_WITHOUT = 0.1
+"""Of the time: so much more or less often the training thread waits for a core."""
 LEAST_DEGREES = 5.0
 LEAST_OFTEN = 0.5
 """Of the looks on one side: so much more or less often a device is held back."""
@@ -54,6 +57,12 @@ class _Point(NamedTuple):
     faults: float
     """Pages that had to be read from a disk, a second."""
     device: DeviceLook | None
+    batch: int | None
+    """Elements of the batch that was seen last."""
+    cores: int
+    """Those on which the training thread may run."""
+    with_core: float
+    """Share of the time in which it had one when it wanted one."""
 
 
 class Beside:
@@ -66,14 +75,25 @@ class Beside:
         self._phases: Counter[str] = Counter()
         self._steps = 0
         self._before: tuple[int, float | None, float, int] | None = None
+        self._with_core: list[float] = []
+        self.batch: int | None = None
+        """Elements of a batch, of late."""
 
     def add(self, row: Row) -> None:
         """A usual step has ended, of which the phases are known."""
         self._phases.update(row.phases_ns)
         self._steps += 1
 
-    def look(self, now_ns: int, steps: int) -> None:
-        """Note what the machine does, if it is time to; `steps` usual ones have ended."""
+    def look(self, now_ns: int, steps: int, *, thread: int = 0, with_core: float = 1.0) -> None:
+        """Note what the machine does, if it is time to; `steps` usual ones have ended.
+
+        Args:
+            now_ns: the time of this look.
+            steps: see above.
+            thread: native identity of the training thread, 0 where it is not known.
+            with_core: see `_Point`; since the look before.
+        """
+        self._with_core.append(with_core)
         if self._before is not None and now_ns - self._before[0] < self._apart_ns:
             return
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
@@ -89,7 +109,11 @@ class Beside:
         self._phases.clear()
         self._steps = 0
         faults_s = (faults - before[3]) / passed
-        self._points.append(_Point(steps, phases_ms, others, _clock(), faults_s, self._device.look()))
+        had_core, self._with_core = fmean(self._with_core), []
+        device, cores = self._device.look(), _cores(thread)
+        self._points.append(
+            _Point(steps, phases_ms, others, _clock(), faults_s, device, self.batch, cores, had_core)
+        )
         if len(self._points) == POINTS:
             del self._points[::2]
             self._apart_ns *= 2
@@ -113,6 +137,17 @@ class Beside:
         for name, (old, new) in sides.items():
             if abs(new - old) > LEAST_SHARE * moved and max(old, new) > LEAST_RATIO * min(old, new):
                 out.append(f"{_SAID.get(name, name)} takes {new:.3g} ms instead of {old:.3g}")
+        batch = [_middle(point.batch for point in points) for points in (before, after)]
+        if max(batch) > LEAST_RATIO * min(batch) > 0:
+            out.append(f"a batch holds {batch[1]:.0f} numbers instead of {batch[0]:.0f}")
+        cores = [_middle(point.cores for point in points) for points in (before, after)]
+        if cores[0] != cores[1]:
+            out.append(f"cores that the training may use: {cores[1]:.0f} instead of {cores[0]:.0f}")
+        without = [1 - _middle(point.with_core for point in points) for points in (before, after)]
+        if abs(without[1] - without[0]) >= LEAST_WITHOUT:
+            out.append(
+                f"the training waits for a core in {without[1]:.0%} of the time instead of {without[0]:.0%}"
+            )
         others = [_middle(point.others for point in points) for points in (before, after)]
         if abs(others[1] - others[0]) >= LEAST_CORES:
             out.append(
@@ -156,6 +191,13 @@ def _phase(points: list[_Point], name: str) -> float:
 def _middle(values: Iterable[float | None]) -> float:
     """Return the median of what was measured; 0 where nothing was."""
     return median([value for value in values if value is not None] or [0.0])
+
+
+def _cores(thread: int) -> int:
+    """Return on how many cores a thread may run."""
+    with contextlib.suppress(OSError, AttributeError):
+        return len(os.sched_getaffinity(thread))
+    return os.cpu_count() or 1
 
 
 def _busy() -> float | None:

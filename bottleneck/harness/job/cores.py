@@ -9,7 +9,7 @@ import os
 import threading
 from functools import lru_cache
 
-__all__ = ["CoreShare", "read_small_file"]
+__all__ = ["CoreShare", "native_id_of", "read_small_file"]
 
 _LEAST = 0.05
 """The waiting and the look at the clock are not read at the same moment."""
@@ -46,15 +46,20 @@ def _waited_ns(thread: int) -> int | None:
         return None if file is None else int(read_small_file(file).split()[1])
     except (OSError, ValueError, IndexError):
         # The thread may have ended, and another one may have its identity.
-        _schedstat.cache_clear()
+        native_id_of.cache_clear()
         return None
 
 
-@lru_cache(maxsize=4)
 def _schedstat(thread: int) -> str | None:
-    found = (known.native_id for known in threading.enumerate() if known.ident == thread)
-    native = next(found, None)
+    native = native_id_of(thread)
     return None if native is None else f"/proc/self/task/{native}/schedstat"
+
+
+@lru_cache(maxsize=4)
+def native_id_of(thread: int) -> int | None:
+    """Return by what identity the system knows a thread of this process; None where it has ended."""
+    found = (known.native_id for known in threading.enumerate() if known.ident == thread)
+    return next(found, None)
 
 
 def read_small_file(path: str) -> bytes:

@@ -28,7 +28,8 @@ POINTS = 256
 LEAST_GROWTH = 0.05
 """Of what is used: less is no leak, however sure the trend."""
 GOES_ON = 0.5
-"""From the second third to the last, over that from the first: what fills up at the beginning levels off."""
+"""Of a step, from the second third to the last, over that from the first: what fills up at the beginning
+levels off. Not of a second: the machine may be slower by then."""
 TOLD_SECONDS = 7 * 86_400.0
 """Memory that lasts for longer than that is no trouble of this job's."""
 PAGE = resource.getpagesize()
@@ -84,8 +85,10 @@ def _growth(where: str, points: list[_Point]) -> MemoryGrowth | None:
     if slope is None or used[-1] - used[0] < LEAST_GROWTH * used[-1]:
         return None
     third = len(used) // 3
-    first, middle, last = median(used[:third]), median(used[third:-third]), median(used[-third:])
-    if last - middle < GOES_ON * (middle - first):
+    thirds = [points[:third], points[third:-third], points[-third:]]
+    first, middle, last = (median(point.used_bytes for point in part) for part in thirds)
+    steps = [median(point.steps for point in part) for part in thirds]
+    if (last - middle) * (steps[1] - steps[0]) < GOES_ON * (middle - first) * (steps[2] - steps[1]):
         return None
     seconds = (points[-1].at_ns - points[0].at_ns) / 1e9
     per_point_s = seconds / (len(points) - 1)

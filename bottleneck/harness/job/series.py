@@ -19,6 +19,8 @@ __all__ = ["Series"]
 
 FIRST_LOOK = 500
 """Usual steps; the next looks come at each doubling."""
+OFTEN_FROM = 2000
+"""From there on at each half of one: one that just misses a growth is not the last of a job twice as long."""
 STRETCH = 8
 """Steps of a point, as long as there are few points."""
 POINTS = 512
@@ -50,6 +52,9 @@ class Series:
         self._change: Change | None = None
         self.steps = 0
         """Usual steps so far."""
+        self.settled = 0
+        """The usual step up to which each was noted with all its events, in a process that was still warming
+        up: that they become faster by then is no change of the job's pace."""
 
     def add(self, first: int, steps_ms: list[float], *, with_core: float = 1.0) -> None:
         """Usual steps have ended.
@@ -114,7 +119,7 @@ class Series:
         """Return how the steps grow, if now is the time to look and they do."""
         if self.steps < self._look_at:
             return None
-        self._look_at *= 2
+        self._look_at = round(self._look_at * (2 if self._look_at < OFTEN_FROM else 2**0.5))
         # Late: numpy reads the environment, which the script may set before it imports anything.
         from ...stats.growth import find_slope
 
@@ -140,10 +145,14 @@ class Series:
             from ...stats.growth import find_change
 
             self._change_at = self.steps * 11 // 10
-            found = find_change(self._points)
+            found, first = find_change(self._points), 0
+            if found is not None and found.ratio < 1 and found.point * self._per_point <= 1.1 * self.settled:
+                first = found.point
+                found = find_change(self._points[first:])
             self._change = None
             if found is not None:
-                self._change = Change(step=found.point * self._per_point, ratio=round(found.ratio, 3))
+                step = (first + found.point) * self._per_point
+                self._change = Change(step=step, ratio=round(found.ratio, 3))
         return self._change
 
 

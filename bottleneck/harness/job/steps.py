@@ -12,9 +12,13 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
-from ..events.table import EVALUATION, FORWARD, OPTIMIZER_BUILT, SAVE
+from ..events.buffer import NOBODY
+from ..events.table import EVALUATION, FETCH, FORWARD, OPTIMIZER_BUILT, SAVE
+from ..facts.batch_facts import size_of, tensors_of
 from ..lines.sites import user_site
 from ..torch_private import PHASE_FUNCTIONS
 from ..windows.observer import StepObserver, harmless
@@ -44,8 +48,11 @@ NOTED_STEPS = 16
 COUNTED_NS = 800_000_000
 """So often steps that are only counted are handed over: noting all events of a step takes 20 to 40 us."""
 COUNTED_FOR_NS = 10_000_000_000
-"""So long nothing else is done, once there is that baseline: changing between the two takes 2 ms in all, as
-classes of torch lose what the interpreter knew of their methods."""
+"""So long nothing else is done, once there is that baseline."""
+WIDENED = 64
+"""So often calls of all modules are watched for a step or two, when steps are no longer held or counted: a
+class that the program has not called before may be met then. Later only when the job is older by an eighth,
+as it takes classes of torch their methods: see `fast`."""
 WORTH_COUNTING_MS = 20.0
 """Beside longer steps that is nothing."""
 LEAST_COUNTED = 16
@@ -90,6 +97,7 @@ class StepWatch(StepObserver[EpochStarts]):
         """The first step that was counted; None while the one under way then has not ended."""
         self.capture: Callable[[], None] = lambda: None
         """Called at the end of a step when a capture is wanted: somebody else may observe from there on."""
+        self._widened = self._widen_at_ns = 0
         self._count_every = 1
         """Hand-overs of events after which steps are counted."""
 
@@ -157,6 +165,7 @@ class StepWatch(StepObserver[EpochStarts]):
         self._tracker.cut(now, paused=paused)
         if self._job.wants_capture and self._job.account.usual_ms is not None:
             self.buffer.release()
+            self._hooks.widen()
             self.capture()
             return
         if paused:
@@ -170,11 +179,13 @@ class StepWatch(StepObserver[EpochStarts]):
         if event is FORWARD and type(subject) not in self._roots:
             self._roots.update(_classes_to_watch(subject))
         elif event is EVALUATION and not self._meter.evaluations:
-            self.first_evaluation()
+            self.first_evaluation(subject)
 
     @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
+        if event is FETCH and result is not None and torch.is_grad_enabled():
+            self._job.seen_batch(size_of(tensors_of(result))[1])
         # Events are held again after each update: nothing that ended the holding lasts.
         if not event.updates or self.buffer.holding or self.rule.inside:
             return
@@ -190,8 +201,9 @@ class StepWatch(StepObserver[EpochStarts]):
             self.rule.optimizer_built = True
 
     @harmless
-    def first_evaluation(self) -> None:
+    def first_evaluation(self, module: Any) -> None:
         """See `Observer`."""
+        self._job.ungraded_modes.add(module.training)
         self._job.seen_at("validation", user_site())
 
     def steps_to_hold(self) -> int:
@@ -217,7 +229,7 @@ class StepWatch(StepObserver[EpochStarts]):
         """Count steps, if that can be done; an update has just ended."""
         if not self.rule.pending:
             return False
-        if not self._hooks.count(self._roots, at_fetch=self.rule.next_cut == "fetch"):
+        if not self._hooks.count(self._roots):
             self._hooks.widen()
             self._count_every = sys.maxsize
             return False
@@ -226,8 +238,25 @@ class StepWatch(StepObserver[EpochStarts]):
         self._meter.garbage.sink = self._collected
         now = perf_counter_ns()
         self._counts_until_ns = now + (COUNTED_FOR_NS if self._job.has_baseline else COUNTED_NS)
-        self.buffer.count(self._counted, so_far=self._counted_so_far, until_ns=now + COUNTED_NS)
+        self.buffer.count(
+            self._counted,
+            so_far=self._counted_so_far,
+            until_ns=now + COUNTED_NS,
+            at_fetch=self.rule.next_cut == "fetch",
+        )
         return True
+
+    def released(self) -> None:
+        """See `Observer`."""
+        now = perf_counter_ns()
+        rarely = self._widened >= WIDENED and now < self._widen_at_ns
+        if rarely and self.buffer.thread != NOBODY and not self._compiles.asked_for:
+            self._hooks.hand_over()
+            self._meter.garbage.sink = None
+            return
+        self._widened += 1
+        self._widen_at_ns = now + (now - self._job.began_ns) // 8
+        super().released()
 
     def _collected(self, took_ns: int) -> None:
         self._garbage_ns.append((perf_counter_ns(), took_ns))
@@ -337,6 +366,11 @@ class StepWatch(StepObserver[EpochStarts]):
                 outside_ns += max(0, begin - until_ns)
                 saved_ns += end - begin if name == "checkpoint" else 0
                 until_ns = max(until_ns, end)
+        if len(ends) > 1:
+            # What comes after the last forward takes as long as what came after the others.
+            after_ns = next((begin for _, begin, _ in log if begin >= end_ns), sys.maxsize) - end_ns
+            after_ns = min(after_ns, outside_ns // (len(ends) - 1))
+            end_ns, outside_ns = end_ns + after_ns, outside_ns + after_ns
         return Evaluated(begin_ns, end_ns, saved_ns, outside_ns)
 
     def restart(self) -> None:

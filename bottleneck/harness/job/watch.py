@@ -19,9 +19,9 @@ from ...model.run import SourceSite, Window
 from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
 from ...runs.store import reason_of, write_atomically
 from ..lines.frames import site_in, stack_of
-from .account import Account, Captured, Counted, Sample, Stretch
+from .account import Account, Captured, Counted, Sample, Stretch, waited_in
 from .beside import Beside
-from .cores import CoreShare
+from .cores import CoreShare, native_id_of
 from .memory import MemoryWatch
 from .over_time import OverTime
 from .sampler import Sampler
@@ -41,8 +41,8 @@ __all__ = ["JobWatch", "no_phase"]
 WRITE_NS = 1_000_000_000
 LONGEST_SECONDS = 0.3
 """Between two looks once steps are usual: they have clocks of their own, and what lies before has none."""
-YOUNG_NS = 300_000_000_000
-MOST_RARELY = 3.0
+YOUNG_NS = 60_000_000_000
+MOST_RARELY = 4.0
 """A job that is older than `YOUNG_NS` is looked at and written down less often by as much, up to this: as
 many looks say as much of a long job as of a short one."""
 KEPT_STEPS = 512
@@ -62,8 +62,6 @@ class JobWatch:
         self._memory = MemoryWatch()
         self._machine = Beside()
         self._cores = CoreShare()
-        self._with_core = 1.0
-        """Share of the time in which the training thread had a core when it wanted one, of late."""
         self._sampler = Sampler(self)
         self.began_ns = self._until_ns = self._written_ns = perf_counter_ns()
         self._over_time = OverTime(self.began_ns)
@@ -80,6 +78,8 @@ class JobWatch:
         self.phase: Callable[[list[Frame]], str] = no_phase
         """Innermost phase that is open, once torch is there; may be asked by another thread."""
         self.training_thread: Callable[[], int | None] = lambda: None
+        self.ungraded_modes: set[bool] = set()
+        """Whether modules that were called without gradients were in training mode."""
         self.first_step_ns: int | None = None
         """When the first step began, which may still be under way."""
         self.wants_look = False
@@ -118,6 +118,10 @@ class JobWatch:
         """An event of this part begins at a line of the user's."""
         self._noted.append((part, site))
 
+    def seen_batch(self, elements: int) -> None:
+        """A loader has handed out a batch of so many; not every one is seen."""
+        self._machine.batch = elements
+
     def found(self, grown: list[Grown]) -> None:
         """The looks have shown what grows."""
         self._beside = grown
@@ -130,18 +134,19 @@ class JobWatch:
         frames = stack_of(thread)
         imports = self.first_step_ns is None and self._is_importing(frames)
         phase = "importing" if imports else self.phase(frames)
-        self._samples.append(Sample(now_ns, for_ns, phase, site_in(frames)))
+        with_core = self._cores.since_last(thread, now_ns)
+        waited_ns = round((1 - with_core) * for_ns)
+        self._samples.append(Sample(now_ns, for_ns, phase, site_in(frames), waited_ns))
         if paused_ns:
             self._pauses.append((now_ns - paused_ns, paused_ns))
-        if self._stretches:
-            self._with_core = self._cores.since_last(thread, now_ns)
         self._take_in(now_ns)
         self._note_time()
         rarely = min(max(1.0, (now_ns - self.began_ns) / YOUNG_NS), MOST_RARELY)
         if self.account.usual_ms is not None:
             self._sampler.longest_seconds = LONGEST_SECONDS * rarely
             self._memory.look(now_ns, self.account.steps)
-            self._machine.look(now_ns, self.series.steps)
+            native = native_id_of(thread) or 0
+            self._machine.look(now_ns, self.series.steps, thread=native, with_core=with_core)
         if now_ns - self._written_ns >= WRITE_NS * rarely:
             self._look_for_growth(now_ns)
             self._write(now_ns, ended=False)
@@ -165,17 +170,20 @@ class JobWatch:
             self._stretches.popleft()
             self._outside_until(stretch.begin_ns)
             samples, paused_ns = self._taken_until(stretch.end_ns)
+            around = samples + self._samples[:1]
+            with_core = 1 - sum(s.waited_ns for s in around) / max(1, sum(s.for_ns for s in around))
             self._until_ns = stretch.end_ns
             if isinstance(stretch, Captured):
                 self.account.captured(stretch, samples, paused_ns=paused_ns)
                 continue
             if isinstance(stretch, Counted):
                 steps_ms = self.account.counted(stretch, samples, paused_ns=paused_ns)
-                self.series.add(stretch.first, steps_ms, with_core=self._with_core)
+                self.series.add(stretch.first, steps_ms, with_core=with_core)
                 continue
-            took_ms = self.account.step(stretch._replace(paused_ns=paused_ns), samples)
+            waited_ns = waited_in(around, stretch.begin_ns, stretch.end_ns)
+            took_ms = self.account.step(stretch._replace(paused_ns=paused_ns, waited_ns=waited_ns), samples)
             if took_ms is not None:
-                self.series.add(stretch.row.index, [took_ms], with_core=self._with_core)
+                self.series.add(stretch.row.index, [took_ms], with_core=with_core)
                 self._machine.add(stretch.row)
                 self._keep(stretch.row)
         if self.account.steps == 0:
@@ -216,6 +224,7 @@ class JobWatch:
         if len(self._kept) < KEPT_STEPS and "checkpoint" not in row.phases_ns:
             self._kept.append(row)
             if len(self._kept) == KEPT_STEPS:
+                self.series.settled = self.series.steps
                 self._write_steps()
 
     def _write_steps(self) -> None:
@@ -272,6 +281,7 @@ class JobWatch:
             at_ns=self._until_ns,
             ended=ended,
             parts=self.account.parts(),
+            acts=self.ungraded_modes == {True},
             steps=self.account.steps,
             usual_ms=self.account.usual_ms,
             best_ms=self.series.best_ms,

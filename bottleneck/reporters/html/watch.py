@@ -17,6 +17,7 @@ from ..rows.watch import (
     fix_words,
     growth_lines,
     headline,
+    part_name,
     rank_lines,
     trouble_lines,
 )
@@ -101,7 +102,7 @@ def _parts(watch: Watch) -> tuple[SimpleNamespace, ...]:
     return tuple(
         SimpleNamespace(
             index=PARTS.index(line.part) if line.part in PARTS else len(PARTS) - 1,
-            name=clean(line.part),
+            name=clean(part_name(line.part, watch)),
             time=duration(line.s),
             share=percent(line.share),
             width=round(100 * max(line.share, 0.0) / largest, 2) if largest > 0 else 0.0,

@@ -15,7 +15,6 @@ _SMALL = 0.005
 """Parts of less than this share of the job are one line."""
 _APART = 0.02
 """Ranks differ in a part by at least this share of the job, or it is not told."""
-_OURS = "this watching"
 _FAR = 100_000
 """The step to which a growth is continued, so that its size can be felt."""
 
@@ -48,7 +47,7 @@ def under_headline(watch: Watch) -> list[str]:
         out.append(f"a usual step, of late: {milliseconds(watch.step_ms)} ms")
     if watch.goodput is not None:
         out.append(
-            f"goodput {percent(watch.goodput)}: so much of the time the steps would take at their best"
+            f"goodput {percent(watch.goodput)}: the share of the job that the steps take at their best speed"
         )
     return [*(["; ".join(out)] if out else []), *trouble_lines(watch)]
 
@@ -72,6 +71,13 @@ def capture_lines(watch: Watch) -> Iterator[str]:
         )
 
 
+def part_name(part: str, watch: Watch) -> str:
+    """Return how a part is called in reports."""
+    if part == "validation" and watch.acts:
+        return "passes without gradients"
+    return "this watching" if part == "bottleneck" else part
+
+
 def part_rows(watch: Watch) -> list[PartRow]:
     """Return the parts, in the order of the job; small ones are added up at the end."""
     root = f"{watch.cwd}/"
@@ -84,7 +90,7 @@ def part_rows(watch: Watch) -> list[PartRow]:
         where = place(line.site, root=root) if line.site is not None else ""
         rows.append(
             PartRow(
-                part=_OURS if line.part == "bottleneck" else line.part,
+                part=part_name(line.part, watch),
                 time=duration(line.s),
                 share=percent(line.share),
                 times=times,
@@ -92,7 +98,7 @@ def part_rows(watch: Watch) -> list[PartRow]:
             )
         )
     if small:
-        names = ", ".join(_OURS if line.part == "bottleneck" else line.part for line in small)
+        names = ", ".join(part_name(line.part, watch) for line in small)
         total = sum(line.s for line in small)
         rows.append(
             PartRow(

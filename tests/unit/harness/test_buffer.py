@@ -110,7 +110,7 @@ class Observer:
     def happened(self, event: Event, subject: Any) -> None:
         self.at_once.append(event)
 
-    def first_evaluation(self) -> None:
+    def first_evaluation(self, module: object) -> None:
         self.evaluations += 1
 
     def steps_to_hold(self) -> int:

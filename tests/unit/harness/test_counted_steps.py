@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from torch_bottleneck.clocks import perf_counter_ns
 from torch_bottleneck.harness.job import steps as module
 from torch_bottleneck.harness.job.account import Counted, Stretch
 from torch_bottleneck.harness.job.steps import StepWatch
@@ -28,7 +30,10 @@ class Job:
     problem = ""
 
     def __init__(self) -> None:
+        self.began_ns = perf_counter_ns()
         self.taken: list[Any] = []
+        self.validations = 0
+        self.ungraded_modes: set[bool] = set()
         self.account = SimpleNamespace(usual_ms=None)
         self.first_step_ns: int | None = None
 
@@ -37,7 +42,13 @@ class Job:
         if len(self.taken) == 40:
             self.account.usual_ms = 0.3
 
-    seen_at = found = JobWatch.forked
+    def seen_at(self, part: str, _site: object) -> None:
+        self.validations += part == "validation"
+
+    def seen_batch(self, elements: int) -> None:
+        assert elements == 4
+
+    found = JobWatch.forked
 
 
 def batches(*, loader: bool) -> Iterator[torch.Tensor]:
@@ -55,6 +66,8 @@ def test_counting_goes_on_while_what_was_counted_is_handed_over(
 ) -> None:
     monkeypatch.setattr(module, "COUNTED_NS", 10_000_000)
     monkeypatch.setattr(module, "COUNTED_FOR_NS", 60_000_000)
+    # However few steps a busy machine lets through in so short a time.
+    monkeypatch.setattr(module, "LEAST_COUNTED", 0)
     job: Any = Job()
     watch = StepWatch(job, Store(tmp_path / "main"))
     watch.install()
@@ -85,3 +98,43 @@ def test_counting_goes_on_while_what_was_counted_is_handed_over(
     assert "ccc" in kinds
     assert "cn" in kinds and kinds.rindex("n") > kinds.index("c")
     assert all(taken.row.wall_ms > 0 for taken in job.taken if isinstance(taken, Stretch))
+
+
+def test_classes_of_torch_keep_their_methods_between_counting_and_noting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COUNTED_NS", 5_000_000)
+    monkeypatch.setattr(module, "COUNTED_FOR_NS", 10_000_000)
+    monkeypatch.setattr(module, "LEAST_COUNTED", 0)
+    monkeypatch.setattr(module, "WIDENED", 3)
+    job: Any = Job()
+    # An old job: an eighth of its age is more than this test takes.
+    job.began_ns -= int(3600e9)
+    watch = StepWatch(job, Store(tmp_path / "main"))
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    methods: list[Any] = []
+
+    def train(x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        methods.append((vars(torch.nn.Module)["__call__"], vars(torch.nn.Linear).get("__call__")))
+
+    watch.install()
+    try:
+        for x in batches(loader=False):
+            train(x)
+        early, changes = len(job.taken), sum(a != b for a, b in pairwise(methods))
+        for x in batches(loader=False):
+            train(x)
+        assert sum(a != b for a, b in pairwise(methods)) == changes <= 2 * 3 + 1
+        kinds = "".join("c" if isinstance(taken, Counted) else "n" for taken in job.taken[early:])
+        assert kinds.count("nc") >= 5
+        with torch.no_grad():
+            model(x)
+        assert job.validations == 1 and job.ungraded_modes == {True}
+    finally:
+        watch.uninstall()
+    assert "__call__" not in vars(torch.nn.Linear)
+    assert not job.problem

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch_bottleneck.harness.job import beside as beside_module
 from torch_bottleneck.harness.job import cores as cores_module
 from torch_bottleneck.harness.job import memory as memory_module
-from torch_bottleneck.harness.job.account import Account, Counted, Evaluated, Sample, Stretch
+from torch_bottleneck.harness.job.account import Account, Counted, Evaluated, Sample, Stretch, waited_in
 from torch_bottleneck.harness.job.beside import Beside
 from torch_bottleneck.harness.job.cores import CoreShare
 from torch_bottleneck.harness.job.looks import APART, LOOKS, Grown, Looks
@@ -156,13 +157,38 @@ def test_of_a_long_step_of_them_the_samples_tell_what_lies_outside() -> None:
     assert "between steps" not in account.parts()
 
 
-def memory_of(monkeypatch: pytest.MonkeyPatch, used: list[float], *, free: float = 1e10) -> MemoryWatch:
+def test_looks_miss_most_of_what_is_short_and_those_that_do_not_stand_for_it() -> None:
+    account, ends, seen = Account(), [0], []
+    for i in range(400):
+        ends.append(ends[-1] + (160 if i % 20 == 19 else 10) * MS)
+    for at_ns in range(0, ends[-1], 310 * MS):
+        step = next(i for i, end in enumerate(ends) if at_ns < end) - 1
+        seen.append(Sample(at_ns, 310 * MS, "", LINE if step % 20 == 19 else None))
+    for i in range(40):
+        account.step(Stretch(row(i)), [Sample(0, MS, "", None)])
+    account.counted(Counted(40, ends, []), seen, paused_ns=0)
+    part = account.parts()["between steps"]
+    assert 13 <= part.count < 20
+    assert 0.65 * 20 * 150 < part.s * 1e3 <= 20 * 150
+
+
+def test_a_step_that_waits_for_a_core_is_a_slower_one() -> None:
+    new = Sample(30 * MS, 300 * MS, "", LINE, waited_ns=50 * MS)
+    waits = waited_in([new, Sample(330 * MS, 300 * MS, "", LINE, waited_ns=50 * MS)], 0, 60 * MS)
+    assert waits == 60 * MS
+    waited = Stretch(row(60, 60.0), waited_ns=waits)
+    assert account_of(waited, samples=[new]) == {"training steps": 660.0}
+
+
+def memory_of(
+    monkeypatch: pytest.MonkeyPatch, used: list[float], *, free: float = 1e10, steps: Sequence[int] = ()
+) -> MemoryWatch:
     """Look at a process that uses so many bytes, four times a second."""
     watch = MemoryWatch()
     monkeypatch.setattr(memory_module, "_free", lambda where: int(free))
     for i, value in enumerate(used):
         monkeypatch.setattr(memory_module, "_used", lambda value=value: [("host", int(value))])
-        watch.look(i * 250 * MS + 1, i * 10)
+        watch.look(i * 250 * MS + 1, steps[i] if steps else i * 10)
     return watch
 
 
@@ -184,6 +210,11 @@ def test_memory_that_fills_up_at_the_beginning_is_no_growth(monkeypatch: pytest.
     filled = [6e8 - 3e8 * 0.97**i + w for i, w in enumerate(wave)]
     assert not memory_of(monkeypatch, filled).grown(10**12)
     assert not memory_of(monkeypatch, [5e8 + w for w in wave]).grown(10**12)
+    # A machine that becomes slower leaves the growth of a step as it is.
+    slower = [3e8 + 1e6 * min(i, 175 + i // 4) + w for i, w in enumerate(wave)]
+    steps = [10 * min(i, 175 + i // 4) for i in range(700)]
+    assert memory_of(monkeypatch, slower, steps=steps).grown(10**12)
+    assert not memory_of(monkeypatch, slower).grown(10**12)
     stepped = [3e8 + (2e8 if i > 300 else 0) + w for i, w in enumerate(wave)]
     assert not memory_of(monkeypatch, stepped).grown(10**12)
 
@@ -207,6 +238,20 @@ def test_beside_a_change_of_pace_phases_and_load_are_told(monkeypatch: pytest.Mo
     assert forward == "forward takes 9 ms instead of 3"
     assert load.startswith("other processes use 1.7 of") and load.endswith("instead of 0.2")
     assert machine.told(1) == []
+
+
+def test_beside_a_change_of_pace_batches_and_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Beside()
+    monkeypatch.setattr(beside_module, "_busy", lambda: None)
+    for i in range(20):
+        machine.batch = 4096 if i < 11 else 8192
+        monkeypatch.setattr(beside_module, "_cores", lambda thread, i=i: 8 if i < 11 else 1)
+        machine.look(i * 1000 * MS, i, thread=7, with_core=0.98 if i < 11 else 0.4)
+    assert machine.told(10)[-3:] == [
+        "a batch holds 8192 numbers instead of 4096",
+        "cores that the training may use: 1 instead of 8",
+        "the training waits for a core in 60% of the time instead of 2%",
+    ]
 
 
 def test_beside_a_change_nothing_is_told_that_did_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +318,20 @@ def test_a_time_without_a_core_is_neither_growth_nor_its_end(
         assert found.low < 0.4 < found.high
     change = series.change(last=True)
     assert change is None or change.ratio > 1.1, "a change of pace is told of the clock's time"
+
+
+def test_a_job_that_warms_up_does_not_change_its_pace(tmp_path: Path) -> None:
+    series = Series(tmp_path / "steps.jsonl")
+    for i in range(3000):
+        series.add(i, [2.0 if i < 600 else 1.4 if i < 2000 else 2.4])
+        if i == 640:
+            series.settled = series.steps
+        if i == 1900:
+            assert series.change(last=True) is None
+    change = series.change(last=True)
+    assert change is not None
+    assert change.step == pytest.approx(2000, rel=0.02)
+    assert change.ratio == pytest.approx(2.4 / 1.4, rel=0.01)
 
 
 def test_the_share_of_a_core_is_of_the_time_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,5 +560,5 @@ def test_an_old_job_is_looked_at_and_written_down_less_often(tmp_path: Path) -> 
     longest = job._sampler.longest_seconds
     job._written_ns = time.perf_counter_ns()
     job.began_ns -= 3600 * 1000 * MS
-    assert looks(24, apart_ms=500) == pytest.approx(4, abs=1)
-    assert job._sampler.longest_seconds == pytest.approx(3 * longest)
+    assert looks(32, apart_ms=500) == pytest.approx(4, abs=1)
+    assert job._sampler.longest_seconds == pytest.approx(4 * longest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import dataloader as loader_module
 
 from torch_bottleneck import Harness
+from torch_bottleneck.errors import UsageError
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.harness.facts.memory_notes import NoteBook
@@ -477,6 +479,16 @@ def test_the_api_inside_a_capture_only_labels(agent: Agent, tmp_path: Path) -> N
     assert active() is agent
 
 
+@pytest.mark.parametrize("watch", [True, False])
+def test_the_api_refuses_an_interpreter_without_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, watch: bool
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(UsageError, match="free-threaded"):
+        Harness(tmp_path / "run", watch=watch)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_api_wants_at_least_one_step() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Harness("anywhere", steps=0)
@@ -507,6 +519,27 @@ def test_steps_that_the_profiler_may_have_slowed_do_not_count(
     ]
     assert len(baseline.steps.wall_ms) == (80 if counted else 40)
     assert store.run.overhead.after_trace_ratio == pytest.approx(later_ms / 5.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("faults", "system_ms", "steps", "counted"),
+    [(0, 0.1, 40, False), (0, 2.0, 40, True), (900, 0.1, 40, True), (0, 0.1, 10, True)],
+    ids=["spared", "as much system time", "as many faults", "too few before"],
+)
+def test_steps_that_the_heap_left_by_a_capture_spares_page_faults_do_not_count(
+    faults: int, system_ms: float, steps: int, counted: bool, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "run")
+    book = WindowBook(store, Progress(quiet=True))
+    for name, of, ms, count in (("baseline", 900, 2.0, steps), ("after", faults, system_ms, 40)):
+        book.open(name, None)  # type: ignore[arg-type]
+        for i in range(count):
+            row = Row(index=i, start_ns=i, wall_ms=20.0, minor_faults=of + i % 3, system_cpu_ms=ms)
+            book.add(row, timed=False)
+        book.close(name, planned=count)  # type: ignore[arg-type]
+    baseline = store.run.window("baseline")
+    assert baseline is not None
+    assert [stretch.counted for stretch in baseline.stretches] == [True, counted]
 
 
 def test_the_baseline_goes_on_after_the_captures_in_steps_of_their_own(tmp_path: Path) -> None:

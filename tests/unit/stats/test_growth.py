@@ -83,6 +83,27 @@ def test_a_growth_too_small_to_matter_is_not_told() -> None:
     assert find_slope(points(0.001, noise=0.0001), steps_per_point=8) is None
 
 
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [(3.4, 225), (3.8, 225)],
+        [(3.4, 225), (5.0, 113), (7.0, 112)],
+        [(3.4, 225), (3.75, 75), (4.1, 75), (4.5, 75)],
+        [(3.4, 100), (3.8, 40), (4.6, 60), (5.0, 250)],
+    ],
+    ids=["one, too small to be told", "two", "three", "three and then none"],
+)
+def test_levels_like_stairs_are_no_growth(levels: list[tuple[float, int]]) -> None:
+    """Others begin to work beside the job one after the other, and share what its cores share."""
+    rng = np.random.default_rng(5)
+    found = 0
+    for _ in range(20):
+        times = np.concatenate([np.full(points, level) for level, points in levels])
+        times *= 1 + 0.02 * np.convolve(rng.normal(size=452), np.ones(3), "valid")
+        found += any(find_slope(times[:seen].tolist(), steps_per_point=8) for seen in (125, 250, 353, 450))
+    assert found <= 3
+
+
 @pytest.mark.parametrize("grows", [True, False])
 def test_levels_that_come_and_go_hide_no_growth_and_are_none(*, grows: bool) -> None:
     """Another program beside the job, now and then, on a core that is half of another."""
