@@ -20,7 +20,7 @@ from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.run import SourceSite
 from ..model.words import shorten
 from ..timeline.counts.counters import count_steps
-from ..timeline.lanes.alone import Alone
+from ..timeline.lanes.alone import Alone, interrupted
 from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.traced import Steps
@@ -33,8 +33,8 @@ _AS_LONG = 0.005
 _KERNELS = 40
 _NAMED = 4
 _NAME_WIDTH = 160
-_STEPS = 128
-"""Lengths of recorded steps that are kept, the last ones."""
+_STEPS, _TIMED = 128, 256
+"""Lengths of recorded steps that are kept, the last ones, and of unprofiled ones."""
 
 
 def summary_of(reading: Reading) -> RankSummary:
@@ -47,12 +47,14 @@ def summary_of(reading: Reading) -> RankSummary:
         trace, reading.steps, run=run, compile_facts=rank.compile, missing=timeline.missing_activities or 0
     )
     own = [row for row in timeline.kernels if row.part is not Part.COMMUNICATION]
+    turns = interrupted(trace) if trace is not None else {}
     recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else np.zeros(0)
     properties = trace.meta.device_properties if trace is not None else ()
     return RankSummary(
         rank=rank.rank,
         world_size=rank.world_size,
         node=rank.rank - run.local_rank if run is not None and run.launched else None,
+        place=run.place if run is not None else 0,
         path=rank.name,
         kind=timeline.kind,
         torch=run.host.torch if run is not None else (trace.meta.torch_version or "") if trace else "",
@@ -60,6 +62,7 @@ def summary_of(reading: Reading) -> RankSummary:
         steps=len(steps) if steps is not None else 0,
         true_ms=timeline.true_ms,
         has_step=reading.basis.summary.true_ms is not None,
+        timed_ms=_timed(reading),
         recorded_ms=tuple(recorded[-_STEPS:].tolist()),
         alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
         alone_edges_ms=_edges(alone) if timeline.usable_what_ifs else (),
@@ -78,7 +81,7 @@ def summary_of(reading: Reading) -> RankSummary:
         else {},
         counters={name: counter.value for name, counter in counters.values.items()},
         kernels=tuple(
-            KernelSketch(shorten(row.name, _NAME_WIDTH), row.count, row.ms)
+            KernelSketch(shorten(row.name, _NAME_WIDTH), row.count, row.ms, row.ms * turns.get(row.name, 0.0))
             for row in sorted(own, key=lambda row: -row.ms)[:_KERNELS]
         ),
         own_kernels_ms=sum(row.ms for row in own),
@@ -109,6 +112,17 @@ def _steps(reading: Reading) -> tuple[Steps | None, Alone | None]:
         return steps, None
     start, end = alone.moments[:-1], alone.moments[1:]
     return replace(steps, start_ns=start, end_ns=end, numbers=steps.numbers[1:]), alone
+
+
+def _timed(reading: Reading) -> tuple[float, ...]:
+    """Return the lengths of the unprofiled steps, also of those with rare work, without evaluations."""
+    run, kept, rare = reading.basis.run, reading.basis.kept, reading.basis.rare
+    window = run.window("baseline") if run is not None else None
+    if window is None or kept is None:
+        return ()
+    kept = kept | rare.steps if rare is not None and not rare.evaluates else kept
+    times, _ = step_times(window.steps)
+    return tuple(ms for ms, keep in zip(times, kept, strict=True) if keep and ms is not None)[-_TIMED:]
 
 
 def _edges(alone: Alone | None) -> tuple[tuple[float, float], ...]:

@@ -45,7 +45,8 @@ class Account:
     """(n, steps): waiting for messages that even the stage with most work waits for; 0 without stages."""
     work_ms: Floats
     """(n, steps): own work if each step had the same length on all ranks, as it has where they make their
-    steps together. What is left of a difference between the hosts' marks is not lateness."""
+    steps together: what the hosts' marks differ by is not lateness. But what a rank does behind its last
+    collective makes its own step longer, and the next one of the others."""
     kernel_waits_ms: Floats
     """(n,): waiting inside collectives per step as traced, exposed or not."""
     scale: Floats
@@ -104,7 +105,7 @@ def account_of(
     scale = np.divide(np.asarray(true_ms), traced, out=np.ones(n), where=traced > 0)[:, None]
     length, waits, transfer = length * scale, waits * scale / 1e6, transfer * scale / 1e6
     alone = np.stack([_last(lengths, steps) for lengths in alone_ms])
-    own = _own(length, waits, transfer, alone)
+    own = _own(length, length, waits, transfer, alone)
     waits_ms = np.maximum(length - own - transfer, 0.0)
     patient = waits_ms * np.divide(idle * scale, waits, out=np.zeros_like(waits), where=waits > 0)
     patience = patient.mean(axis=1)
@@ -114,21 +115,22 @@ def account_of(
         bubble = np.where(patience > 0, patience[busiest] / np.maximum(patience, 1e-9), 0.0) * stages
         waited_for[:, busiest] += (patience - patience[busiest]).clip(min=0.0) * stages * steps * 1e6
     bubbles = patient * bubble[:, None]
+    usual = np.median(length, axis=0)
     return Account(
         own_ms=own,
         waits_ms=waits_ms - bubbles,
         transfer_ms=transfer,
         bubble_ms=bubbles,
-        work_ms=_own(np.median(length, axis=0), waits, transfer, alone),
+        work_ms=_own(np.minimum(length, usual), np.maximum(length, usual), waits, transfer, alone),
         kernel_waits_ms=kernel_waits / steps / 1e6,
         scale=scale[:, 0],
         waited_for=np.where(waited_for.any(axis=1), waited_for.argmax(axis=1), -1),
     )
 
 
-def _own(length: Floats, waits: Floats, transfer: Floats, alone: Floats) -> Floats:
-    most = length - transfer
-    return np.clip(alone, np.minimum(length - waits - transfer, most), most)
+def _own(shorter: Floats, longer: Floats, waits: Floats, transfer: Floats, alone: Floats) -> Floats:
+    most = longer - transfer
+    return np.clip(alone, np.minimum(shorter - waits - transfer, most), most)
 
 
 def _of_group(lanes: Sequence[Lane], group: Group) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:

@@ -7,7 +7,8 @@ the other steps of the same rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,18 @@ from numpy.typing import NDArray
 from ..model.codes import BUDGET_PARTS, LateCause, Part
 from ..model.run import SourceSite
 from .stragglers import lateness_among
-from .summary import RankSummary
+from .summary import KernelSketch, RankSummary
 
-__all__ = ["Amounts", "among_peers", "cause_of", "disturbed_ms", "excess_ms", "in_single_steps", "site_of"]
+__all__ = [
+    "Amounts",
+    "among_peers",
+    "cause_of",
+    "device_taken_ms",
+    "disturbed_ms",
+    "excess_ms",
+    "in_single_steps",
+    "site_of",
+]
 
 _EXPLAINS = 0.25
 """Of the lateness: an excess must be as much to be its cause."""
@@ -25,8 +35,9 @@ _DEVICE: tuple[LateCause, ...] = ("compute", "optimizer", "copies")
 _AS_OFTEN = 0.05
 """Kernels of one name are the same on two ranks if their numbers per step differ by less."""
 _AS_SLOW = 0.5
-"""The update has the same size on all ranks. If it, too, is slower by half of what the other kernels are,
-it is the device that is slow, and not the batch that is large."""
+"""Of the lateness, that other processes take from the device. And: the update has the same size on all ranks.
+If it, too, is slower by half of what the other kernels are, it is the device that is slow, and not the batch
+that is large."""
 
 
 Amounts = dict[LateCause, tuple[float, float]]
@@ -69,22 +80,42 @@ def disturbed_ms(
     """Return how much longer the kernels of each rank take per step because its collectives wait, (n,) ms.
 
     A collective that waits holds multiprocessors: a product that just fits the device takes twice as long
-    beside it. The norm are the same kernels on the peer that waits least. No more than is waited, and
-    without what the rank's own kernels have told already: see `lanes.alone.undisturbed`.
+    beside it. The norm are the same kernels on the peer that waits least, without its waiting for another
+    process on its device. No more than is waited, and without what the rank's own kernels have told already:
+    see `lanes.alone.undisturbed`.
     """
     out = np.zeros(len(summaries))
     for lane, summary in enumerate(summaries):
         least = min((k for k, what in enumerate(sent) if what == sent[lane]), key=lambda k: waits_ms[k])
-        norm = {kernel.name: kernel for kernel in summaries[least].kernels}
         told = summary.own_kernels_ms - sum(
             float(np.median(summary.own_work_ms.get(c) or [0.0])) for c in _DEVICE
         )
         out[lane] = -max(0.0, told) + sum(
-            max(0.0, kernel.ms - usual.ms * kernel.count / usual.count)
-            for kernel in summary.kernels
-            if (usual := norm.get(kernel.name)) and abs(kernel.count - usual.count) < _AS_OFTEN * usual.count
+            max(0.0, kernel.ms - (usual.ms - _taken_ms(usual, kernel)) * kernel.count / usual.count)
+            for kernel, usual in _same(summary.kernels, summaries[least].kernels)
         )
     return np.clip(out, 0.0, waits_ms)
+
+
+def _same(
+    kernels: Sequence[KernelSketch], others: Sequence[KernelSketch]
+) -> Iterator[tuple[KernelSketch, KernelSketch]]:
+    norm = {kernel.name: kernel for kernel in others}
+    for kernel in kernels:
+        usual = norm.get(kernel.name)
+        if usual is not None and abs(kernel.count - usual.count) < _AS_OFTEN * usual.count:
+            yield kernel, usual
+
+
+def _taken_ms(kernel: KernelSketch, usual: KernelSketch) -> float:
+    """Return how much of a kernel's time another process has taken, which it has not on the other rank."""
+    return max(0.0, kernel.interrupted_ms - usual.interrupted_ms)
+
+
+def device_taken_ms(late: Sequence[RankSummary], peers: Sequence[RankSummary]) -> float:
+    """Return how long late ranks wait for other processes on their device, beside their peers."""
+    pairs = [(mine, other) for mine in late for other in peers]
+    return float(np.median([sum(starmap(_taken_ms, _same(a.kernels, b.kernels))) for a, b in pairs] or [0.0]))
 
 
 def _exposed(summary: RankSummary, cause: LateCause) -> float:
@@ -119,15 +150,24 @@ def _known(ranks: Sequence[RankSummary]) -> list[LateCause]:
     return list(dict.fromkeys(cause for s in ranks for cause in s.own_work_ms))
 
 
-def cause_of(amounts: Amounts, late_ms: float) -> LateCause:
-    """Return what is done longer than the norm, by about as much as somebody is late."""
+def cause_of(amounts: Amounts, late_ms: float, *, taken_ms: float = 0.0) -> LateCause:
+    """Return what is done longer than the norm, by about as much as somebody is late.
+
+    `taken_ms`: see `device_taken_ms`.
+    """
     excess = {cause: late - usual for cause, (late, usual) in amounts.items()}
+    update, usual_update = amounts.get("optimizer", (0.0, 0.0))
+    if usual_update > 0:
+        # All of the device as much slower as the update, which has the same size on all ranks.
+        whole = sum(usual for cause, (_, usual) in amounts.items() if cause in _DEVICE)
+        excess["slower device"] = whole * (update / usual_update - 1.0)
     # What is much more than the lateness was hidden behind something else, most of it.
     fits = {each: abs(math.log(ms / late_ms)) for each, ms in excess.items() if ms >= _EXPLAINS * late_ms > 0}
     if not fits:
         return "unknown"
     cause = min(fits, key=lambda each: fits[each])
-    return "slower device" if cause in ("compute", "optimizer") and _whole_device_is_slow(amounts) else cause
+    slow = taken_ms >= _AS_SLOW * late_ms or _whole_device_is_slow(amounts)
+    return "slower device" if cause in ("compute", "optimizer") and slow else cause
 
 
 def _whole_device_is_slow(amounts: Amounts) -> bool:

@@ -19,7 +19,7 @@ from ..model.codes import LateCause, Part
 from ..model.diagnosis import Fleet, PathPart, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from .account import Account, account_of
-from .causes import among_peers, cause_of, disturbed_ms, excess_ms, in_single_steps, site_of
+from .causes import among_peers, cause_of, device_taken_ms, disturbed_ms, excess_ms, in_single_steps, site_of
 from .clock import Clock, align
 from .collectives import Collectives, unpack
 from .joint import JointProgram, host_program, joint_program
@@ -194,6 +194,9 @@ def _strangers(summaries: Sequence[RankSummary], matched: Matched, clock: Clock)
     out = dict.fromkeys(
         matched.strangers, "its collectives are not those of the other ranks: of another job?"
     )
+    captured = {summary.place for summary in summaries}
+    if len(captured) == 1 and 0 not in captured:  # one capture: only a busy machine moves their ends
+        return out
     for k, error in enumerate(clock.error_ns.tolist()):
         # Of two ranks nobody can tell which is the stranger.
         if error > _FOREIGN_CLOCK * summaries[k].true_ms * 1e6:
@@ -278,7 +281,7 @@ def _fleet(
             amounts = in_single_steps([(summaries[lane], step) for lane, step in late.cells])
         else:
             amounts = among_peers(mine, peers or summaries)
-        cause = cause_of(amounts, late.late_ms)
+        cause = cause_of(amounts, late.late_ms, taken_ms=device_taken_ms(mine, peers))
         stragglers.append(
             Straggler(
                 ranks=tuple(s.rank for s in mine),

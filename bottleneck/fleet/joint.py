@@ -65,8 +65,8 @@ class JointEdit:
     """What to change; the default changes nothing."""
 
     less_ms: Floats | None = None
-    """(n, steps): own work that is not done, at the begin of the step as far as there is so much before its
-    first collective, else in proportion."""
+    """(n, steps): own work that is not done: between those two collectives where the rank does most more
+    than the others, as far as there is so much between them, else in proportion."""
     transfer: float = 1.0
     """Factor on transfers."""
 
@@ -101,10 +101,9 @@ class JointProgram:
             sums[join.group] = sums.get(join.group, 0.0) + join.transfer_ms
         return max(sums.values(), default=0.0) / self.steps
 
-    def steps_ms(self, edits: Sequence[JointEdit]) -> list[float]:
-        """Return the step under each edit."""
-        ends = self._run(edits)[0].max(axis=2)
-        return [float(ms) for ms in ends[:, -1] / self.steps]
+    def lengths_ms(self, edits: Sequence[JointEdit]) -> Floats:
+        """Return the length of each step under each edit, (edits, steps)."""
+        return np.diff(self._run(edits)[0].max(axis=2), axis=1, prepend=0.0)
 
     def path(self) -> tuple[PathPart, ...]:
         """Return what the steps consist of, going back from the rank that ends last; largest part first."""
@@ -130,6 +129,7 @@ class JointProgram:
         cut = _Cut(self, less)
         factor = np.asarray([e.transfer for e in edits])
         host, device = np.zeros((2, len(edits), n))
+        synced = self.edges_ms[:, 0, 0].copy()
         free: dict[int, Floats] = {}
         told = _Told(len(self.joins) if trace else 0, n)
         last_of_group: dict[int, int] = {}
@@ -141,8 +141,11 @@ class JointProgram:
                 of = join.members
                 at = cut.moved(join.places_ms, of, step)
                 behind = device[:, of]
-                # Where the host has waited for its device since, it is as late as the device was.
-                tied = np.where(at[_At.SYNCED] > 0, behind + at[_At.SYNCED_DONE] - at[_At.SYNCED], 0.0)
+                # Where the host has waited for its device since the last collective, it is as late as the
+                # device was; what the device has waited since a wait before that is not the host's.
+                waited = join.places_ms[:, _At.SYNCED] > synced[of]
+                synced[of] = join.places_ms[:, _At.SYNCED]
+                tied = np.where(waited, behind + at[_At.SYNCED_DONE] - at[_At.SYNCED], 0.0)
                 host[:, of] = np.maximum(host[:, of], tied)
                 paced = host[:, of] + at[_At.LAUNCH]
                 own = np.maximum(paced, behind + at[_At.DONE])
@@ -190,18 +193,15 @@ class _Cut:
     def __init__(self, program: JointProgram, less: Floats) -> None:
         edges = program.edges_ms - program.edges_ms[:, :1]
         self._zero, self._edges = program.edges_ms[:, 0], edges
-        first = np.full((*less.shape[1:], 2), np.inf)
-        for join in program.joins:
-            begin = join.places_ms[:, [_At.LAUNCH, _At.DONE]] - self._zero[join.members]
-            first[join.members, join.step] = np.minimum(first[join.members, join.step], begin)
-        self._first = np.clip(first, edges[:, :-1], edges[:, 1:])
-        lead, rest = self._first - edges[:, :-1], edges[:, 1:] - self._first
-        gone = np.minimum(less, lead[..., 0])
+        self._from, self._to = _longest_beside_others(program, edges)
+        begin, end = edges[:, :-1], edges[:, 1:]
+        part, rest = self._to - self._from, self._from - begin + end - self._to
+        longest = part.max(axis=2)
+        gone = np.minimum(less, longest)
         left = rest[..., 0] - (less - gone)
-        # A device cannot have more to do than there is time for.
-        kept = np.stack([lead[..., 0] - gone, np.minimum(lead[..., 1], lead[..., 0] - gone)], axis=-1)
+        # Neither host nor device can have more to do than there is time for.
+        self._gone = part - np.minimum(part, (longest - gone)[..., None])
         room = np.stack([left, np.minimum(rest[..., 1], left)], axis=-1).clip(min=0.0)
-        self._gone = lead - kept
         self._shrink = np.divide(room, rest, out=np.ones_like(room), where=rest > 0)
         whole = self._gone + rest - room
         self._so_far = np.concatenate([np.zeros_like(whole[:, :, :1]), np.cumsum(whole, axis=2)], axis=2)
@@ -212,16 +212,47 @@ class _Cut:
         for at in _At:
             side = 0 if at in (_At.LAUNCH, _At.SYNCED) else 1
             place = places[:, at] - self._zero[of, side]
-            since = place - self._first[of, step, side]
+            begin, end = self._edges[of, step, side], self._edges[of, step + 1, side]
+            low, high = self._from[of, step, side], self._to[of, step, side]
+            outside = np.clip(place, begin, low) - begin + np.clip(place, high, end) - high
             gone, shrink = self._gone[:, of, step, side], self._shrink[:, of, step, side]
-            lead = np.where(place > self._edges[of, step, side], place - gone, place)
-            moved = np.where(since >= 0, place - gone - (1.0 - shrink) * since, lead)
-            out[at] = moved - self._so_far[:, of, step, side]
+            moved = np.where(place > low, np.maximum(low, place - gone), place)
+            out[at] = moved - (1.0 - shrink) * outside - self._so_far[:, of, step, side]
         return out
 
     def edges(self, step: int) -> Floats:
         """Return the end of a step under each edit, (2, edits, n): on the host, and the device's work."""
         return np.moveaxis(self._edges[:, step] - self._so_far[:, :, step], -1, 0)
+
+
+def _longest_beside_others(program: JointProgram, edges: Floats) -> tuple[Floats, Floats]:
+    """Return from where to where in each step a rank does most more than the others, (n, steps, 2) each.
+
+    Between two of its collectives: all ranks of a group have them.
+    """
+    low, high = edges[:, :-1].copy(), edges[:, :-1].copy()
+    most = np.zeros(low.shape[:2])
+    last = edges[:, 0].copy()
+
+    def look(of: Ints, step: int, place: Floats) -> None:
+        place = np.clip(place, last[of], edges[of, step + 1])
+        length = (place - last[of]).max(axis=1)
+        more = length - np.median(length)
+        found = more > most[of, step]
+        lanes = of[found]
+        most[lanes, step], low[lanes, step], high[lanes, step] = more[found], last[lanes], place[found]
+        last[of] = place
+
+    following = 0
+    for step in range(program.steps):
+        last[:] = edges[:, step]
+        for join in program.joins[following:]:
+            if join.step != step:
+                break
+            following += 1
+            look(join.members, step, join.places_ms[:, : _At.NEEDED] - program.edges_ms[join.members, 0])
+        look(np.arange(len(edges)), step, edges[:, step + 1])
+    return low, high
 
 
 def host_program(work_ms: Floats, transfer_ms: float) -> JointProgram:

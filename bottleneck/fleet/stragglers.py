@@ -179,8 +179,7 @@ def _persistent(lateness: Floats, typical: Floats, sent: Sequence[object]) -> ND
             others = peers[peers != lane]
             limits = [0.0]
             if len(others) > 2:
-                spread = _spread(typical[others])
-                limits.append(spread * student_tail(chance, _EFFICIENCY * (len(others) - 1)))
+                limits.append(_beyond(typical[others], chance))
             if steps > 1:
                 noise, freedom = _noise(rest)
                 limits.append(_MEDIAN_ERROR * noise / math.sqrt(steps) * student_tail(chance, freedom))
@@ -213,6 +212,19 @@ def _noise(rest: Floats, *, least: float = math.inf) -> tuple[float, float]:
 def _spread(values: Floats, *, about: float | None = None) -> float:
     middle = float(np.median(values)) if about is None else about
     return float(MAD_TO_SIGMA * np.median(np.abs(values - middle)))
+
+
+def _beyond(others: Floats, chance: float) -> float:
+    """Return the lateness that one more of their kind has with this chance at most.
+
+    The median of few deviations knows next to nothing, and their mean square is moved by one large one: of
+    few ranks either will do.
+    """
+    n = len(others)
+    limit = _spread(others) * student_tail(chance, _EFFICIENCY * (n - 1))
+    if n >= _MANY:
+        return limit
+    return min(limit, float(others.std(ddof=1)) * math.sqrt(1.0 + 1.0 / n) * student_tail(chance, n - 1))
 
 
 def _gains(work_ms: Floats, without_ms: Floats) -> Floats:
@@ -267,7 +279,7 @@ def _wandering(
     if steps < 2 or ordinary.sum() < 2:
         return None, usual
     rest = (lateness - typical[:, None])[ordinary]
-    noise, freedom = _noise(rest, least=least)
+    noise, freedom = _noise(rest, least=max(least, _BESIDE * float(rest.max())))
     cells = rest > max(noise * student_tail(_FALSE_ALARM / rest.size, freedom), least)
     # Beside one that is much later, a little later costs nothing.
     cells &= rest >= _BESIDE * rest.max(axis=0)

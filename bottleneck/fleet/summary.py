@@ -27,7 +27,7 @@ from .collectives import PackedCollectives, unpack
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "load", "store"]
 
-FORMAT = 4
+FORMAT = 5
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -39,6 +39,8 @@ class KernelSketch(msgspec.Struct, frozen=True, array_like=True):
     name: str
     count: float
     ms: float
+    interrupted_ms: float = 0.0
+    """Of `ms`: see `lanes.alone.interrupted`; of kernels of several sizes it has a share on each rank."""
 
 
 class AloneWithout(msgspec.Struct, frozen=True, array_like=True):
@@ -58,6 +60,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """None: not told by the file."""
     node: int | None = None
     """Lowest rank on the same machine; None: not told."""
+    place: int = 0
+    """The same for all ranks that one capture wrote; 0: not told."""
     path: str = ""
     """Name of its folder or file."""
     kind: str = "gpu"
@@ -67,6 +71,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     true_ms: float = 0.0
     has_step: bool = True
     """False: no step time is known."""
+    timed_ms: tuple[float, ...] = ()
+    """Lengths of the last steps of the baseline, whose mean the true step is; empty without a baseline."""
     recorded_ms: tuple[float, ...] = ()
     """Lengths of the recorded steps, as traced."""
     alone_ms: tuple[float, ...] = ()

@@ -1,8 +1,8 @@
 """A job of several ranks, the last of which is late: what `fleet_what_if.py` starts with torchrun.
 
-In: how the model is divided (ddp, fsdp2, tensor), what is planted, and by how many ms. Out: with `--measure`
-rank 0 prints the step with and without each plant, in turns of 20 steps of one run; without it the plant is
-always on, for `bottleneck diagnose`.
+In: how the model is divided (ddp, fsdp2, tensor, or grid: tensor in pairs, fsdp2 over the pairs), what is
+planted, and by how many ms. Out: with `--measure` rank 0 prints the step with and without each plant, in
+turns of 21 steps of one run; without it the plant is always on, for `bottleneck diagnose`.
 
     input      the late rank sleeps while it makes a batch
     host       it sleeps in its loop
@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-TURN = 20
+TURN = 21
 SPIN = """
 import sys, threading, time, torch
 on = threading.Event()
@@ -79,17 +79,22 @@ def model_for(kind: str, device: torch.device, plants: Plants) -> nn.Module:
     model = nn.Sequential(Front(plants, sleeps=device.type == "cpu"), *blocks).to(device)
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    if kind == "fsdp2":
+    shape: tuple[int, ...] = (dist.get_world_size(),)
+    if grid := kind == "grid":
+        shape = (shape[0] // 2, 2)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor")[: len(shape)])
+    if kind != "fsdp2":
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        for block in blocks:
+            parallelize_module(
+                block, mesh["tensor"] if grid else mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            )
+    if kind != "tensor":
         from torch.distributed.fsdp import fully_shard
 
         for each in (*blocks, model):
-            fully_shard(each, mesh=mesh)
-        return model
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    for block in blocks:
-        parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+            fully_shard(each, mesh=mesh["data"] if grid else mesh)
     return model
 
 
@@ -186,7 +191,7 @@ class Batches(torch.utils.data.Dataset[torch.Tensor]):
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("kind", choices=("ddp", "fsdp2", "tensor"))
+    parser.add_argument("kind", choices=("ddp", "fsdp2", "tensor", "grid"))
     parser.add_argument(
         "--plants", nargs="+", required=True, choices=("input", "host", "gc", "compute", "device")
     )
@@ -216,14 +221,15 @@ def main() -> None:
     loader = torch.utils.data.DataLoader(Batches(wanted.steps, plants, device), batch_size=None)
     for step, batch in enumerate(loader):
         plants.begin(step)
-        # A batch is made before its step: the first and the last steps of a turn are left out.
-        if wanted.measure and step % TURN in (2, TURN - 2):
+        # A batch is made before its step: the first and the last steps of a turn are left out. One of each
+        # three that are left has a collection.
+        if wanted.measure and step % TURN in (3, TURN - 3):
             if gpu:
                 torch.cuda.synchronize()
-            if step % TURN == 2:
+            if step % TURN == 3:
                 began = time.perf_counter()
             elif step > TURN:
-                turns.setdefault(plants.of(step), []).append((time.perf_counter() - began) / (TURN - 4))
+                turns.setdefault(plants.of(step), []).append((time.perf_counter() - began) / (TURN - 6))
         loss = model(batch.to(device, non_blocking=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()

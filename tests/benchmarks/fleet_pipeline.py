@@ -129,7 +129,8 @@ def main() -> None:
         for schedule, micro, twice in CASES:
             folder = wanted.out / f"{schedule}-{stages}-{micro}-{'twice' if twice else 'even'}"
             folder.mkdir(parents=True, exist_ok=True)
-            launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(stages), __file__, str(folder)]
+            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(stages)]
+            launch += [__file__, str(folder)]
             case = ["--ms", str(wanted.ms), "--case", schedule, str(micro), str(twice)]
             subprocess.run([sys.executable, *launch, *case], check=True, capture_output=True, timeout=300)
             ranks = diagnose_paths([folder]).ranks

@@ -4,11 +4,13 @@
     python tests/benchmarks/fleet_what_if.py OUT --ranks 4 --plants input
     python tests/benchmarks/fleet_what_if.py OUT --minutes 6 --ms 10
 
-`fleet_job.py` is run with torchrun. Once per kind of model it switches its plants on and off in turns of 20
+`fleet_job.py` is run with torchrun. Once per kind of model it switches its plants on and off in turns of 21
 steps, so that all steps are measured in one run, on a machine as busy. Then per plant `bottleneck diagnose`
 runs it with that plant always on, and the ranks' joint replay predicts the step without it. Compared are
-the ratios of both steps. OUT gets `what-if.md`, a row per case as it ends, and `runs.tar`: of each case
-`diagnosis.json`, `report.md`, the summaries. It ends when the next case may not fit into `--minutes`.
+the ratios of both steps. Collections come at random, so the diagnosed steps hold another share of them than
+the measured ones: there the measured step without them is divided by the diagnosed step. OUT gets
+`what-if.md`, a row per case as it ends, and `runs.tar`: of each case `diagnosis.json`, `report.md`, the
+summaries. It ends when the next case may not fit into `--minutes`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from torch_bottleneck.errors import BottleneckError
 from torch_bottleneck.ingest.bundle import load
 
 JOB = Path(__file__).with_name("fleet_job.py")
+TURN = 21
+"""Steps of a turn of the job's, as there."""
 CAUSES = {
     "input": ("input",),
     "host": ("host",),
@@ -45,6 +49,7 @@ CASES = (
     ("ddp", ("input", "host", "gc", "device", "compute")),
     ("fsdp2", ("host", "compute")),
     ("tensor", ("host", "compute")),
+    ("grid", ("input", "host")),
 )
 HEAD = (
     "| model | ranks | planted | with, ms | without, ms | ratio | predicted | off by | diagnosed, ms | late "
@@ -54,7 +59,8 @@ HEAD = (
 
 def launch(folder: Path, ranks: int, seconds: float, *arguments: str) -> str:
     """Run something on so many ranks and return what it prints."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]  # on a free port of its own
+    command += ["--nproc-per-node", str(ranks), *arguments]
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -79,7 +85,7 @@ def row(kind: str, ranks: int, plant: str, measured: dict[str, float], run: Path
     fleet = json.loads((run / "diagnosis.json").read_text())["fleet"]
     late = "; ".join(f"{s['kind']} {s['ranks']}" for s in fleet["stragglers"]) or "nobody"
     causes = [s["cause"] for s in fleet["stragglers"] if ranks - 1 in s["ranks"]]
-    ratio = measured["off"] / measured[plant]
+    ratio = measured["off"] / (fleet["step_ms"] if plant == "gc" else measured[plant])
     predicted = fleet["step_without_late_ranks_ms"] / fleet["step_ms"]
     return (
         f"| {kind} | {ranks} | {plant} | {measured[plant]:.1f} | {measured['off']:.1f} | {ratio:.3f} "
@@ -120,6 +126,7 @@ def main() -> None:
     wanted.out.mkdir(parents=True, exist_ok=True)
     gpu = torch.cuda.is_available()
     longest = 0.0
+    usual = [kind for kind, _ in CASES if kind != "grid" or min(wanted.ranks) > 2]
 
     def tell(text: str) -> None:
         print(text, flush=True)
@@ -129,11 +136,11 @@ def main() -> None:
     tell(HEAD)
     for kind, all_plants in CASES:
         plants = [p for p in all_plants if p in (wanted.plants or CAUSES) and (gpu or p != "device")]
-        for ranks in wanted.ranks if plants and kind in (wanted.models or [kind]) else []:
+        for ranks in wanted.ranks if plants and kind in (wanted.models or usual) else []:
             with tempfile.TemporaryDirectory() as name, suppressed(tell, f"{kind}, {ranks} ranks"):
                 folder = Path(name)
                 common = (str(JOB), kind, "--ms", str(wanted.ms))
-                steps = 40 * len(plants) * (wanted.rounds + 1)
+                steps = 2 * TURN * len(plants) * (wanted.rounds + 1)
                 told = launch(
                     folder, ranks, until - time.monotonic(), *common, "--measure", "--steps", str(steps),
                     "--plants", *plants,

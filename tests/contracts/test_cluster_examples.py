@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def test_the_pod_keeps_its_run_and_hands_the_verdict_over(tmp_path: Path) -> Non
     script = script.replace("bottleneck diagnose --out", "exit_with 3 #")
     script = script.replace("bottleneck report", f"{bottleneck} analyze").replace("/runs/$RUN", str(case))
     message = tmp_path / "message"
-    script = script.replace("/dev/termination-log", shlex.quote(str(message)))
+    named = container.get("terminationMessagePath", "/dev/termination-log")
+    assert named in script, "where Kubernetes reads the message"
+    script = script.replace(named, shlex.quote(str(message)))
     done = subprocess.run(
         [*container["command"], "exit_with() { return $1; }\n" + script], capture_output=True, check=False
     )
@@ -39,10 +42,18 @@ def test_the_pod_keeps_its_run_and_hands_the_verdict_over(tmp_path: Path) -> Non
     assert text.startswith(b'{"verdict": "'), done.stderr
 
 
-def test_the_batch_script_is_one_that_bash_reads() -> None:
+def test_the_batch_script_starts_a_rank_on_each_gpu_of_the_node(tmp_path: Path) -> None:
     script = CLUSTER / "train.sbatch"
-    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    for name, body in (("srun", 'exec "$@"'), ("torchrun", 'printf "%s\\n" "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_GPUS_ON_NODE": "3", "SLURM_JOB_ID": "77"}
+    done = subprocess.run(
+        ["bash", script, "--name", "two words"], env=slurm, capture_output=True, text=True, check=True
+    )
+    words = done.stdout.splitlines()
+    assert words[:5] == ["--standalone", "--nproc-per-node", "3", "-m", "torch_bottleneck"]
+    assert words[5:] == ["diagnose", "--out", "runs/77", "train.py", "--name", "two words"]
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/bin/bash"
     assert all(line.startswith("#SBATCH --") for line in lines[1:7])
-    assert "-m torch_bottleneck diagnose" in script.read_text()

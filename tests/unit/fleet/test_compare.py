@@ -9,7 +9,7 @@ from unit.fleet.jobs import STEP_MS, TRANSFER_MS, collectives, summary
 from unit.timeline.cpu_traces import make_steps
 from unit.timeline.traces import TraceWriter
 
-from torch_bottleneck.fleet.causes import in_single_steps
+from torch_bottleneck.fleet.causes import Amounts, cause_of, in_single_steps
 from torch_bottleneck.fleet.collectives import Collectives, PackedCollectives, messages_ms, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
@@ -51,6 +51,22 @@ def stages(idle_ms: list[float], *, sent_ms: list[float]) -> list[RankSummary]:
         )
         for rank, (idle, sent) in enumerate(zip(idle_ms, sent_ms, strict=True))
     ]
+
+
+def test_what_a_rank_does_behind_its_last_collective_makes_it_late_by_all_of_it() -> None:
+    """Its own second step is longer by 20 ms, and the third one of the other, which waits in it."""
+    waits = np.array([0.0, 0.0, 20.0, 0.0])
+    own = np.array([19.0, 39.0, 19.0, 19.0])
+    known = {"true_ms": 25.0, "alone_edges_ms": ()}
+    first = summary(
+        0, waits.tolist(), **known, recorded_ms=(20.0, 20.0, 40.0, 20.0), alone_ms=(19.0,) * STEPS
+    )
+    second = summary(
+        1, [0.0] * STEPS, **known, recorded_ms=(20.0, 40.0, 20.0, 20.0), alone_ms=tuple(own.tolist())
+    )
+    account = compare_ranks([first, second]).accounts[1]
+    assert account is not None
+    assert account.late_steps_ms == pytest.approx((0.0, 20.0, 0.0, 0.0), abs=0.1)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
@@ -193,6 +209,8 @@ def test_a_rank_of_another_job_is_told_by_its_messages_or_by_its_clock() -> None
     assert "collectives are not those of the other ranks" in reasons[3]
     assert told.accounts[1] is None
     assert told.fleet.compared == 2
+    captured = compare_ranks([msgspec.structs.replace(each, place=9) for each in ranks])
+    assert [each.rank for each in captured.fleet.unread] == [3], "one capture: its clock alone accuses nobody"
 
 
 def test_a_rank_that_was_cut_off_is_told_and_the_others_are_compared() -> None:
@@ -238,3 +256,20 @@ def test_what_is_done_behind_the_last_collective_makes_the_next_step_late() -> N
     assert in_single_steps([(summary, -2)]) == {"garbage collection": (9.0, 0.0)}
     assert in_single_steps([(summary, -1)]) == {"garbage collection": (0.0, 0.0)}
     assert in_single_steps([(summary, -4)]) == {"garbage collection": (0.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("compute", "update", "taken_ms", "cause"),
+    [
+        (5.0, 0.0, 0.0, "compute"),
+        (5.0, 0.0, 4.0, "slower device"),
+        (9.0, 1.0, 0.0, "slower device"),
+        (0.0, 1.0, 0.0, "slower device"),
+    ],
+)
+def test_a_slower_device_is_told_by_the_update_or_by_what_another_process_takes(
+    compute: float, update: float, taken_ms: float, cause: str
+) -> None:
+    """Of 50 ms the update has 10; peers differ in what they compute, so that its excess alone says little."""
+    amounts: Amounts = {"compute": (40.0 + compute, 40.0), "optimizer": (10.0 + update, 10.0)}
+    assert cause_of(amounts, 5.0, taken_ms=taken_ms) == cause

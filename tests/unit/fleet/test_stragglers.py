@@ -28,7 +28,7 @@ def noise(ranks: int, steps: int, seed: int = 1) -> np.ndarray:
     return 80.0 + np.random.default_rng(seed).normal(0.0, 0.5, (ranks, steps))
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(2, 4), (3, 3), (8, 2), (64, 4), (1024, 4)])
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 4), (3, 3), (4, 3), (8, 2), (64, 4), (1024, 4)])
 def test_one_rank_that_is_late_in_each_step(ranks: int, steps: int) -> None:
     work = noise(ranks, steps)
     work[1] += 15.0
@@ -38,7 +38,7 @@ def test_one_rank_that_is_late_in_each_step(ranks: int, steps: int) -> None:
     assert late.costs_ms == pytest.approx(15.0, abs=4.0)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8, 64])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
 def test_of_healthy_ranks_none_is_late(ranks: int) -> None:
     told = [found(noise(ranks, 4, seed)).late for seed in range(200)]
     assert sum(map(bool, told)) <= 2
