@@ -44,6 +44,7 @@ class DoubtCode(str, Enum):
     STEPS_SCATTER = "steps-scatter"
     STEPS_DRIFT = "steps-drift"
     LATER_STEPS_SLOWER = "later-steps-slower"
+    LATER_STEPS_FASTER = "later-steps-faster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,7 @@ def _read(reader: Reader) -> Timeline:
         by_work=budget.by_work / 1e6 * scale,
         exposed_ns=budget.exposed_by_event,
         scale=scale,
+        asker=asker,
         answers=answers,
     )
     own: dict[LateCause, NDArray[np.float64]] = {}

@@ -109,11 +109,12 @@ class Arms:
         Raises:
             InputError: that change does not apply.
         """
-        if not any(wish.diff for wish in wishes):
+        diff = next((wish.diff for wish in wishes if wish.diff), "")
+        if not diff:
             return self.target, []
         # Not inside of what is copied: a program that follows links through its folder would come back.
         self._apart = self._apart or tempfile.mkdtemp(prefix="bottleneck-")
-        return with_change(self.target, wishes, Path(self._apart) / "changed")
+        return with_change(self.target, diff, Path(self._apart) / "changed")
 
     def _surroundings(self) -> dict[str, str]:
         """Return variables that are the same for all runs."""

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from ..model.verify import Wish
 from ..model.words import shown
 from ..runs.target import Target
 from .edits import names_in, repository_of, script_file
@@ -40,17 +39,14 @@ def read_diff(file: Path) -> str:
     return text
 
 
-def with_change(target: Target, wishes: Sequence[Wish], place: Path) -> tuple[Target, list[str]]:
-    """Return what is run instead where one of the wishes is a diff, and the changed files there.
+def with_change(target: Target, diff: str, place: Path) -> tuple[Target, list[str]]:
+    """Return what is run instead with that diff applied, and the changed files there.
 
     `place`: the folder for the copy, which is made if it is not there yet.
 
     Raises:
         InputError: the diff does not apply.
     """
-    diff = next((wish.diff for wish in wishes if wish.diff), "")
-    if not diff:
-        return target, []
     cwd = (target.cwd or Path.cwd()).resolve()
     root = repository_of(cwd)
     names = names_in(diff)

@@ -171,7 +171,8 @@ def make_outcome(
         options={wish.fix: _plain(wish.options) for wish in candidate.wishes if wish.options},
     )
     stopped = _STOPPED.get(ended, "")
-    tried = [run for run in runs if run.fixes == base + added]
+    # A run that was interrupted may not have come to where a fix takes effect.
+    tried = [run for run in runs if run.fixes == base + added and run.status != "interrupted"]
     if not tried:
         return msgspec.structs.replace(outcome, reason=stopped) if stopped else outcome
     outcome = msgspec.structs.replace(outcome, reason="")

@@ -19,9 +19,12 @@ from ...timeline.steps.clock import step_times
 from .. import torch_private
 from .counters import join_counters, read_counters
 from .device_clock import DeviceClock
+from .lengths import FIRST_STRETCH_WORKERS
 from .table import Row, as_table, join_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...model.run import Counters, StepTable
     from ...runs.store import Store
     from ..process.progress import Progress
@@ -125,13 +128,21 @@ class WindowBook:
         self._windows[name] = Window(name=name, status=status, reason=reason)
 
     def _baseline(self) -> Window:
-        """Return the stretches so far as one window; what is slower for our being there does not count."""
+        """Return the stretches so far as one window; what differs for our being there does not count.
+
+        On a GPU what stays attached can only slow steps down: faster ones are the program's own.
+        """
         first, *later = self._stretches.items()
         baseline, stretches = first[1], [Stretch(window="baseline", steps=len(first[1].steps.wall_ms))]
         before = _plain_ms(first[1].steps)
         for name, window in later:
             after = _plain_ms(window.steps)
-            counted = self.joins and (torch_private.device_kind() == "cpu" or not _slower(before, after))
+            disturbed = (
+                _fewer_faults(first[1].steps, window.steps)
+                if torch_private.device_kind() == "cpu"
+                else _exceed(after, before, least=NEGLIGIBLE_SHARE * fmean(before or [0.0]))
+            )
+            counted = self.joins and not disturbed
             if counted:
                 baseline = _joined(baseline, window)
             stretches.append(Stretch(window=name, steps=len(window.steps.wall_ms), counted=counted))
@@ -159,16 +170,27 @@ def _plain_ms(table: StepTable) -> list[float]:
     return [ms for ms, validation, compiled in columns if ms is not None and not (validation or compiled)]
 
 
-def _slower(before: list[float], after: list[float]) -> bool:
-    """Return whether steps after a capture take longer than those before all captures, beyond their noise.
+def _fewer_faults(before: StepTable, after: StepTable) -> bool:
+    """Return whether what a capture left in the heap spares the steps after it page faults, and so time.
 
-    What stays attached can only slow steps down: faster ones are the program's own.
+    Blocks of ours above those of the program keep malloc from giving free memory back. The few steps that are
+    timed first where the script may end at any moment cannot stand alone.
     """
-    first, second = mean_interval(before), mean_interval(after)
+    if len(before.wall_ms) <= FIRST_STRETCH_WORKERS:
+        return False
+    least = NEGLIGIBLE_SHARE * fmean(before.wall_ms)
+    return _exceed(before.minor_faults, after.minor_faults, least=0.0) and _exceed(
+        before.system_cpu_ms, after.system_cpu_ms, least=least
+    )
+
+
+def _exceed(higher: Sequence[float], lower: Sequence[float], *, least: float) -> bool:
+    """Return whether the mean of some steps is above that of others, by more than `least` and their noise."""
+    first, second = mean_interval(higher), mean_interval(lower)
     if first is None or second is None:
         return False
     noise = math.hypot(first[1] - first[0], second[1] - second[0]) / 2
-    return fmean(after) - fmean(before) > max(noise, NEGLIGIBLE_SHARE * fmean(before))
+    return fmean(higher) - fmean(lower) > max(noise, least)
 
 
 def _joined(first: Window, second: Window) -> Window:

@@ -181,7 +181,7 @@ class StepObserver(ABC, Generic[Loaders]):
         """See `Observer`."""
 
     @abstractmethod
-    def first_evaluation(self) -> None:
+    def first_evaluation(self, module: Any) -> None:
         """See `Observer`."""
 
     @abstractmethod

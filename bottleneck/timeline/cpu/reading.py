@@ -17,7 +17,6 @@ from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
 from ...model.run import JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
-from ..lanes.ask import Asker
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
 from ..lanes.labels import Work
@@ -243,7 +242,7 @@ class CpuReader:
             compiled=_compiled(segments),
             compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
             loop=self.amounts.loop.loop if self.amounts.loop is not None else None,
-            **self._by_code(),
+            **self._by_code(priced),
             **self._exchanges(),
         )
 
@@ -264,16 +263,15 @@ class CpuReader:
             "own_work_ms": {cause: tuple((each * scale).tolist()) for cause, each in own.items()},
         }
 
-    def _by_code(self) -> dict[str, Any]:
+    def _by_code(self, priced: Priced) -> dict[str, Any]:
         """Return the tree of the step and its extra work, priced one by one."""
         tree, true_ms = self.facts.tree, self.facts.true_ms
         if tree is None:
             return {}
-        asker = Asker(self.replay, self.base, true_ms=true_ms)
 
         def price(branch: Branch) -> tuple[float, bool]:
             edit = without(self.replay.program, tree, branch, in_loss=self.amounts.in_loss)
-            return true_ms - asker.step_ms(edit), branch.role in ("forward", "loss")
+            return true_ms - priced.asker.step_ms(edit), branch.role in ("forward", "loss")
 
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)

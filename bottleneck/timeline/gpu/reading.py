@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
 from ...model.run import JsonValue, Run
-from ..lanes.ask import Answers, Asker
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, Calibration, calibrate
@@ -132,11 +131,11 @@ class GpuReader:
             ),
             after=answers.after if usable else {},
             loop=self.known.loop.loop if self.known.loop is not None else None,
-            **self._by_code(answers, usable=usable),
+            **self._by_code(priced, usable=usable),
             view=step_view(trace, self.steps, program),
         )
 
-    def _by_code(self, answers: Answers, *, usable: bool) -> dict[str, Any]:
+    def _by_code(self, priced: Priced, *, usable: bool) -> dict[str, Any]:
         """Return the tree of the step, by the host's time, and its extra work."""
         tree, true_ms = self.facts.tree, self.facts.true_ms
         if tree is None:
@@ -144,9 +143,8 @@ class GpuReader:
         saves = None
         if usable:
             edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
-            told = answers.edits.get(WhatIf.HOST_WORK_GONE)
-            asker = Asker(self.replay, self.base, true_ms=true_ms)
-            saves = true_ms - asker.step_ms(edit.and_also(told) if told is not None else edit)
+            told = priced.answers.edits.get(WhatIf.HOST_WORK_GONE)
+            saves = true_ms - priced.asker.step_ms(edit.and_also(told) if told is not None else edit)
         price = share_of(tree, saves)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)

@@ -24,6 +24,9 @@ from .replay import Schedule
 PLACES = 5
 _ENOUGH, _AGREE = 4, 0.05
 """Kernels of one name that tell how long it takes: so many, and half of them this close to the median."""
+_TURN, _SPREAD = 2.0, 0.25
+"""Times its usual length, from which a kernel has waited for another process's turn; and how far half of
+its name may be from that length, or they are of many sizes."""
 _QUEUED_NS = 5_000.0
 """Pauses of the device below this lie between pieces of work that are queued: nothing is made up in them."""
 
@@ -65,6 +68,24 @@ def undisturbed(trace: Trace) -> NDArray[np.float64]:
         usual = float(np.median(free)) if len(free) >= _ENOUGH else 0.0
         if usual and float(np.median(np.abs(free - usual))) < _AGREE * usual:
             out[rows[held]] = np.minimum(1.0, usual / length[held])
+    return out
+
+
+def interrupted(trace: Trace) -> dict[str, float]:
+    """Return what share of its time the kernels of a name take because another process has the device.
+
+    It takes turns with them: most are as long as ever, and some longer by the other one's turn.
+    """
+    rows = trace.rows(Kind.KERNEL)
+    rows = rows[~trace.named(is_collective, rows)]
+    length = trace.end_of(rows).astype(np.float64) - trace.ts_ns[rows]
+    out: dict[str, float] = {}
+    for name in np.unique(trace.name[rows]).tolist():
+        each = length[trace.name[rows] == name]
+        usual = float(np.median(each))
+        more = np.where(each > _TURN * usual, each - usual, 0.0).sum()
+        if more > 0 and len(each) >= _ENOUGH and float(np.median(np.abs(each - usual))) < _SPREAD * usual:
+            out[trace.names[name]] = float(more / each.sum())
     return out
 
 

@@ -9,7 +9,7 @@ of the loss, that of those in the forward for a line of the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -118,18 +118,12 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[Lo
         samples=tree.root.samples,
         children=_children(tree.root, true_ms, price, left),
     )
-    waits = [node for node in _walk(root) if node.callee.startswith(_LOADER) and node.role == "input"]
+    waits = [node for node in root.walk() if node.callee.startswith(_LOADER) and node.role == "input"]
     made = training_loader(loaders)
     if not waits or made is None or made.production is None or made.production.where != "workers":
         return root
     wait = max(waits, key=lambda node: node.ms)
     return _replaced(root, wait, _in_workers(wait, made.production, true_ms))
-
-
-def _walk(node: CodeNode) -> Iterator[CodeNode]:
-    yield node
-    for child in node.children:
-        yield from _walk(child)
 
 
 def _replaced(node: CodeNode, old: CodeNode, new: CodeNode) -> CodeNode:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.doubt import Doubt, DoubtCode
+from ...model.finding import NEGLIGIBLE_SHARE
 from .gaps import DISPATCH_WORK
 from .labels import Work
 from .program import PARTS, EventKind, Program
@@ -85,14 +86,14 @@ def _carried(program: Program) -> dict[Work, float]:
     return out
 
 
-def _device_work_varies(program: Program) -> bool:
-    """Whether steps differ in what the device computes; copies and collectives stretch by waiting."""
+def _device_work(program: Program) -> tuple[float, float]:
+    """Return what the device computes per step, and its spread; copies and collectives stretch by waiting."""
     work = np.zeros(program.steps)
     step = program.step
     computes = program.part < PARTS.index(Part.COMMUNICATION)
     inside = (step >= 0) & (step < program.steps) & computes
     np.add.at(work, step[inside], program.duration[inside])
-    return bool(program.steps > 1 and work.std() > 0.10 * work.mean())
+    return float(work.mean()), float(work.std())
 
 
 def _solve(run: Callable[[float], float], target: float, low: float, high: float) -> float:
@@ -184,6 +185,22 @@ class _Speed:
     def step(self, scale: float, device: NDArray[np.float64] | float = 1.0) -> float:
         return self.replay.run(self.edit(scale, device)).step_ns
 
+    def hold_input(self, edit: Edit) -> Edit:
+        """Keep the wait for input as measured where the factors do not reach the true step.
+
+        Readers scale all by what is missing, which the rest alone then takes.
+        """
+        if Work.INPUT not in self.factors:
+            return edit
+
+        def held(x: float) -> Edit:
+            return edit.and_also(Edit(work={Work.INPUT: x}))
+
+        def as_read(x: float) -> float:
+            return x * self.target_ns / self.replay.run(held(x)).step_ns
+
+        return held(_solve(as_read, 1.0, 0.2, 5.0))
+
     def fit_compiling(self) -> None:
         """Scale compiling alone: it takes as long with the profiler as without."""
         edit = self.edit(TYPICAL_SCALE)
@@ -267,7 +284,10 @@ def calibrate(
     program = replay.program
     observed = observed_step_ns(program)
     plain = replay.run().step_ns
-    varying = _device_work_varies(program)
+    work_ns, spread_ns = _device_work(program)
+    varying = spread_ns > 0.10 * work_ns
+    # Of steps that differ, those that were timed may be longer or shorter than those that were traced.
+    other = varying and spread_ns > NEGLIGIBLE_SHARE * plain
     factors: dict[Work, float] = {Work.OVERHEAD: 0.0}
     fit = _Fit(scale=1.0)
     base = Edit(work=factors)
@@ -282,10 +302,10 @@ def calibrate(
         # A profiler speeds no host up: a ratio above 1 is of a host that waits for the device in each phase.
         waits = host_scale is None or host_scale >= 1.0
         prior = TYPICAL_SCALE if waits or compiling else max(0.3, host_scale or 0.0)
-        if compiling and not varying:
+        if compiling and not other:
             speed.fit_compiling()
-        fit = _Fit(scale=prior) if varying or compiling else speed.fit(prior)
-        base = speed.edit(fit.scale, fit.device)
+        fit = _Fit(scale=prior) if other or compiling else speed.fit(prior)
+        base = speed.hold_input(speed.edit(fit.scale, fit.device))
     return Calibration(
         base=base,
         dispatch_scale=fit.scale,

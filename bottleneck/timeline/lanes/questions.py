@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
+from ...model.words import ms
 from ..steps.facts import Facts
 from .labels import Work
 from .program import PARTS, Program
@@ -20,6 +21,7 @@ from .waits import EventKind
 
 EAGER = (Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD)
 """What the host launches operator by operator."""
+DISTRIBUTIONS = "torch.distributions."
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,16 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),
             "replay without the Python that neither dispatches nor loads, and without what is launched "
             "after the update",
+        )
+    checked_ms = facts.tree.calls_ms(DISTRIBUTIONS) if facts.tree is not None else 0.0
+    if checked_ms > 0 and facts.run is not None and facts.run.settings.get("distributions.checked") is True:
+        host_ms = float(program.work.sum()) / max(1, program.steps) / 1e6
+        share = min(1.0, checked_ms / facts.true_ms)
+        yield Question(
+            WhatIf.DISTRIBUTIONS_UNCHECKED,
+            Edit(gone=amount_gone(program, share * host_ms, (*EAGER, Work.HOST))),
+            f"without the {ms(checked_ms)} in calls of torch.distributions; what they compute stays",
+            bound=True,
         )
     yield Question(
         WhatIf.DISPATCH_FREE,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..result import Timeline
     from ..steps.facts import Facts
     from ..trace.table import Trace
-    from .ask import Answers
+    from .ask import Answers, Asker
     from .questions import Question
     from .replay import Edit, Replay
 
@@ -34,6 +34,8 @@ class Priced:
     """Idle time that each event explains, ns over the replayed window, (n,)."""
     scale: float
     """Factor from replayed to true time."""
+    asker: Asker
+    """Answers what else is to be known of the step."""
     answers: Answers
 
 

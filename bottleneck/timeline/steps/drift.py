@@ -2,7 +2,7 @@
 
 In: the stretches in which the baseline was timed, each with its typical step. Out: doubts, where two of them
 differ by more than their noise. All steps count alike then, and the step time lies in between; unless the
-harness has set a stretch aside, because the profiler may have slowed it. And a note where steps grow.
+harness has set a stretch aside, because the profiler may have changed it. And a note where steps grow.
 """
 
 from __future__ import annotations
@@ -39,12 +39,17 @@ def find_drift(stretches: Sequence[tuple[Stretch, TypicalStep]]) -> tuple[Doubt,
     out = []
     if aside:
         stretch, after = aside[-1]
+        slower = after.mean_ms > before.mean_ms
+        why = (
+            "the profiler may still have slowed them"
+            if slower
+            else "what it left in the heap spares them page faults"
+        )
         out.append(
             Doubt(
-                code=DoubtCode.LATER_STEPS_SLOWER,
+                code=DoubtCode.LATER_STEPS_SLOWER if slower else DoubtCode.LATER_STEPS_FASTER,
                 text=f"The {after.count} steps timed {_WHERE[stretch.window]} took {ms(after.mean_ms)} each, "
-                f"those before {ms(before.mean_ms)}: the profiler may still have slowed them, so that only "
-                f"the {before.count} before it count",
+                f"those before {ms(before.mean_ms)}: {why}, so that only the {before.count} before it count",
             )
         )
     if changed:

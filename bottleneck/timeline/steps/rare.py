@@ -164,6 +164,9 @@ def find_rare(
     if not 1 <= len(at) <= _MOST_SHARE * n:
         return None
     each = float(excess[at].mean())
+    as_long = ordinary & (excess > each / _ALIKE)
+    if what == OTHER and as_long.sum() >= 2 * len(at):
+        return None  # most wait for what another rank does, and the distance is theirs
     every = _every(run, at, what=what, longer_than_ms=usual + each / _ALIKE)
     if every is None:
         return None

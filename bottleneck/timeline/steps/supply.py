@@ -119,6 +119,8 @@ class InputSupply:
     """Of the production: the function, or the line alone."""
     alone_ms: float | None = None
     """What producing would take in the training process; None where no worker was timed."""
+    passes_per_step: float = 0.0
+    """Iterators that are made, 1 at most: the first batch of each is not begun before it is asked for."""
 
 
 def input_supply(
@@ -139,6 +141,7 @@ def input_supply(
     else:
         return None
     function, share = _goes_with_first(made)
+    knows_passes = loader.length is not None or loader.iterators > 1  # a first pass may never end
     alone = None
     if loader.num_workers and made is not None and made.fetch_ms:
         # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
@@ -155,6 +158,7 @@ def input_supply(
         call_function=function,
         call_share=share,
         alone_ms=alone,
+        passes_per_step=min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0,
     )
 
 
@@ -199,7 +203,9 @@ def _more_workers(
         else:
             cpu_rest = cpu
     shared = (cpu_rest + cpu_production) / cores
-    step = min(max(rest_ms, supply.production_ms / workers, shared), true_ms)
+    ahead = max(rest_ms, supply.production_ms / workers, shared)
+    first = supply.passes_per_step
+    step = min(first * (rest_ms + supply.production_ms) + (1.0 - first) * ahead, true_ms)
     basis = (
         f"{ms(supply.production_ms)} of production per step on {workers} workers, at the same time as "
         f"{ms(rest_ms)} of everything else, on {cores} cores"

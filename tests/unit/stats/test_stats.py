@@ -54,6 +54,21 @@ def test_the_mean_interval_covers_the_mean_of_steps_that_depend_on_each_other(ki
     assert 0.92 <= share <= (0.98 if n == 200 else 1.0)
 
 
+@pytest.mark.parametrize("n", [300, 2000])
+def test_the_mean_interval_covers_the_mean_of_steps_on_a_machine_that_wanders(n):
+    rng = np.random.default_rng([10, n])
+    found = [mean_interval(independent(rng, n) + correlated(rng, n, phi=1 - 20 / n) - 10) for _ in range(500)]
+    assert sum(low <= 10.0 <= high for low, high in found) / len(found) >= 0.9
+
+
+@pytest.mark.parametrize("before", [0.5, 0.6])
+def test_the_mean_interval_of_two_stretches_on_two_levels_holds_both(before):
+    rng = np.random.default_rng(11)
+    first = round(before * 400)
+    low, high = mean_interval(0.2 * independent(rng, 400) + np.where(np.arange(400) < first, 8.0, 10.0))
+    assert low <= 10.0 <= 12.0 <= high
+
+
 def test_the_mean_interval_of_bursts_is_narrower_than_that_of_independent_steps():
     rng = np.random.default_rng(8)
     times = of_two_sizes(rng, 200)

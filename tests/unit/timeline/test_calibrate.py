@@ -1,4 +1,4 @@
-"""From the profiled step to the true one, where compilation is most of it."""
+"""From the profiled step to the true one: what is scaled, and what is as it was measured."""
 
 from __future__ import annotations
 
@@ -45,3 +45,34 @@ def test_without_compilation_the_phases_tell_the_speed_of_dispatching_unless_the
         events += [busy, {"kind": EventKind.MARK}]
     replay = Replay(make_program(events, latency=0.0, spacing=0.0))
     assert calibrate(replay, 10.0, host_scale=host_scale).dispatch_scale == pytest.approx(scale)
+
+
+@pytest.mark.parametrize("true_ms", [7.0, 9.0, 11.0])
+def test_the_wait_for_input_is_as_measured_where_traced_steps_are_not_those_that_were_timed(
+    true_ms: float,
+) -> None:
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for step in range(6):
+        work = {Work.INPUT: 2 * MS, Work.HOST: 2 * MS}
+        launch = {"kind": EventKind.LAUNCH, "work": work, "acts": [(0, (1 + step % 2) * MS, 2, -1)]}
+        events += [launch, {"kind": EventKind.SYNC}, {"kind": EventKind.MARK}]
+    replay = Replay(make_program(events, latency=0.0, spacing=0.0))
+    found = calibrate(replay, true_ms, input_ms=5.0, host_scale=0.5)
+    assert found.varying
+    waits = Edit(work={Work.INPUT: 0.0})
+    saved = 1 - replay.run(found.base.and_also(waits)).step_ns / MS / found.replayed_true_ms
+    assert saved * true_ms == pytest.approx(5.0, rel=1e-3)
+
+
+def test_steps_that_differ_in_what_hardly_matters_are_those_that_were_timed() -> None:
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for step in range(6):
+        work = {Work.INPUT: 5 * MS, Work.DISPATCH: 4 * MS}
+        launch = {"kind": EventKind.LAUNCH, "work": work, "acts": [(0, (0.1 + step % 2 * 0.1) * MS, 2, -1)]}
+        events += [launch, {"kind": EventKind.MARK}]
+    found = calibrate(
+        Replay(make_program(events, latency=0.0, spacing=0.0)), 8.0, input_ms=5.0, host_scale=0.35
+    )
+    assert found.varying
+    assert found.replayed_true_ms == pytest.approx(8.0, rel=0.01)
+    assert found.dispatch_scale == pytest.approx(0.75, rel=0.05)

@@ -461,6 +461,21 @@ def test_workers_cannot_give_more_than_the_cores_have():
     assert free.context["loader.needed_workers"] == 4
 
 
+@pytest.mark.parametrize(
+    ("length", "iterators", "step_ms"), [(None, 10, None), (4, 3, 20.0), (1000, 1, 10.04)]
+)
+def test_workers_do_not_make_the_first_batch_of_a_pass_before_it_is_asked_for(length, iterators, step_ms):
+    trace, steps = training(4, data=500.0)
+    made = Production(where="main", batches=10, fetch_ms=[40.0] * 10)
+    run, kept = run_of(50.0, {"data": 40.0, "forward": 10.0}, user_cpu_ms=[10.0], system_cpu_ms=[0.0])
+    loaders = [
+        loader(num_workers=0, production=made, wait_ms=[40.0] * 10, length=length, iterators=iterators)
+    ]
+    timeline = read(trace, steps, true_ms=50.0, run=run, kept=kept, loaders=loaders)
+    answer = timeline.what_ifs.get(WhatIf.INPUT_WORKERS)
+    assert (answer.step_ms if answer is not None else None) == pytest.approx(step_ms)
+
+
 def test_a_fused_optimizer_saves_launches_and_passes_and_is_not_offered_twice():
     trace, steps = training(4, optimizer=1000.0)
     run, kept = run_of(3.0, {"forward": 1.0, "backward": 1.0, "optimizer": 1.0})

@@ -60,10 +60,20 @@ def test_what_the_noise_of_the_steps_explains_is_no_drift() -> None:
     assert find_basis(run_of(*places, steps=60), None, given_ms=None).doubts != ()
 
 
-def test_a_stretch_that_was_set_aside_is_told_and_does_not_count() -> None:
-    basis = find_basis(run_of(("baseline", 10.0, True), ("after", 12.0, False)), None, given_ms=None)
+@pytest.mark.parametrize(
+    ("later_ms", "code", "why"),
+    [
+        (12.0, DoubtCode.LATER_STEPS_SLOWER, "profiler"),
+        (8.0, DoubtCode.LATER_STEPS_FASTER, "page faults"),
+    ],
+)
+def test_a_stretch_that_was_set_aside_is_told_and_does_not_count(
+    later_ms: float, code: DoubtCode, why: str
+) -> None:
+    basis = find_basis(run_of(("baseline", 10.0, True), ("after", later_ms, False)), None, given_ms=None)
     (doubt,) = basis.doubts
-    assert doubt.code is DoubtCode.LATER_STEPS_SLOWER
+    assert doubt.code is code
+    assert why in doubt.text
     assert basis.summary.count == 60
     assert basis.summary.true_ms == pytest.approx(10.0, rel=0.02)
 

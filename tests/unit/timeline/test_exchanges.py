@@ -66,6 +66,19 @@ def test_what_is_done_behind_the_update_is_of_the_next_step() -> None:
     assert before["garbage collection"].tolist() == [9.0, 0.0], "there is no room for it behind the exchange"
 
 
+def test_a_collection_that_begins_before_gloo_has_noted_the_end_is_still_of_the_next_step() -> None:
+    late = [
+        ("gloo:all_reduce", "label", STEP_US + 1050.0, 1500.0),
+        ("aten::mm", "op", STEP_US + 2600.0, 7000.0),
+    ]
+    trace, segments, division = read(step(0.0), late, step(2 * STEP_US))
+    alone = exchanges(trace, segments, division, waits_of(trace, segments, division))
+    assert alone is not None
+    assert alone.moments is not None
+    own = own_work_of_steps(segments, division, alone.moments, [0.0, 8.0, 0.0])
+    assert own["garbage collection"].tolist() == [0.0, 8.0], "7.5 ms behind the exchange, 2.5 before it"
+
+
 def test_without_an_exchange_in_each_step_nothing_is_told() -> None:
     assert found(step(0.0), step(STEP_US, sends=False), step(2 * STEP_US)) is None
     assert found(step(0.0)) is None

@@ -152,6 +152,21 @@ def test_steps_that_are_all_as_long_in_another_window_tell_a_change_of_pace_and_
     assert basis.rare is None
 
 
+def test_long_steps_that_wait_are_not_charged_again_at_the_distance_of_all_long_ones():
+    """Each third step is long; in most of them the time passes inside the backward, for another rank."""
+    wall = every(3, 20.0, n=60)
+    run = run_of(wall)
+    table = run.windows[0].steps
+    waits = [w - ORDINARY_MS if w > 10.0 and i % 12 != 11 else 0.0 for i, w in enumerate(wall)]
+    phases = {**table.phases_ms, "backward": [1.0 + wait for wait in waits]}
+    windows = [
+        msgspec.structs.replace(run.windows[0], steps=msgspec.structs.replace(table, phases_ms=phases))
+    ]
+    basis = find_basis(msgspec.structs.replace(run, windows=windows), None, given_ms=None)
+    assert basis.rare is None
+    assert basis.summary.true_ms == pytest.approx(float(np.mean(wall)))
+
+
 def test_a_step_time_that_the_user_gives_stands():
     basis = find_basis(run_of(every(10, 30.0)), None, given_ms=2.0)
     assert basis.rare is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from unit.timeline.traces import TraceWriter
 
-from torch_bottleneck.timeline.lanes.alone import undisturbed
+from torch_bottleneck.timeline.lanes.alone import interrupted, undisturbed
 from torch_bottleneck.timeline.trace.dialect import Kind
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -37,3 +37,21 @@ def test_shorter_ones_are_not_made_longer() -> None:
 def test_where_the_norm_is_not_known_nothing_is_changed() -> None:
     assert factors([100.0, 100.0], [150.0]) == [1.0] * 3
     assert factors([100.0, 30.0, 300.0, 70.0], [150.0]) == [1.0] * 5
+
+
+def shared(*lengths: float) -> dict[str, float]:
+    writer, now = TraceWriter(), 0.0
+    for length in lengths:
+        writer.launch(now, 1.0, kernel="gemm", start=now + 2.0, length=length)
+        now += length + 5.0
+    return interrupted(writer.build())
+
+
+def test_another_process_on_the_device_makes_some_kernels_longer_by_its_turn() -> None:
+    assert shared(*[100.0] * 6, 900.0, 900.0) == {"gemm": pytest.approx(1600.0 / 2400.0)}
+
+
+def test_kernels_of_many_sizes_and_slower_ones_are_not_interrupted() -> None:
+    assert shared(10.0, 40.0, 100.0, 400.0, 900.0) == {}
+    assert shared(100.0, 150.0, 150.0, 150.0, 150.0) == {}
+    assert shared(100.0, 900.0, 100.0) == {}, "too few to tell"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import LoopTime, Run, SourceSite, StackFrame, Stacks
 from torch_bottleneck.timeline.cpu.reading import extra_context
 from torch_bottleneck.timeline.lanes.ask import Asker
@@ -15,6 +16,7 @@ from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, rare
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import host_program
+from torch_bottleneck.timeline.lanes.questions import shared_questions
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
 from torch_bottleneck.timeline.steps.rare import RareWork
@@ -436,3 +438,25 @@ def test_a_large_evaluation_is_no_rare_step_and_a_checkpoint_is() -> None:
     tree = build_tree(stacks_of(TRAINING, steps=6, longer=every_other), true_ms=70.0, phases_ms={})
     assert tree is not None
     assert tree.steps == 6
+
+
+@pytest.mark.parametrize(("checked", "saves_ms"), [(True, 10.0), (False, None), (None, None)])
+def test_calls_of_distributions_have_a_price_while_they_check_their_arguments(
+    checked: bool | None, saves_ms: float | None
+) -> None:
+    calls = Seen(
+        (at(17, "dist.log_prob()", callee="torch.distributions.normal.log_prob"),), 10, "", "forward"
+    )
+    stacks = stacks_of([*TRAINING, calls])
+    work = np.zeros((1, len(Work)))
+    work[0, [Work.DISPATCH, Work.MATH]] = 30e6, 50e6
+    recorded = HostWork(
+        edges=np.asarray([0, 1]), work=np.zeros(1, dtype=np.int8), group=np.full(1, -1, dtype=np.int16)
+    )
+    program = host_program(("",), work, seam_work=np.zeros((1, 0)), host_work=recorded)
+    settings = {} if checked is None else {"distributions.checked": checked}
+    known = Facts(true_ms=80.0, run=Run(settings=settings), stacks=stacks)
+    found = Asker(Replay(program), Edit(), true_ms=80.0).ask(shared_questions(program, known)).results
+    answer = found.get(WhatIf.DISTRIBUTIONS_UNCHECKED)
+    assert (None if answer is None else answer.saves_ms) == (saves_ms and pytest.approx(saves_ms))
+    assert answer is None or answer.bound

@@ -53,7 +53,7 @@ def moved(folder: Path, place: Path) -> Path:
 
 def changed(program: Path, place: Path, diff: str = DIFF, **target: object) -> tuple[Target, list[str]]:
     given = Target(**{"script": "train.py", "cwd": program, **target})  # type: ignore[arg-type]
-    return with_change(given, [Wish(fix="own", diff=diff)], place)
+    return with_change(given, diff, place)
 
 
 def test_what_is_changed_is_a_copy_and_everything_else_a_link(program: Path, tmp_path: Path) -> None:

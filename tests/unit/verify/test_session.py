@@ -48,7 +48,8 @@ class TableArms(Arms):
             number=number, session=self.session, fixes=fixes, folder=f"runs/{number}", seconds=4.0
         )
         if self.interrupt_at is not None and number >= self.interrupt_at:
-            return msgspec.structs.replace(base, status="interrupted"), True
+            none = [Applied(fix=fix, state="not applied", reason="not there yet") for fix in fixes]
+            return msgspec.structs.replace(base, status="interrupted", applied=none), True
         for fix, why in self.fails.items():
             if fix in fixes or (not fix and not fixes):
                 return msgspec.structs.replace(base, status="failed", reason=why), False
@@ -281,6 +282,7 @@ def test_what_was_stopped_goes_on_where_it_was_left(make: Make, tmp_path: Path) 
     session = make("FX311", "FX505", times=times, interrupt_at=10)
     state = session.run()
     assert session.interrupted
+    assert "not applied" not in [row.verdict for row in session.state.outcomes]
     assert not state.complete
     assert verdicts(state) == {((), ("FX311",)): "faster", ((), ("FX505",)): "undecided"}
     assert state.combination == ("FX311",)
