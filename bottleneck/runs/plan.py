@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import __version__
+from ..errors import UsageError
 from ..model.run import Run
 from ..model.verify import Trial
 
@@ -75,6 +77,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def target(self) -> str:
         """The script as typed, or `-m module`: how the run is named to the user."""
         return self.script if self.script is not None else f"-m {self.module}"
+
+
+def check_interpreter() -> None:
+    """Refuse an interpreter whose threads run at once: the buffer of events counts on one at a time.
+
+    Raises:
+        UsageError: it is a free-threaded build with its lock turned off.
+    """
+    is_locked = getattr(sys, "_is_gil_enabled", None)
+    if is_locked is not None and not is_locked():
+        raise UsageError(
+            "This Python is a free-threaded build, and its threads run without the global lock.",
+            remedy="Use an ordinary build, or set PYTHON_GIL=1 for this run.",
+        )
 
 
 def beginning_run(plan: Plan, *, task: Task | None = None, **known: Any) -> Run:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import ScriptError, UsageError
+from ..errors import ScriptError
 from ..model.words import clean, shown
 from .launch import launch, name_signal
 from .layout import collect, record_end, report_done, wait_for_ranks
 from .leftovers import put_aside, release
+from .plan import check_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,20 +91,6 @@ class RunFolder:
         return f"the script ended with exit code {returncode}."
 
 
-def _check_interpreter() -> None:
-    """Refuse an interpreter whose threads run at once: the buffer of events counts on one at a time.
-
-    Raises:
-        UsageError: it is a free-threaded build with its lock turned off.
-    """
-    is_locked = getattr(sys, "_is_gil_enabled", None)
-    if is_locked is not None and not is_locked():
-        raise UsageError(
-            "This Python is a free-threaded build, and its threads run without the global lock.",
-            remedy="Use an ordinary build, or set PYTHON_GIL=1 for this run.",
-        )
-
-
 def run_script(
     plan: Plan,
     *,
@@ -122,7 +109,7 @@ def run_script(
         InputError: the place is taken, or cannot be written, or another run writes there.
         UsageError: this interpreter has no global lock.
     """
-    _check_interpreter()
+    check_interpreter()
     left = put_aside(place.working, place.process, alone=place.world_size == 1)
     if left is not None and say is not None:
         say(f"moved an earlier run that was killed to {shown(left)}")

@@ -54,7 +54,7 @@ def plan_of_process(pid: int, plan: Plan) -> Plan:
 
     Raises:
         UsageError: this Python is too old.
-        InputError: there is no such process.
+        InputError: there is no such process, or it is another user's.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not hasattr(sys, "remote_exec"):
@@ -64,8 +64,12 @@ def plan_of_process(pid: int, plan: Plan) -> Plan:
         )
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+        owner = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         raise InputError(f"There is no process {pid}.") from None
+    if owner != os.geteuid():
+        # Root may attach, but the process could not read what it is to run, and would say so on its stderr.
+        raise InputError(f"Process {pid} is another user's.", remedy=f"Attach as user {owner}.")
     words = words[1:]
     while words and words[0].startswith("-") and words[0] != "-m":
         words.pop(0)
@@ -112,9 +116,17 @@ def _attach(pid: int, plan: Plan) -> None:
             answer=str(answer),
         )
     )
+    root = Path(f"/proc/{pid}/root")
+    if root.exists() and not Path(f"{root}{script}").exists():
+        shutil.rmtree(folder)
+        raise InputError(
+            f"Cannot attach to process {pid}: it does not see the files of {folder.parent}.",
+            remedy="Attach in the container in which it runs.",
+        )
     try:
         sys.remote_exec(pid, str(script))  # type: ignore[attr-defined,unused-ignore]
     except (OSError, RuntimeError, ValueError) as error:
+        shutil.rmtree(folder)
         raise InputError(
             f"Cannot attach to process {pid}: {error}.",
             remedy="It must run the same version of Python, as the same user, and allow remote debugging"

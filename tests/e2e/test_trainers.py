@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import forked
 import pytest
 from session import once
+
+from torch_bottleneck.diagnose import diagnose_paths
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -146,6 +149,32 @@ print(json.dumps([[p.sum().item() for p in model.parameters()], torch.rand(1).it
 print(json.dumps([values for values in logged if "bottleneck/step_ms/true" in values]))
 """
 
+RAY = """
+import os
+import ray, torch
+from ray.train.torch import TorchTrainer, prepare_model
+def set_up(config):
+    torch.set_num_threads(1)
+    model = prepare_model(torch.nn.Linear(16, 16))
+    loader = torch.utils.data.DataLoader(torch.randn(1600, 16), batch_size=4)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), loader
+def train_step(model, optimizer, batch):
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+def loop(config):
+    space = {"set_up": set_up, "train_step": train_step}
+    exec(SHOWN, space)
+    space["train_loop_per_worker"](config)
+ray.init(num_cpus=2, include_dashboard=False)
+TorchTrainer(
+    loop, train_loop_config={"run": os.path.abspath("run")},
+    scaling_config=ray.train.ScalingConfig(num_workers=2, use_gpu=False),
+    run_config=ray.train.RunConfig(storage_path=os.path.abspath("storage")),
+).fit()
+"""
+
 
 def train(
     text: str,
@@ -260,6 +289,18 @@ def test_fine_tuning_with_trl_goes_through_the_same_callback(tmp_path: Path) -> 
     diagnosis = check_run(tmp_path / "with" / "root" / "bottleneck")
     (entry,) = json.loads(logged)
     assert entry["bottleneck/step_ms/true"] == pytest.approx(diagnosis["step"]["true_ms"])
+
+
+@pytest.mark.slow
+def test_what_the_page_of_clusters_shows_captures_both_workers_of_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray.train", reason="needs ray")
+    page = (ROOT / "examples" / "clusters.md").read_text()
+    (shown,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    done = train(f"SHOWN = {shown!r}\n{RAY}", tmp_path / "train", out=None)
+    assert done.returncode == 0, done.stderr
+    told = diagnose_paths([tmp_path / "train" / "run"])
+    assert [rank.rank for rank in told.ranks] == [0, 1]
+    assert told.step.true_ms
 
 
 def test_a_tracker_of_accelerate_captures_and_the_other_trackers_have_the_figures(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ class Agent(StepObserver[LoaderWatch]):
         """See `Observer`."""
         return self.capture.steps_to_hold()
 
-    def first_evaluation(self) -> None:
+    def first_evaluation(self, module: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
         self._learned.sites.note("evaluation")
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...clocks import perf_counter_ns
 from ...model.run import ScriptOutcome
 from ...runs.job import write_account
-from ...runs.plan import Plan, beginning_run
+from ...runs.plan import Plan, beginning_run, check_interpreter
 from ...runs.store import Store
 from .. import torch_private
 from ..events.table import LABEL
@@ -90,6 +90,7 @@ class Harness:
 
         Raises:
             ValueError: a window would have no step, or no time.
+            UsageError: this interpreter has no global lock.
         """
         for name, value, least in (
             ("steps", steps, 1),
@@ -133,6 +134,7 @@ class Harness:
         return made
 
     def _set_up(self, plan: Plan, rule: ManualRule) -> None:
+        check_interpreter()
         self._plan = plan
         self._rule = rule
         self._agent: StepObserver[Any] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import re
 import signal
@@ -115,6 +116,8 @@ class OwnPasses:
 
     def install(self) -> None:
         """Replace them as they are asked for their next batch. The copy ends with it in place."""
+        # A fork server of the script is no child of the copy, and would not keep workers from writing.
+        multiprocessing.set_start_method("fork", force=True)
         for kind in torch_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
 
@@ -126,6 +129,7 @@ class OwnPasses:
                 loader = self._loader_of(iterator)
                 if loader is None:
                     raise NotPrivateError("a loader's workers serve the script's process")
+                loader.multiprocessing_context = None
                 self._own[iterator] = torch_private.begin_pass(torch_private.without_pass(loader), None)
             return original(self._own[iterator])
 

@@ -205,8 +205,11 @@ def test_the_scripts_warnings_are_not_touched() -> None:
         assert list(warnings.filters) == filters and not caught
 
 
-def test_a_pass_with_workers_goes_on_with_workers_of_its_own() -> None:
-    loader = torch.utils.data.DataLoader(list(range(20)), batch_size=2, num_workers=1)
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_pass_with_workers_goes_on_with_workers_of_its_own(method: str) -> None:
+    loader = torch.utils.data.DataLoader(
+        list(range(20)), batch_size=2, num_workers=1, multiprocessing_context=method
+    )
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
 

@@ -1,6 +1,6 @@
 """Attaching to a process that runs already.
 
-What `sys.remote_exec` does, the process does here when a signal comes: it runs a file on its main thread.
+What `sys.remote_exec` does from Python 3.14 on, an older one does here when a signal comes: it runs a file.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from torch_bottleneck.cli.main import run
 from torch_bottleneck.errors import InputError, UsageError
+from torch_bottleneck.harness.process import attached
 from torch_bottleneck.model.documents import load_watch, read_run
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.watching import attach as module
@@ -65,7 +67,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "remote_exec", remote_exec, raising=False)
+    if sys.version_info < (3, 14):
+        monkeypatch.setattr(sys, "remote_exec", remote_exec, raising=False)
     return tmp_path
 
 
@@ -127,6 +130,23 @@ def test_a_process_that_does_not_answer_or_does_not_allow_it_is_left_alone(
     assert not list(folder.iterdir()) or [path.name for path in folder.iterdir()] == ["train.py"]
 
 
+def test_a_process_with_other_files_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != "attach.py" and exists(path))
+    monkeypatch.setattr(sys, "remote_exec", lambda pid, script: pytest.fail("attached"))
+    assert run(["watch", "--attach", str(os.getpid()), "--out", "run"]) == 2
+    assert "does not see the files" in capsys.readouterr().err
+
+
+def test_a_process_that_is_importing_torch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    half_done = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
+    monkeypatch.setitem(sys.modules, "torch", half_done)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="importing torch"):
+        attached.attach("", ())
+
+
 def test_what_cannot_be_attached_to_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "remote_exec", raising=False)
     with pytest.raises(UsageError, match="Attaching needs Python 3"):
@@ -135,5 +155,10 @@ def test_what_cannot_be_attached_to_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "remote_exec", print, raising=False)
     with pytest.raises(InputError, match="There is no process"):
         plan_of_process(2**22 + 1, Plan())
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    with pytest.raises(InputError, match="is another user's"):
+        plan_of_process(os.getpid(), Plan())
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "remote_exec", print, raising=False)
     assert run(["watch", "--attach", "1", "train.py"]) == 2
     assert run(["watch", "--attach", "1", "--diagnose", "."]) == 2
