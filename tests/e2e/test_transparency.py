@@ -247,6 +247,30 @@ def test_a_whole_training_gives_the_same_numbers(tmp_path: Path, workers: str, c
     assert_same(expected, got)
 
 
+@from_the_start
+def test_what_a_script_leaves_open_is_flushed_when_it_ends_after_all_windows(tmp_path: Path) -> None:
+    """The samples of its stack kept its globals alive, with a file in them, until after the interpreter."""
+    write(
+        tmp_path / "train.py",
+        """
+        import sys, torch
+        log = open("log.txt", "w")
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        for step in range(400):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            log.write(f"{step}\\n")
+        sys.exit(5)
+        """,
+    )
+    got = harness(tmp_path, tmp_path / "out", "train.py", run_to_end=True)
+    assert got.code == 5, got.err
+    assert read_run(got.folder).artefacts["stacks"].status == "ok"
+    assert (tmp_path / "log.txt").read_text().split() == [str(step) for step in range(400)]
+
+
 def test_processes_of_the_script_s_own_are_as_they_would_be(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",

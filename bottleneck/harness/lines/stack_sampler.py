@@ -57,7 +57,11 @@ class StackSampler:
         self._clock = clock
         self._rows: list[tuple[int, int, _Stack, str]] = []
         """When, for how many ns, where; and the phase that begins, of an anchor."""
-        self._codes: dict[int, tuple[CodeType, dict[str, Any]]] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._namespaces: dict[int, dict[str, Any]] = {}
+        """Globals of each code. Let go of as soon as its lines are known: what they hold, like a file that is
+        flushed when it goes, must not outlive the script."""
+        self._chains: dict[_Stack, tuple[StackFrame, ...]] = {}
         self._noted: dict[str, int] = {}
         self._log: list[tuple[str, int, int]] = []
         self._wanted = False
@@ -102,12 +106,15 @@ class StackSampler:
             if step < 0 or when > steps[step][1]:
                 continue
             if stack not in known:
-                chain = tuple(frames.setdefault(frame, len(frames)) for frame in self._chain(stack))
+                if stack not in self._chains:
+                    self._chains[stack] = tuple(self._chain(stack))
+                chain = tuple(frames.setdefault(frame, len(frames)) for frame in self._chains[stack])
                 known[stack] = chains.setdefault(chain, len(chains))
             inside, before = phases.at(when)
             inside = anchor or inside
             phase, after = (names.setdefault(name, len(names)) for name in (inside, before))
             out.append((step, known[stack], phase, after, for_ns // 1000, int(not anchor)))
+        self._namespaces = {}
         columns = list(zip(*out, strict=True)) or [()] * 6
         return Stacks(
             frames=list(frames),
@@ -125,7 +132,9 @@ class StackSampler:
     def abandon(self) -> None:
         """What was seen is not wanted."""
         self.stop()
-        self._log, self._rows, self._codes = [], [], {}
+        self._log, self._rows = [], []
+        # Together: without its code an identity may be another one's, and its lines then are, too.
+        self._codes, self._namespaces, self._chains = {}, {}, {}
 
     # -- the other thread ------------------------------------------------------------------------
 
@@ -162,10 +171,9 @@ class StackSampler:
         return self._stack(frames)
 
     def _stack(self, frames: list[Frame]) -> _Stack:
-        codes = self._codes
         for code, _, _, namespace in frames:
-            if id(code) not in codes:
-                codes[id(code)] = (code, namespace)
+            self._codes.setdefault(id(code), code)
+            self._namespaces.setdefault(id(code), namespace)
         return tuple((id(frame.code), frame.instruction) for frame in frames)
 
     # -- afterwards ------------------------------------------------------------------------------
@@ -175,7 +183,7 @@ class StackSampler:
         out: list[StackFrame] = []
         above = ""
         for key, instruction in reversed(stack):
-            code, namespace = self._codes[key]
+            code, namespace = self._codes[key], self._namespaces[key]
             if is_library(code.co_filename):
                 name = name_of(code, namespace)
                 if name.startswith(f"{_OURS}."):
