@@ -76,10 +76,13 @@ class _Price:
     """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
     that saving is out of reach until the breaks are gone."""
 
+    def weight(self, limits: _Limits) -> float:
+        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
+
     def rank(self, limits: _Limits) -> float:
         if self.behind_breaks:
             return 0.0
-        mine = worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
+        mine = self.weight(limits)
         if self.reached is None:
             return mine
         return min(mine, worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight))
@@ -286,7 +289,10 @@ class _Case:
         ]
         prices.sort(key=lambda price: -price.rank(limits))
         rivals = self.rivals(prices, limits)
-        return sorted(rivals, key=lambda price: price.vague) + prices[len(rivals) :]
+        # What is named comes first only where it costs about as much as what it would stand before.
+        least = RIVAL_SHARE * max((each.weight(limits) for each in rivals), default=0.0)
+        rivals = [each for each in rivals if each.weight(limits) >= least]
+        return sorted(rivals, key=lambda price: price.vague) + [each for each in prices if each not in rivals]
 
     def rivals(self, prices: Sequence[_Price], limits: _Limits) -> list[_Price]:
         """Return the causes that save about as much as the one that saves most, within the noise."""

@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Shortens, Variable
+from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Shortens, StatementEdit, Variable
 from .build import ON_GPU, docs, given, recipe, seen, source
 
 _TUNING = recipe(
@@ -466,6 +466,36 @@ weights = 1 - p.gather(1, y[:, None])[:, 0]""",
         undo="Write it in Python again.",
         verify="'other host work' falls below 2 % of the step; the loss is the same.",
         sources=(docs("generated/torch.gather.html", "torch.gather"),),
+    ),
+    Fix(
+        id="FX517",
+        title="Turn the checks of torch.distributions off",
+        addresses=("BN505", "BN601"),
+        what_to_change="Each distribution checks its parameters when it is made, and the values in log_prob:"
+        " comparisons over all of them, and on a GPU a wait for each answer. Switch the checks off once the"
+        " script has run without a complaint.",
+        when=seen("distributions.checked", "==", True, "distributions check their arguments"),
+        may_break="A parameter or value that is out of range, or NaN, is no longer an error.",
+        what_if=WhatIf.DISTRIBUTIONS_UNCHECKED,
+        what_if_bound=True,
+        only_answered=True,  # otherwise no distribution is in the step
+        basis="the step without the calls that check; what they compute stays",
+        code="""\
+import torch
+
+torch.distributions.Distribution.set_default_validate_args(False)""",
+        undo="torch.distributions.Distribution.set_default_validate_args(True)",
+        verify="aten::is_nonzero is gone from these lines.",
+        can_try=True,
+        edits=(
+            StatementEdit(
+                statement="torch.distributions.Distribution.set_default_validate_args(False)",
+                setting="set_default_validate_args",
+            ),
+        ),
+        sources=(
+            docs("distributions.html#torch.distributions.distribution.Distribution", "torch.distributions"),
+        ),
     ),
     Fix(
         id="FX512",

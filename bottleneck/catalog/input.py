@@ -11,6 +11,7 @@ from .build import arguments, docs, given, if_known, paper, recipe, seen, source
 
 _LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
 _HAS_WORKERS = given("loader.num_workers", ">", 0, "the DataLoader has worker processes")
+_ONE_BATCH_EACH = given("loader.batches_per_iterator", "<", 1.5, "each step makes an iterator of its own")
 _LOADERS = ("*Loader",)
 _ONLY_WITH_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context")
 _WORKERS_EDIT = KeywordEdit(calls=_LOADERS, keywords=("num_workers", "persistent_workers"))
@@ -37,6 +38,7 @@ FIXES: tuple[Fix, ...] = (
         ),
         unless=(
             given("loader.num_workers", ">=", "@host.cores", "there are already as many workers as cores"),
+            _ONE_BATCH_EACH,
         ),
         conflicts=("FX102",),
         risk=Risk.SAFE,
@@ -174,7 +176,7 @@ for images, labels in loader:
         " batch.",
         when=(if_known("loader.kept_ms"),),
         basis="no start but the first",
-        unless=(given("loader.batches_per_iterator", "<", 1.5, "each step makes an iterator of its own"),),
+        unless=(_ONE_BATCH_EACH,),
         may_break="Changes made to the dataset object between epochs no longer reach the workers.",
         code="""\
 from torch.utils.data import DataLoader

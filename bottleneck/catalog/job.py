@@ -43,7 +43,7 @@ def _with_fix(line: AccountLine, watch: Watch) -> AccountLine:
 
 def _removed_s(shortens: Shortens, line: AccountLine, watch: Watch) -> float:
     """Return the seconds that go."""
-    if shortens.part != line.part:
+    if shortens.part != line.part or (watch.acts and line.part == "validation"):
         return 0.0
     if shortens.of == "again":
         return shortens.removes * line.again_s

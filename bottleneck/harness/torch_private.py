@@ -547,6 +547,16 @@ def recompile_limit() -> int | None:
     return None if config is None else int(getattr(config, _recompile_limit_name(config)))
 
 
+def distributions_checked() -> bool:
+    """Return whether torch.distributions check what they are given, unless told otherwise."""
+    return bool(torch.distributions.Distribution._validate_args)
+
+
+def check_distributions(checked: bool) -> None:
+    """Have torch.distributions check what they are given, or not, unless told otherwise."""
+    torch.distributions.Distribution.set_default_validate_args(checked)
+
+
 def cudagraphs_recorded() -> int | None:
     """Return how many CUDA graphs inductor has recorded; None where this torch does not tell."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")

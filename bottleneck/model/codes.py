@@ -84,6 +84,7 @@ class WhatIf(str, Enum):
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
     ANOMALIES_IGNORED = "anomalies-ignored"
+    DISTRIBUTIONS_UNCHECKED = "distributions-unchecked"
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
     PADDING_GONE = "padding-gone"
@@ -381,6 +382,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN502", "optimizer-dispatch", _C.LAUNCH),
     CodeEntry("BN503", "python-loop-in-step", _C.LAUNCH, within_others=True),
     CodeEntry("BN504", "anomaly-detection", _C.LAUNCH, within_others=True),
+    CodeEntry("BN505", "distributions-checked", _C.LAUNCH, within_others=True),
     CodeEntry("BN601", "synchronisation-stalls", _C.SYNC),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),

@@ -50,7 +50,8 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     true_ms: float | None
     true_ci_ms: tuple[float, float] | None = None
-    """95 % interval of `true_ms`, a mean: elapsed time over steps, without single outliers."""
+    """95 % interval of `true_ms`, a mean: elapsed time over steps, without single outliers.
+    Of this run: another one of the same script may differ by more."""
     profiled_ms: float | None = None
     count: int = 0
     """Number of steps in `true_ms`."""

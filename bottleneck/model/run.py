@@ -113,8 +113,8 @@ class Stretch(_Record, frozen=True, kw_only=True):
     """In which it was timed; `baseline`: before all others."""
     steps: int
     counted: bool = True
-    """False: these steps were slower than those before the captures, which may still have disturbed them, so
-    that the baseline goes without them."""
+    """False: the captures may still have changed these steps, which were slower than those before (on a GPU)
+    or had fewer page faults, so that the baseline goes without them."""
 
 
 class Window(_Record, frozen=True, kw_only=True):

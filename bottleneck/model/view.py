@@ -6,6 +6,7 @@ a timeline of one step, thinned by a rule that the lane itself states.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -107,6 +108,12 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
     def site(self) -> SourceSite | None:
         """Its line; None for the step itself."""
         return SourceSite(file=self.file, line=self.line, function=self.function) if self.file else None
+
+    def walk(self) -> Iterator[CodeNode]:
+        """Yield this one and all below."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
 
 class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import forked
 import pytest
 
 from torch_bottleneck.cli.group import VERBS, cli
+from torch_bottleneck.cli.main import run
 from torch_bottleneck.model.documents import load_diagnosis
 from torch_bottleneck.reporters import terminal
 
@@ -77,6 +78,15 @@ def test_links_into_the_repository_lead_somewhere(page: str) -> None:
 def test_reports_shown_on_the_pages_are_what_the_tool_prints(page: Path) -> None:
     for name, shown in re.findall(r"<!-- of (\w+) -->\n```\n(.*?)```", page.read_text(), flags=re.DOTALL):
         assert shown in terminal.render(load_diagnosis(ROOT / "reports" / "gallery" / name))
+
+
+def test_the_job_shown_is_what_the_tool_prints_of_the_recorded_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "examples" / "whole-job.md").read_text()
+    (shown,) = re.findall(r"<!-- watched -->\n```\n(.*?)```", page, flags=re.DOTALL)
+    assert run(["report", str(ROOT / "tests" / "recorded" / "watched" / "run")]) == 0
+    assert set(shown.splitlines()) <= set(capsys.readouterr().out.splitlines())
 
 
 def test_every_command_on_the_pages_is_one_that_is_understood() -> None:

@@ -129,7 +129,8 @@ class Rows(torch.utils.data.Dataset):
 
 rows = Rows()
 workers = int(os.environ.get("WORKERS", "0"))
-loader = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True, num_workers=workers)
+loader = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True, num_workers=workers,
+    multiprocessing_context="fork" if workers else None)  # the dataset holds an open file
 layers = [torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(64, 1)]
 model = torch.nn.Sequential(*layers)
 shared = torch.zeros(1).share_memory_()

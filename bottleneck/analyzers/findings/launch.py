@@ -1,6 +1,6 @@
 """Launch-bound: Python and dispatch take longer than the work that they start.
 
-In: facts. Out: findings BN501 to BN504.
+In: facts. Out: findings BN501 to BN505.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.finding import Evidence, Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.run import SourceSite
 from ...model.words import ms, percent
+from ...timeline.lanes.questions import DISTRIBUTIONS
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts, predicted_evidence
 
@@ -294,4 +295,48 @@ class AnomalyDetection(Analyzer):
             answer=answer,
             sites=facts.sites("anomalies")[:1],
             not_this="It finds a NaN; it prevents none.",
+        )
+
+
+class DistributionChecks(Analyzer):
+    """torch.distributions check their arguments in every step.
+
+    What it means
+        Each distribution that is made looks at all of its parameters, and each log_prob at all values,
+        before it computes anything. On a GPU the host waits for each answer. In a step of small
+        operations, as in reinforcement learning, the checks may take as long as the rest of these
+        calls.
+
+    How it is measured
+        Stack samples of the training thread in calls of torch.distributions, while the checks are on.
+
+    What it costs you
+        The step without these calls: an upper bound, since what they compute is needed. A trial
+        tells what the checks take.
+
+    What it is not
+        Not a wrong argument: the checks find one, and find none here.
+
+    What to do
+        Switch the checks off when the script has run once without a complaint.
+
+    Source
+        PyTorch documentation, torch.distributions.Distribution.set_default_validate_args.
+    """
+
+    code = "BN505"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price the calls while the checks are on."""
+        answer = facts.ask(WhatIf.DISTRIBUTIONS_UNCHECKED)
+        tree = facts.timeline.tree
+        if answer is None or tree is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        called = [node for node in tree.walk() if node.callee.startswith(DISTRIBUTIONS)]
+        yield self.finding(
+            facts,
+            f"Distributions check their arguments, in calls that take {ms(answer.saves_ms)} per step",
+            answer=answer,
+            sites=[node.site for node in sorted(called, key=lambda node: -node.ms)],
+            not_this="What the calls compute is needed; the checks are not.",
         )

@@ -135,6 +135,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.grown_ms": "float: time outside the phases that the mean step has and the first had not",
     "host.rare": 'str: what only some steps do, "evaluation", "forward passes without gradients" (of a'
     ' model in training mode), "other work"; "none" was seen',
+    "distributions.checked": "bool: torch.distributions check what they are given, unless told otherwise",
     "debug.anomaly": "bool: torch.autograd.set_detect_anomaly is on",
     "optimizer.parameter_dtype": 'str: of most elements that the optimizers update, like "float32"',
     # communication

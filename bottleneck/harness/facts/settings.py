@@ -9,6 +9,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     matmul.fp16_reduced, matmul.bf16_reduced: bool     reduced-precision reductions allowed
     deterministic: bool                                 torch.use_deterministic_algorithms
     anomaly_mode: bool
+    distributions.checked: bool  torch.distributions check their arguments, unless told otherwise
     sdp.flash, sdp.mem_efficient, sdp.math, sdp.cudnn: bool    backends allowed
     default_dtype: "float32", ...
     autocast.dtype              "none" | "bfloat16" | "float16" | ..., as seen in root forwards
@@ -225,6 +226,7 @@ def _read_flags(settings: dict[str, JsonValue]) -> None:
         "cudnn.deterministic": lambda: backends.cudnn.deterministic,
         "deterministic": torch.are_deterministic_algorithms_enabled,
         "anomaly_mode": torch.is_anomaly_enabled,
+        "distributions.checked": torch_private.distributions_checked,
         "sdp.flash": backends.cuda.flash_sdp_enabled,
         "sdp.mem_efficient": backends.cuda.mem_efficient_sdp_enabled,
         "sdp.math": backends.cuda.math_sdp_enabled,

@@ -9,7 +9,8 @@ HOW: dict[str, str] = {
     "step": (
         "Mean of the baseline window, in which no profiler is attached: stretches of steps before, between "
         "and after the other windows. Steps are timed between device events on a GPU, otherwise with the "
-        "host's clock. The interval is the 95 % interval of that mean, for steps that depend on each other."
+        "host's clock. The interval is the 95 % interval of that mean, for steps that depend on each other: "
+        "another run of the same script may differ by more."
     ),
     "step_profiled": (
         "Taken from the profiler's trace, because no step was timed without it. A profiler slows the host, "

@@ -10,6 +10,7 @@ from torch_bottleneck.analyzers.verdict import decide, order_causes
 from torch_bottleneck.model.codes import BottleneckClass as C
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.run import CompileFacts, GraphBreak, LoopTime, Run, SiteTime, SourceSite
+from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.timeline.result import HostSpan
 
 from .facts import STEP_MS, facts
@@ -267,6 +268,25 @@ def test_anomaly_detection_is_named_with_its_line_and_is_no_cause_beside_dispatc
     assert [cause.code for cause in causes_of(known)] == ["BN501"]
 
 
+def test_checks_of_distributions_are_named_with_their_longest_line_and_are_no_cause_beside_dispatch():
+    calls = tuple(
+        CodeNode(
+            name="log_prob()", role="loss", ms=ms, share=ms / 100, file="ppo.py", line=line, callee=callee
+        )
+        for line, ms, callee in (
+            (7, 5.0, "torch.distributions.normal.Normal"),
+            (9, 8.0, "torch.distributions.normal.log_prob"),
+            (11, 20.0, "torch.nn.functional.linear"),
+        )
+    )
+    saves = {WhatIf.DISPATCH_FREE: 70.0, WhatIf.DISTRIBUTIONS_UNCHECKED: 13.0}
+    step = CodeNode(name="step", role="step", ms=100.0, share=1.0, children=calls)
+    known = facts("cpu", parts={Part.DISPATCH: 70.0}, saves=saves, bounds=tuple(saves), tree=step)
+    (found,) = (finding for finding in find_all(known) if finding.code == "BN505")
+    assert (found.cost_ms, [site.line for site in found.sites]) == (13.0, [9, 7])
+    assert [cause.code for cause in causes_of(known)] == ["BN501"]
+
+
 def test_dispatch_weighs_what_compiling_would_take_away_and_not_its_bound():
     saves = {WhatIf.DISPATCH_FREE: 60.0, WhatIf.COMPILED: 20.0, WhatIf.SYNCS_GONE: 30.0}
     known = facts(
@@ -303,6 +323,13 @@ def test_of_rivals_an_estimate_comes_before_a_bound():
     verdict = verdict_of(known)
     assert verdict.bottleneck_class is C.SYNC
     assert verdict.also == (C.LAUNCH,)
+
+
+def test_what_costs_much_less_does_not_stand_for_dispatch_that_no_known_fix_takes_away():
+    parts = {Part.DISPATCH: 70.0, Part.SYNC: 6.0}
+    saves = {WhatIf.DISPATCH_FREE: 80.0, WhatIf.COMPILED: 7.0, WhatIf.SYNCS_GONE: 6.0}
+    bounds = (WhatIf.DISPATCH_FREE, WhatIf.COMPILED)
+    assert verdict_of(facts(parts=parts, saves=saves, bounds=bounds)).bottleneck_class is C.LAUNCH
 
 
 CLOSE_CALLS = [

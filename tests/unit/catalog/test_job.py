@@ -9,7 +9,7 @@ from recorded.watched_job import recorded
 from torch_bottleneck.catalog.job import with_fixes
 from torch_bottleneck.catalog.registry import FIXES
 from torch_bottleneck.model.watch import PARTS, AccountLine, Growth, Watch, WithFix
-from torch_bottleneck.reporters.rows.watch import fix_lines
+from torch_bottleneck.reporters.rows.watch import fix_lines, part_rows
 
 
 def job(*lines: AccountLine, growth: tuple[Growth, ...] = ()) -> Watch:
@@ -50,6 +50,12 @@ def test_validation_on_a_tenth_of_the_batches() -> None:
         "validation, every 200 steps: 31 % of the job (18 min 36 s); on a tenth of the batches 4.3 % "
         "(1 min 52 s, FX511)"
     ]
+
+
+def test_of_a_rollout_no_batches_can_be_left_out() -> None:
+    watch = msgspec.structs.replace(job(line("validation", 1116.0)), acts=True)
+    assert fix_of(watch, "validation") is None
+    assert [row.part for row in part_rows(watch)] == ["passes without gradients"]
 
 
 def test_workers_that_stay_save_the_starts_after_the_first() -> None:

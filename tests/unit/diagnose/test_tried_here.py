@@ -58,3 +58,21 @@ def test_the_table_sets_prediction_trial_and_verify_side_by_side(tmp_path: Path)
     assert "| agrees | FX311 | 2.00× | 1.90× | 2.00× (0.50 to 3.00) | yes | same | 7 |" in text
     assert "| differs | FX412 | 2.00× | 0.90×, slower | 1.20× (0.50 to 3.00) | NO | same | 7 |" in text
     assert "1 with another sign" in text and "took 12 s (median)" in text
+
+
+def test_a_fix_that_the_trial_moved_back_counts_as_what_was_promised_first(tmp_path: Path) -> None:
+    stored(tmp_path / "one", "FX412", speedup=0.9, verified=0.9)
+    file = tmp_path / "one" / "diagnosis.json"
+    diagnosis = json.loads(file.read_text())
+    (last,) = diagnosis["suggestions"]
+    gains = {
+        "fix": "FX311",
+        "predicted_ms": 80.0,
+        "saves_ms": 20.0,
+        "measured": {**last["measured"], "verdict": "faster"},
+    }
+    diagnosis["suggestions"] = [gains, {**last, "saves_ms": 50.0}]
+    file.write_text(json.dumps(diagnosis))
+    text = table(tmp_path)
+    assert "First suggestions that trials decided about: 1, of them gains: 1." in text
+    assert "First by what they promised: 1, of them gains: 0." in text

@@ -106,6 +106,7 @@ class Patch:
         """What else it had to do."""
         self._sites: dict[tuple[str, int], SourceSite] = {}
         self.is_on = False
+        self._checked = True
         self._found: Applied | None = None
         self.look: CompilerLook | None = None
         """What `foresee` saw, where it was a compiler that looked."""
@@ -140,11 +141,12 @@ class Patch:
         self.count = 0
         self.reasons, self.values, self.beside, self._sites = [], {}, [], {}
         self.is_on = True
+        self._checked = torch_private.distributions_checked()
         try:
             self.put_in(program)
         except BaseException:
             self.is_on = False
-            self.take_out()
+            self._end_turn()
             raise
 
     def switch_off(self) -> None:
@@ -154,7 +156,12 @@ class Patch:
         try:
             self._found = self.check()
         finally:
-            self.take_out()
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        self.take_out()
+        # The first use of dynamo in a process turns these checks off for good.
+        torch_private.check_distributions(self._checked)
 
     def put_in(self, program: Program) -> None:  # noqa: ARG002 - for subclasses
         """Do what `switch_on` is for."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from ....model.verify import Applied
+from ... import torch_private
 from .base import Patch
 
 
@@ -158,6 +159,19 @@ class NotDeterministic(Flag):
                 False,
             ),
         }
+
+
+class DistributionsUnchecked(Flag):
+    """What the checks of torch.distributions cost."""
+
+    fix = "FX517"
+
+    needs_gpu = False
+
+    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+        """See `Flag`."""
+        read, write = torch_private.distributions_checked, torch_private.check_distributions
+        return {"distributions.checked": (read, write, False)}
 
 
 def _matmuls() -> list[Any]:
