@@ -1,6 +1,7 @@
 """Batches recorded while steps run, and handed out again: the same steps once more.
 
-In: what the script's loaders deliver. Out: the same batches, in the same order, while they are replayed. The
+In: what the script's loaders deliver. Out: the same batches, in the same order, while they are replayed, and
+with each the random numbers that followed it: a loader draws some for a new pass, and its dataset may. The
 loaders do not move meanwhile. A pass still gives no more batches than its length: scripts count on that.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from .. import torch_private
 from ..events.replacing import Replacements
+from .state import put_back_random, random_states
 
 
 class BatchTape:
@@ -20,9 +22,10 @@ class BatchTape:
     def __init__(self) -> None:
         self.problem = ""
         """Why the batches cannot be repeated."""
-        self._batches: list[tuple[Any, Any]] = []
-        """Each with the dataset that it was read from."""
+        self._batches: list[tuple[Any, Any, dict[str, Any]]] = []
+        """Each after the dataset that it was read from, before the random states at its handing out."""
         self._recording = False
+        self._with_random = True
         self._next: int | None = None
         """The batch to hand out next; None: the loaders' own."""
         self._replaced = Replacements()
@@ -34,9 +37,12 @@ class BatchTape:
         for kind in torch_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
 
-    def replay(self) -> None:
-        """Hand out the batches that were kept, from the first one on; after the last, the loaders' own."""
-        self._recording, self._next = False, 0
+    def replay(self, *, with_random: bool = True) -> None:
+        """Hand out the batches that were kept, from the first one on; after the last, the loaders' own.
+
+        `with_random`: the random numbers after each of them are those that followed it when it was kept.
+        """
+        self._recording, self._next, self._with_random = False, 0, with_random
 
     @property
     def replaying(self) -> bool:
@@ -62,8 +68,11 @@ class BatchTape:
                 if self._next >= len(self._batches):
                     self._next = None
                 elif self._batches[self._next][0] is data:
+                    _, batch, random = self._batches[self._next]
                     self._next += 1
-                    return copy.deepcopy(self._batches[self._next - 1][1])
+                    if self._with_random:
+                        put_back_random(random)
+                    return copy.deepcopy(batch)
             batch = original(iterator)
             if self._recording:
                 self._keep(data, batch)
@@ -73,7 +82,7 @@ class BatchTape:
 
     def _keep(self, data: Any, batch: Any) -> None:
         try:
-            self._batches.append((data, copy.deepcopy(batch)))
+            self._batches.append((data, copy.deepcopy(batch), random_states()))
         except Exception as error:
             self.problem = f"a batch cannot be copied ({type(error).__name__})"
             self._recording = False

@@ -44,7 +44,7 @@ class KeptState:
         self._without_gradient = [t for t in tensors.values() if t.is_leaf and t.grad is None]
         self._states = [self._of(optimizer) for optimizer in self._optimizers]
         self._scaler_state = copy.deepcopy(scaler.state_dict()) if scaler is not None else None
-        self._random = _random_states()
+        self._random = random_states()
 
     def put_back(self) -> None:
         """Make everything as it was."""
@@ -56,7 +56,7 @@ class KeptState:
             self._put_back(optimizer, states, groups)
         if self._scaler is not None:
             self._scaler.load_state_dict(copy.deepcopy(self._scaler_state))
-        _put_back_random(self._random)
+        put_back_random(self._random)
 
     def _kept(self, tensor: Any) -> Any:
         return tensor.detach().clone() if self._on_device else tensor.detach().to("cpu", copy=True)
@@ -118,7 +118,8 @@ def _fits(tensors: Iterable[Any], optimizers: Iterable[Any]) -> bool:
     return bool(size * _ROOM < free + unused)
 
 
-def _random_states() -> dict[str, Any]:
+def random_states() -> dict[str, Any]:
+    """Return the states of Python's, numpy's and torch's random numbers, the devices' included."""
     states: dict[str, Any] = {"random": random.getstate(), "torch": torch.get_rng_state()}
     if torch_private.device_kind() != "cpu":
         states["device"] = torch.cuda.get_rng_state_all()
@@ -128,7 +129,8 @@ def _random_states() -> dict[str, Any]:
     return states
 
 
-def _put_back_random(states: dict[str, Any]) -> None:
+def put_back_random(states: dict[str, Any]) -> None:
+    """Have random numbers go on as from when their states were taken."""
     random.setstate(states["random"])
     torch.set_rng_state(states["torch"])
     if "device" in states:

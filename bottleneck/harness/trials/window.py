@@ -227,7 +227,7 @@ class TrialWindow:
         again = yield from self._again()
         self._put_back()
         torch_private.skip_random_numbers()
-        otherwise = yield from self._again()
+        otherwise = yield from self._again(with_random=False)
         self._put_back()
         self._reference = (first, again, otherwise)
         problem = self._tape.problem or ("" if first else "no loss was seen")
@@ -238,9 +238,9 @@ class TrialWindow:
         if self._kept is not None:
             self._kept.put_back()
 
-    def _again(self) -> Steps:
+    def _again(self, *, with_random: bool = True) -> Steps:
         """Run the first steps once more, with their batches; return their losses."""
-        self._tape.replay()
+        self._tape.replay(with_random=with_random)
         losses = yield from self._with_losses()
         self._tape.stop()
         return losses

@@ -1,4 +1,4 @@
-"""A replay memory that is a deque, sampled by position, which walks it (--stationary: a list)."""
+"""A replay memory that is a deque, sampled by position, which walks it (--stationary: it holds the newest only)."""
 
 import random
 import sys
@@ -11,10 +11,10 @@ STATIONARY = "--stationary" in sys.argv
 
 class Memory:
     def __init__(self):
-        self.items = [] if STATIONARY else deque()
+        self.items = deque(maxlen=4096 if STATIONARY else None)
 
     def push(self, state):
-        for i in range(24):
+        for i in range(64):
             self.items.append(state[i])  # grows
 
     def sample(self, count):
@@ -28,8 +28,8 @@ model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.L
 optimizer = torch.optim.Adam(model.parameters())
 memory = Memory()
 for step in range(3000):
-    memory.push(torch.randn(24, 16))
-    x = memory.sample(64)
+    memory.push(torch.randn(64, 16))
+    x = memory.sample(256)
     loss = (model(x) - x).square().mean()
     optimizer.zero_grad()
     loss.backward()
