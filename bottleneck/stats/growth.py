@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 
 from .spread import mad_spread
 
-_ERRORS_NEEDED = {500: 3.5, 1000: 3.3, 2000: 2.6}
-"""Steps at which a growth is looked for, with the standard errors that it must exceed. One false alarm in 100
-jobs is spent on the look at 2,000, where a growth of 1 % per 1,000 steps first shows under noise of 10 %;
-from there on `_LATER` is asked for, which such a growth exceeds by far."""
-_LATER = 3.3
+_ERRORS_NEEDED = 2.6
+"""Standard errors that a growth must exceed; at most one stationary job of 100 does. A growth of 1 % per
+1,000 steps comes as far within 2,000 steps that scatter by 10 %, for the best test there is."""
 _LEAST_GROWTH = 0.01
 """From the first to the last step: less is not worth a word, however sure."""
 _LEAST_CHANGE = 1.15
@@ -64,8 +62,7 @@ class Step:
 def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | None:
     """Return how the steps of a job grow; None if they do not, or if it cannot be told.
 
-    `times_ms` are means over stretches of `steps_per_point` steps, oldest first, at most some hundred;
-    `_ERRORS_NEEDED` says for how many steps how sure a growth must be.
+    `times_ms` are means over stretches of `steps_per_point` steps, oldest first, at most some hundred.
     """
     y = np.asarray(times_ms, dtype=np.float64)
     n = len(y)
@@ -80,9 +77,7 @@ def find_slope(times_ms: Sequence[float], *, steps_per_point: int) -> Slope | No
             for level in levels
         ]
     )
-    steps = n * steps_per_point
-    needed = next((sure for most, sure in _ERRORS_NEEDED.items() if steps <= most * 1.2), _LATER)
-    if slope <= needed * error or slope * n < _LEAST_GROWTH * float(np.median(y)):
+    if slope <= _ERRORS_NEEDED * error or slope * n < _LEAST_GROWTH * float(np.median(y)):
         return None
     half = 1.96 * error
     return Slope(

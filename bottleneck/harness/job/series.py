@@ -15,12 +15,12 @@ from ...model.watch import Change, Growth
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ...stats.growth import Slope
+
 __all__ = ["Series"]
 
 FIRST_LOOK = 500
-"""Usual steps; the next looks come at each doubling."""
-OFTEN_FROM = 2000
-"""From there on at each half of one: one that just misses a growth is not the last of a job twice as long."""
+"""Usual steps; from there on growth is looked for at each half of a doubling, and at the end."""
 STRETCH = 8
 """Steps of a point, as long as there are few points."""
 POINTS = 512
@@ -49,6 +49,7 @@ class Series:
         self._lines: list[bytes] = []
         self._line_steps = 0
         self._look_at = self._change_at = FIRST_LOOK
+        self._growth: Growth | None = None
         self._change: Change | None = None
         self.steps = 0
         """Usual steps so far."""
@@ -115,17 +116,24 @@ class Series:
         points = sorted(self._points)
         return points[len(points) // 10] if points else None
 
-    def grown(self) -> Growth | None:
-        """Return how the steps grow, if now is the time to look and they do."""
-        if self.steps < self._look_at:
-            return None
-        self._look_at = round(self._look_at * (2 if self._look_at < OFTEN_FROM else 2**0.5))
-        # Late: numpy reads the environment, which the script may set before it imports anything.
-        from ...stats.growth import find_slope
+    def grown(self, *, last: bool = False) -> Growth | None:
+        """Return how the steps have grown up to the last look, if they have.
 
-        slope = find_slope(self._own, steps_per_point=self._per_point)
-        if slope is None:
-            return None
+        A later look sees more steps and decides anew: what was a growth by chance is none at the end.
+
+        Args:
+            last: look now, whenever the last look was.
+        """
+        if self.steps >= FIRST_LOOK and (last or self.steps >= self._look_at):
+            # Late: numpy reads the environment, which the script may set before it imports anything.
+            from ...stats.growth import find_slope
+
+            self._look_at = round(self.steps * 2**0.5)
+            slope = find_slope(self._own, steps_per_point=self._per_point)
+            self._growth = None if slope is None else self._as_growth(slope)
+        return self._growth
+
+    def _as_growth(self, slope: Slope) -> Growth:
         return Growth(
             what="step",
             ms_per_1000_steps=round(slope.per_step * 1000, 4),

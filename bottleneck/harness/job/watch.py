@@ -70,7 +70,6 @@ class JobWatch:
         self._stretches: deque[Stretch | Counted | Captured] = deque()
         self._noted: deque[tuple[str, SourceSite | None]] = deque()
         self._kept: list[Row] = []
-        self._growth: Growth | None = None
         self._beside: list[Grown] | None = None
         """What grows beside it, the likeliest first; None until it was looked for."""
         self.problem = ""
@@ -237,9 +236,9 @@ class JobWatch:
             self._store.update(windows=[window])
 
     def _look_for_growth(self, now_ns: int) -> None:
-        self._growth = self.series.grown() or self._growth
+        growth = self.series.grown()
         if self._beside is None:
-            self.wants_look = self._growth is not None or bool(self._memory.grown(now_ns))
+            self.wants_look = growth is not None or bool(self._memory.grown(now_ns))
 
     def _named(self, growth: Growth) -> list[Growth]:
         """Return the growth once for each that grows beside it."""
@@ -273,6 +272,7 @@ class JobWatch:
 
     def _write(self, now_ns: int, *, ended: bool) -> None:
         self._written_ns = now_ns
+        growth = self.series.grown(last=ended)
         change = self.series.change(last=ended)
         if change is not None:
             change = msgspec.structs.replace(change, beside=self._machine.told(change.step))
@@ -285,8 +285,8 @@ class JobWatch:
             steps=self.account.steps,
             usual_ms=self.account.usual_ms,
             best_ms=self.series.best_ms,
-            growth=[] if self._growth is None else self._named(self._growth),
-            changes=[] if change is None or self._growth is not None else [change],
+            growth=[] if growth is None else self._named(growth),
+            changes=[] if change is None or growth is not None else [change],
             memory=[
                 msgspec.structs.replace(memory, **self._what_grows()[0])
                 for memory in self._memory.grown(now_ns, last=ended)

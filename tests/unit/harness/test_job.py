@@ -320,6 +320,17 @@ def test_a_time_without_a_core_is_neither_growth_nor_its_end(
     assert change is None or change.ratio > 1.1, "a change of pace is told of the clock's time"
 
 
+def test_a_growth_that_more_steps_do_not_confirm_is_none_at_the_end(tmp_path: Path) -> None:
+    series = Series(tmp_path / "steps.jsonl")
+    noise = random.Random(3)
+    told = []
+    for i in range(8000):
+        series.add(i, [(10.0 + min(i, 600) / 600) * noise.gauss(1.0, 0.05)])
+        told.append(series.grown() is not None)
+    assert any(told), "it is told while it lasts"
+    assert series.grown(last=True) is None
+
+
 def test_a_job_that_warms_up_does_not_change_its_pace(tmp_path: Path) -> None:
     series = Series(tmp_path / "steps.jsonl")
     for i in range(3000):
